@@ -1,0 +1,1 @@
+//! Submission to verdict; the Python harness is embedded here.

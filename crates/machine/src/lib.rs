@@ -1,0 +1,1 @@
+//! What this machine offers: GPUs, compilers, Python with torch, downloads, cache folders.

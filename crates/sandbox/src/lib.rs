@@ -1,0 +1,1 @@
+//! Runs one untrusted command under limits.

@@ -1,0 +1,1 @@
+//! The run folder: append-only JSONL is the truth.

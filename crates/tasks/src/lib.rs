@@ -1,0 +1,1 @@
+//! Loaders for tasks: a module, a KernelBench folder, JSONL.
