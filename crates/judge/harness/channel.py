@@ -1,0 +1,83 @@
+"""Frames of JSON over a stream socket, with descriptors on a frame's first byte.
+
+Both ends of a channel may be hostile to each other: a frame is bounded before it is read, and a peer that goes away in
+the middle of one is reported as `EOFError`, never as a short frame.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from typing import Any, Sequence
+
+FRAME_LIMIT = 64 << 20
+DESCRIPTOR_LIMIT = 16
+_HEADER = struct.Struct("<I")
+
+
+class ProtocolError(Exception):
+    """The peer broke the framing rules."""
+
+
+class Channel:
+    """One end of a socket pair. Not safe to share between threads."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+
+    def send(self, obj: Any, fds: Sequence[int] = ()) -> None:
+        body = json.dumps(obj, allow_nan=False, separators=(",", ":")).encode()
+        if len(body) > FRAME_LIMIT:
+            raise ProtocolError(f"a frame of {len(body)} bytes is over the limit of {FRAME_LIMIT}")
+        frame = _HEADER.pack(len(body)) + body
+        sent = socket.send_fds(self._socket, [frame], list(fds)) if fds else 0
+        self._socket.sendall(frame[sent:])
+
+    def recv(self) -> tuple[Any, list[int]]:
+        header, fds = self._header()
+        try:
+            (length,) = _HEADER.unpack(header)
+            if length > FRAME_LIMIT:
+                raise ProtocolError(f"a frame of {length} bytes is over the limit of {FRAME_LIMIT}")
+            body = self._exactly(length)
+            try:
+                return json.loads(body), fds
+            except ValueError as error:
+                raise ProtocolError(f"a frame is not JSON: {error}") from None
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _header(self) -> tuple[bytes, list[int]]:
+        """The length, and the descriptors: only the header is read with room for them, since they ride on its first byte."""
+        header, fds = b"", []
+        while len(header) < _HEADER.size:
+            part, more, flags, _ = socket.recv_fds(
+                self._socket, _HEADER.size - len(header), DESCRIPTOR_LIMIT, socket.MSG_CMSG_CLOEXEC
+            )
+            fds.extend(more)
+            if flags & socket.MSG_CTRUNC or not part:
+                for fd in fds:
+                    os.close(fd)
+                if part:
+                    raise ProtocolError("descriptors were cut off")
+                raise EOFError("the peer closed the channel")
+            header += part
+        return header, fds
+
+    def _exactly(self, length: int) -> bytearray:
+        body = bytearray(length)
+        view = memoryview(body)
+        filled = 0
+        while filled < length:
+            got = self._socket.recv_into(view[filled:])
+            if got == 0:
+                raise EOFError("the peer closed the channel inside a frame")
+            filled += got
+        return body
