@@ -1,0 +1,118 @@
+"""Fresh inputs and weights: the distributions a candidate is judged on.
+
+Everything is a function of a 64-bit seed, so that a verdict can be replayed. A transform keeps what a task's inputs mean
+(one global factor, one global sign); integers are only drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import torch
+
+from regions import align
+from task import Reference, build
+from values import FLOATS, tensors, tree_map
+
+TRANSFORMS = ("plain", "scaled", "negated", "scaled_negated")
+AFFINE_NOISE = 0.1
+WEIGHT_NOISE = 0.05
+
+
+def factor(transform: str, seed: int) -> float:
+    """The number all float inputs are multiplied with."""
+    if transform not in TRANSFORMS:
+        raise ValueError(f"unknown transform {transform}")
+    chance = random.Random(f"transform {seed}")
+    size = 1.0
+    if transform.startswith("scaled"):
+        size = math.exp(chance.uniform(math.log(2), math.log(8)))
+        size = size if chance.random() < 0.5 else 1 / size
+    return -size if transform.endswith("negated") else size
+
+
+def transformed(inputs: list[Any], transform: str, seed: int) -> list[Any]:
+    by = factor(transform, seed)
+    if by == 1.0:
+        return inputs
+    return tree_map(lambda tensor: tensor * by if tensor.dtype in FLOATS.values() else tensor, inputs)
+
+
+def has_float(inputs: list[Any]) -> bool:
+    return any(tensor.dtype in FLOATS.values() for tensor in tensors(inputs))
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+def perturb(model: torch.nn.Module, seed: int) -> None:
+    """Moves every parameter and running statistic off its initial value, in place; tied ones once.
+
+    Fresh modules have affine parameters of one and zero: code that leaves them out would never be caught. Other buffers
+    (masks, tables) are part of a task's meaning and stay.
+    """
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    done: set[tuple[int, torch.Size]] = set()
+    with torch.no_grad():
+        for number, (name, tensor) in enumerate(model.state_dict().items()):
+            key = (tensor.data_ptr(), tensor.shape)
+            if tensor.dtype not in FLOATS.values() or tensor.numel() == 0 or key in done:
+                continue
+            done.add(key)
+            generator = torch.Generator(tensor.device).manual_seed((seed + 0x9E3779B97F4A7C15 * (number + 1)) % (1 << 63))
+            _perturb_one(name, tensor, name in parameters, generator)
+
+
+def _perturb_one(name: str, tensor: torch.Tensor, parameter: bool, generator: torch.Generator) -> None:
+    def noise() -> torch.Tensor:
+        drawn = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
+        return drawn.to(tensor.dtype)
+
+    last = name.rsplit(".", 1)[-1]
+    if last == "running_var":
+        spread = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
+        tensor.mul_((0.5 + spread).to(tensor.dtype))
+    elif last == "running_mean":
+        scale = max(float(tensor.float().std(correction=0)), 1.0)
+        tensor.add_(noise().mul_(AFFINE_NOISE * scale))
+    elif not parameter:
+        return
+    elif bool((tensor == tensor.flatten()[0]).all()):
+        tensor.add_(noise().mul_(AFFINE_NOISE))
+    else:
+        tensor.mul_(noise().mul_(WEIGHT_NOISE).add_(1))
+
+
+def fresh_model(reference: Reference, seed: int, perturbed: bool = True) -> torch.nn.Module:
+    """A module constructed under `seed` and, unless told otherwise, perturbed."""
+    model = build(reference.module, reference.init, reference.target, seed % (1 << 63))
+    if perturbed:
+        perturb(model, seed)
+    return model
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The tensor's own strides if they fill memory without gap or overlap, else contiguous ones."""
+    expected = 1
+    for step, size in sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape) if size != 1):
+        if step != expected:
+            return torch.empty(tensor.shape, device="meta").stride()
+        expected *= size
+    return tuple(tensor.stride())
+
+
+class Layout:
+    """Hands out aligned offsets, one tensor after the other."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def place(self, tensor: torch.Tensor) -> int:
+        offset = self.bytes
+        self.bytes += align(tensor.numel() * tensor.element_size())
+        return offset

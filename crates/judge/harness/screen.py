@@ -1,0 +1,288 @@
+"""Is a task worth judging? Run once per task, before any candidate.
+
+A task is refused if an answer that needs no computation passes on every admissible distribution, if the reference does
+not give the same answer twice, or if it is not finite. What is learnt here about eager's error serves all later checks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import draws
+from compare import LeafAnswer, Learnt, Runs, answer_leaves, judge_leaf
+from task import ASSERTING_OPS, GEMM_OPS, InputsChanged, Recorder, Reference, TaskError
+from values import FLOATS, Leaf, Path, ValueRefused, encode, leaves, tensors, tree_map
+
+SLOW_SECONDS = 5.0
+EXCLUDED_LIMIT = 0.01
+NON_FINITE_LIMIT = 0.5
+CONSTANTS = ("zeros", "mean", "previous")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the first run of a task showed."""
+
+    has_gemm: bool
+    flops: int
+    picks: bool  # some integer output chooses elements: later runs are recorded too
+    transformable: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One variant of a task, screened."""
+
+    inputs: list[Any]
+    answer: Any
+    traits: Traits
+    learnt: dict[Path, Learnt]
+    excluded_share: float
+    eager_us: float
+    transforms: tuple[str, ...]
+    degenerate_inputs: bool
+
+
+@dataclass
+class Evidence:
+    """Which trivial answers still pass, per output, over the distributions tried so far."""
+
+    passing: dict[Path, set[str]] = field(default_factory=dict)
+
+    def note(self, path: Path, names: set[str]) -> None:
+        self.passing[path] = names if path not in self.passing else self.passing[path] & names
+
+    @property
+    def trivial(self) -> bool:
+        return all(self.passing.values())
+
+    @property
+    def constant(self) -> bool:
+        return all(names & set(CONSTANTS) for names in self.passing.values())
+
+
+def survey(reference: Reference, variant: int, seed: int) -> Survey:
+    inputs, answer, recorder, flops = _first_run(reference, variant, seed)
+    _check_outputs(answer)
+    picks = any(tensor.dtype == torch.int64 or tensor.dtype == torch.int32 for tensor in tensors(answer)) and bool(recorder.calls)
+    safe = reference.target == "cpu" or not (recorder.operators & ASSERTING_OPS or recorder.casts_to_index)
+    gemm = bool(recorder.operators & GEMM_OPS)
+    traits = Traits(gemm, flops, picks, safe and draws.has_float(inputs))
+    runs = Runs(answer, reference.run_double(inputs, answer), reference.run_tf32(inputs) if gemm else None, recorder.calls)
+    answers, learnt = answer_leaves(runs, {}, plain=True, tf32_class=False)
+    _check_numbers(answers)
+    seconds = _check_repeatable(reference, inputs, runs, learnt, seed)
+    _check_hidden_state(reference, inputs, answers, seed)
+    del runs
+    return _screen(reference, variant, seed, Survey(
+        inputs, answer, traits, learnt, _excluded_share(answers), seconds * 1e6, ("plain",), False
+    ), answers)
+
+
+def _first_run(reference: Reference, variant: int, seed: int) -> tuple[list[Any], Any, Recorder, int]:
+    """Runs once under the recorder; again, on copies, if the reference turns out to write to its inputs."""
+    for _ in range(2):
+        inputs = reference.inputs(variant, seed)
+        kept = tree_map(torch.clone, inputs)
+        recorder, counter = Recorder(keep_calls=True), FlopCounterMode(display=False)
+        try:
+            with counter:
+                answer = reference.run(inputs, mode=recorder)
+        except InputsChanged:
+            continue
+        if not reference.mutates and not all(_same_bits(a, b) for a, b in zip(tensors(inputs), tensors(kept))):
+            reference.mutates = True
+            continue
+        return kept, answer, recorder, int(counter.get_total_flops())
+    raise TaskError("model_raised", "the reference changes its inputs in a way that copies do not stop")
+
+
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    a, b = first.contiguous().reshape(-1).view(torch.uint8), second.contiguous().reshape(-1).view(torch.uint8)
+    return torch.equal(a, b)
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _check_outputs(answer: Any) -> None:
+    try:
+        encode(answer, lambda tensor: {})
+    except ValueRefused as error:
+        raise TaskError("unsupported_output", f"Model.forward returns {error}") from None
+    kinds = {leaf.kind for leaf in leaves(answer)}
+    if not kinds & {"tensor", "float", "int", "bool"}:
+        raise TaskError("unsupported_output", "Model.forward returns nothing to compare")
+
+
+def _check_numbers(answers: list[LeafAnswer]) -> None:
+    for answer in answers:
+        if answer.scale is not None and not answer.scale.finite:
+            value = answer.value
+            odd = float((~value.isfinite()).double().mean())
+            if bool(value.isnan().any()) or odd > NON_FINITE_LIMIT:
+                raise TaskError("not_finite", f"{odd:.1%} of the reference's output is not finite")
+    share = _excluded_share(answers)
+    if share > EXCLUDED_LIMIT:
+        raise TaskError(
+            "numerically_degenerate",
+            f"for {share:.1%} of the output float32 and float64 disagree by far more than rounding explains",
+        )
+
+
+def _excluded_share(answers: list[LeafAnswer]) -> float:
+    return max((a.excluded / max(a.value.numel(), 1) for a in answers if a.exclude is not None), default=0.0)
+
+
+def agrees(tree: Any, answers: list[LeafAnswer]) -> bool:
+    """Whether a tree of the same structure passes in any class."""
+    given = {leaf.path: leaf for leaf in leaves(tree)}
+    for answer in answers:
+        leaf = given.get(answer.path)
+        if leaf is None or leaf.kind != answer.kind or not _same_form(leaf, answer):
+            return False
+        if judge_leaf(leaf.value, answer).grade is None:
+            return False
+    return len(given) == len(answers)
+
+
+def _same_form(leaf: Leaf, answer: LeafAnswer) -> bool:
+    return leaf.kind != "tensor" or (leaf.value.shape == answer.value.shape and leaf.value.dtype == answer.dtype)
+
+
+def _check_repeatable(reference: Reference, inputs: list[Any], runs: Runs, learnt: dict[Path, Learnt], seed: int) -> float:
+    """Runs again under another state of the random generator; also the planning time, the median of three."""
+    plain = Runs(runs.eager, None, None, runs.calls)
+    answers, _ = answer_leaves(plain, learnt, plain=False, tf32_class=False)
+    times = []
+    for turn in range(3):
+        torch.manual_seed((seed ^ 0x5DEECE66D) + turn)
+        started = time.perf_counter()
+        again = reference.run(inputs)
+        times.append(time.perf_counter() - started)
+        if turn == 0 and not agrees(again, answers):
+            raise TaskError("random", "the reference gives different answers for the same inputs")
+        if times[-1] > SLOW_SECONDS:
+            break
+    return sorted(times)[len(times) // 2]
+
+
+def _check_hidden_state(reference: Reference, inputs: list[Any], answers: list[LeafAnswer], seed: int) -> None:
+    """A candidate gets the state dict only: tensors outside it must not be drawn at random."""
+    model = reference.model
+    known = {tensor.data_ptr() for tensor in reference.state().values()}
+    own = ("_parameters", "_modules")
+    held = [tensors(list(value.values()) if name == "_buffers" else value)
+            for part in model.modules() for name, value in part.__dict__.items() if name not in own]
+    if all(tensor.data_ptr() in known for group in held for tensor in group):
+        return
+    other = draws.fresh_model(reference, seed ^ 0x2545F4914F6CDD1D, perturbed=False)
+    other.load_state_dict(reference.state())
+    reference.use(other)
+    try:
+        again = reference.run(inputs)
+    finally:
+        reference.use(model)
+    if not agrees(again, answers):
+        raise TaskError("random", "the reference holds random tensors outside its state dict, which no candidate can know")
+
+
+# ---- trivial answers -------------------------------------------------------------------------------------------------
+
+
+def _trivial_answers(leaf: LeafAnswer, inputs: list[Any], previous: Any) -> dict[str, Any]:
+    if leaf.kind != "tensor":
+        zero = type(leaf.value)(0) if leaf.kind in ("int", "float", "bool") else leaf.value
+        return {"zeros": zero, "previous": previous}
+    value, dtype = leaf.value, leaf.dtype
+    made = {"zeros": torch.zeros_like(value, dtype=dtype)}
+    if value.numel():
+        mean = value.double().nan_to_num(0.0, 0.0, 0.0).mean()
+        mean = mean if dtype in FLOATS.values() else mean.round()
+        made["mean"] = mean.to(dtype).expand_as(value)
+    if isinstance(previous, torch.Tensor) and previous.shape == value.shape:
+        made["previous"] = previous
+    for number, tensor in enumerate(tensors(inputs)):
+        if tensor.shape == value.shape and tensor.dtype == dtype:
+            made[f"input {number}"] = tensor
+    return made
+
+
+def _passing(answers: list[LeafAnswer], inputs: list[Any], previous: Any, evidence: Evidence) -> None:
+    before = {leaf.path: leaf.value for leaf in leaves(previous)}
+    for leaf in answers:
+        trivial = _trivial_answers(leaf, inputs, before.get(leaf.path))
+        still = evidence.passing.get(leaf.path)
+        names = [name for name in trivial if still is None or name in still]
+        evidence.note(leaf.path, {name for name in names if judge_leaf(trivial[name], leaf).grade is not None})
+
+
+def _screen(reference: Reference, variant: int, seed: int, found: Survey, answers: list[LeafAnswer]) -> Survey:
+    """Tries the trivial answers on plain draws, then under every transform the reference stands."""
+    plain, model = Evidence(), reference.model
+    if not tensors(found.inputs):  # only the weights can vary the answer
+        reference.use(draws.fresh_model(reference, seed + 1))
+    inputs, second, other = _plain_answers(reference, variant, seed + 1, found)
+    reference.use(model)
+    _passing(answers, found.inputs, other, plain)
+    _passing(second, inputs, found.answer, plain)
+    everywhere = Evidence(dict(plain.passing))
+    transforms = ["plain"]
+    for transform in draws.TRANSFORMS[1:] if found.traits.transformable else ():
+        if found.eager_us > SLOW_SECONDS * 1e6 and transform == "scaled_negated":
+            continue
+        drawn = transformed_answers(reference, variant, seed + 2, transform, found)
+        if drawn is not None:
+            transforms.append(transform)
+            _passing(drawn[1], drawn[0], other, everywhere)
+    if everywhere.trivial:
+        code = "constant" if everywhere.constant else "trivial"
+        names = sorted(set.union(*everywhere.passing.values())) if everywhere.passing else []
+        raise TaskError(code, f"an answer that computes nothing passes on every distribution: {', '.join(names)}")
+    return Survey(
+        found.inputs, found.answer, found.traits, found.learnt, found.excluded_share, found.eager_us,
+        tuple(transforms), plain.trivial,
+    )
+
+
+def _plain_answers(reference: Reference, variant: int, seed: int, found: Survey) -> tuple[list[Any], list[LeafAnswer], Any]:
+    inputs = reference.inputs(variant, seed)
+    recorder = Recorder(keep_calls=True) if found.traits.picks else None
+    answer = reference.run(inputs, mode=recorder)
+    runs = Runs(answer, None, None, recorder.calls if recorder else [])
+    answers, learnt = answer_leaves(runs, found.learnt, plain=True, tf32_class=False)
+    found.learnt.update(learnt)
+    return inputs, answers, answer
+
+
+def transformed_answers(
+    reference: Reference, variant: int, seed: int, transform: str, found: Survey
+) -> tuple[list[Any], list[LeafAnswer]] | None:
+    """Answers under a transform, or None if the reference does not stand it."""
+    inputs = draws.transformed(reference.inputs(variant, seed), transform, seed)
+    recorder = Recorder(keep_calls=True) if found.traits.picks else None
+    try:
+        answer = reference.run(inputs, mode=recorder)
+    except TaskError:
+        return None
+    if not stays_finite(answer, found.learnt):
+        return None
+    runs = Runs(answer, None, None, recorder.calls if recorder else [])
+    answers, _ = answer_leaves(runs, found.learnt, plain=False, tf32_class=False)
+    return inputs, answers
+
+
+def stays_finite(answer: Any, learnt: dict[Path, Learnt]) -> bool:
+    """No NaN, and nothing infinite unless the plain answer had that too."""
+    for leaf in leaves(answer):
+        if leaf.kind == "tensor" and leaf.value.dtype in FLOATS.values() and leaf.value.numel():
+            known = learnt.get(leaf.path)
+            usual = known is None or not known.finite
+            if bool(leaf.value.isnan().any()) or not (usual or bool(leaf.value.isfinite().all())):
+                return False
+    return True

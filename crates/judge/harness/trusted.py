@@ -1,0 +1,659 @@
+"""The trusted process: model.py, inputs, weights, answers and the comparison (PROTOCOL.md, "Trusted: requests").
+
+It never runs a line of a candidate. All it takes from one is bytes in the arena and a description of where they lie, and
+both are checked before use. Errors propagate and are told apart in one place, `reply_to`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path as File
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated interpreter does not look beside its script
+
+import torch  # noqa: E402
+
+import draws  # noqa: E402
+import regions  # noqa: E402
+import screen  # noqa: E402
+import task  # noqa: E402
+import values  # noqa: E402
+from channel import Channel  # noqa: E402
+from compare import LeafAnswer, LeafReport, Learnt, Runs, answer_leaves, judge_leaf  # noqa: E402
+from task import InputsChanged, Recorder, Reference, TaskError  # noqa: E402
+
+PROTOCOL = 1
+SAMPLE_BYTES = 64 << 20
+SAMPLE_RUNS, SAMPLE_RUN = 4096, 16  # 65,536 positions, in runs long enough to use each memory transaction fully
+POISON = 0xFF
+
+
+@dataclass
+class Variant:
+    """One form of a task's inputs."""
+
+    survey: screen.Survey
+    specs: list[Any]
+    outline: list[Any]
+    input_bytes: int
+    output_bytes: int
+    learnt: dict[values.Path, Learnt]
+
+
+@dataclass
+class Loaded:
+    """The task at hand."""
+
+    reference: Reference
+    perturbed: bool
+    state: list[dict[str, Any]]
+    weights_bytes: int
+    variants: list[Variant] = field(default_factory=list)
+
+    @property
+    def has_gemm(self) -> bool:
+        return any(variant.survey.traits.has_gemm for variant in self.variants)
+
+
+@dataclass
+class Drawn:
+    """What lies in one slot, and its answer."""
+
+    variant: Variant
+    inputs: list[Any]
+    answers: list[LeafAnswer]
+    exact: bool
+    sample: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+
+
+@dataclass
+class Memory:
+    """The regions in force."""
+
+    slots: regions.Region
+    weights: regions.Region
+    arena: regions.Region
+    sample: regions.Region | None
+    slot_bytes: int
+    slot_count: int
+
+    def close(self) -> None:
+        for region in (self.slots, self.weights, self.arena, self.sample):
+            if region is not None:
+                region.close()
+
+
+class Trusted:
+    """Answers requests; holds one task and its regions at a time."""
+
+    def __init__(self) -> None:
+        self._task: Loaded | None = None
+        self._memory: Memory | None = None
+        self._drawn: dict[int, Drawn] = {}
+        self._target = "cpu"
+        self._accepted: str | None = None
+        self._timing = False
+
+    def handle(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        verb = request["verb"]
+        if verb not in ("hello", "load", "regions", "weights", "draw", "sample", "check", "floor", "forget", "quit"):
+            raise ValueError(f"unknown verb `{verb}`")
+        if verb == "regions":
+            return self.regions(request)
+        return getattr(self, verb)(request), []
+
+    def hello(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "protocol": PROTOCOL,
+            "python": sys.version.split()[0],
+            "torch": torch.__version__,
+            "cpu_threads": torch.get_num_threads(),
+            **device_facts(),
+        }
+
+    # ---- the task ----------------------------------------------------------------------------------------------------
+
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.forget({})
+        self._target, seed = request["target"], request["seed"]
+        module = task.execute(request["source"])
+        init = task.init_inputs(module)
+        init_values = [_encode_init(value) for value in init]
+        expected, free = task.expected_bytes(module, init), task.free_memory(self._target)
+        if 4 * expected > free:
+            raise TaskError("too_large", f"inputs, weights and outputs take {expected >> 20} MiB, {free >> 20} MiB are free")
+        reference = Reference(module, init, self._target)
+        loaded = Loaded(reference, True, [], 0)
+        self._use_weights(loaded, seed)
+        loaded.state, loaded.weights_bytes = _lay_out_state(reference.model)
+        for variant in range(task.variant_count(module)):
+            found = screen.survey(reference, variant, seed + 16 * variant)
+            loaded.variants.append(_variant(found))
+        self._task = loaded
+        reference.release()
+        return self._describe(loaded, init_values)
+
+    def _describe(self, loaded: Loaded, init: list[Any]) -> dict[str, Any]:
+        surveys = [variant.survey for variant in loaded.variants]
+        admissible = [name for name in draws.TRANSFORMS if all(name in found.transforms for found in surveys)]
+        traffic = [v.input_bytes + v.output_bytes for v in loaded.variants]
+        return {
+            "init": init,
+            "class_name": "Model",
+            "state": loaded.state,
+            "weights_bytes": loaded.weights_bytes,
+            "variants": [_describe_variant(variant) for variant in loaded.variants],
+            "has_matmul_or_conv": loaded.has_gemm,
+            "flops": min(found.traits.flops for found in surveys),
+            "min_bytes": min(traffic) + sum(entry["bytes"] for entry in loaded.state),
+            "training": False,
+            "mutates_inputs": loaded.reference.mutates,
+            "screen": {
+                "degenerate_inputs": any(found.degenerate_inputs for found in surveys),
+                "transforms": admissible,
+                "refused": None,
+            },
+            "excluded_share": max(found.excluded_share for found in surveys),
+            "fp64": loaded.reference.double,
+        }
+
+    def _use_weights(self, loaded: Loaded, seed: int) -> None:
+        """Fresh weights, perturbed unless the reference then stops being finite (found at load, for good)."""
+        reference = loaded.reference
+        reference.use(draws.fresh_model(reference, seed, loaded.perturbed))
+        if loaded.variants or not loaded.perturbed or not reference.state():
+            return
+        arguments = values.tree_map(torch.clone, reference.inputs(0, seed))
+        try:
+            answer = reference.run(arguments)
+            loaded.perturbed = screen.stays_finite(answer, {})
+        except InputsChanged:
+            return
+        except TaskError:
+            loaded.perturbed = False
+        if not loaded.perturbed:
+            reference.use(draws.fresh_model(reference, seed, perturbed=False))
+
+    def weights(self, request: dict[str, Any]) -> dict[str, Any]:
+        loaded = self._loaded()
+        self._use_weights(loaded, request["seed"])
+        self._write_weights(loaded)
+        return {}
+
+    def _write_weights(self, loaded: Loaded) -> None:
+        if self._memory is None:
+            return
+        state = loaded.reference.state()
+        for entry in loaded.state:
+            source = state[entry["name"]]
+            spec = {**entry, "stride": list(_contiguous(source))}
+            values.view(self._memory.weights.tensor, spec).copy_(source)
+        self._synchronize()
+
+    def floor(self, _: dict[str, Any]) -> dict[str, Any]:
+        first = self._loaded().variants[0]
+        return {"output_bytes": first.output_bytes, "input_bytes": first.input_bytes}
+
+    def forget(self, _: dict[str, Any]) -> dict[str, Any]:
+        self._drawn.clear()
+        self._task, self._accepted, self._timing = None, None, False
+        self._release_memory()
+        if self._target == "cuda":
+            torch.cuda.empty_cache()
+        return {}
+
+    def quit(self, _: dict[str, Any]) -> dict[str, Any]:
+        return self.forget({})
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def regions(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        loaded = self._loaded()
+        count, slot_bytes, arena = request["slot_count"], request["slot_bytes"], request["arena_bytes"]
+        if slot_bytes % regions.ALIGNMENT:
+            raise ValueError(f"slot_bytes must be a multiple of {regions.ALIGNMENT}")
+        self._drawn.clear()
+        self._release_memory()
+        self._accepted, self._timing = None, False
+        if self._target == "cuda":
+            made = [regions.create_cuda(size) for size in (count * slot_bytes, loaded.weights_bytes, arena)]
+            self._memory = Memory(*made, None, slot_bytes, count)
+        else:
+            self._memory = Memory(
+                regions.create_cpu("slots", count * slot_bytes, read_only_for_others=True),
+                regions.create_cpu("weights", loaded.weights_bytes, read_only_for_others=True),
+                regions.create_cpu("arena", arena, read_only_for_others=False),
+                regions.create_cpu("sample", SAMPLE_BYTES, read_only_for_others=False, populate=False),
+                slot_bytes,
+                count,
+            )
+        self._write_weights(loaded)
+        memory = self._memory
+        if self._target == "cuda":
+            weights = memory.weights.handle if loaded.weights_bytes else None
+            return {"slots": memory.slots.handle, "weights": weights, "arena": memory.arena.handle}, []
+        return {}, [memory.slots.fd, memory.weights.fd, memory.arena.fd, memory.sample.fd]
+
+    def _release_memory(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+    # ---- draws -------------------------------------------------------------------------------------------------------
+
+    def draw(self, request: dict[str, Any]) -> dict[str, Any]:
+        loaded, memory = self._loaded(), self._mapped()
+        variant, slot = loaded.variants[request["variant"]], self._slot(request["slot"])
+        self._drawn.pop(slot, None)
+        transform, skipped = request["transform"], False
+        if transform != "plain":
+            draws.factor(transform, 0)  # an unknown name is our mistake, whatever the task allows
+            made = self._answer(loaded, variant, request, transform) if variant.survey.traits.transformable else None
+            skipped = made is None
+        if transform == "plain" or skipped:
+            made = self._answer(loaded, variant, request, "plain")
+        inputs, answers, exact = made
+        encoded = _outline(inputs)
+        if encoded != variant.outline:
+            raise TaskError("unsupported_input", "get_inputs() does not return the same shapes and numbers every time")
+        for spec, tensor in zip(_tensor_specs(variant.specs), values.tensors(inputs)):
+            values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes).copy_(tensor)
+        self._drawn[slot] = Drawn(variant, inputs, answers, exact)
+        self._synchronize()
+        return {"skipped": skipped}
+
+    def _answer(
+        self, loaded: Loaded, variant: Variant, request: dict[str, Any], transform: str
+    ) -> tuple[list[Any], list[LeafAnswer], bool] | None:
+        """Inputs and answer of one draw, or None if the reference does not stand the transform."""
+        reference, number, seed = loaded.reference, request["variant"], request["seed"]
+        picks = variant.survey.traits.picks
+        for _ in range(2):
+            inputs = draws.transformed(reference.inputs(number, seed), transform, seed)
+            recorder = Recorder(keep_calls=True) if picks else None
+            try:
+                answer = reference.run(inputs, mode=recorder)
+                break
+            except InputsChanged:
+                continue
+            except TaskError:
+                if transform == "plain":
+                    raise
+                return None
+        if transform != "plain" and not screen.stays_finite(answer, variant.learnt):
+            return None
+        wide = rounded = None
+        if request["exact"] and reference.double not in ("none", "one_draw"):
+            wide = reference.run_double(inputs, answer)
+        if wide is not None and variant.survey.traits.has_gemm:
+            rounded = reference.run_tf32(inputs)
+        runs = Runs(answer, wide, rounded, recorder.calls if recorder else [])
+        answers, learnt = answer_leaves(runs, variant.learnt, transform == "plain", self._target == "cuda")
+        variant.learnt = learnt
+        return inputs, answers, wide is not None
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def sample(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Takes a sample to the host. Runs inside the timed interval: few kernels, one copy a leaf."""
+        arena, drawn = self._mapped().arena.tensor, self._at(request["slot"])
+        outputs: list[torch.Tensor] = []
+        try:
+            values.decode(request["outputs"], lambda raw: outputs.append(values.view(arena, raw)))
+        except values.ValueRefused:
+            outputs.clear()  # `check` will say so
+        generator = torch.Generator(arena.device).manual_seed(request["seed"] % (1 << 63))
+        drawn.sample = [_sample(tensor, generator) for tensor in outputs if tensor.numel()]
+        return {}
+
+    def check(self, request: dict[str, Any]) -> dict[str, Any]:
+        memory, drawn = self._mapped(), self._at(request["slot"])
+        arena, places = memory.arena.tensor, []
+
+        def copied(raw: dict[str, Any]) -> torch.Tensor:
+            found = values.view(arena, raw)
+            spec = values.parse_spec(raw)
+            places.append((spec.offset, spec.offset + spec.span))
+            return found.clone(memory_format=torch.contiguous_format)
+
+        try:
+            # The one full read: everything below looks at these copies, which the worker cannot reach.
+            tree, message = values.decode(request["outputs"], copied), ""
+        except values.ValueRefused as error:
+            tree, message = None, f"the outputs cannot be read: {error}"
+        self._synchronize()
+        copies = values.tensors(tree)
+        sample_ok = bool(not message and self._sample_agrees(request, drawn, copies))
+        inputs_ok = self._inputs_intact(request["slot"], drawn)
+        if request["phase"] == "exact" and self._timing:
+            self._accepted, self._timing = None, False
+        self._timing |= request["phase"] == "timed"
+        report = self._compare(tree, drawn, message)
+        for start, end in places:
+            arena[start:end].fill_(POISON)
+        self._synchronize()
+        drawn.sample = None
+        return {**report, "sample_ok": sample_ok, "inputs_ok": inputs_ok}
+
+    def _compare(self, tree: Any, drawn: Drawn, message: str) -> dict[str, Any]:
+        report = _empty_report(drawn.answers)
+        given = {leaf.path: leaf for leaf in values.leaves(tree)}
+        wanted = [(answer.path, answer.kind) for answer in drawn.answers]
+        if message or sorted(map(repr, wanted)) != sorted(repr((leaf.path, leaf.kind)) for leaf in given.values()):
+            return report | {"message": message or _structure_message(drawn.answers, given)}
+        pairs = [(given[answer.path].value, answer) for answer in drawn.answers]
+        tensors = [(value, answer) for value, answer in pairs if answer.kind == "tensor"]
+        report["structure_ok"] = True
+        report["shape_ok"] = all(value.shape == answer.value.shape for value, answer in tensors)
+        report["dtype_ok"] = all(value.dtype == answer.dtype for value, answer in tensors)
+        if not (report["shape_ok"] and report["dtype_ok"]):
+            return report | {"message": _form_message(tensors)}
+        results = [judge_leaf(value, answer) for value, answer in pairs]
+        return report | self._summary(pairs, results, drawn.exact)
+
+    def _summary(self, pairs: list[tuple[Any, LeafAnswer]], results: list[LeafReport], exact: bool) -> dict[str, Any]:
+        grades = {result.grade for result in results}
+        grade = None if None in grades else "tf32" if "tf32" in grades else "fp32"
+        if grade == "tf32" and not exact and self._accepted == "fp32":
+            grade = None  # the exact draws were passed in float32: a timed one may not be worse
+        if grade is not None and exact:
+            self._accepted = "tf32" if "tf32" in (grade, self._accepted) else "fp32"
+        sizes = [answer.value.numel() if answer.kind == "tensor" else 1 for _, answer in pairs]
+        share = sum(size * result.share for size, result in zip(sizes, results)) / max(sum(sizes), 1)
+        failed = [number for number, result in enumerate(results) if result.grade is None]
+        worst = _worst(failed[0], *pairs[failed[0]], results[failed[0]]) if failed else None
+        return {
+            "finite_ok": all(result.finite for result in results),
+            "passed": grade is not None,
+            "class": grade,
+            "share_within_tolerance": share,
+            "worst": worst,
+            "candidate_error": _number(max((r.errors.rms for r in results if r.errors), default=0.0)),
+            "message": "" if grade else _value_message(worst, share),
+        }
+
+    def _sample_agrees(self, request: dict[str, Any], drawn: Drawn, copies: list[torch.Tensor]) -> bool:
+        """Whether what was seen at the end of the timed interval is what lies there now."""
+        if self._target == "cuda":
+            if drawn.sample is None:
+                return True
+            kept = [copy for copy in copies if copy.numel()]
+            return len(kept) == len(drawn.sample) and all(
+                torch.equal(_bytes(copy)[positions].cpu(), items) for copy, (positions, items) in zip(kept, drawn.sample)
+            )
+        sampled = request.get("sampled")
+        return sampled is None or _supervisor_sample_agrees(self._mapped().sample.tensor, sampled, copies)
+
+    def _inputs_intact(self, slot: int, drawn: Drawn) -> bool:
+        memory = self._mapped()
+        for spec, tensor in zip(_tensor_specs(drawn.variant.specs), values.tensors(drawn.inputs)):
+            seen = values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes)
+            if not torch.equal(_bytes(seen), _bytes(tensor)):
+                return False
+        return True
+
+    # ---- what must be there ------------------------------------------------------------------------------------------
+
+    def _loaded(self) -> Loaded:
+        if self._task is None:
+            raise RuntimeError("no task is loaded")
+        return self._task
+
+    def _mapped(self) -> Memory:
+        if self._memory is None:
+            raise RuntimeError("no regions were made")
+        return self._memory
+
+    def _slot(self, slot: int) -> int:
+        if not 0 <= slot < self._mapped().slot_count:
+            raise ValueError(f"there is no slot {slot}")
+        return slot
+
+    def _at(self, slot: int) -> Drawn:
+        if slot not in self._drawn:
+            raise RuntimeError(f"nothing was drawn into slot {slot}")
+        return self._drawn[slot]
+
+    def _synchronize(self) -> None:
+        if self._target == "cuda":
+            torch.cuda.synchronize()
+
+
+# ---- describing ------------------------------------------------------------------------------------------------------
+
+
+def _encode_init(value: Any) -> Any:
+    def refuse(_: torch.Tensor) -> dict[str, Any]:
+        raise values.ValueRefused("tensors as constructor arguments")
+
+    try:
+        return values.encode(value, refuse)
+    except values.ValueRefused as error:
+        raise TaskError("unsupported_input", f"get_init_inputs() returns {error}") from None
+
+
+def _lay_out_state(model: torch.nn.Module) -> tuple[list[dict[str, Any]], int]:
+    layout, entries = draws.Layout(), []
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in values.NAMES:
+            raise TaskError("unsupported_input", f"the state dict's `{name}` is not a supported tensor")
+        entries.append({
+            "name": name,
+            "dtype": values.NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "offset": layout.place(tensor),
+            "bytes": tensor.numel() * tensor.element_size(),
+            "kind": "parameter" if name in parameters else "buffer",
+            "persistent": True,
+        })
+    return entries, layout.bytes
+
+
+def _contiguous(tensor: torch.Tensor) -> tuple[int, ...]:
+    return torch.empty(tensor.shape, device="meta").stride()
+
+
+def _variant(found: screen.Survey) -> Variant:
+    layout = draws.Layout()
+    try:
+        specs = [
+            values.encode(value, lambda t: values.describe(t, layout.place(t), draws.dense_stride(t))) for value in found.inputs
+        ]
+    except values.ValueRefused as error:
+        raise TaskError("unsupported_input", f"get_inputs() returns {error}") from None
+    outputs = sum(regions.align(tensor.numel() * tensor.element_size()) for tensor in values.tensors(found.answer))
+    return Variant(found, specs, _outline(found.inputs), layout.bytes, outputs, dict(found.learnt))
+
+
+def _describe_variant(variant: Variant) -> dict[str, Any]:
+    layout = draws.Layout()
+    found = variant.survey
+    outputs = values.encode(found.answer, lambda t: values.describe(t, layout.place(t), _contiguous(t)))
+    return {
+        "inputs": variant.specs,
+        "outputs": outputs,
+        "input_bytes": variant.input_bytes,
+        "output_bytes": variant.output_bytes,
+        "eager_us": found.eager_us,
+    }
+
+
+def _outline(inputs: list[Any]) -> list[Any]:
+    """What must be the same from draw to draw: everything but the tensors' contents."""
+    return [
+        (leaf.path, leaf.kind, (leaf.value.shape, leaf.value.dtype) if leaf.kind == "tensor" else repr(leaf.value))
+        for leaf in values.leaves(inputs)
+    ]
+
+
+def _tensor_specs(tree: list[Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for value in tree:
+        values.decode(value, found.append)
+    return found
+
+
+# ---- sampling --------------------------------------------------------------------------------------------------------
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """One row of bytes per element, in row-major order."""
+    flat = tensor.contiguous().reshape(-1)
+    return flat.view(torch.uint8).reshape(flat.numel(), -1) if flat.numel() else flat.to(torch.uint8)
+
+
+def _sample(tensor: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions (row-major) and their bytes on the host: one run at a random place of each stratum, or all of it."""
+    count = tensor.numel()
+    if count <= SAMPLE_RUNS * SAMPLE_RUN:
+        positions = torch.arange(count, device=tensor.device)
+    else:
+        strata = torch.arange(SAMPLE_RUNS, device=tensor.device)
+        jitter = torch.rand(SAMPLE_RUNS, generator=generator, device=tensor.device, dtype=torch.float64)
+        starts = ((strata + jitter) * (count / SAMPLE_RUNS)).long().clamp_(max=count - SAMPLE_RUN)
+        positions = (starts[:, None] + torch.arange(SAMPLE_RUN, device=tensor.device)).reshape(-1)
+    if tensor.is_contiguous():
+        items = tensor.view(-1)[positions]
+    else:
+        items = tensor[torch.unravel_index(positions, tensor.shape)]
+    return positions, _bytes(items).cpu()
+
+
+def _supervisor_sample_agrees(region: torch.Tensor, sampled: list[dict[str, Any]], copies: list[torch.Tensor]) -> bool:
+    """The CPU's sample, taken by the supervisor: per leaf int64 positions, then as many raw items."""
+    start = 0
+    for entry in sampled:
+        copy, count, item = copies[entry["leaf"]], entry["count"], entry["item_bytes"]
+        end = start + count * (8 + item)
+        if item != copy.element_size() or end > region.numel():
+            return False
+        if count:
+            positions = region[start : start + 8 * count].clone().view(torch.int64)
+            items = region[start + 8 * count : end].clone().view(count, item)
+            if int(positions.min()) < 0 or int(positions.max()) >= copy.numel():
+                return False
+            if not torch.equal(_bytes(copy)[positions], items):
+                return False
+        start = end
+    return True
+
+
+# ---- reports ---------------------------------------------------------------------------------------------------------
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinity and no NaN: they travel as text."""
+    return value if math.isfinite(value) else repr(value)
+
+
+def _empty_report(answers: list[LeafAnswer]) -> dict[str, Any]:
+    eager = [answer.eager.rms for answer in answers if answer.eager]
+    tf32 = [answer.tf32.rms for answer in answers if answer.tf32 and answer.loose]
+    return {
+        "structure_ok": False,
+        "shape_ok": False,
+        "dtype_ok": False,
+        "finite_ok": False,
+        "passed": False,
+        "class": None,
+        "share_within_tolerance": 0.0,
+        "worst": None,
+        "excluded": sum(answer.excluded for answer in answers),
+        "candidate_error": None,
+        "eager_error": _number(max(eager, default=0.0)),
+        "tf32_error": _number(max(tf32)) if tf32 else None,
+        "message": "",
+    }
+
+
+def _worst(leaf: int, got: Any, answer: LeafAnswer, result: LeafReport) -> dict[str, Any] | None:
+    if result.position is None:
+        return None
+    want = answer.value
+    if answer.kind == "tensor":
+        got, want = got.reshape(-1)[result.position].item(), want.reshape(-1)[result.position].item()
+    kept = [_number(float(value)) if isinstance(value, (int, float)) else str(value)[:200] for value in (got, want)]
+    return {"leaf": leaf, "index": result.position, "got": kept[0], "want": kept[1]}
+
+
+def _value_message(worst: dict[str, Any] | None, share: float) -> str:
+    if worst is None:
+        return "less exact than the draws before it"
+    return f"output {worst['leaf']} at {worst['index']}: got {worst['got']}, want {worst['want']}; {share:.2%} within tolerance"
+
+
+def _structure_message(answers: list[LeafAnswer], given: dict[values.Path, values.Leaf]) -> str:
+    want = [answer.kind for answer in answers][:8]
+    got = [leaf.kind for leaf in given.values()][:8]
+    return f"the output's structure differs: got {got}, want {want}"
+
+
+def _form_message(pairs: list[tuple[torch.Tensor, LeafAnswer]]) -> str:
+    got = [f"{values.NAMES[value.dtype]}{list(value.shape)}" for value, _ in pairs][:8]
+    want = [f"{values.NAMES[answer.dtype]}{list(answer.value.shape)}" for _, answer in pairs][:8]
+    return f"shape or dtype differs: got {', '.join(got)}; want {', '.join(want)}"
+
+
+def device_facts() -> dict[str, Any]:
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        version = File("/proc/driver/nvidia/version")
+        return {
+            "cuda": torch.version.cuda,
+            "device_name": found.name,
+            "driver": version.read_text().splitlines()[0] if version.exists() else None,
+            "l2_bytes": found.L2_cache_size,
+            "total_memory": found.total_memory,
+        }
+    models = [line.split(":", 1)[1].strip() for line in File("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "cuda": None,
+        "device_name": models[0] if models else "cpu",
+        "driver": None,
+        "l2_bytes": max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0),
+        "total_memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+    }
+
+
+# ---- the loop --------------------------------------------------------------------------------------------------------
+
+
+def reply_to(trusted: Trusted, request: Any) -> tuple[dict[str, Any], list[int]]:
+    """The single place where errors are told apart: the task's fault, or ours."""
+    try:
+        answer, fds = trusted.handle(request)
+        return {"ok": answer}, fds
+    except TaskError as error:
+        return {"error": {"kind": "task", "code": error.code, "message": str(error)}}, []
+    except Exception as error:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-4000:]
+        return {"error": {"kind": "harness", "code": type(error).__name__, "message": text}}, []
+
+
+def serve(channel: Channel) -> None:
+    trusted = Trusted()
+    while True:
+        try:
+            request, fds = channel.recv()
+        except EOFError:
+            return
+        for fd in fds:
+            os.close(fd)  # none is expected
+        reply, sent = reply_to(trusted, request)
+        channel.send(reply, sent)
+        if isinstance(request, dict) and request.get("verb") == "quit":
+            return
+
+
+def main() -> None:
+    serve(Channel(3))
+
+
+if __name__ == "__main__":
+    main()
