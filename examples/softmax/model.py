@@ -1,0 +1,19 @@
+import torch
+import torch.nn as nn
+
+ROWS, COLS = 2048, 4096
+
+
+class Model(nn.Module):
+    """Softmax over the last dimension."""
+
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
