@@ -1,1 +1,18 @@
-//! Loaders for tasks: a module, a KernelBench folder, JSONL.
+//! Loaders for tasks (a module, a `KernelBench` folder, JSONL) and for solutions.
+//!
+//! A task is the user's and trusted. A solution is hostile: it is read once, by the rules in
+//! `freeze`, and nobody looks at its folder again.
+
+mod error;
+mod freeze;
+mod imports;
+mod kernelbench;
+mod selector;
+mod solution;
+
+pub use error::TaskError;
+pub use kernelbench::load_all;
+pub use selector::load;
+pub use solution::{Form, Solution, load_solution};
+/// What the loaders give.
+pub use warpsmith_schema::Task as LoadedTask;

@@ -1,0 +1,94 @@
+use std::io;
+use std::path::PathBuf;
+
+/// Why a task or a solution could not be loaded. Always the user's or the author's to mend.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    #[error("there is no task at `{path}`")]
+    Missing { path: PathBuf },
+    #[error("failed to read `{path}`")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("`{path}` is not a task: {reason}")]
+    NotATask { path: PathBuf, reason: &'static str },
+    #[error("{}:{line}: {reason}", path.display())]
+    BrokenLine {
+        path: PathBuf,
+        line: usize,
+        reason: String,
+    },
+    #[error("`{path}` holds no task")]
+    Empty { path: PathBuf },
+    #[error("`{path}` has no task `{wanted}`")]
+    NoSuchTask {
+        path: PathBuf,
+        wanted: String,
+        some: Vec<String>,
+    },
+    #[error("`{wanted}` could be {} tasks of `{path}`", matches.len())]
+    Ambiguous {
+        path: PathBuf,
+        wanted: String,
+        matches: Vec<String>,
+    },
+
+    #[error("there is no solution at `{path}`")]
+    NoSolution { path: PathBuf },
+    #[error("the solution `{path}` has no `model_new.py`")]
+    NoModel { path: PathBuf },
+    #[error("the solution `{path}` has no source in `{folder}/`")]
+    NoKernels { path: PathBuf, folder: &'static str },
+    #[error("`{path}` is a symbolic link")]
+    Link { path: PathBuf },
+    #[error("`{path}` is neither a regular file nor a folder")]
+    Irregular { path: PathBuf },
+    #[error("`{path}` has a name we do not take")]
+    Name { path: PathBuf },
+    #[error("`{path}` is larger than {limit_bytes} bytes")]
+    FileTooLarge { path: PathBuf, limit_bytes: u64 },
+    #[error("the solution `{path}` is too large: {what}")]
+    TooLarge { path: PathBuf, what: String },
+}
+
+impl TaskError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let list = |names: &[String]| names.join(", ");
+        match self {
+            Self::Missing { .. } | Self::NotATask { .. } => Some(
+                "a task is a `.py` file, a folder with `model.py`, or `FILE.jsonl#level1/19`; `warpsmith new NAME` makes one".into(),
+            ),
+            Self::Read { .. } => None,
+            Self::BrokenLine { .. } => Some(
+                "each line is one JSON object with `name` and `code`, and `level` and `problem_id` where it has them".into(),
+            ),
+            Self::Empty { .. } => Some(
+                "expected a KernelBench folder (`level1/1_Name.py`) or a JSONL file of `level, problem_id, name, code`".into(),
+            ),
+            Self::NoSuchTask { some, .. } => Some(format!("it has {}", list(some))),
+            Self::Ambiguous { path, matches, .. } => Some(format!(
+                "say which one, such as `{}#{}`: {}",
+                path.display(),
+                matches.first().map_or("level1/1", String::as_str),
+                list(matches)
+            )),
+            Self::NoSolution { .. } | Self::NoModel { .. } => Some(
+                "a solution is a folder with `model_new.py` and `kernels/`, or one `.py` file with an inline extension".into(),
+            ),
+            Self::NoKernels { .. } => Some(
+                "put the kernels there as `.cu` or `.cpp`, or use `load_inline` in `model_new.py`".into(),
+            ),
+            Self::Link { .. } => Some("links are never followed: put the file itself there".into()),
+            Self::Irregular { .. } => Some("only files and folders belong in a solution".into()),
+            Self::Name { .. } => {
+                Some("names are made of letters, digits, `.`, `_` and `-`, and do not begin with `-`".into())
+            }
+            Self::FileTooLarge { .. } | Self::TooLarge { .. } => Some(
+                "a solution is source: at most 2 MiB a file, 256 files, 16 MiB in all, 8 folders deep".into(),
+            ),
+        }
+    }
+}

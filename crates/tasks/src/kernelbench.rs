@@ -1,0 +1,204 @@
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::{LoadedTask, TaskError};
+
+/// A module of a few megabytes is not a task but a mistake.
+const SOURCE_LIMIT_BYTES: u64 = 2 << 20;
+
+/// Every task of a `KernelBench` folder or of a JSONL file, in order of level and number.
+///
+/// A folder may be the checkout, its `KernelBench/`, one `level1/`, or any folder of `.py` files.
+pub fn load_all(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
+    let found = fs_err::metadata(path).map_err(|_| TaskError::Missing {
+        path: path.to_path_buf(),
+    })?;
+    let tasks = if found.is_dir() {
+        load_folder(path)?
+    } else {
+        load_jsonl(path)?
+    };
+    if tasks.is_empty() {
+        return Err(TaskError::Empty {
+            path: path.to_path_buf(),
+        });
+    }
+    Ok(tasks)
+}
+
+#[derive(Deserialize)]
+struct Line {
+    level: Option<u32>,
+    problem_id: Option<u32>,
+    name: String,
+    code: String,
+}
+
+fn load_jsonl(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
+    let text = fs_err::read_to_string(path).map_err(|source| TaskError::Read {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    let mut tasks = Vec::new();
+    let mut first_lines = HashMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let broken = |reason: String| TaskError::BrokenLine {
+            path: path.to_path_buf(),
+            line: number,
+            reason,
+        };
+        let line: Line = serde_json::from_str(line).map_err(|error| broken(error.to_string()))?;
+        if line.code.trim().is_empty() {
+            return Err(broken("`code` is empty".into()));
+        }
+        let id = identifier(line.level, line.problem_id, &line.name);
+        if let Some(earlier) = first_lines.insert(id.clone(), number) {
+            return Err(broken(format!("task `{id}` is already on line {earlier}")));
+        }
+        tasks.push(LoadedTask {
+            origin: format!("{}#{id}", path.display()),
+            id,
+            name: line.name,
+            source: line.code,
+            level: line.level,
+            problem_id: line.problem_id,
+        });
+    }
+    // Stable: tasks without numbers keep the order of their lines.
+    tasks.sort_by_key(order);
+    Ok(tasks)
+}
+
+fn load_folder(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
+    let nested = path.join("KernelBench");
+    let path = if nested.is_dir() {
+        nested.as_path()
+    } else {
+        path
+    };
+    let mut files = modules(path)?;
+    for folder in entries(path)? {
+        if folder.is_dir() && level_of(&folder).is_some() {
+            files.extend(modules(&folder)?);
+        }
+    }
+    let mut tasks = files
+        .iter()
+        .map(|file| load_module(file))
+        .collect::<Result<Vec<_>, _>>()?;
+    tasks.sort_by_key(order);
+    Ok(tasks)
+}
+
+fn order(task: &LoadedTask) -> (u32, u32) {
+    (
+        task.level.unwrap_or(u32::MAX),
+        task.problem_id.unwrap_or(u32::MAX),
+    )
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, TaskError> {
+    let read = |source| TaskError::Read {
+        path: folder.to_path_buf(),
+        source,
+    };
+    let mut paths = fs_err::read_dir(folder)
+        .map_err(read)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(read)?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn modules(folder: &Path) -> Result<Vec<PathBuf>, TaskError> {
+    let is_module = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ending == "py")
+            && path.is_file()
+            && !path
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"_"))
+    };
+    Ok(entries(folder)?.into_iter().filter(is_module).collect())
+}
+
+/// `level3` as the folder's name.
+fn level_of(folder: &Path) -> Option<u32> {
+    folder
+        .file_name()?
+        .to_str()?
+        .strip_prefix("level")?
+        .parse()
+        .ok()
+}
+
+/// One module. In a `KernelBench` folder its place tells level and number.
+pub(crate) fn load_module(path: &Path) -> Result<LoadedTask, TaskError> {
+    let source = read_source(path)?;
+    let name = path
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let level = absolute.parent().and_then(level_of);
+    let problem_id = name
+        .split_once('_')
+        .and_then(|(number, _)| number.parse().ok())
+        .filter(|_| level.is_some());
+    Ok(LoadedTask {
+        id: identifier(level, problem_id, &name),
+        name,
+        source,
+        level,
+        problem_id,
+        origin: path.display().to_string(),
+    })
+}
+
+pub(crate) fn read_source(path: &Path) -> Result<String, TaskError> {
+    let read = |source| TaskError::Read {
+        path: path.to_path_buf(),
+        source,
+    };
+    if !path.is_file() {
+        return Err(TaskError::NotATask {
+            path: path.to_path_buf(),
+            reason: "it is not a regular file",
+        });
+    }
+    let mut source = String::new();
+    fs_err::File::open(path)
+        .map_err(read)?
+        .take(SOURCE_LIMIT_BYTES + 1)
+        .read_to_string(&mut source)
+        .map_err(read)?;
+    if source.len() as u64 > SOURCE_LIMIT_BYTES {
+        return Err(TaskError::FileTooLarge {
+            path: path.to_path_buf(),
+            limit_bytes: SOURCE_LIMIT_BYTES,
+        });
+    }
+    if source.trim().is_empty() {
+        return Err(TaskError::NotATask {
+            path: path.to_path_buf(),
+            reason: "it is empty",
+        });
+    }
+    Ok(source)
+}
+
+fn identifier(level: Option<u32>, problem_id: Option<u32>, name: &str) -> String {
+    match (level, problem_id) {
+        (Some(level), Some(problem)) => format!("level{level}/{problem}"),
+        (Some(level), None) => format!("level{level}/{name}"),
+        _ => name.to_owned(),
+    }
+}

@@ -1,0 +1,126 @@
+use std::path::{Path, PathBuf};
+
+use crate::kernelbench::{load_all, load_module, read_source};
+use crate::{LoadedTask, TaskError};
+
+/// How many tasks a hint names.
+const SHOWN: usize = 6;
+
+/// One task: a `.py` file, a folder with `model.py`, or one of many as `FILE.jsonl#level1/19`.
+///
+/// After the `#` stands an id (`level1/19`), a number or a name where only one task has it. The
+/// part before it may also be a `KernelBench` folder; without a `#` a file of one task will do.
+pub fn load(spec: &str) -> Result<LoadedTask, TaskError> {
+    let path = Path::new(spec);
+    // A path that exists means itself, even with a `#` in it.
+    if path.exists() {
+        return load_path(path);
+    }
+    match spec.rsplit_once('#') {
+        Some((file, wanted)) if Path::new(file).exists() => choose(Path::new(file), wanted),
+        Some((file, _)) => Err(TaskError::Missing {
+            path: PathBuf::from(file),
+        }),
+        None => Err(TaskError::Missing {
+            path: path.to_path_buf(),
+        }),
+    }
+}
+
+fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
+    if path.is_dir() {
+        let model = path.join("model.py");
+        if !model.exists() {
+            return Err(TaskError::NotATask {
+                path: path.to_path_buf(),
+                reason: "it has no `model.py`",
+            });
+        }
+        let named = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let name = named
+            .file_name()
+            .map_or_else(|| "task".into(), |name| name.to_string_lossy().into_owned());
+        return Ok(LoadedTask {
+            id: name.clone(),
+            name,
+            source: read_source(&model)?,
+            level: None,
+            problem_id: None,
+            origin: path.display().to_string(),
+        });
+    }
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("py") => load_module(path),
+        Some("jsonl") => {
+            let mut tasks = load_all(path)?;
+            match (tasks.len(), tasks.pop()) {
+                (1, Some(only)) => Ok(only),
+                (_, last) => {
+                    tasks.extend(last);
+                    Err(TaskError::Ambiguous {
+                        path: path.to_path_buf(),
+                        wanted: path.display().to_string(),
+                        matches: some_ids(tasks.iter()),
+                    })
+                }
+            }
+        }
+        _ => Err(TaskError::NotATask {
+            path: path.to_path_buf(),
+            reason: "its name ends in neither `.py` nor `.jsonl`",
+        }),
+    }
+}
+
+fn choose(path: &Path, wanted: &str) -> Result<LoadedTask, TaskError> {
+    let tasks = load_all(path)?;
+    let number: Option<u32> = wanted.parse().ok();
+    let by_id = |task: &&LoadedTask| task.id == wanted;
+    let by_rest = |task: &&LoadedTask| {
+        task.name == wanted
+            || (number.is_some() && task.problem_id == number)
+            || level_and_name(task, wanted)
+    };
+    // An id is unique; a number or a name need not be.
+    let mut matches: Vec<&LoadedTask> = tasks.iter().filter(by_id).collect();
+    if matches.is_empty() {
+        matches = tasks.iter().filter(by_rest).collect();
+    }
+    match matches[..] {
+        [only] => Ok(only.clone()),
+        [] => Err(TaskError::NoSuchTask {
+            path: path.to_path_buf(),
+            wanted: wanted.to_owned(),
+            some: some_ids(tasks.iter()),
+        }),
+        _ => Err(TaskError::Ambiguous {
+            path: path.to_path_buf(),
+            wanted: wanted.to_owned(),
+            matches: some_ids(matches.into_iter()),
+        }),
+    }
+}
+
+/// `level1/19_ReLU`, and `ReLU` without its number.
+fn level_and_name(task: &LoadedTask, wanted: &str) -> bool {
+    let bare = task
+        .name
+        .split_once('_')
+        .filter(|(number, _)| number.parse::<u32>().is_ok())
+        .map(|(_, bare)| bare);
+    match (task.level, wanted.split_once('/')) {
+        (Some(level), Some((folder, name))) if folder == format!("level{level}") => {
+            task.name == name || bare == Some(name)
+        }
+        _ => bare == Some(wanted),
+    }
+}
+
+fn some_ids<'a>(tasks: impl ExactSizeIterator<Item = &'a LoadedTask>) -> Vec<String> {
+    let count = tasks.len();
+    let mut ids: Vec<String> = tasks.take(SHOWN).map(|task| task.id.clone()).collect();
+    if count > SHOWN {
+        ids.push(format!("and {} more", count - SHOWN));
+    }
+    ids
+}

@@ -1,0 +1,163 @@
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::{Deserialize, Serialize};
+
+use crate::TaskError;
+use crate::freeze::{Freezer, Kind, kind};
+use crate::imports::names;
+
+/// How a solution is to be built.
+///
+/// The import in `model_new.py` decides, not what the kernels include: the import is what must
+/// work in the end, there is one of it, and a header named in a kernel's comment or hidden behind
+/// a macro would mislead. A wrong guess costs only the solution's author: it does not build or
+/// does not load. No check is weaker for one form than for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// `kernels/` with torch bindings, imported as `cuda_extension`.
+    CudaAgent,
+    /// Ours: `extern "C"` launchers without torch headers, called through `warpsmith_kernels`.
+    Plain,
+    /// One file that carries its sources in strings, as `KernelBench`'s do.
+    Inline,
+}
+
+/// A solution as it was read, once. What happens to its folder afterwards no longer matters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Solution {
+    pub form: Form,
+    /// By relative path: `model_new.py` and `kernels/…`.
+    pub files: BTreeMap<String, Vec<u8>>,
+    pub origin: PathBuf,
+}
+
+impl Solution {
+    /// One hash over names and contents: identical solutions are judged once.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for (name, content) in &self.files {
+            // Lengths first, so that no two sets of files read the same.
+            hasher.update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name.as_bytes());
+            hasher.update(&(content.len() as u64).to_le_bytes());
+            hasher.update(content);
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+const MODEL: &str = "model_new.py";
+const KERNELS: &str = "kernels";
+/// Examples carry both: `kernels/` for the CPU and this for CUDA.
+const KERNELS_CUDA: &str = "kernels_cuda";
+const SOURCE_ENDINGS: [&str; 5] = [".cu", ".cpp", ".cc", ".cxx", ".c"];
+
+/// Freezes a solution: one `.py` file, or a folder with `model_new.py` and `kernels/`.
+pub fn load_solution(path: &Path, target_is_cuda: bool) -> Result<Solution, TaskError> {
+    let Ok(found) = fs_err::symlink_metadata(path) else {
+        return Err(TaskError::NoSolution {
+            path: path.to_path_buf(),
+        });
+    };
+    // A link the user names may lead to a folder, never to a file: whose file that is nobody knows.
+    if found.is_dir() || (found.is_symlink() && path.is_dir()) {
+        load_folder(path, target_is_cuda)
+    } else {
+        load_file(path)
+    }
+}
+
+fn load_file(path: &Path) -> Result<Solution, TaskError> {
+    let nothing = || TaskError::NoSolution {
+        path: path.to_path_buf(),
+    };
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(nothing)?;
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let folder = openat(
+        CWD,
+        parent,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|source| TaskError::Read {
+        path: path.to_path_buf(),
+        source: source.into(),
+    })?;
+    let mut freezer = Freezer::new(path);
+    kind(&folder, name, path)?.ok_or_else(nothing)?;
+    if path.extension().is_none_or(|ending| ending != "py") {
+        return Err(nothing());
+    }
+    freezer.take_file(&folder, name, path, MODEL.to_owned())?;
+    Ok(Solution {
+        form: Form::Inline,
+        files: freezer.into_files(),
+        origin: path.to_path_buf(),
+    })
+}
+
+fn load_folder(path: &Path, target_is_cuda: bool) -> Result<Solution, TaskError> {
+    let mut freezer = Freezer::new(path);
+    let root = freezer.open_root()?;
+    let model = path.join(MODEL);
+    match kind(&root, MODEL, &model)? {
+        Some(Kind::File) => freezer.take_file(&root, MODEL, &model, MODEL.to_owned())?,
+        Some(Kind::Folder) => return Err(TaskError::Irregular { path: model }),
+        None => {
+            return Err(TaskError::NoModel {
+                path: path.to_path_buf(),
+            });
+        }
+    }
+    let cuda = path.join(KERNELS_CUDA);
+    let folder = if target_is_cuda && kind(&root, KERNELS_CUDA, &cuda)? == Some(Kind::Folder) {
+        KERNELS_CUDA
+    } else {
+        KERNELS
+    };
+    let kernels = path.join(folder);
+    match kind(&root, folder, &kernels)? {
+        Some(Kind::Folder) => freezer.take_folder(&root, folder, &kernels, KERNELS)?,
+        Some(Kind::File) => return Err(TaskError::Irregular { path: kernels }),
+        None => {}
+    }
+
+    let source = freezer
+        .files()
+        .get(MODEL)
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    let names = names(source.as_deref().unwrap_or_default());
+    let has_sources = freezer
+        .files()
+        .keys()
+        .any(|name| name != MODEL && SOURCE_ENDINGS.iter().any(|ending| name.ends_with(ending)));
+    let form = if !has_sources {
+        if !names.used.contains("load_inline") {
+            return Err(TaskError::NoKernels {
+                path: path.to_path_buf(),
+                folder,
+            });
+        }
+        Form::Inline
+    } else if names.imported.contains("warpsmith_kernels")
+        && !names.imported.contains("cuda_extension")
+    {
+        Form::Plain
+    } else {
+        Form::CudaAgent
+    };
+    Ok(Solution {
+        form,
+        files: freezer.into_files(),
+        origin: path.to_path_buf(),
+    })
+}
