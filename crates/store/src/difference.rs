@@ -1,0 +1,84 @@
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// One setting in which two configurations differ.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// Such as `judge.samples`.
+    pub key: String,
+    /// `None`: the run was begun without it.
+    pub before: Option<Value>,
+    pub now: Option<Value>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text =
+            |value: &Option<Value>| value.as_ref().map_or("absent".to_owned(), Value::to_string);
+        write!(
+            out,
+            "`{}` was {}, is {}",
+            self.key,
+            text(&self.before),
+            text(&self.now)
+        )
+    }
+}
+
+/// Every leaf in which they differ, in order of their keys.
+pub(crate) fn differences(before: &Value, now: &Value) -> Vec<Difference> {
+    let mut found = Vec::new();
+    compare("", Some(before), Some(now), &mut found);
+    found
+}
+
+fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, found: &mut Vec<Difference>) {
+    match (before, now) {
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+            for name in keys {
+                let key = if key.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{key}.{name}")
+                };
+                compare(&key, old.get(name), new.get(name), found);
+            }
+        }
+        _ if before == now => {}
+        _ => found.push(Difference {
+            key: key.to_owned(),
+            before: before.cloned(),
+            now: now.cloned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_leaves_that_differ_are_named() {
+        let before = json!({"seed": 1, "judge": {"samples": 5, "profile": "rl"}, "old": true});
+        let now = json!({"seed": 1, "judge": {"samples": 9, "profile": "rl"}, "new": [1]});
+        let text: Vec<String> = differences(&before, &now)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            text,
+            [
+                "`judge.samples` was 5, is 9",
+                "`new` was absent, is [1]",
+                "`old` was true, is absent"
+            ]
+        );
+        assert_eq!(differences(&now, &now), []);
+    }
+}

@@ -1,0 +1,87 @@
+use std::io;
+use std::path::PathBuf;
+
+use crate::{Difference, Holder};
+
+/// Why something could not be kept or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("failed to write `{path}`")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("failed to read `{path}`")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("`{path}` is not valid JSON")]
+    Json {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{}:{line}: not an event", path.display())]
+    BrokenEvent {
+        path: PathBuf,
+        line: usize,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("`{folder}` is in use by {holder}")]
+    Locked { folder: PathBuf, holder: Holder },
+    #[error(
+        "`{folder}` was begun with another configuration: {}",
+        list(differences)
+    )]
+    OtherConfig {
+        folder: PathBuf,
+        differences: Vec<Difference>,
+    },
+    #[error("`{folder}` exists and is not a run folder")]
+    NotARun { folder: PathBuf },
+    #[error("`{name}` is no name for a file of a bundle")]
+    Name { name: String },
+    #[error("`{path}` already exists")]
+    Exists { path: PathBuf },
+    #[error("`{path}` is not a bundle: it has no `manifest.json`")]
+    NotABundle { path: PathBuf },
+    #[error("`{file}` of the bundle `{path}` is not what was written: {what}")]
+    Tampered {
+        path: PathBuf,
+        file: String,
+        what: &'static str,
+    },
+}
+
+impl StoreError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Write { .. } => Some("check the permissions and the free space".into()),
+            Self::BrokenEvent { .. } => {
+                Some("only the last line of a log can be torn by a crash: this one was edited or the disk is failing".into())
+            }
+            Self::Locked { .. } => Some("wait for it, stop it, or give another folder with `--out`".into()),
+            Self::OtherConfig { folder, .. } => Some(format!(
+                "continue with the configuration in `{}`, or give another folder with `--out`",
+                folder.join("config.json").display()
+            )),
+            Self::NotARun { .. } | Self::Exists { .. } => Some("give a folder that does not exist yet".into()),
+            Self::NotABundle { .. } => Some("give the folder that a verdict names under `evidence`".into()),
+            Self::Tampered { .. } => Some("judge the submission again: this evidence proves nothing".into()),
+            Self::Read { .. } | Self::Json { .. } | Self::Name { .. } => None,
+        }
+    }
+}
+
+fn list(differences: &[Difference]) -> String {
+    differences
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}

@@ -1,0 +1,147 @@
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::StoreError;
+
+/// An append-only log of one JSON value a line, which several writers may share.
+///
+/// A line is handed to the kernel in one write and counts once its newline is there. The rest of
+/// a line torn by a crash is removed before the next is written: it never counted, and would
+/// spoil what follows. The file is locked meanwhile, so that what one writer is writing is not
+/// taken by another for such a rest.
+#[derive(Debug)]
+pub struct EventLog {
+    file: fs_err::File,
+    path: PathBuf,
+}
+
+impl EventLog {
+    /// Opens or begins a log.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let write = |source| StoreError::Write {
+            path: path.to_path_buf(),
+            source,
+        };
+        let file = fs_err::File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(write)?;
+        let mut log = Self {
+            file,
+            path: path.to_path_buf(),
+        };
+        log.alone(remove_torn).map_err(write)?;
+        Ok(log)
+    }
+
+    pub fn append<E: Serialize + ?Sized>(&mut self, event: &E) -> Result<(), StoreError> {
+        let mut line = serde_json::to_vec(event).map_err(|source| StoreError::Json {
+            path: self.path.clone(),
+            source,
+        })?;
+        line.push(b'\n');
+        let path = self.path.clone();
+        self.alone(|file| {
+            remove_torn(file)?;
+            if file.write(&line)? == line.len() {
+                return Ok(());
+            }
+            // The disk is full: the log stays readable, and the caller learns of it.
+            remove_torn(file)?;
+            Err(io::ErrorKind::StorageFull.into())
+        })
+        .map_err(|source| StoreError::Write { path, source })
+    }
+
+    /// Acts while no other writer does. Where the file system has no locks, one writer is assumed.
+    fn alone<T>(&mut self, act: impl FnOnce(&mut fs_err::File) -> io::Result<T>) -> io::Result<T> {
+        let locked = self.file.file().lock().is_ok();
+        let done = act(&mut self.file);
+        if locked {
+            self.file.file().unlock()?;
+        }
+        done
+    }
+
+    /// Returns once what was appended would survive a power cut.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.file.sync_data().map_err(|source| StoreError::Write {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    /// Every event of a log, also while it is being written.
+    pub fn read<E: DeserializeOwned>(path: &Path) -> Result<Events<E>, StoreError> {
+        let bytes = match fs_err::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => {
+                return Err(StoreError::Read {
+                    path: path.to_path_buf(),
+                    source,
+                });
+            }
+        };
+        let whole = bytes
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |last| last + 1);
+        let mut events = Vec::new();
+        for (index, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
+            if line.is_empty() {
+                continue;
+            }
+            events.push(serde_json::from_slice(line).map_err(|source| {
+                StoreError::BrokenEvent {
+                    path: path.to_path_buf(),
+                    line: index + 1,
+                    source,
+                }
+            })?);
+        }
+        Ok(Events {
+            events,
+            torn_bytes: bytes.len() - whole,
+        })
+    }
+}
+
+/// What a log held when it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Events<E> {
+    pub events: Vec<E>,
+    /// Length of a last line without its end: being written just now, or torn by a crash.
+    pub torn_bytes: usize,
+}
+
+/// Cuts the file after its last newline; most often there is nothing to cut.
+fn remove_torn(file: &mut fs_err::File) -> io::Result<()> {
+    const BLOCK: u64 = 64 << 10;
+    let length = file.metadata()?.len();
+    let mut end = length;
+    let mut block = Vec::new();
+    let mut size = 1;
+    while end > 0 {
+        let start = end.saturating_sub(size);
+        file.seek(SeekFrom::Start(start))?;
+        block.clear();
+        (&mut *file).take(end - start).read_to_end(&mut block)?;
+        if let Some(last) = block.iter().rposition(|&byte| byte == b'\n') {
+            end = start + last as u64 + 1;
+            break;
+        }
+        end = start;
+        size = BLOCK;
+    }
+    if end < length {
+        file.set_len(end)
+    } else {
+        Ok(())
+    }
+}

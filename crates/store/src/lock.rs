@@ -1,0 +1,133 @@
+use std::fmt;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+use std::process;
+
+use serde::{Deserialize, Serialize};
+
+use crate::StoreError;
+
+/// Who works in a run folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub pid: u32,
+    pub host: String,
+    pub since: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "process {} on {} since {}",
+            self.pid, self.host, self.since
+        )
+    }
+}
+
+/// A folder's lock, held until it is dropped.
+///
+/// The kernel's own lock decides and ends with the process, however that ends, so what the file
+/// says about a process that is gone does not matter. Only where the file system has no locks
+/// (some network ones) does the written process id decide.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+}
+
+impl Lock {
+    pub(crate) fn take(folder: &Path) -> Result<Self, StoreError> {
+        let path = folder.join("lock");
+        let write = |source: io::Error| StoreError::Write {
+            path: path.clone(),
+            source,
+        };
+        let mut file = fs_err::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(write)?
+            .into_file();
+        let locked = |holder: Option<Holder>| StoreError::Locked {
+            folder: folder.to_path_buf(),
+            // Taken a moment ago and not yet signed.
+            holder: holder.unwrap_or(Holder {
+                pid: 0,
+                host: "this machine".into(),
+                since: "now".into(),
+            }),
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(locked(written(&mut file))),
+            Err(TryLockError::Error(_)) => {
+                if let Some(holder) = written(&mut file).filter(is_alive) {
+                    return Err(locked(Some(holder)));
+                }
+            }
+        }
+        let holder = Holder {
+            pid: process::id(),
+            host: host(),
+            since: jiff::Timestamp::now().to_string(),
+        };
+        let text = serde_json::to_string(&holder).map_err(|source| StoreError::Json {
+            path: path.clone(),
+            source,
+        })?;
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(text.as_bytes()))
+            .map_err(write)?;
+        Ok(Self { file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The file stays: deleting it would let two processes lock two files of one name.
+        let _ = self.file.set_len(0);
+        let _ = self.file.unlock();
+    }
+}
+
+fn written(file: &mut File) -> Option<Holder> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// On another host we cannot look, and must believe it.
+fn is_alive(holder: &Holder) -> bool {
+    holder.host != host() || Path::new("/proc").join(holder.pid.to_string()).exists()
+}
+
+fn host() -> String {
+    fs_err::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "this machine".into(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_gone_is_not_alive() {
+        let holder = |pid| Holder {
+            pid,
+            host: host(),
+            since: String::new(),
+        };
+        assert!(is_alive(&holder(process::id())));
+        // Beyond the largest process id Linux allows.
+        assert!(!is_alive(&holder(u32::MAX)));
+        assert!(is_alive(&Holder {
+            host: "elsewhere".into(),
+            ..holder(u32::MAX)
+        }));
+    }
+}

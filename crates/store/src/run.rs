@@ -1,0 +1,193 @@
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::difference::differences;
+use crate::lock::Lock;
+use crate::{EventLog, StoreError};
+
+const CONFIG: &str = "config.json";
+const BEGUN: &str = ".config.json.new";
+/// Two runs of one verb within a second get numbered names; nobody starts this many.
+const SAME_SECOND: u32 = 1000;
+
+/// A run's folder, locked for this process until it is dropped.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    resumed: bool,
+    _lock: Lock,
+}
+
+impl RunFolder {
+    /// A new folder `<base>/<utc>-<verb>-<name>` with `<base>/latest` leading to it, or, where
+    /// `base` is itself a run's folder, that run again.
+    pub fn create_or_resume(
+        base: &Path,
+        verb: &str,
+        name: &str,
+        config: &Value,
+    ) -> Result<Self, StoreError> {
+        if base.join(CONFIG).is_file() {
+            return Self::at(base, config);
+        }
+        make_folder(base)?;
+        let now = jiff::Timestamp::now()
+            .strftime("%Y%m%dT%H%M%SZ")
+            .to_string();
+        let stem = format!("{now}-{}-{}", plain(verb), plain(name));
+        for number in 1..SAME_SECOND {
+            let folder = base.join(if number == 1 {
+                stem.clone()
+            } else {
+                format!("{stem}-{number}")
+            });
+            match fs_err::create_dir(&folder) {
+                Ok(()) => {
+                    let run = Self::enter(folder, config)?;
+                    point_latest(base, &run.path)?;
+                    return Ok(run);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => {
+                    return Err(StoreError::Write {
+                        path: folder,
+                        source,
+                    });
+                }
+            }
+        }
+        Err(StoreError::Exists {
+            path: base.join(stem),
+        })
+    }
+
+    /// Exactly that folder (`--out`): begun, or resumed where it holds a run with the same configuration.
+    pub fn at(folder: &Path, config: &Value) -> Result<Self, StoreError> {
+        if !folder.join(CONFIG).is_file() {
+            make_folder(folder)?;
+            refuse_foreign(folder)?;
+        }
+        Self::enter(folder.to_path_buf(), config)
+    }
+
+    /// Only under the lock does it show whether there is a run: another process may be beginning one.
+    fn enter(path: PathBuf, config: &Value) -> Result<Self, StoreError> {
+        let lock = Lock::take(&path)?;
+        let file = path.join(CONFIG);
+        let resumed = file.is_file();
+        if resumed {
+            let text = fs_err::read_to_string(&file).map_err(|source| StoreError::Read {
+                path: file.clone(),
+                source,
+            })?;
+            let before: Value = serde_json::from_str(&text)
+                .map_err(|source| StoreError::Json { path: file, source })?;
+            let differences = differences(&before, config);
+            if !differences.is_empty() {
+                return Err(StoreError::OtherConfig {
+                    folder: path,
+                    differences,
+                });
+            }
+        } else {
+            let mut text =
+                serde_json::to_string_pretty(config).map_err(|source| StoreError::Json {
+                    path: file.clone(),
+                    source,
+                })?;
+            text.push('\n');
+            // Whole or not there: its presence is what makes the folder a run.
+            let temporary = path.join(BEGUN);
+            fs_err::write(&temporary, text)
+                .and_then(|()| fs_err::rename(&temporary, &file))
+                .map_err(|source| StoreError::Write { path: file, source })?;
+        }
+        Ok(Self {
+            path,
+            resumed,
+            _lock: lock,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether an earlier run's work lies here.
+    pub fn resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// A log in this folder, such as `events` for `events.jsonl`.
+    pub fn log(&self, name: &str) -> Result<EventLog, StoreError> {
+        EventLog::open(&self.path.join(format!("{}.jsonl", plain(name))))
+    }
+}
+
+/// A run interrupted before its configuration was written leaves only a lock; anything else is not ours.
+fn refuse_foreign(folder: &Path) -> Result<(), StoreError> {
+    let read = |source| StoreError::Read {
+        path: folder.to_path_buf(),
+        source,
+    };
+    for entry in fs_err::read_dir(folder).map_err(read)? {
+        let name = entry.map_err(read)?.file_name();
+        if !["lock", BEGUN, CONFIG].iter().any(|ours| name == *ours) {
+            return Err(StoreError::NotARun {
+                folder: folder.to_path_buf(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn make_folder(path: &Path) -> Result<(), StoreError> {
+    fs_err::create_dir_all(path).map_err(|source| StoreError::Write {
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+/// Names come from users and models' names: only what is safe in any shell and file system stays.
+fn plain(name: &str) -> String {
+    let kept: String = name
+        .chars()
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() || "._".contains(letter) {
+                letter
+            } else {
+                '-'
+            }
+        })
+        .take(64)
+        .collect();
+    let kept = kept.trim_matches(['-', '.']);
+    if kept.is_empty() {
+        "run".to_owned()
+    } else {
+        kept.to_owned()
+    }
+}
+
+/// Replaced in one step, so that a reader never finds it missing.
+fn point_latest(base: &Path, folder: &Path) -> Result<(), StoreError> {
+    let latest = base.join("latest");
+    // Something of the user's own with that name is not ours to replace.
+    if fs_err::symlink_metadata(&latest).is_ok_and(|found| !found.is_symlink()) {
+        return Ok(());
+    }
+    let write = |source| StoreError::Write {
+        path: latest.clone(),
+        source,
+    };
+    let temporary = base.join(format!(
+        ".latest-{}",
+        folder.file_name().unwrap_or_default().to_string_lossy()
+    ));
+    // Relative: the runs may be moved or copied together.
+    symlink(folder.file_name().unwrap_or_default(), &temporary).map_err(write)?;
+    fs_err::rename(&temporary, &latest).map_err(write)
+}
