@@ -1,0 +1,185 @@
+//! Every way of starting a command keeps the required promises, also the ways this machine does not need.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cgroup::Group;
+use crate::child::conduct;
+use crate::effective::Mode;
+use crate::identity;
+use crate::landlock;
+use crate::policy::{Command, Exit, Isolation, Limits, Output, Policy};
+use crate::running::start_with;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+fn policy() -> Policy {
+    Policy {
+        read: ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"]
+            .iter()
+            .map(PathBuf::from)
+            .collect(),
+        write: Vec::new(),
+        devices: Vec::new(),
+        scratch_bytes: 8 << 20,
+        limits: Limits {
+            memory_bytes: 200 << 20,
+            processes: 12,
+            wall: Duration::from_secs(10),
+            file_bytes: 8 << 20,
+            output_bytes: 8 << 10,
+        },
+        nested: false,
+        isolation: Isolation::Strict,
+    }
+}
+
+/// Root makes namespaces on its own; as an ordinary user that one is left out.
+fn ways() -> Vec<(Mode, bool)> {
+    let root = identity::other_id().is_some();
+    let grouped = Group::create(&policy().limits).is_some();
+    let modes = [(root, Mode::Root), (true, Mode::User), (true, Mode::Plain)];
+    modes
+        .into_iter()
+        .filter(|(possible, _)| *possible)
+        .flat_map(|(_, mode)| [(mode, false), (mode, true)])
+        .filter(|(_, with_group)| grouped || !*with_group)
+        .collect()
+}
+
+fn run_in(way: (Mode, bool), source: &str, policy: &Policy) -> Output {
+    assert!(
+        landlock::abi().is_some(),
+        "no landlock: nothing to fall back to"
+    );
+    let command = Command {
+        program: PathBuf::from(PYTHON),
+        args: ["-I", "-S", "-c", source].map(OsString::from).to_vec(),
+        env: Vec::new(),
+        cwd: PathBuf::from("/"),
+        fds: Vec::new(),
+        stderr_to: None,
+    };
+    let group = way.1.then(|| Group::create(&policy.limits)).flatten();
+    let started = start_with(way.0, Some(command), policy, group);
+    let started = started.unwrap_or_else(|error| panic!("{way:?} did not start: {error:?}"));
+    conduct(started, policy).unwrap()
+}
+
+#[test]
+fn files_network_and_processes_outside_are_out_of_reach() {
+    let secret = tempfile::tempdir().unwrap();
+    std::fs::write(secret.path().join("file"), "secret").unwrap();
+    let source = format!(
+        "
+import os, socket
+def refused(action):
+    try:
+        action()
+        return False
+    except OSError:
+        return True
+print([
+    refused(lambda: open('{secret}/file')),
+    refused(lambda: open('{secret}/new', 'w')),
+    refused(lambda: open('/etc/passwd')),
+    refused(lambda: os.listdir('/root')),
+    refused(lambda: socket.socket(socket.AF_INET)),
+    refused(lambda: os.kill({own}, 9)),
+    refused(lambda: os.kill(os.getppid(), 9) if os.getppid() > 1 else os.kill({own}, 9)),
+    refused(lambda: open('/proc/{own}/environ').read()),
+    refused(lambda: open(f'/proc/{{max(1, os.getppid())}}/environ').read()),
+])
+",
+        secret = secret.path().display(),
+        own = std::process::id(),
+    );
+    for way in ways() {
+        let output = run_in(way, &source, &policy());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let wanted = format!("[{}]\n", ["True"; 9].join(", "));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            (output.exit, said),
+            (Exit::Code(0), wanted),
+            "{way:?} {stderr}"
+        );
+    }
+}
+
+#[test]
+fn daemons_die() {
+    let source = "
+import ctypes, os, sys, time
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+            os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(300)', 'MARKER'])
+        os._exit(0)
+time.sleep(0.5)
+HANG
+";
+    for way in ways() {
+        for hang in ["", "time.sleep(300)"] {
+            let marker = format!("mode-daemon-{}", std::process::id());
+            let source = source.replace("MARKER", &marker).replace("HANG", hang);
+            let mut policy = policy();
+            policy.limits.wall = Duration::from_millis(1500);
+            let exit = run_in(way, &source, &policy).exit;
+            let wanted = if hang.is_empty() {
+                Exit::Code(0)
+            } else {
+                Exit::TimedOut
+            };
+            assert_eq!(exit, wanted, "{way:?}");
+            let alive = std::fs::read_dir("/proc")
+                .unwrap()
+                .filter_map(|entry| std::fs::read(entry.ok()?.path().join("cmdline")).ok())
+                .any(|line| String::from_utf8_lossy(&line).contains(&marker));
+            assert!(!alive, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_is_limited() {
+    let source = "
+held = []
+while True:
+    held.append(bytearray(b'x') * (4 << 20))
+";
+    for way in ways() {
+        let exit = run_in(way, source, &policy()).exit;
+        assert_eq!(exit, Exit::OutOfMemory, "{way:?}");
+    }
+}
+
+#[test]
+fn processes_are_limited() {
+    let source = "
+import os, time
+made = 0
+try:
+    while made < 300:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except OSError:
+    pass
+print(made)
+";
+    for way in ways() {
+        let output = run_in(way, source, &policy());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let made: u32 = said
+            .trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{way:?} {output:?}"));
+        // Without a namespace tests beside this one count too, when they start under the same uid.
+        assert!((4..=40).contains(&made), "{way:?} made {made}");
+    }
+}

@@ -1,0 +1,242 @@
+//! Everything a child needs after the fork, prepared before it: nothing is allocated in between.
+#![expect(
+    unsafe_code,
+    reason = "pointers to strings the plan owns are sent along with it"
+)]
+
+use std::ffi::{CString, OsStr, c_char};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::cgroup::Group;
+use crate::effective::Mode;
+use crate::error::{Context, SandboxError};
+use crate::identity::{self, OTHER_ID};
+use crate::landlock::{self, Access, Ruleset};
+use crate::mounts::{Step, enter_steps};
+use crate::policy::{Command, Policy};
+use crate::seccomp::{self, Openings};
+use crate::sys;
+use crate::tree::{Tree, c_string};
+use crate::watch;
+
+const OPEN_FILES: u64 = 4096;
+
+/// What runs in the end.
+pub(crate) struct Program {
+    pub(crate) path: CString,
+    pub(crate) arguments: Vec<*const c_char>,
+    pub(crate) environment: Vec<*const c_char>,
+    pub(crate) folder: CString,
+    _strings: Vec<CString>,
+}
+
+// SAFETY: the pointers lead to heap strings owned by the same value.
+unsafe impl Send for Program {}
+
+pub(crate) struct IdMap {
+    pub(crate) uid: CString,
+    pub(crate) gid: CString,
+}
+
+impl IdMap {
+    fn new(inside: (u32, u32), outside: (u32, u32)) -> Result<Self, SandboxError> {
+        Ok(Self {
+            uid: CString::new(format!("{} {} 1", inside.0, outside.0))?,
+            gid: CString::new(format!("{} {} 1", inside.1, outside.1))?,
+        })
+    }
+}
+
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    pub(crate) nested: bool,
+    /// `None` only looks whether everything holds.
+    pub(crate) program: Option<Program>,
+    /// Become 0, 1, 2, 3, …
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// Room for the moves between two numberings.
+    pub(crate) moved: Vec<i32>,
+    pub(crate) steps: Vec<Step>,
+    /// `None` where the kernel has none or where mounts must stay possible.
+    pub(crate) landlock: Option<Ruleset>,
+    pub(crate) filter: Vec<libc::sock_filter>,
+    pub(crate) limits: Vec<(i32, u64)>,
+    /// Process limit where a user namespace counts apart, and where it does not.
+    pub(crate) processes: (Option<u64>, Option<u64>),
+    pub(crate) group: Vec<OwnedFd>,
+    pub(crate) other_id: Option<u32>,
+    /// Of the namespace that owns the others, when it takes one to make them.
+    pub(crate) outer_map: Option<IdMap>,
+    /// Of the namespace the command lives in.
+    pub(crate) inner_map: IdMap,
+    /// Hangs up when the supervisor lets go or dies.
+    pub(crate) life: OwnedFd,
+    /// Closed by everyone once the command runs.
+    pub(crate) started: OwnedFd,
+}
+
+/// Ends of the channels the plan gives to the child.
+pub(crate) struct Channels {
+    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) life: OwnedFd,
+    pub(crate) started: OwnedFd,
+}
+
+impl Plan {
+    pub(crate) fn new(
+        mode: Mode,
+        program: Option<Program>,
+        policy: &Policy,
+        group: Option<&Group>,
+        channels: Channels,
+    ) -> Result<Self, SandboxError> {
+        let ids = sys::ids();
+        let other_id = identity::other_id();
+        let tree = Tree::new(policy);
+        if let Some(id) = other_id {
+            tree.prepare_for(id)?;
+        }
+        let landlock = match landlock::abi() {
+            Some(abi) if !policy.nested => Some(rules(mode, abi, &tree)?),
+            _ => None,
+        };
+        let steps = match mode {
+            Mode::Root | Mode::User => enter_steps(tree, policy.scratch_bytes)?,
+            Mode::Plain => Vec::new(),
+        };
+        let openings = Openings {
+            nested: policy.nested,
+            unix_sockets: mode != Mode::Plain,
+        };
+        let mut limits = vec![
+            (libc::RLIMIT_CORE as i32, 0),
+            (libc::RLIMIT_NOFILE as i32, OPEN_FILES),
+            (libc::RLIMIT_FSIZE as i32, policy.limits.file_bytes),
+        ];
+        if !group.is_some_and(Group::limits_memory) {
+            // Not RLIMIT_AS: CUDA reserves far more addresses than it uses. The watch over the tree is the exact one;
+            // this keeps a single process from outrunning it.
+            let twice = policy.limits.memory_bytes.saturating_mul(2);
+            limits.push((libc::RLIMIT_DATA as i32, twice));
+        }
+        let inside = match (other_id, ids) {
+            (Some(id), _) => (id, id),
+            (None, (0, _)) => (OTHER_ID, OTHER_ID),
+            (None, ids) => ids,
+        };
+        let outside = other_id.map_or(ids, |id| (id, id));
+        Ok(Self {
+            mode,
+            nested: policy.nested,
+            program,
+            moved: vec![-1; channels.descriptors.len()],
+            descriptors: channels.descriptors,
+            steps,
+            landlock,
+            filter: seccomp::filter(openings),
+            limits,
+            processes: process_limits(policy, group, outside.0),
+            group: group
+                .map(Group::join_files)
+                .transpose()
+                .context("open the control group")?
+                .unwrap_or_default(),
+            other_id,
+            outer_map: match mode {
+                Mode::User => Some(IdMap::new(outside, outside)?),
+                Mode::Root | Mode::Plain => None,
+            },
+            inner_map: IdMap::new(inside, outside)?,
+            life: channels.life,
+            started: channels.started,
+        })
+    }
+}
+
+/// Before Linux 5.14 a user namespace did not count its processes apart, and without one nothing does: then the
+/// processes the uid has already are added on top.
+fn process_limits(policy: &Policy, group: Option<&Group>, uid: u32) -> (Option<u64>, Option<u64>) {
+    let own = u64::from(policy.limits.processes);
+    let grouped = group.is_some_and(Group::limits_processes);
+    let shared = || (!grouped).then(|| own + watch::tasks_of(uid));
+    if watch::kernel_at_least(5, 14) {
+        (Some(own), shared())
+    } else {
+        (shared(), shared())
+    }
+}
+
+fn rules(mode: Mode, abi: u32, tree: &Tree) -> Result<Ruleset, SandboxError> {
+    let mut rules = Ruleset::new(abi);
+    for place in tree.places() {
+        rules.allow(&c_string(&place.path)?, place.access, place.is_folder);
+    }
+    if mode == Mode::Plain {
+        for path in [c"/proc/self", c"/proc/sys", c"/sys/devices/system/cpu"] {
+            rules.allow(path, Access::Read, true);
+        }
+        for path in [c"/proc/cpuinfo", c"/proc/meminfo", c"/proc/stat"] {
+            rules.allow(path, Access::Read, false);
+        }
+    } else {
+        rules.allow(c"/proc", Access::Use, true);
+        rules.allow(c"/tmp", Access::Write, true);
+        rules.allow(c"/dev/shm", Access::Write, true);
+    }
+    Ok(rules)
+}
+
+impl Program {
+    /// Also hands back the descriptors of `command`: its own, and where stderr goes.
+    pub(crate) fn new(
+        command: Command,
+    ) -> Result<(Self, Vec<OwnedFd>, Option<OwnedFd>), SandboxError> {
+        let path = find(&command)?;
+        let mut arguments = vec![c_string(&path)?];
+        for argument in &command.args {
+            arguments.push(CString::new(argument.as_bytes())?);
+        }
+        let mut environment = Vec::new();
+        for (name, value) in &command.env {
+            let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
+            environment.push(CString::new(pair)?);
+        }
+        let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+            strings
+                .iter()
+                .map(|string| string.as_ptr())
+                .chain([std::ptr::null()])
+                .collect()
+        };
+        let program = Self {
+            path: c_string(&path)?,
+            arguments: pointers(&arguments),
+            environment: pointers(&environment),
+            folder: c_string(&command.cwd)?,
+            _strings: arguments.into_iter().chain(environment).collect(),
+        };
+        Ok((program, command.fds, command.stderr_to))
+    }
+}
+
+fn find(command: &Command) -> Result<PathBuf, SandboxError> {
+    let program = &command.program;
+    if program.as_os_str().as_bytes().contains(&b'/') {
+        return Ok(program.clone());
+    }
+    let folders = command
+        .env
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"), |(_, value)| {
+            value
+        });
+    std::env::split_paths(folders)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_absolute() && Path::is_file(path))
+        .ok_or_else(|| SandboxError::Program {
+            path: program.clone(),
+        })
+}

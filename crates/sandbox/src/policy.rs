@@ -1,0 +1,80 @@
+//! What a sandboxed command may do, and the command itself.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What one command may touch and use up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Files and folders it may read and execute, seen at the same absolute paths. Missing ones are skipped. As root
+    /// the command runs under another uid, so they must be readable by others.
+    pub read: Vec<PathBuf>,
+    /// Files and folders it may change. As root their contents are given to the uid the command runs under.
+    pub write: Vec<PathBuf>,
+    /// Device nodes (or folders of them) beside `null`, `zero`, `full`, `random` and `urandom`.
+    pub devices: Vec<PathBuf>,
+    /// Size of the private `/tmp`. Without a mount namespace there is no `/tmp` at all.
+    pub scratch_bytes: u64,
+    pub limits: Limits,
+    /// The command may make namespaces of its own and mount in them. Costs landlock, which forbids every mount.
+    pub nested: bool,
+    pub isolation: Isolation,
+}
+
+/// What happens when a required protection cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// The command is not started.
+    Strict,
+    /// The command is started, and [`Effective`](crate::Effective) says what is missing.
+    Weak,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub memory_bytes: u64,
+    /// Processes and threads together.
+    pub processes: u32,
+    /// Holds for [`run`](crate::run) only: a spawned child lives until it is killed.
+    pub wall: Duration,
+    /// The largest single file it may write.
+    pub file_bytes: u64,
+    /// How much of each of stdout and stderr is kept.
+    pub output_bytes: usize,
+}
+
+/// A command to run; nothing is inherited that is not named here.
+#[derive(Debug)]
+pub struct Command {
+    /// An absolute path, or a bare name looked up in `env`'s `PATH`.
+    pub program: PathBuf,
+    /// Without the program's own name.
+    pub args: Vec<OsString>,
+    pub env: Vec<(OsString, OsString)>,
+    pub cwd: PathBuf,
+    /// Become descriptors 3, 4, … of the command.
+    pub fds: Vec<OwnedFd>,
+    /// Where stderr goes; `None` captures it.
+    pub stderr_to: Option<OwnedFd>,
+}
+
+/// What a finished command left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    pub exit: Exit,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    /// The middle of a stream was left out.
+    pub clipped: bool,
+    pub elapsed: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    TimedOut,
+    OutOfMemory,
+}

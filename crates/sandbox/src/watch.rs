@@ -1,0 +1,93 @@
+//! Looking at other processes through `/proc`.
+
+use std::collections::HashMap;
+use std::fs;
+
+/// Processes and threads that belong to `uid`.
+pub(crate) fn tasks_of(uid: u32) -> u64 {
+    pids()
+        .into_iter()
+        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok())
+        .filter(|status| field(status, "Uid:") == Some(u64::from(uid)))
+        .filter_map(|status| field(&status, "Threads:"))
+        .sum()
+}
+
+/// Memory that all descendants of `root` but one have to themselves, in bytes. What they share since a fork counts
+/// each time.
+pub(crate) fn memory_below(root: i32, except: Option<i32>) -> u64 {
+    descendants(root)
+        .into_iter()
+        .filter(|pid| Some(*pid) != except)
+        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok())
+        .map(|status| {
+            let kibibytes = ["RssAnon:", "RssShmem:"]
+                .iter()
+                .filter_map(|name| field(&status, name))
+                .sum::<u64>();
+            kibibytes * 1024
+        })
+        .sum()
+}
+
+/// `root` is not among them.
+fn descendants(root: i32) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for pid in pids() {
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut ahead = vec![root];
+    while let Some(pid) = ahead.pop() {
+        if let Some(below) = children.remove(&pid) {
+            found.extend(&below);
+            ahead.extend(below);
+        }
+    }
+    found
+}
+
+/// The oldest child of `parent`.
+pub(crate) fn child_of(parent: i32) -> Option<i32> {
+    pids()
+        .into_iter()
+        .filter(|pid| self::parent(*pid) == Some(parent))
+        .min()
+}
+
+pub(crate) fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut parts = release
+        .split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|part| part.parse::<u32>().ok());
+    let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    found >= (major, minor)
+}
+
+fn pids() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold spaces and parentheses; the state follows the last one.
+    let rest = stat.rsplit_once(')')?.1;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn field(status: &str, name: &str) -> Option<u64> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
