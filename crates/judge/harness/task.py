@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import linecache
+import math
 import random
 import sys
 import time
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from values import FLOATS, leaves, tensors, tree_map
 
@@ -36,7 +39,6 @@ ASSERTING_OPS = frozenset("binary_cross_entropy multinomial bernoulli".split())
 DOUBLE_SECONDS = 10.0  # a longer float64 run is made once, not for every exact draw
 FREE_SHARE = 0.25
 SLICES = 16
-MUCH = 256 << 20
 
 
 class TaskError(Exception):
@@ -110,8 +112,19 @@ def operator_name(func: Any) -> str:
 # ---- modes -----------------------------------------------------------------------------------------------------------
 
 
-class Recorder(TorchDispatchMode):
-    """Notes which operators ran and keeps the calls that made indices."""
+class _Mode(TorchDispatchMode):
+    """A mode of ours: none is ever compiled, so none needs the guard whose first use imports the compiler for seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Recorder(_Mode):
+    """Notes which operators ran, counts the work of GEMMs and convolutions, and keeps the calls that made indices.
+
+    The counts are PyTorch's own; its FlopCounterMode would do, but importing what it needs takes five seconds.
+    """
 
     ALONG = {"argmax": 0, "argmin": 0, "max": 1, "min": 1, "topk": 1, "sort": 1, "kthvalue": 1, "median": 1, "nanmedian": 1,
              "mode": 1, "cummax": 1, "cummin": 1, "argsort": 0}
@@ -123,12 +136,16 @@ class Recorder(TorchDispatchMode):
         self.operators: set[str] = set()
         self.casts_to_index = False
         self.calls: list[IndexCall] = []
+        self.flops = 0
         self._keep = keep_calls
 
     def __torch_dispatch__(self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = operator_name(func)
         self.operators.add(name)
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.flops += count(*args, **(kwargs or {}), out_val=result)
         if name in ("_to_copy", "to") and isinstance(result, torch.Tensor) and args[0].is_floating_point():
             self.casts_to_index |= not result.is_floating_point()
         if self._keep and (name in self.ALONG or name in self.POOLS):
@@ -148,7 +165,7 @@ class Recorder(TorchDispatchMode):
         self.calls.append(IndexCall(source, source._version, dims, given.get("dim", default), distinct, indices))
 
 
-class OperandRounding(TorchDispatchMode):
+class OperandRounding(_Mode):
     """TF32 as a GPU does it, where there is none: operands of GEMMs and convolutions keep ten bits of mantissa."""
 
     def __torch_dispatch__(self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -170,7 +187,7 @@ def round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
     return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
 
 
-class Doubling(TorchDispatchMode):
+class Doubling(_Mode):
     """Reads every floating dtype model.py names as float64, so that a hard-coded one does not spoil the exact run."""
 
     def __torch_dispatch__(self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -180,6 +197,25 @@ class Doubling(TorchDispatchMode):
         plain = tuple(widen(item) if isinstance(item, torch.dtype) else item for item in args)
         named = {key: widen(item) if isinstance(item, torch.dtype) else item for key, item in (kwargs or {}).items()}
         return func(*plain, **named)
+
+
+class SizeGuard(TorchFunctionMode):
+    """Refuses tensors that would not fit before they are made: an allocation that succeeds can still end the process."""
+
+    FACTORIES = frozenset("rand randn randint ones zeros empty full normal randperm arange".split())
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._left = limit
+
+    def __torch_function__(self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if getattr(func, "__name__", "") in self.FACTORIES:
+            given = [(kwargs or {}).get("size"), *args]
+            sizes = next((item for item in given if isinstance(item, (tuple, list))), args)
+            self._left -= 4 * math.prod(item for item in sizes if type(item) is int)
+            if self._left < 0:
+                raise TaskError("too_large", "the task's tensors do not fit in a quarter of the free memory")
+        return func(*args, **(kwargs or {}))
 
 
 # ---- the module ------------------------------------------------------------------------------------------------------
@@ -425,21 +461,6 @@ def _agree(exact: Any, answer: Any) -> bool:
             if not error <= 1e-2 * torch.linalg.vector_norm(wide - wide.mean()) + 1e-5 * torch.linalg.vector_norm(wide):
                 return False
     return True
-
-
-def expected_bytes(module: types.ModuleType, init: list[Any]) -> int:
-    """What inputs, weights and outputs will take, found without allocating; 0 where the code does not lend itself to that."""
-    try:
-        with torch.device("meta"), torch.no_grad():
-            given = list(_variant(module, 0))
-            size = sum(tensor.nbytes for tensor in tensors(given) if tensor.is_meta)
-            if size < MUCH:
-                return size
-            model = module.Model(*copy.deepcopy(init)).eval()
-            answer = model(*given)
-            return size + sum(tensor.nbytes for tensor in tensors([answer, list(model.state_dict().values())]))
-    except Exception:
-        return 0
 
 
 def free_memory(target: str) -> int:

@@ -124,12 +124,14 @@ class Trusted:
         module = task.execute(request["source"])
         init = task.init_inputs(module)
         init_values = [_encode_init(value) for value in init]
-        expected, free = task.expected_bytes(module, init), task.free_memory(self._target)
-        if 4 * expected > free:
-            raise TaskError("too_large", f"inputs, weights and outputs take {expected >> 20} MiB, {free >> 20} MiB are free")
         reference = Reference(module, init, self._target)
         loaded = Loaded(reference, True, [], 0)
-        self._use_weights(loaded, seed)
+        with task.SizeGuard(task.free_memory(self._target) // 4):
+            reference.use(draws.fresh_model(reference, seed))
+        with task.SizeGuard(task.free_memory(self._target) // 4):
+            arguments = reference.inputs(0, seed)
+        self._settle_perturbation(loaded, arguments, seed)
+        del arguments
         loaded.state, loaded.weights_bytes = _lay_out_state(reference.model)
         for variant in range(task.variant_count(module)):
             found = screen.survey(reference, variant, seed + 16 * variant)
@@ -162,16 +164,13 @@ class Trusted:
             "fp64": loaded.reference.double,
         }
 
-    def _use_weights(self, loaded: Loaded, seed: int) -> None:
-        """Fresh weights, perturbed unless the reference then stops being finite (found at load, for good)."""
+    def _settle_perturbation(self, loaded: Loaded, arguments: list[Any], seed: int) -> None:
+        """Weights stay perturbed unless the reference then stops being finite; decided once."""
         reference = loaded.reference
-        reference.use(draws.fresh_model(reference, seed, loaded.perturbed))
-        if loaded.variants or not loaded.perturbed or not reference.state():
+        if not reference.state():
             return
-        arguments = values.tree_map(torch.clone, reference.inputs(0, seed))
         try:
-            answer = reference.run(arguments)
-            loaded.perturbed = screen.stays_finite(answer, {})
+            loaded.perturbed = screen.stays_finite(reference.run(arguments), {})
         except InputsChanged:
             return
         except TaskError:
@@ -181,7 +180,7 @@ class Trusted:
 
     def weights(self, request: dict[str, Any]) -> dict[str, Any]:
         loaded = self._loaded()
-        self._use_weights(loaded, request["seed"])
+        loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.perturbed))
         self._write_weights(loaded)
         return {}
 
@@ -247,10 +246,12 @@ class Trusted:
     # ---- draws -------------------------------------------------------------------------------------------------------
 
     def draw(self, request: dict[str, Any]) -> dict[str, Any]:
-        loaded, memory = self._loaded(), self._mapped()
+        loaded = self._loaded()
         variant, slot = loaded.variants[request["variant"]], self._slot(request["slot"])
         self._drawn.pop(slot, None)
         transform, skipped = request["transform"], False
+        if not request.get("answer", True):
+            return self._draw_unanswered(loaded, variant, request, slot)
         if transform != "plain":
             draws.factor(transform, 0)  # an unknown name is our mistake, whatever the task allows
             made = self._answer(loaded, variant, request, transform) if variant.survey.traits.transformable else None
@@ -258,14 +259,24 @@ class Trusted:
         if transform == "plain" or skipped:
             made = self._answer(loaded, variant, request, "plain")
         inputs, answers, exact = made
-        encoded = _outline(inputs)
-        if encoded != variant.outline:
+        self._fill_slot(variant, slot, inputs)
+        self._drawn[slot] = Drawn(variant, inputs, answers, exact)
+        return {"skipped": skipped}
+
+    def _draw_unanswered(self, loaded: Loaded, variant: Variant, request: dict[str, Any], slot: int) -> dict[str, Any]:
+        """For baselines, whose outputs nobody compares."""
+        inputs = loaded.reference.inputs(request["variant"], request["seed"])
+        self._fill_slot(variant, slot, inputs)
+        self._drawn[slot] = Drawn(variant, inputs, [], False)
+        return {"skipped": False}
+
+    def _fill_slot(self, variant: Variant, slot: int, inputs: list[Any]) -> None:
+        memory = self._mapped()
+        if _outline(inputs) != variant.outline:
             raise TaskError("unsupported_input", "get_inputs() does not return the same shapes and numbers every time")
         for spec, tensor in zip(_tensor_specs(variant.specs), values.tensors(inputs)):
             values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes).copy_(tensor)
-        self._drawn[slot] = Drawn(variant, inputs, answers, exact)
         self._synchronize()
-        return {"skipped": skipped}
 
     def _answer(
         self, loaded: Loaded, variant: Variant, request: dict[str, Any], transform: str
@@ -301,14 +312,16 @@ class Trusted:
 
     def sample(self, request: dict[str, Any]) -> dict[str, Any]:
         """Takes a sample to the host. Runs inside the timed interval: few kernels, one copy a leaf."""
-        arena, drawn = self._mapped().arena.tensor, self._at(request["slot"])
-        outputs: list[torch.Tensor] = []
-        try:
-            values.decode(request["outputs"], lambda raw: outputs.append(values.view(arena, raw)))
-        except values.ValueRefused:
-            outputs.clear()  # `check` will say so
+        arena = self._mapped().arena.tensor
         generator = torch.Generator(arena.device).manual_seed(request["seed"] % (1 << 63))
-        drawn.sample = [_sample(tensor, generator) for tensor in outputs if tensor.numel()]
+        runs = max(SAMPLE_RUNS // len(request["slots"]), 1)
+        for slot, tree in zip(request["slots"], request["outputs"]):
+            outputs: list[torch.Tensor] = []
+            try:
+                values.decode(tree, lambda raw, outputs=outputs: outputs.append(values.view(arena, raw)))
+            except values.ValueRefused:
+                outputs.clear()  # `check` will say so
+            self._at(slot).sample = [_sample(tensor, generator, runs) for tensor in outputs if tensor.numel()]
         return {}
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -508,15 +521,15 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8).reshape(flat.numel(), -1) if flat.numel() else flat.to(torch.uint8)
 
 
-def _sample(tensor: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _sample(tensor: torch.Tensor, generator: torch.Generator, runs: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions (row-major) and their bytes on the host: one run at a random place of each stratum, or all of it."""
     count = tensor.numel()
-    if count <= SAMPLE_RUNS * SAMPLE_RUN:
+    if count <= runs * SAMPLE_RUN:
         positions = torch.arange(count, device=tensor.device)
     else:
-        strata = torch.arange(SAMPLE_RUNS, device=tensor.device)
-        jitter = torch.rand(SAMPLE_RUNS, generator=generator, device=tensor.device, dtype=torch.float64)
-        starts = ((strata + jitter) * (count / SAMPLE_RUNS)).long().clamp_(max=count - SAMPLE_RUN)
+        strata = torch.arange(runs, device=tensor.device)
+        jitter = torch.rand(runs, generator=generator, device=tensor.device, dtype=torch.float64)
+        starts = ((strata + jitter) * (count / runs)).long().clamp_(max=count - SAMPLE_RUN)
         positions = (starts[:, None] + torch.arange(SAMPLE_RUN, device=tensor.device)).reshape(-1)
     if tensor.is_contiguous():
         items = tensor.view(-1)[positions]
@@ -527,8 +540,8 @@ def _sample(tensor: torch.Tensor, generator: torch.Generator) -> tuple[torch.Ten
 
 def _supervisor_sample_agrees(region: torch.Tensor, sampled: list[dict[str, Any]], copies: list[torch.Tensor]) -> bool:
     """The CPU's sample, taken by the supervisor: per leaf int64 positions, then as many raw items."""
-    start = 0
     for entry in sampled:
+        start = entry["offset"]
         copy, count, item = copies[entry["leaf"]], entry["count"], entry["item_bytes"]
         end = start + count * (8 + item)
         if item != copy.element_size() or end > region.numel():
@@ -540,7 +553,6 @@ def _supervisor_sample_agrees(region: torch.Tensor, sampled: list[dict[str, Any]
                 return False
             if not torch.equal(_bytes(copy)[positions], items):
                 return False
-        start = end
     return True
 
 
@@ -616,7 +628,7 @@ def device_facts() -> dict[str, Any]:
         "cuda": None,
         "device_name": models[0] if models else "cpu",
         "driver": None,
-        "l2_bytes": max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0),
+        "l2_bytes": 0,
         "total_memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     }
 

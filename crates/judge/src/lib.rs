@@ -1,1 +1,32 @@
-//! Submission to verdict; the Python harness is embedded here.
+//! Submission to verdict.
+//!
+//! The candidate is hostile. The reference, the answer, the comparison, the clock and the verdict are never in a process
+//! that has run candidate code, and nothing such a process prints, writes or times is evidence. Three kinds of process:
+//! this **supervisor** (clock and verdict), the **trusted** Python (reference, inputs, answers) with a **baseline** Python
+//! beside it, and the sandboxed **zygote** from which one **worker** per candidate is forked.
+//!
+//! Not covered: side channels between processes on one CPU, and a candidate that knows an unpublished hole in the kernel
+//! or the driver.
+
+mod baseline;
+mod channel;
+mod error;
+mod evidence;
+mod harness;
+mod imports;
+mod judge;
+mod outcome;
+mod process;
+mod runner;
+mod sample;
+mod session;
+mod submission;
+mod timing;
+mod toolchain;
+mod trusted;
+mod value;
+mod zygote;
+
+pub use error::JudgeError;
+pub use evidence::Evidence;
+pub use judge::{Judge, Judged, Options, TaskSource};

@@ -1,1 +1,37 @@
-//! x.
+//! Nouns on the wire. Others script against these types: within [`FORMAT`] 1 fields are only added, an absent value is
+//! `null` and never missing, and non-finite numbers travel as strings.
+
+mod failure;
+mod number;
+mod reward;
+mod submission;
+mod task;
+mod verdict;
+
+pub use failure::{Failure, FailureKind, FailureReport};
+pub use number::Number;
+pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robust};
+pub use submission::{Form, MODEL_NEW, Submission};
+pub use task::Task;
+pub use verdict::{
+    Isolation, MatchedPrecision, Numerics, Precision, Profile, Progress, Rule, Seconds, Speedup,
+    Status, Target, Times, Trust, TrustCheck, Verdict,
+};
+
+/// The version of every JSON document written by Warpsmith.
+pub const FORMAT: u32 = 1;
+
+/// The JSON Schema of a named document, or `None` for an unknown name.
+pub fn json_schema(name: &str) -> Option<serde_json::Value> {
+    let schema = match name {
+        "verdict" => schemars::schema_for!(Verdict),
+        "task" => schemars::schema_for!(Task),
+        "failure" => schemars::schema_for!(FailureReport),
+        "reward" => schemars::schema_for!(Reward),
+        _ => return None,
+    };
+    Some(schema.to_value())
+}
+
+/// Names that [`json_schema`] knows.
+pub const SCHEMA_NAMES: [&str; 4] = ["verdict", "task", "failure", "reward"];

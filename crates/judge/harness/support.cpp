@@ -1,0 +1,181 @@
+// The worker's native half, built once per PyTorch and kept in the cache.
+//
+// 1. Traps: after `forward` may first run, every operator outside a short allow-list throws. They are registered with the
+//    dispatcher for each backend key, below Python and below any thread-local mode, so threads and C++ callers meet them too.
+//    Arming is one-way: there is no function here that takes a trap back.
+// 2. Arena: a CPU allocator over memory shared with the judge, so outputs are read where they lie.
+// 3. warpsmith_gemm: the one numeric routine that CPU candidates may call.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/copy_native.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <torch/library.h>
+
+#include "free_list.h"
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace {
+
+// ---- traps -----------------------------------------------------------------------------------------------------------
+
+char first_trapped[160] = {0};
+std::atomic<bool> trapped{false};
+
+void trap(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+    if (!trapped.exchange(true)) {
+        std::strncpy(first_trapped, op.schema().name().c_str(), sizeof(first_trapped) - 1);
+    }
+    TORCH_CHECK(false, "warpsmith: ", op.schema().name(), " computes and is not allowed in forward; write it as a kernel");
+}
+
+// Copies are data movement, except that a copy between dtypes is arithmetic and a copy between devices is a way to
+// compute elsewhere.
+at::Tensor& copy_checked(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+    if (self.scalar_type() != src.scalar_type()) {
+        trapped.store(true);
+        std::strncpy(first_trapped, "aten::copy_ (between dtypes)", sizeof(first_trapped) - 1);
+        TORCH_CHECK(false, "warpsmith: a copy between dtypes computes and is not allowed in forward; write it as a kernel");
+    }
+    return at::native::copy_(self, src, non_blocking);
+}
+
+const std::unordered_set<std::string>& allowed() {
+    static const std::unordered_set<std::string> names = {
+        // creation
+        "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
+        "aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::ones", "aten::ones_like", "aten::new_ones",
+        "aten::full", "aten::full_like", "aten::arange", "aten::eye", "aten::new_full", "aten::scalar_tensor", "aten::_efficientzerotensor",
+        // fill
+        "aten::fill_", "aten::zero_", "aten::fill", "aten::zero",
+        // views
+        "aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::reshape", "aten::view_as", "aten::reshape_as",
+        "aten::as_strided", "aten::expand", "aten::expand_as", "aten::permute", "aten::transpose", "aten::t", "aten::numpy_T",
+        "aten::mT", "aten::movedim", "aten::moveaxis", "aten::swapaxes", "aten::swapdims", "aten::squeeze", "aten::unsqueeze",
+        "aten::slice", "aten::select", "aten::narrow", "aten::split", "aten::split_with_sizes", "aten::chunk", "aten::unbind",
+        "aten::unfold", "aten::diagonal", "aten::flatten", "aten::unflatten", "aten::alias", "aten::detach", "aten::detach_",
+        "aten::view_as_real", "aten::view_as_complex", "aten::squeeze_", "aten::unsqueeze_", "aten::t_", "aten::transpose_",
+        "aten::as_strided_", "aten::lift", "aten::lift_fresh", "aten::resolve_conj", "aten::resolve_neg", "aten::tensor_split",
+        // same-dtype copies (copy_ itself is wrapped)
+        "aten::clone", "aten::contiguous", "aten::to", "aten::_to_copy", "aten::cpu", "aten::cuda", "aten::pin_memory",
+        // questions about a tensor; these read at most one number
+        "aten::size", "aten::stride", "aten::numel", "aten::is_contiguous", "aten::dim", "aten::item", "aten::_local_scalar_dense",
+        "aten::is_nonzero", "aten::is_floating_point", "aten::is_complex", "aten::is_same_size", "aten::sym_size", "aten::sym_stride",
+        "aten::sym_numel", "aten::sym_storage_offset", "aten::storage_offset", "aten::data", "aten::is_pinned", "aten::record_stream",
+        "aten::requires_grad_", "aten::set_", "aten::resize_", "aten::_has_compatible_shallow_copy_type", "aten::is_leaf",
+        "aten::output_nr", "aten::_version", "aten::set_data", "aten::result_type", "aten::can_cast", "aten::retain_grad",
+    };
+    return names;
+}
+
+std::vector<c10::RegistrationHandleRAII>& registrations() {
+    static auto* kept = new std::vector<c10::RegistrationHandleRAII>();  // never destroyed: a trap outlives everything
+    return *kept;
+}
+
+}  // namespace
+
+extern "C" {
+
+void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*,
+            const int*, const float*, float*, const int*);
+
+// Registers the traps; returns how many. Called once, after __init__ and load_state_dict.
+int64_t warpsmith_arm(int cuda) {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    std::vector<c10::DispatchKey> keys = {
+        c10::DispatchKey::CPU, c10::DispatchKey::MkldnnCPU, c10::DispatchKey::QuantizedCPU, c10::DispatchKey::SparseCPU,
+        c10::DispatchKey::SparseCsrCPU, c10::DispatchKey::NestedTensorCPU,
+    };
+    if (cuda) {
+        keys.insert(keys.end(), {c10::DispatchKey::CUDA, c10::DispatchKey::QuantizedCUDA, c10::DispatchKey::SparseCUDA,
+                                 c10::DispatchKey::SparseCsrCUDA, c10::DispatchKey::NestedTensorCUDA});
+    }
+    int64_t count = 0;
+    for (const auto& name : dispatcher.getAllOpNames()) {
+        const bool is_copy = name.name == "aten::copy_";
+        if (!is_copy && allowed().count(name.name)) continue;
+        // JIT-only helpers on scalars and lists have no tensor kernels to trap.
+        if (name.name.rfind("prim::", 0) == 0 || name.name.rfind("profiler::", 0) == 0) continue;
+        for (auto key : keys) {
+            registrations().push_back(dispatcher.registerImpl(
+                name, key,
+                is_copy ? c10::KernelFunction::makeFromUnboxedRuntimeFunction(&copy_checked)
+                        : c10::KernelFunction::makeFromBoxedFunction<&trap>(),
+                std::nullopt, nullptr, "warpsmith trap"));
+            ++count;
+        }
+    }
+    return count;
+}
+
+// The first operator that met a trap, or an empty string.
+const char* warpsmith_trapped() { return trapped.load() ? first_trapped : ""; }
+
+// Row-major C = alpha op(A) op(B) + beta C in float32, by the BLAS that PyTorch itself brings.
+void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+                    const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+    // Row-major C is column-major C^T = op(B)^T op(A)^T.
+    const char first = transb ? 'T' : 'N', second = transa ? 'T' : 'N';
+    const int rows = int(n), columns = int(m), depth = int(k), stride_b = int(ldb), stride_a = int(lda), stride_c = int(ldc);
+    sgemm_(&first, &second, &rows, &columns, &depth, &alpha, b, &stride_b, a, &stride_a, &beta, c, &stride_c);
+}
+
+}  // extern "C"
+
+// ---- arena -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+class Arena final : public c10::Allocator {
+   public:
+    void open(uint8_t* base, size_t size) {
+        base_ = base;
+        size_ = size;
+        list_.reset(size);
+    }
+
+    c10::DataPtr allocate(size_t bytes) override {
+        const size_t offset = list_.take((std::max<size_t>(bytes, 1) + 63) & ~size_t(63));
+        // Full: still correct, only that an output here is copied into the arena at the candidate's expense.
+        void* at = offset == FreeList::none ? c10::alloc_cpu(bytes) : base_ + offset;
+        return {at, at, &give_back, c10::Device(c10::DeviceType::CPU)};
+    }
+
+    c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+    void copy_data(void* dest, const void* src, std::size_t count) const override { std::memcpy(dest, src, count); }
+
+    static void give_back(void* at);
+
+   private:
+    uint8_t* base_ = nullptr;
+    size_t size_ = 0;
+    FreeList list_;
+};
+
+Arena& arena() {
+    static auto* one = new Arena();
+    return *one;
+}
+
+void Arena::give_back(void* at) {
+    auto& a = arena();
+    auto* place = static_cast<uint8_t*>(at);
+    if (place >= a.base_ && place < a.base_ + a.size_) {
+        a.list_.give(size_t(place - a.base_));
+    } else {
+        c10::free_cpu(at);
+    }
+}
+
+}  // namespace
+
+extern "C" void warpsmith_use_arena(void* base, size_t size) {
+    arena().open(static_cast<uint8_t*>(base), size);
+    c10::SetCPUAllocator(&arena(), /*priority=*/100);
+}

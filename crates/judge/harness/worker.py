@@ -1,0 +1,428 @@
+"""Runs modules on request: the candidate in a worker forked from the zygote, the reference in the baseline process.
+
+In a worker nothing here is a defence: the candidate shares this process and can change every line of it. What the judge
+believes is decided outside. The decoys below are traps of another kind: they make tricks that would find nothing here fail
+loudly instead of passing unnoticed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import linecache
+import os
+import sys
+import traceback
+import types
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+
+import inline
+import kernels_module
+from channel import Channel
+from regions import attach_cpu, attach_cuda
+from values import ValueRefused, decode, encode
+
+PROTOCOL = 1
+_synchronize = torch._C._cuda_synchronize if hasattr(torch._C, "_cuda_synchronize") else None
+_load_state_dict = torch.nn.Module.load_state_dict
+
+
+class CandidateError(Exception):
+    """The module's own fault; `code` is the stage."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass
+class Setup:
+    """What one `setup` request built."""
+
+    target: str
+    slots: list[torch.Tensor]
+    weights: torch.Tensor | None
+    arena: torch.Tensor
+    modules: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    staged: dict[int, list[Any]] = field(default_factory=dict)
+    prepared: dict[int, list[Any]] = field(default_factory=dict)
+    inputs: list[Any] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
+    decoys: list[torch.Tensor] = field(default_factory=list)
+    reference: torch.nn.Module | None = None
+    state: list[dict[str, Any]] = field(default_factory=list)
+    outputs: Any = None
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def place(region: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
+    """A tensor over `region` (bytes) where `spec` says."""
+    dtype = getattr(torch, spec["dtype"])
+    flat = region[spec["offset"] :].view(-1)
+    usable = flat.numel() - flat.numel() % dtype.itemsize
+    return flat[:usable].view(dtype).as_strided(spec["shape"], spec["stride"])
+
+
+def attach(request: dict[str, Any], fds: list[int], support: ctypes.CDLL | None) -> Setup:
+    regions = request["regions"]
+    slot_bytes, count = regions["slot_bytes"], regions["slot_count"]
+    if request["target"] == "cuda":
+        handles = regions["handles"]
+        use_cuda_arena(handles["arena"], regions["arena_bytes"], regions["arena_library"])
+        slots = attach_cuda(handles["slots"], slot_bytes * count)
+        weights = attach_cuda(handles["weights"], regions["weights_bytes"]) if handles["weights"] else None
+        arena = attach_cuda(handles["arena"], regions["arena_bytes"])
+    else:
+        slots = attach_cpu(fds[0], slot_bytes * count, writable=False)
+        weights = attach_cpu(fds[1], regions["weights_bytes"], writable=False) if regions["weights_bytes"] else None
+        arena = attach_cpu(fds[2], regions["arena_bytes"], writable=True)
+        if support is not None:
+            support.warpsmith_use_arena(ctypes.c_void_p(arena.data_ptr()), ctypes.c_size_t(regions["arena_bytes"]))
+    pieces = [slots[i * slot_bytes : (i + 1) * slot_bytes] for i in range(count)]
+    return Setup(target=request["target"], slots=pieces, weights=weights, arena=arena)
+
+
+def use_cuda_arena(handle: str, size: int, library: str) -> None:
+    """Makes every CUDA tensor of this process come from the shared arena."""
+    native = ctypes.CDLL(library)
+    native.warpsmith_open_arena.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    if native.warpsmith_open_arena(bytes.fromhex(handle), size) != 0:
+        raise RuntimeError("the arena could not be opened")
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "warpsmith_malloc", "warpsmith_free")
+    torch.cuda.memory.change_current_allocator(allocator)
+
+
+# ---- the module ------------------------------------------------------------------------------------------------------
+
+
+def decoy_module() -> types.ModuleType:
+    """A `model` that is not the reference: whoever builds or extends it has given itself away."""
+    made = types.ModuleType("model")
+
+    class Model(torch.nn.Module):
+        def __init_subclass__(cls, **_: object) -> None:
+            raise CandidateError("decoy", "the submission extends the reference class")
+
+        def __init__(self, *_: object, **__: object) -> None:
+            raise CandidateError("decoy", "the submission builds the reference class")
+
+    made.Model = Model
+    return made
+
+
+def execute(source: str, file_name: str, name: str) -> types.ModuleType:
+    made = types.ModuleType(name)
+    made.__file__ = file_name
+    linecache.cache[file_name] = (len(source), None, source.splitlines(True), file_name)
+    sys.modules[name] = made
+    exec(compile(source, file_name, "exec"), made.__dict__)
+    return made
+
+
+def state_of(setup: Setup, specs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    made = {}
+    for spec in specs:
+        tensor = place(setup.weights, {**spec, "stride": contiguous_strides(spec["shape"])})
+        made[spec["name"]] = torch.nn.Parameter(tensor, requires_grad=False) if spec["kind"] == "parameter" else tensor
+    return made
+
+
+def contiguous_strides(shape: list[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
+
+
+def load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Strict, and assigned rather than copied: the judge rewrites these very bytes between calls."""
+    wanted, present = set(state), set(module.state_dict())
+    if wanted != present:
+        missing, extra = sorted(wanted - present), sorted(present - wanted)
+        raise CandidateError(
+            "state_dict",
+            "ModelNew must have the reference's parameters and buffers under the same names; "
+            f"missing: {missing[:8]}, unexpected: {extra[:8]}",
+        )
+    try:
+        _load_state_dict(module, state, strict=True, assign=True)
+    except RuntimeError as error:
+        raise CandidateError("state_dict", str(error)) from None
+
+
+def load_libraries(request: dict[str, Any], fds: list[int]) -> None:
+    """Makes the built libraries importable under the names their form promises."""
+    cuda = request["target"] == "cuda"
+    for library, fd in zip(request["libraries"], fds):
+        path = f"/proc/self/fd/{fd}"
+        if request["form"] == "plain":
+            sys.modules["warpsmith_kernels"] = kernels_module.module(ctypes.CDLL(path), cuda)
+            continue
+        loader = importlib.machinery.ExtensionFileLoader(library["name"], path)
+        spec = importlib.util.spec_from_file_location(library["name"], path, loader=loader)
+        made = importlib.util.module_from_spec(spec)
+        loader.exec_module(made)
+        sys.modules[library["name"]] = made
+
+
+def build_candidate(setup: Setup, request: dict[str, Any], fds: list[int], support: ctypes.CDLL | None) -> None:
+    sys.modules["model"] = decoy_module()
+    sys.argv = ["profiling"]  # bait for code that behaves better when it believes to be checked
+    try:
+        load_libraries(request, fds)
+        if request["form"] == "inline":
+            inline.install(inline.prebuilt(request["libraries"]))
+        made = execute(request["source"], request["file_name"], "model_new")
+        module = made.ModelNew(*decode_arguments(request["init"]))
+        if setup.target == "cuda":
+            torch.nn.Module.to(module, "cuda")
+        module = module.eval()
+        if not isinstance(module, torch.nn.Module):
+            raise CandidateError("type", "ModelNew is not a torch.nn.Module")
+        load_state(module, state_of(setup, request["state"]))
+    except CandidateError:
+        raise
+    except BaseException as error:
+        raise CandidateError("load", describe(error)) from None
+    setup.modules["candidate"] = module
+    device = "cuda" if setup.target == "cuda" else "cpu"
+    setup.decoys = [
+        torch.full(tuple(spec["shape"]), 1, dtype=getattr(torch, spec["dtype"]), device=device) for spec in request["decoys"]
+    ]
+    if support is not None:
+        support.warpsmith_arm(1 if setup.target == "cuda" else 0)
+
+
+def decode_arguments(tree: list[Any]) -> list[Any]:
+    def refuse(_: dict[str, Any]) -> torch.Tensor:
+        raise CandidateError("init", "tensors as constructor arguments are not supported")
+
+    return [decode(value, refuse) for value in tree]
+
+
+def build_reference(setup: Setup, request: dict[str, Any]) -> None:
+    made = execute(request["source"], "model.py", "model")
+    module = made.Model(*decode_arguments(request["init"])).eval()
+    if setup.target == "cuda":
+        module = module.cuda()
+    setup.reference, setup.state = module, request["state"]
+    reload_weights(setup)
+    setup.modules["eager"] = module
+
+
+def reload_weights(setup: Setup) -> None:
+    """Copies, so that the reference keeps its own memory layout (cuDNN packs recurrent weights, for one)."""
+    if setup.weights is None or setup.reference is None:
+        return
+    fresh = state_of(setup, setup.state)
+    with torch.no_grad():
+        for name, tensor in setup.reference.state_dict(keep_vars=True).items():
+            tensor.data.copy_(fresh[name])
+
+
+def null_module(outputs: Any, cuda: bool) -> Callable[..., Any]:
+    """Same arity and same results to hand over, nothing computed: what a call costs by itself."""
+    device = "cuda" if cuda else "cpu"
+
+    def make(spec: dict[str, Any]) -> torch.Tensor:
+        return torch.empty(spec["shape"], dtype=getattr(torch, spec["dtype"]), device=device)
+
+    class Null(torch.nn.Module):
+        def forward(self, *_: object) -> Any:
+            return decode(outputs, make)
+
+    return Null().eval()
+
+
+def add_baselines(setup: Setup, request: dict[str, Any]) -> None:
+    tf32 = request["tf32"]
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    setup.modules["null"] = null_module(request["outputs"], setup.target == "cuda")
+    if request["compile"]:
+        torch._dynamo.reset()
+        mode = request.get("mode") or "default"
+        setup.modules["compile"] = torch.compile(setup.reference, mode=mode, dynamic=False)
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
+
+
+def prepare(setup: Setup, inputs: list[Any], stage: bool) -> None:
+    setup.inputs = inputs
+    setup.prepared = {
+        index: [decode(value, lambda spec, slot=slot: place(slot, spec)) for value in inputs]
+        for index, slot in enumerate(setup.slots)
+    }
+    setup.staged = {}
+    if stage:  # in-place references need inputs they may write to
+        setup.staged = {index: clone_tree(made) for index, made in setup.prepared.items()}
+
+
+def clone_tree(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, (list, tuple)):
+        return type(value)(clone_tree(item) for item in value)
+    if isinstance(value, dict):
+        return {key: clone_tree(item) for key, item in value.items()}
+    return value
+
+
+def restage(setup: Setup, slots: list[int]) -> None:
+    if setup.staged:
+        for index in slots:
+            setup.staged[index] = clone_tree(setup.prepared[index])
+        if setup.target == "cuda":
+            _synchronize()
+
+
+# The judge picks a name for each call at random. Every call is checked and every call may be timed, so code that acts on
+# these names only gives itself away. `expected` is bait too: no answer was ever in this process.
+def timing_benchmark(module: Callable[..., Any], arguments: list[Any], expected: list[torch.Tensor]) -> Any:
+    return module(*arguments)
+
+
+def verification_check(module: Callable[..., Any], arguments: list[Any], expected: list[torch.Tensor]) -> Any:
+    return module(*arguments)
+
+
+LABELS = {"timing": timing_benchmark, "check": verification_check}
+
+
+def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
+    module = setup.modules[request["module"]]
+    run = LABELS[request["label"]]
+    arguments = setup.staged or setup.prepared
+    results = []
+    with torch.no_grad():
+        for index in request["slots"]:
+            results.append(run(module, arguments[index], setup.decoys))
+        if setup.target == "cuda":
+            _synchronize()
+    setup.kept.extend(results)
+    return {"outputs": [encode(result, lambda tensor: locate(setup, tensor)) for result in results]}
+
+
+def locate(setup: Setup, tensor: torch.Tensor) -> dict[str, Any]:
+    if tensor.device.type != setup.target or tensor.layout != torch.strided:
+        raise ValueRefused(f"an output lies on {tensor.device} with layout {tensor.layout}")
+    base, size = setup.arena.data_ptr(), setup.arena.numel()
+    offset = tensor.data_ptr() - base
+    if tensor.numel() == 0:
+        offset = 0
+    elif not (0 <= offset and offset + extent(tensor) <= size):
+        tensor = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor)
+        if setup.target == "cuda":
+            _synchronize()
+        setup.kept.append(tensor)
+        offset = tensor.data_ptr() - base
+    return {
+        "dtype": str(tensor.dtype)[6:],
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "offset": offset,
+    }
+
+
+def extent(tensor: torch.Tensor) -> int:
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    return (last + 1) * tensor.element_size()
+
+
+# ---- the loop --------------------------------------------------------------------------------------------------------
+
+
+def describe(error: BaseException) -> str:
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return "".join(lines)[-4000:]
+
+
+def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], support: ctypes.CDLL | None) -> dict[str, Any]:
+    verb = request["verb"]
+    if verb == "setup":
+        torch.set_num_threads(request["threads"])
+        if request["role"] == "extract":
+            return {"extensions": inline.extract(request["source"], request["file_name"], decode_arguments(request["init"]))}
+        cpu_fds = 0 if request["target"] == "cuda" else 3
+        setup = attach(request, fds[:cpu_fds], support)
+        state["setup"] = setup
+        setup.outputs = request.get("outputs")
+        if request["role"] == "candidate":
+            build_candidate(setup, request, fds[cpu_fds:], support)
+        else:
+            build_reference(setup, request)
+        for fd in fds:
+            os.close(fd)
+        return {}
+    setup = state["setup"]
+    if verb == "call":
+        return call(setup, request)
+    if verb == "release":
+        setup.kept.clear()
+    elif verb == "prepare":
+        prepare(setup, request["inputs"], request["stage"])
+    elif verb == "restage":
+        restage(setup, request["slots"])
+    elif verb == "modules":
+        add_baselines(setup, request)
+    elif verb == "reload":
+        reload_weights(setup)
+    elif verb == "forget":
+        state.clear()
+    elif verb == "trapped":
+        return {"operator": support.warpsmith_trapped().decode() if support is not None else ""}
+    else:
+        raise ValueError(f"unknown verb {verb}")
+    return {}
+
+
+def error_reply(error: BaseException, support: ctypes.CDLL | None) -> dict[str, Any]:
+    code = error.code if isinstance(error, CandidateError) else "output" if isinstance(error, ValueRefused) else "raised"
+    message = str(error) if isinstance(error, (CandidateError, ValueRefused)) else describe(error)
+    operator = support.warpsmith_trapped().decode() if support is not None else ""
+    if "the submission builds the reference class" in message or "the submission extends the reference class" in message:
+        code = "decoy"
+    return {"error": {"kind": "candidate", "code": "trapped" if operator else code, "message": message, "operator": operator}}
+
+
+def serve(channel: Channel, support: ctypes.CDLL | None) -> None:
+    state: dict[str, Any] = {}
+    while True:
+        try:
+            request, fds = channel.recv()
+        except EOFError:
+            return
+        try:
+            reply = {"ok": handle(state, request, fds, support)}
+        except BaseException as error:  # everything the module can raise, SystemExit included, is its own fault
+            reply = error_reply(error, support)
+        channel.send(reply)
+
+
+def load_support(path: str) -> ctypes.CDLL:
+    support = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    support.warpsmith_trapped.restype = ctypes.c_char_p
+    support.warpsmith_arm.restype = ctypes.c_int64
+    return support
+
+
+def main() -> None:
+    """The baseline process: the reference, by the same path as a candidate."""
+    channel = Channel(3)
+    support = load_support(sys.argv[1])
+    request, _ = channel.recv()
+    assert request["verb"] == "hello"
+    channel.send({"ok": {"protocol": PROTOCOL, "torch": torch.__version__}})
+    serve(channel, support)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+//! Eager and compiled baselines, timed by the same method in a process no candidate ever entered, and kept on disk.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fs_err as fs;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use warpsmith_schema::{Precision, Target};
+
+use crate::JudgeError;
+use crate::process::Process;
+use crate::runner::{CallFailure, attach};
+use crate::session::{Plan, Session, Stopped, prepare};
+use crate::timing::{self, Constant, Estimate, Raw};
+use crate::trusted::Trusted;
+
+/// The baselines of one task in one math mode, one entry a shape.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Baselines {
+    pub(crate) constant: Vec<Constant>,
+    pub(crate) eager: Vec<Estimate>,
+    pub(crate) compile: Option<Vec<Estimate>>,
+    /// Why `torch.compile` has no time, where it has none.
+    pub(crate) compile_failure: Option<String>,
+    pub(crate) raw_eager: Vec<Raw>,
+    pub(crate) raw_compile: Vec<Raw>,
+}
+
+/// What a baseline depends on; all of it names the file it is kept in.
+pub(crate) struct Key<'a> {
+    pub(crate) task_hash: &'a str,
+    pub(crate) target: Target,
+    pub(crate) device: &'a str,
+    pub(crate) torch: &'a str,
+    pub(crate) threads: usize,
+    pub(crate) precision: Precision,
+    pub(crate) mode: &'a str,
+}
+
+impl Key<'_> {
+    pub(crate) fn file(&self, dir: PathBuf) -> PathBuf {
+        let mut hasher = blake3::Hasher::new();
+        // Bump when the method of measuring changes: older numbers are then not comparable.
+        hasher.update(b"method 1\0");
+        let parts = [
+            self.task_hash,
+            self.target.name(),
+            self.device,
+            self.torch,
+            &self.threads.to_string(),
+            match self.precision {
+                Precision::Fp32 => "fp32",
+                Precision::Tf32 => "tf32",
+            },
+            self.mode,
+        ];
+        for part in parts {
+            hasher.update(part.as_bytes()).update(b"\0");
+        }
+        dir.join(format!("{}.json", &hasher.finalize().to_hex()[..32]))
+    }
+}
+
+pub(crate) fn load(file: &PathBuf) -> Option<Baselines> {
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+pub(crate) fn save(file: &PathBuf, baselines: &Baselines) -> Result<(), JudgeError> {
+    let doing = || format!("keep the baseline `{}`", file.display());
+    if let Some(parent) = file.parent() {
+        fs::create_dir_all(parent).map_err(JudgeError::io(doing()))?;
+    }
+    let text = serde_json::to_vec(baselines).map_err(|error| JudgeError::infrastructure("json", error.to_string()))?;
+    let temporary = file.with_extension(format!("tmp{}", std::process::id()));
+    fs::write(&temporary, text).map_err(JudgeError::io(doing()))?;
+    fs::rename(&temporary, file).map_err(JudgeError::io(doing()))
+}
+
+/// What to measure.
+pub(crate) struct Wanted<'a> {
+    pub(crate) source: &'a str,
+    pub(crate) target: Target,
+    pub(crate) threads: usize,
+    pub(crate) precision: Precision,
+    /// A mode of `torch.compile`, or `None` for eager alone.
+    pub(crate) compile: Option<&'a str>,
+    pub(crate) cuda_arena: &'a std::path::Path,
+}
+
+/// Measures eager, compiled and the constant.
+pub(crate) fn measure(
+    process: &mut Process,
+    trusted: &mut Trusted,
+    session: &mut Session,
+    wanted: &Wanted<'_>,
+) -> Result<Baselines, JudgeError> {
+    set_up(process, session, wanted)?;
+    let mut baselines = Baselines {
+        constant: Vec::new(),
+        eager: Vec::new(),
+        compile: None,
+        compile_failure: None,
+        raw_eager: Vec::new(),
+        raw_compile: Vec::new(),
+    };
+    let mut compiled = Vec::new();
+    for index in 0..session.loaded.variants.len() {
+        let variant = session.variant(index).clone();
+        let modules = json!({
+            "outputs": variant.outputs, "tf32": wanted.precision == Precision::Tf32,
+            "compile": wanted.compile.is_some() && baselines.compile_failure.is_none(), "mode": wanted.compile,
+        });
+        process.request("modules", modules, Duration::from_secs(60))?;
+        prepare(process.channel(), &variant.inputs, session.loaded.mutates_inputs).map_err(|failure| ours("prepare", failure))?;
+        let mut raw_of = |module: &str| run(process, trusted, session, module, index);
+        let constant = timing::constant(&raw_of("null").map_err(|stopped| failed("null", stopped))?);
+        let raw = raw_of("eager").map_err(|stopped| failed("eager", stopped))?;
+        baselines.eager.push(timing::estimate(&raw, &constant, f64::INFINITY));
+        baselines.raw_eager.push(raw);
+        baselines.constant.push(constant);
+        if wanted.compile.is_some() && baselines.compile_failure.is_none() {
+            match raw_of("compile") {
+                Ok(raw) => {
+                    compiled.push(timing::estimate(&raw, &constant, f64::INFINITY));
+                    baselines.raw_compile.push(raw);
+                }
+                // A module that torch.compile cannot do is a fact about the task, not a failure of the judge.
+                Err(Stopped::Call(failure)) => baselines.compile_failure = Some(describe(failure)),
+                Err(stopped) => return Err(failed("compile", stopped)),
+            }
+        }
+    }
+    process.request("forget", json!({}), Duration::from_secs(60))?;
+    if wanted.compile.is_some() && baselines.compile_failure.is_none() {
+        baselines.compile = Some(compiled);
+    }
+    Ok(baselines)
+}
+
+fn set_up(process: &mut Process, session: &Session, wanted: &Wanted<'_>) -> Result<(), JudgeError> {
+    let (regions, fds) = attach(&session.regions, session.loaded.weights_bytes, wanted.cuda_arena);
+    let body = json!({
+        "role": "baseline", "target": wanted.target.name(), "source": wanted.source,
+        "init": session.loaded.init, "state": session.loaded.state, "regions": regions,
+        "threads": wanted.threads,
+    });
+    process.request_with("setup", body, &fds, Duration::from_secs(120)).map(drop)
+}
+
+fn run(
+    process: &mut Process,
+    trusted: &mut Trusted,
+    session: &mut Session,
+    module: &str,
+    variant: usize,
+) -> Result<Raw, Stopped> {
+    let plan = Plan {
+        singles: 30,
+        bursts: [2, 4, 6, 8].repeat(3),
+        budget: Duration::from_secs(12),
+        checked: false,
+    };
+    session.measure(trusted, process.channel(), module, variant, &plan, &|_| false)
+}
+
+fn ours(doing: &str, failure: CallFailure) -> JudgeError {
+    match failure {
+        CallFailure::Ours(error) => error,
+        other => JudgeError::infrastructure("baseline", format!("baseline, {doing}: {}", describe(other))),
+    }
+}
+
+fn failed(module: &str, stopped: Stopped) -> JudgeError {
+    match stopped {
+        Stopped::Ours(error) => error,
+        Stopped::Call(failure) => ours(module, failure),
+        Stopped::Wrong(check) => JudgeError::infrastructure("baseline", format!("{module}: {}", check.message)),
+    }
+}
+
+fn describe(failure: CallFailure) -> String {
+    match failure {
+        CallFailure::Channel(error) => error.to_string(),
+        CallFailure::Structure(text) | CallFailure::Shared(text) => text,
+        CallFailure::Ours(error) => error.to_string(),
+    }
+}

@@ -1,0 +1,88 @@
+use warpsmith_schema::{Failure, FailureKind};
+
+use crate::channel::ChannelError;
+
+/// Why there is no verdict. Never a reward: the task's fault is reported, ours is retried.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgeError {
+    /// `model.py` cannot be judged.
+    #[error("the task cannot be judged ({code}): {message}")]
+    Task { code: String, message: String },
+    /// Something the user asked for cannot be done.
+    #[error("{message}")]
+    Config { code: &'static str, message: String, hint: Option<String> },
+    #[error("{message}")]
+    Infrastructure { code: &'static str, message: String, hint: Option<String> },
+    #[error("could not {doing}")]
+    Io { doing: String, #[source] source: std::io::Error },
+    #[error("the sandbox failed")]
+    Sandbox(#[from] warpsmith_sandbox::SandboxError),
+    #[error("the machine lacks something")]
+    Machine(#[from] warpsmith_machine::MachineError),
+}
+
+impl JudgeError {
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+
+    pub(crate) fn infrastructure(code: &'static str, message: impl Into<String>) -> Self {
+        Self::Infrastructure { code, message: message.into(), hint: None }
+    }
+
+    /// A trusted process failed to answer: the task's fault when it says so, ours otherwise.
+    pub(crate) fn trusted(doing: &str, error: ChannelError, tail: &str) -> Self {
+        match error {
+            ChannelError::Refused(refusal) if refusal.kind == "task" => {
+                Self::Task { code: refusal.code, message: refusal.message }
+            }
+            ChannelError::TimedOut(limit) => Self::Task {
+                code: "too_slow".to_owned(),
+                message: format!("{doing} took longer than {} s", limit.as_secs()),
+            },
+            other => Self::Infrastructure {
+                code: "harness",
+                message: format!("{doing}: {other}{}{tail}", if tail.is_empty() { "" } else { "\n" }),
+                hint: None,
+            },
+        }
+    }
+
+    /// Whether judging again may help.
+    pub fn retryable(&self) -> bool {
+        matches!(self, Self::Infrastructure { code, .. } if *code != "noisy_machine")
+    }
+
+    /// The wire form.
+    pub fn failure(&self) -> Failure {
+        let (kind, code, hint) = match self {
+            Self::Task { code, .. } => (
+                FailureKind::Task,
+                code.clone(),
+                Some("fix model.py; a task needs deterministic, finite, input-dependent outputs".to_owned()),
+            ),
+            Self::Config { code, hint, .. } => (FailureKind::Config, (*code).to_owned(), hint.clone()),
+            Self::Infrastructure { code, hint, .. } => (FailureKind::Infrastructure, (*code).to_owned(), hint.clone()),
+            Self::Io { .. } => (FailureKind::Infrastructure, "io".to_owned(), None),
+            Self::Sandbox(_) => (
+                FailureKind::Infrastructure,
+                "isolation".to_owned(),
+                Some("run `warpsmith doctor` to see which protection is missing; `--isolation weak` goes without".to_owned()),
+            ),
+            Self::Machine(error) => (FailureKind::Infrastructure, "machine".to_owned(), error.hint()),
+        };
+        Failure { kind, code, message: chain(self), hint }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

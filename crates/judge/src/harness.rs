@@ -1,0 +1,105 @@
+//! The embedded Python harness and its native half, laid out in the cache once per content.
+
+use std::path::{Path, PathBuf};
+
+use fs_err as fs;
+use warpsmith_machine::{Caches, Compiler, Python};
+
+use crate::JudgeError;
+use crate::toolchain::{build_flags, run_trusted};
+
+/// Every file that a harness process imports.
+const FILES: [(&str, &str); 13] = [
+    ("channel.py", include_str!("../harness/channel.py")),
+    ("compare.py", include_str!("../harness/compare.py")),
+    ("draws.py", include_str!("../harness/draws.py")),
+    ("inline.py", include_str!("../harness/inline.py")),
+    ("kernels_module.py", include_str!("../harness/kernels_module.py")),
+    ("regions.py", include_str!("../harness/regions.py")),
+    ("screen.py", include_str!("../harness/screen.py")),
+    ("task.py", include_str!("../harness/task.py")),
+    ("trusted.py", include_str!("../harness/trusted.py")),
+    ("values.py", include_str!("../harness/values.py")),
+    ("worker.py", include_str!("../harness/worker.py")),
+    ("zygote.py", include_str!("../harness/zygote.py")),
+    ("free_list.h", include_str!("../harness/free_list.h")),
+];
+const SUPPORT: &str = include_str!("../harness/support.cpp");
+const CUDA_ARENA: &str = include_str!("../harness/cuda_arena.cpp");
+
+/// Where the harness lies on this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Harness {
+    pub(crate) dir: PathBuf,
+    /// Dispatcher traps, CPU arena and `warpsmith_gemm`.
+    pub(crate) support: PathBuf,
+    /// The CUDA arena allocator.
+    pub(crate) cuda_arena: PathBuf,
+}
+
+impl Harness {
+    /// Lays the files out and builds the native half; quick when it is all there already.
+    pub(crate) fn install(caches: &Caches, python: &Python, cxx: &Compiler) -> Result<Self, JudgeError> {
+        let mut hasher = blake3::Hasher::new();
+        for (name, text) in FILES {
+            hasher.update(name.as_bytes()).update(text.as_bytes());
+        }
+        hasher.update(SUPPORT.as_bytes()).update(CUDA_ARENA.as_bytes());
+        let dir = caches.harness().join(&hasher.finalize().to_hex()[..16]);
+        for (name, text) in FILES {
+            write_once(&dir.join(name), text.as_bytes())?;
+        }
+        write_once(&dir.join("support.cpp"), SUPPORT.as_bytes())?;
+        write_once(&dir.join("cuda_arena.cpp"), CUDA_ARENA.as_bytes())?;
+
+        let built = caches.support().join(&native_key(&dir, python, cxx)[..16]);
+        let harness = Self {
+            support: built.join("support.so"),
+            cuda_arena: built.join("cuda_arena.so"),
+            dir,
+        };
+        harness.build_native(python, cxx)?;
+        Ok(harness)
+    }
+
+    fn build_native(&self, python: &Python, cxx: &Compiler) -> Result<(), JudgeError> {
+        if !self.support.exists() {
+            let mut arguments: Vec<String> = ["-O2", "-std=c++20", "-fPIC", "-shared", "-w"].map(str::to_owned).to_vec();
+            arguments.extend(build_flags::includes(&python.torch.include_dirs));
+            arguments.push(self.dir.join("support.cpp").display().to_string());
+            arguments.push(format!("-L{}", python.torch.lib_dir.display()));
+            arguments.extend(["-ltorch_cpu", "-lc10"].map(str::to_owned));
+            run_trusted(&cxx.path, &arguments, &self.support)?;
+        }
+        if !self.cuda_arena.exists() {
+            let mut arguments: Vec<String> = ["-O2", "-std=c++17", "-fPIC", "-shared"].map(str::to_owned).to_vec();
+            arguments.push(self.dir.join("cuda_arena.cpp").display().to_string());
+            arguments.push("-ldl".to_owned());
+            run_trusted(&cxx.path, &arguments, &self.cuda_arena)?;
+        }
+        Ok(())
+    }
+}
+
+fn native_key(dir: &Path, python: &Python, cxx: &Compiler) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(dir.as_os_str().as_encoded_bytes());
+    hasher.update(python.torch.version.as_bytes());
+    hasher.update(python.torch.dir.as_os_str().as_encoded_bytes());
+    hasher.update(cxx.id.as_bytes());
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Writes a file whose name is fixed by its content; a concurrent writer writes the same bytes.
+fn write_once(path: &Path, bytes: &[u8]) -> Result<(), JudgeError> {
+    let doing = || format!("write `{}`", path.display());
+    if fs::read(path).is_ok_and(|present| present == bytes) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(JudgeError::io(doing()))?;
+    }
+    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    fs::write(&temporary, bytes).map_err(JudgeError::io(doing()))?;
+    fs::rename(&temporary, path).map_err(JudgeError::io(doing()))
+}

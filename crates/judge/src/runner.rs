@@ -1,0 +1,129 @@
+//! A process that runs modules on request: a candidate's worker, believed in nothing, or the baseline process. Both are
+//! driven and timed by the very same code.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::channel::{Channel, ChannelError};
+use crate::sample::Sampler;
+use crate::trusted::{Regions, Trusted};
+use crate::value::{self, TensorPlace};
+use crate::JudgeError;
+
+/// Why a call gave no outputs.
+#[derive(Debug)]
+pub(crate) enum CallFailure {
+    /// What the module did wrong.
+    Channel(ChannelError),
+    /// The outputs are not what the reference returns.
+    Structure(String),
+    /// Outputs of one burst share memory.
+    Shared(String),
+    /// The judge's own failure.
+    Ours(JudgeError),
+}
+
+impl From<ChannelError> for CallFailure {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
+impl From<JudgeError> for CallFailure {
+    fn from(error: JudgeError) -> Self {
+        Self::Ours(error)
+    }
+}
+
+/// The trusted read that ends an interval.
+pub(crate) enum Reader<'a> {
+    /// CPU: the supervisor reads shared memory itself.
+    Host(&'a mut Sampler),
+    /// CUDA: the trusted process gathers on the device.
+    Device(&'a mut Trusted, u64),
+}
+
+/// One timed (or untimed) request.
+pub(crate) struct Call<'a> {
+    pub(crate) module: &'a str,
+    pub(crate) label: &'a str,
+    pub(crate) slots: &'a [u32],
+    /// Structure every output must have.
+    pub(crate) expected: &'a Value,
+    pub(crate) limit: Duration,
+}
+
+/// What a call gave.
+pub(crate) struct Called {
+    /// From the request to the end of the trusted read.
+    pub(crate) elapsed: Duration,
+    /// One tree per slot.
+    pub(crate) outputs: Vec<Value>,
+    /// What to tell `check` about the sample of each slot.
+    pub(crate) sampled: Vec<Value>,
+}
+
+/// Runs `call`, with the clock here and the trusted read inside the interval.
+pub(crate) fn call(
+    channel: &mut Channel,
+    reader: &mut Reader<'_>,
+    arena_bytes: u64,
+    call: &Call<'_>,
+) -> Result<Called, CallFailure> {
+    let request = json!({ "module": call.module, "label": call.label, "slots": call.slots });
+    let started = Instant::now();
+    let (mut reply, _) = channel.request("call", request, &[], call.limit)?;
+    let outputs: Vec<Value> = match reply["outputs"].take() {
+        Value::Array(outputs) if outputs.len() == call.slots.len() => outputs,
+        _ => return Err(ChannelError::Protocol("a call was answered with the wrong number of outputs".to_owned()).into()),
+    };
+    let places = checked_places(&outputs, call.expected, arena_bytes)?;
+    let sampled = match reader {
+        Reader::Host(sampler) => sampler.take(&places),
+        Reader::Device(trusted, seed) => {
+            trusted.sample(call.slots, &outputs, *seed)?;
+            vec![Value::Null; outputs.len()]
+        }
+    };
+    let elapsed = started.elapsed();
+    Ok(Called { elapsed, outputs, sampled })
+}
+
+/// Every place a worker names lies inside the arena, has the right structure, and overlaps no other.
+fn checked_places(outputs: &[Value], expected: &Value, arena_bytes: u64) -> Result<Vec<Vec<TensorPlace>>, CallFailure> {
+    let mut all = Vec::new();
+    let mut calls = Vec::new();
+    for output in outputs {
+        value::same_structure(expected, output).map_err(CallFailure::Structure)?;
+        let places = value::tensors(output);
+        if places.iter().any(|place| place.range(arena_bytes).is_none()) {
+            return Err(ChannelError::Protocol("an output lies outside the arena".to_owned()).into());
+        }
+        all.extend(places.iter().cloned());
+        calls.push(places);
+    }
+    // Two outputs of one call may alias where the reference's do; two calls may not.
+    if calls.len() > 1 {
+        if let Some((first, second)) = value::overlapping(&all, arena_bytes) {
+            let per_call = all.len() / calls.len();
+            if first / per_call.max(1) != second / per_call.max(1) {
+                return Err(CallFailure::Shared("the outputs of two calls share memory".to_owned()));
+            }
+        }
+    }
+    Ok(calls)
+}
+
+/// The `regions` part of a setup request, and the descriptors that go with it.
+pub(crate) fn attach<'a>(regions: &'a Regions, weights_bytes: u64, cuda_arena: &std::path::Path) -> (Value, Vec<BorrowedFd<'a>>) {
+    let body = json!({
+        "slot_bytes": regions.slot_bytes, "slot_count": regions.slot_count,
+        "weights_bytes": weights_bytes, "arena_bytes": regions.arena_bytes,
+        "handles": regions.handles, "arena_library": cuda_arena,
+    });
+    // The sample region is the supervisor's and the trusted process's alone.
+    let fds = regions.fds.iter().take(3).map(AsFd::as_fd).collect();
+    (body, fds)
+}

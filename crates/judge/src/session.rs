@@ -1,0 +1,265 @@
+//! One task, loaded: shared memory is laid out, the reference answers, and anything that runs modules can be verified and
+//! timed against it.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use warpsmith_schema::Target;
+
+use crate::JudgeError;
+use crate::channel::Channel;
+use crate::runner::{Call, CallFailure, Called, Reader, call};
+use crate::sample::{Mapping, Sampler};
+use crate::timing::Raw;
+use crate::trusted::{Check, Draw, Loaded, Regions, Trusted, Variant};
+
+/// Longest burst, and so the number of input slots.
+const SLOTS: u32 = 8;
+
+/// A task in force.
+pub(crate) struct Session {
+    pub(crate) task_hash: String,
+    pub(crate) loaded: Loaded,
+    pub(crate) regions: Regions,
+    sampler: Option<Sampler>,
+    random: StdRng,
+    /// The master seed, for the evidence: everything drawn follows from it.
+    pub(crate) seed: u64,
+}
+
+/// How long and how often to measure.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) singles: usize,
+    /// Lengths of bursts, in random order.
+    pub(crate) bursts: Vec<u32>,
+    pub(crate) budget: Duration,
+    /// Compare every output, as for a candidate.
+    pub(crate) checked: bool,
+}
+
+/// Why a measurement ended early.
+pub(crate) enum Stopped {
+    Call(CallFailure),
+    /// An output was wrong, or changed, or inputs were written to.
+    Wrong(Box<Check>),
+    Ours(JudgeError),
+}
+
+impl From<CallFailure> for Stopped {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Ours(error) => Self::Ours(error),
+            other => Self::Call(other),
+        }
+    }
+}
+
+impl From<JudgeError> for Stopped {
+    fn from(error: JudgeError) -> Self {
+        Self::Ours(error)
+    }
+}
+
+/// Tells a measurement that it has seen enough.
+pub(crate) type Enough<'a> = &'a dyn Fn(&Raw) -> bool;
+
+impl Session {
+    pub(crate) fn open(
+        trusted: &mut Trusted,
+        task: (&str, &str, String),
+        target: Target,
+        seed: u64,
+    ) -> Result<Self, JudgeError> {
+        let (name, source, task_hash) = task;
+        let mut random = StdRng::seed_from_u64(seed);
+        let loaded = trusted.load(source, name, target, random.random::<u32>().into())?;
+        let (slots, slot_bytes, arena_bytes) = layout(&loaded, target, trusted.device_memory());
+        let regions = trusted.regions(slots, slot_bytes, arena_bytes)?;
+        let sampler = match target {
+            Target::Cpu => Some(open_sampler(&regions, random.random())?),
+            Target::Cuda => None,
+        };
+        Ok(Self { task_hash, loaded, regions, sampler, random, seed })
+    }
+
+    /// New entropy for the next candidate, drawn after it was frozen.
+    pub(crate) fn reseed(&mut self, seed: u64) {
+        self.seed = seed;
+        self.random = StdRng::seed_from_u64(seed);
+    }
+
+    pub(crate) fn variant(&self, index: usize) -> &Variant {
+        &self.loaded.variants[index]
+    }
+
+    /// How long one call may take before it counts as hung.
+    pub(crate) fn limit(&self, variant: usize, calls: usize) -> Duration {
+        let eager = self.variant(variant).eager_us / 1e6;
+        Duration::from_secs_f64(10.0 + 20.0 * eager * calls as f64)
+    }
+
+    pub(crate) fn new_weights(&mut self, trusted: &mut Trusted) -> Result<(), JudgeError> {
+        if self.loaded.weights_bytes > 0 {
+            trusted.weights(self.random.random::<u32>().into())?;
+        }
+        Ok(())
+    }
+
+    /// One checked call on fresh inputs: the unit of verification.
+    pub(crate) fn verify_once(
+        &mut self,
+        trusted: &mut Trusted,
+        channel: &mut Channel,
+        variant: usize,
+        transform: &str,
+    ) -> Result<Check, Stopped> {
+        let slot = self.random.random_range(0..self.regions.slot_count);
+        let seed = self.random.random::<u32>().into();
+        trusted.draw(&Draw { slot, seed, variant, transform, exact: true, answer: true })?;
+        let called = self.call(trusted, channel, "candidate", variant, &[slot])?;
+        let check = trusted.check(slot, &called.outputs[0], &called.sampled[0], true)?;
+        release(channel)?;
+        Ok(check)
+    }
+
+    fn call(
+        &mut self,
+        trusted: &mut Trusted,
+        channel: &mut Channel,
+        module: &str,
+        variant: usize,
+        slots: &[u32],
+    ) -> Result<Called, CallFailure> {
+        let label = *["timing", "check"].choose(&mut self.random).unwrap_or(&"check");
+        let limit = if module == "compile" { Duration::from_secs(600) } else { self.limit(variant, slots.len()) };
+        let expected = self.loaded.variants[variant].outputs.clone();
+        let request = Call { module, label, slots, expected: &expected, limit };
+        let seed = self.random.random();
+        let mut reader = match &mut self.sampler {
+            Some(sampler) => Reader::Host(sampler),
+            None => Reader::Device(trusted, seed),
+        };
+        call(channel, &mut reader, self.regions.arena_bytes, &request)
+    }
+
+    /// Times one module. Every interval has fresh inputs at a random address; a candidate's outputs are all compared.
+    pub(crate) fn measure(
+        &mut self,
+        trusted: &mut Trusted,
+        channel: &mut Channel,
+        module: &str,
+        variant: usize,
+        plan: &Plan,
+        enough: Enough<'_>,
+    ) -> Result<Raw, Stopped> {
+        let started = Instant::now();
+        let mut raw = Raw::default();
+        let mut steps: Vec<u32> = vec![1; plan.singles];
+        for length in &plan.bursts {
+            let place = self.random.random_range(0..=steps.len());
+            steps.insert(place, (*length).min(self.regions.slot_count));
+        }
+        // Two untimed calls first: page tables, code caches, lazily created handles.
+        steps.splice(0..0, [1, 1]);
+        for (step, length) in steps.into_iter().enumerate() {
+            // Warm-ups aside, a third of the plan is the least an estimate can stand on.
+            if step > 2 + plan.singles / 3 && started.elapsed() > plan.budget {
+                break;
+            }
+            if plan.checked && step % 11 == 5 {
+                self.new_weights(trusted)?;
+            }
+            let elapsed = self.interval(trusted, channel, module, variant, (length, plan.checked))?;
+            match (step, length) {
+                (0 | 1, _) => {}
+                (_, 1) => raw.singles.push(elapsed),
+                _ => raw.bursts.push((length, elapsed)),
+            }
+            if enough(&raw) {
+                break;
+            }
+        }
+        Ok(raw)
+    }
+
+    /// One burst (or single call) in microseconds.
+    fn interval(
+        &mut self,
+        trusted: &mut Trusted,
+        channel: &mut Channel,
+        module: &str,
+        variant: usize,
+        (length, checked): (u32, bool),
+    ) -> Result<f64, Stopped> {
+        let slots: Vec<u32> = rand::seq::index::sample(&mut self.random, self.regions.slot_count as usize, length as usize)
+            .into_iter()
+            .map(|slot| slot as u32)
+            .collect();
+        for &slot in &slots {
+            let seed = self.random.random::<u32>().into();
+            trusted.draw(&Draw { slot, seed, variant, transform: "plain", exact: false, answer: checked })?;
+        }
+        if self.loaded.mutates_inputs && module != "candidate" {
+            let body = serde_json::json!({ "slots": slots });
+            channel.request("restage", body, &[], Duration::from_secs(60)).map_err(CallFailure::from)?;
+        }
+        let called = self.call(trusted, channel, module, variant, &slots)?;
+        if checked {
+            for ((&slot, output), sampled) in slots.iter().zip(&called.outputs).zip(&called.sampled) {
+                let check = trusted.check(slot, output, sampled, false)?;
+                if !(check.passed && check.sample_ok && check.inputs_ok) {
+                    return Err(Stopped::Wrong(Box::new(check)));
+                }
+            }
+        }
+        release(channel)?;
+        Ok(called.elapsed.as_secs_f64() * 1e6)
+    }
+}
+
+fn release(channel: &mut Channel) -> Result<(), CallFailure> {
+    channel.request("release", serde_json::json!({}), &[], Duration::from_secs(10)).map(drop).map_err(CallFailure::from)
+}
+
+/// Tells a runner which inputs to expect.
+pub(crate) fn prepare(channel: &mut Channel, inputs: &[Value], stage: bool) -> Result<(), CallFailure> {
+    let body = serde_json::json!({ "inputs": inputs, "stage": stage });
+    channel.request("prepare", body, &[], Duration::from_secs(60)).map(drop).map_err(CallFailure::from)
+}
+
+fn open_sampler(regions: &Regions, seed: u64) -> Result<Sampler, JudgeError> {
+    let [_, _, arena, sample] = regions.fds.as_slice() else {
+        return Err(JudgeError::infrastructure("protocol", "the trusted process sent no memory"));
+    };
+    let bytes = rustix::fs::fstat(sample).map_err(std::io::Error::from).map_err(JudgeError::io("measure the sample region"))?;
+    let doing = "map shared memory";
+    let arena = Mapping::new(arena.as_fd(), regions.arena_bytes, false).map_err(JudgeError::io(doing))?;
+    let sample = Mapping::new(sample.as_fd(), bytes.st_size as u64, true).map_err(JudgeError::io(doing))?;
+    Ok(Sampler::new(arena, sample, seed))
+}
+
+/// Slots, bytes of a slot, bytes of the arena.
+fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u32, u64, u64) {
+    let inputs = loaded.variants.iter().map(|variant| variant.input_bytes).max().unwrap_or(0);
+    let outputs = loaded.variants.iter().map(|variant| variant.output_bytes).max().unwrap_or(0);
+    let slot_bytes = (inputs + 4096).next_multiple_of(65_536);
+    let memory = match target {
+        Target::Cuda => device_memory,
+        Target::Cpu => warpsmith_machine::memory_bytes(),
+    };
+    // At most 60 % of the device in flight, the trusted side's private copies and the reference's own needs included.
+    let (for_slots, for_arena) = (memory / 8, memory / 4);
+    let slots = (for_slots / slot_bytes).clamp(2, u64::from(SLOTS)) as u32;
+    let wanted = (u64::from(slots) + 4) * outputs + 6 * (inputs + outputs) + (64 << 20);
+    let least = match target {
+        Target::Cuda => 2 << 30,
+        Target::Cpu => 0,
+    };
+    let arena = wanted.max(least).min(for_arena.max(3 * outputs + (64 << 20))).next_multiple_of(1 << 21);
+    (slots, slot_bytes, arena)
+}

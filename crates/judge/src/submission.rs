@@ -1,0 +1,83 @@
+//! A submission as the builder sees it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+pub(crate) use warpsmith_schema::{Form, MODEL_NEW, Submission};
+use warpsmith_schema::Target;
+
+/// One library to build.
+#[derive(Debug, Clone)]
+pub(crate) struct Unit {
+    pub(crate) name: String,
+    pub(crate) fingerprint: String,
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
+}
+
+/// What `load_inline` was asked to build, as the extraction run recorded it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Extension {
+    name: String,
+    cpp_sources: Vec<String>,
+    cuda_sources: Vec<String>,
+    functions: Vec<String>,
+    fingerprint: String,
+}
+
+/// The unit of a folder form.
+pub(crate) fn folder_unit(submission: &Submission) -> Unit {
+    let name = if submission.form == Form::Plain { "warpsmith_kernels" } else { "cuda_extension" };
+    let files = submission.files.iter().filter(|(path, _)| *path != MODEL_NEW);
+    Unit {
+        name: name.to_owned(),
+        fingerprint: String::new(),
+        files: files.map(|(path, text)| (path.clone(), text.clone())).collect(),
+    }
+}
+
+/// The units of a single file, or why they cannot be built.
+pub(crate) fn inline_units(extensions: Vec<Extension>, target: Target) -> Result<Vec<Unit>, String> {
+    let mut units = Vec::new();
+    for extension in extensions {
+        let plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !plain(&extension.name) || !extension.functions.iter().all(|function| plain(function)) {
+            return Err(format!("`{}` is not a usable extension or function name", extension.name));
+        }
+        let mut main = "#include <torch/extension.h>\n".to_owned();
+        for source in &extension.cpp_sources {
+            main.push_str(source);
+            main.push('\n');
+        }
+        if !extension.functions.is_empty() {
+            main.push_str("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n");
+            for function in &extension.functions {
+                main.push_str(&format!("    m.def(\"{function}\", torch::wrap_pybind_function({function}), \"{function}\");\n"));
+            }
+            main.push_str("}\n");
+        }
+        let mut files = BTreeMap::from([("kernels/main.cpp".to_owned(), main.into_bytes())]);
+        if !extension.cuda_sources.is_empty() {
+            if target != Target::Cuda {
+                return Err("the file has CUDA sources but the target is cpu".to_owned());
+            }
+            let mut cuda = "#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>\n".to_owned();
+            cuda.push_str(&extension.cuda_sources.join("\n"));
+            files.insert("kernels/cuda.cu".to_owned(), cuda.into_bytes());
+        }
+        units.push(Unit { name: extension.name, fingerprint: extension.fingerprint, files });
+    }
+    if units.is_empty() {
+        return Err("the file never calls load_inline, so it has no kernel of its own".to_owned());
+    }
+    Ok(units)
+}
+
+/// A stable name for the bytes of a submission.
+pub(crate) fn content_hash(submission: &Submission) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(submission.form.name().as_bytes());
+    for (path, text) in &submission.files {
+        hasher.update(path.as_bytes()).update(b"\0").update(&(text.len() as u64).to_le_bytes()).update(text);
+    }
+    hasher.finalize().to_hex().to_string()
+}

@@ -1,0 +1,222 @@
+//! From raw intervals to a time: pure functions, so that every rule here has a table test.
+//!
+//! Two measurements (see `docs/concepts/timing.md`): *single calls*, where the next input does not exist until the last
+//! output was taken away, less the constant a call costs with nothing in it; and *bursts*, whose slope over their length
+//! has no constant to subtract. Work that was batched or put off makes the slope smaller than the single call; then the
+//! larger counts.
+
+use serde::{Deserialize, Serialize};
+
+/// Above this a single call alone decides: the constant is small beside it.
+pub(crate) const SINGLE_ONLY_US: f64 = 2000.0;
+/// A burst may be this much quicker than a single call before work counts as put off.
+const DEFERRED_US: f64 = 25.0;
+const DEFERRED_SHARE: f64 = 0.10;
+
+/// Intervals as measured, in microseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Raw {
+    pub(crate) singles: Vec<f64>,
+    /// Length and interval.
+    pub(crate) bursts: Vec<(u32, f64)>,
+}
+
+impl Raw {
+    pub(crate) fn calls(&self) -> u32 {
+        self.singles.len() as u32 + self.bursts.iter().map(|(length, _)| length).sum::<u32>()
+    }
+}
+
+/// What a call costs with nothing in it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Constant {
+    pub(crate) single_us: f64,
+    /// Per call inside a burst.
+    pub(crate) slope_us: f64,
+}
+
+/// A time and what stands behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Estimate {
+    pub(crate) time_us: f64,
+    pub(crate) single_us: f64,
+    pub(crate) burst_us: Option<f64>,
+    /// Half the interquartile range of the single calls over their median.
+    pub(crate) spread: f64,
+    pub(crate) samples: u32,
+    pub(crate) deferred: bool,
+}
+
+/// The constant, from the null module's intervals.
+pub(crate) fn constant(raw: &Raw) -> Constant {
+    Constant { single_us: median(&raw.singles), slope_us: slope(raw).unwrap_or(0.0).max(0.0) }
+}
+
+/// How much quicker bursts are than single calls for honest reasons, learnt from a baseline nobody could tamper with.
+pub(crate) fn honest_gap_us(baseline: &Estimate) -> f64 {
+    baseline.burst_us.map_or(0.0, |burst| (baseline.single_us - burst).max(0.0))
+}
+
+/// The time that counts.
+pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Estimate {
+    let single_us = median(&raw.singles) - constant.single_us;
+    let burst_us = slope(raw).map(|slope| slope - constant.slope_us);
+    let spread = relative_spread(&raw.singles);
+    let (time_us, deferred) = match burst_us {
+        Some(burst) if single_us <= SINGLE_ONLY_US => {
+            let allowance = DEFERRED_US.max(DEFERRED_SHARE * single_us).max(1.5 * honest_gap_us);
+            if burst < single_us - allowance { (single_us, true) } else { (burst, false) }
+        }
+        _ => (single_us, false),
+    };
+    // Noise can push a tiny kernel below zero; half a microsecond is below any launch.
+    Estimate { time_us: time_us.max(0.5), single_us, burst_us, spread, samples: raw.calls(), deferred }
+}
+
+/// Several shapes count as one by their geometric mean.
+pub(crate) fn combine(estimates: &[Estimate]) -> Option<Estimate> {
+    let (first, rest) = estimates.split_first()?;
+    if rest.is_empty() {
+        return Some(*first);
+    }
+    let mean = |of: &dyn Fn(&Estimate) -> f64| {
+        (estimates.iter().map(|estimate| of(estimate).max(0.5).ln()).sum::<f64>() / estimates.len() as f64).exp()
+    };
+    Some(Estimate {
+        time_us: mean(&|estimate| estimate.time_us),
+        single_us: mean(&|estimate| estimate.single_us),
+        burst_us: estimates.iter().all(|e| e.burst_us.is_some()).then(|| mean(&|e| e.burst_us.unwrap_or(e.single_us))),
+        spread: estimates.iter().map(|estimate| estimate.spread).fold(0.0, f64::max),
+        samples: estimates.iter().map(|estimate| estimate.samples).sum(),
+        deferred: estimates.iter().any(|estimate| estimate.deferred),
+    })
+}
+
+/// Whether the time is clear of every line by three standard errors of its median.
+pub(crate) fn clear_of(raw: &Raw, constant: &Constant, lines_us: &[f64]) -> bool {
+    if raw.singles.len() < 8 {
+        return false;
+    }
+    let now = estimate(raw, constant, f64::INFINITY);
+    // The standard error of a median is 1.2533 sigma / sqrt(n); sigma is 0.7413 interquartile ranges.
+    let quartiles = interquartile(&raw.singles);
+    let error = 3.0 * 1.2533 * 0.7413 * quartiles / (raw.singles.len() as f64).sqrt();
+    lines_us.iter().all(|line| (now.time_us - line).abs() > error)
+}
+
+/// Theil-Sen: the median of the slopes of all pairs of different length; single calls are bursts of one.
+fn slope(raw: &Raw) -> Option<f64> {
+    if raw.bursts.is_empty() || raw.singles.is_empty() {
+        return None;
+    }
+    let mut points: Vec<(f64, f64)> = raw.bursts.iter().map(|(length, time)| (f64::from(*length), *time)).collect();
+    points.push((1.0, median(&raw.singles)));
+    let mut slopes = Vec::new();
+    for (index, first) in points.iter().enumerate() {
+        for second in &points[index + 1..] {
+            if (second.0 - first.0).abs() > 0.5 {
+                slopes.push((second.1 - first.1) / (second.0 - first.0));
+            }
+        }
+    }
+    (!slopes.is_empty()).then(|| median(&slopes))
+}
+
+pub(crate) fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+fn interquartile(values: &[f64]) -> f64 {
+    quantile(values, 0.75) - quantile(values, 0.25)
+}
+
+fn relative_spread(values: &[f64]) -> f64 {
+    let middle = median(values);
+    if middle > 0.0 { 0.5 * interquartile(values) / middle } else { f64::NAN }
+}
+
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    if sorted.is_empty() {
+        return f64::NAN;
+    }
+    sorted.sort_by(f64::total_cmp);
+    let place = share * (sorted.len() - 1) as f64;
+    let low = place.floor() as usize;
+    let high = place.ceil() as usize;
+    sorted[low] + (sorted[high] - sorted[low]) * (place - low as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONSTANT: Constant = Constant { single_us: 180.0, slope_us: 8.0 };
+
+    fn raw(single: f64, per_call: f64) -> Raw {
+        Raw {
+            singles: vec![single - 1.0, single, single + 1.0],
+            bursts: [2, 4, 8].iter().map(|&length| (length, single + per_call * f64::from(length - 1))).collect(),
+        }
+    }
+
+    #[test]
+    fn honest_work_is_credited_by_its_slope() {
+        let estimate = estimate(&raw(180.0 + 100.0, 108.0), &CONSTANT, 0.0);
+        assert!((estimate.time_us - 100.0).abs() < 1e-9);
+        assert!(!estimate.deferred);
+        assert_eq!(estimate.samples, 3 + 14);
+    }
+
+    #[test]
+    fn batched_work_is_credited_by_its_single_call() {
+        // 500 us alone but 50 us each in a burst: something was put off until later calls.
+        let estimate = estimate(&raw(180.0 + 500.0, 58.0), &CONSTANT, 0.0);
+        assert!(estimate.deferred);
+        assert!((estimate.time_us - 500.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn small_gaps_are_not_called_deferred() {
+        let estimate = estimate(&raw(180.0 + 100.0, 8.0 + 80.0), &CONSTANT, 0.0);
+        assert!(!estimate.deferred);
+    }
+
+    #[test]
+    fn above_two_milliseconds_single_calls_decide() {
+        let estimate = estimate(&raw(180.0 + 5000.0, 1000.0), &CONSTANT, 0.0);
+        assert!((estimate.time_us - 5000.0).abs() < 1e-9);
+        assert!(!estimate.deferred);
+    }
+
+    #[test]
+    fn a_time_is_never_zero_or_negative() {
+        let estimate = estimate(&raw(170.0, 5.0), &CONSTANT, 0.0);
+        assert!(estimate.time_us > 0.0);
+    }
+
+    #[test]
+    fn one_wild_interval_does_not_move_the_slope() {
+        let mut raw = raw(180.0 + 100.0, 108.0);
+        raw.bursts.push((4, 90_000.0));
+        let estimate = estimate(&raw, &CONSTANT, 0.0);
+        assert!((estimate.time_us - 100.0).abs() < 5.0, "{}", estimate.time_us);
+    }
+
+    #[test]
+    fn shapes_combine_by_geometric_mean() {
+        let one = estimate(&raw(180.0 + 100.0, 108.0), &CONSTANT, 0.0);
+        let mut two = one;
+        two.time_us = 400.0;
+        assert!((combine(&[one, two]).unwrap().time_us - 200.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn clear_of_a_line_needs_samples_and_distance() {
+        let mut raw = raw(180.0 + 100.0, 108.0);
+        assert!(!clear_of(&raw, &CONSTANT, &[200.0]));
+        raw.singles = (0..16).map(|step| 280.0 + f64::from(step % 3)).collect();
+        assert!(clear_of(&raw, &CONSTANT, &[200.0]));
+        assert!(!clear_of(&raw, &CONSTANT, &[100.5]));
+    }
+}

@@ -1,0 +1,166 @@
+//! The value trees of the protocol, as far as the supervisor must understand them: what a worker claims to have put into
+//! the arena is checked here before anybody follows it.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Where a tensor lies.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct TensorPlace {
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<i64>,
+    #[serde(default)]
+    pub(crate) stride: Vec<i64>,
+    #[serde(default)]
+    pub(crate) offset: u64,
+}
+
+impl TensorPlace {
+    pub(crate) fn item_bytes(&self) -> Option<u64> {
+        Some(match self.dtype.as_str() {
+            "float64" | "int64" | "uint64" | "complex64" => 8,
+            "float32" | "int32" | "uint32" => 4,
+            "float16" | "bfloat16" | "int16" | "uint16" => 2,
+            "bool" | "int8" | "uint8" => 1,
+            "complex128" => 16,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn count(&self) -> Option<u64> {
+        self.shape
+            .iter()
+            .try_fold(1_u64, |product, &size| product.checked_mul(u64::try_from(size).ok()?))
+    }
+
+    /// The byte range touched, if it is a sane place inside `limit` bytes.
+    pub(crate) fn range(&self, limit: u64) -> Option<(u64, u64)> {
+        if self.shape.len() > 16 || self.shape.len() != self.stride.len() {
+            return None;
+        }
+        let item = self.item_bytes()?;
+        if self.count()? == 0 {
+            return Some((0, 0));
+        }
+        let mut last = 0_u64;
+        for (&size, &step) in self.shape.iter().zip(&self.stride) {
+            let reach = u64::try_from(size - 1).ok()?.checked_mul(u64::try_from(step).ok()?)?;
+            last = last.checked_add(reach)?;
+        }
+        let bytes = last.checked_add(1)?.checked_mul(item)?;
+        let end = self.offset.checked_add(bytes)?;
+        (end <= limit && self.offset % item == 0).then_some((self.offset, end))
+    }
+
+    /// Whether logical order is memory order.
+    pub(crate) fn contiguous(&self) -> bool {
+        let mut step = 1;
+        self.shape.iter().zip(&self.stride).rev().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == step;
+            step *= size;
+            fits
+        })
+    }
+
+    /// Offset in elements of logical (row-major) element `index`.
+    pub(crate) fn element(&self, mut index: u64) -> u64 {
+        let mut offset = 0;
+        for (&size, &step) in self.shape.iter().zip(&self.stride).rev() {
+            let size = size as u64;
+            offset += (index % size) * step as u64;
+            index /= size;
+        }
+        offset
+    }
+}
+
+/// The tensors of a tree, in order.
+pub(crate) fn tensors(tree: &Value) -> Vec<TensorPlace> {
+    let mut found = Vec::new();
+    walk(tree, &mut found);
+    found
+}
+
+fn walk(tree: &Value, found: &mut Vec<TensorPlace>) {
+    let Some(object) = tree.as_object() else { return };
+    if let Some(tensor) = object.get("tensor") {
+        found.extend(TensorPlace::deserialize(tensor));
+    }
+    for key in ["list", "tuple"] {
+        for item in object.get(key).and_then(Value::as_array).into_iter().flatten() {
+            walk(item, found);
+        }
+    }
+    for pair in object.get("dict").and_then(Value::as_array).into_iter().flatten() {
+        if let Some(value) = pair.get(1) {
+            walk(value, found);
+        }
+    }
+}
+
+/// Whether two trees have the same containers, keys, dtypes and shapes; the first difference in words otherwise.
+pub(crate) fn same_structure(want: &Value, got: &Value) -> Result<(), String> {
+    if let (Some(want), Some(got)) = (want.get("tensor"), got.get("tensor")) {
+        for key in ["dtype", "shape"] {
+            if want[key] != got[key] {
+                return Err(format!("{key} {} instead of {}", got[key], want[key]));
+            }
+        }
+        return Ok(());
+    }
+    for key in ["list", "tuple", "dict"] {
+        let (Some(want), Some(got)) = (want.get(key), got.get(key)) else { continue };
+        let (want, got) = (want.as_array(), got.as_array());
+        let (Some(want), Some(got)) = (want, got) else {
+            return Err("a malformed container".to_owned());
+        };
+        if want.len() != got.len() {
+            return Err(format!("{} items instead of {}", got.len(), want.len()));
+        }
+        for (want, got) in want.iter().zip(got) {
+            if key == "dict" {
+                if want[0] != got[0] {
+                    return Err(format!("key {} instead of {}", got[0], want[0]));
+                }
+                same_structure(&want[1], &got[1])?;
+            } else {
+                same_structure(want, got)?;
+            }
+        }
+        return Ok(());
+    }
+    if kind(want) == kind(got) { Ok(()) } else { Err(format!("{} instead of {}", kind(got), kind(want))) }
+}
+
+fn kind(tree: &Value) -> &'static str {
+    match tree {
+        Value::Null => "None",
+        Value::Bool(_) => "a bool",
+        Value::Number(_) => "an int",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a malformed value",
+        Value::Object(object) => match object.keys().next().map(String::as_str) {
+            Some("tensor") => "a tensor",
+            Some("list") => "a list",
+            Some("tuple") => "a tuple",
+            Some("dict") => "a dict",
+            Some("float") => "a float",
+            _ => "a malformed value",
+        },
+    }
+}
+
+/// The first pair of tensors that overlap, counting only those with elements.
+pub(crate) fn overlapping(places: &[TensorPlace], limit: u64) -> Option<(usize, usize)> {
+    let mut ranges: Vec<(u64, u64, usize)> = places
+        .iter()
+        .enumerate()
+        .filter_map(|(index, place)| place.range(limit).map(|(start, end)| (start, end, index)))
+        .filter(|(start, end, _)| end > start)
+        .collect();
+    ranges.sort_unstable();
+    ranges
+        .windows(2)
+        .find(|pair| pair[1].0 < pair[0].1)
+        .map(|pair| (pair[0].2, pair[1].2))
+}

@@ -1,0 +1,245 @@
+//! The sandboxed process that workers are forked from, and the workers.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use warpsmith_machine::Python;
+use warpsmith_sandbox as sandbox;
+use warpsmith_schema::Target;
+
+use crate::JudgeError;
+use crate::channel::{Channel, ChannelError, unwrap_reply};
+use crate::harness::Harness;
+use crate::toolchain::system_paths;
+
+/// What a worker may use.
+#[derive(Debug, Clone)]
+pub(crate) struct Allowance {
+    pub(crate) memory_bytes: u64,
+    pub(crate) processes: u32,
+    pub(crate) scratch_bytes: u64,
+    pub(crate) threads: usize,
+}
+
+impl Allowance {
+    pub(crate) fn of_this_machine() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            memory_bytes: (warpsmith_machine::memory_bytes() / 2).min(64 << 30),
+            // Room for thread pools, none for a fork bomb.
+            processes: u32::try_from(64 + 4 * cores).unwrap_or(320).min(320),
+            scratch_bytes: 64 << 20,
+            threads: cores,
+        }
+    }
+
+    fn limits(&self) -> sandbox::Limits {
+        sandbox::Limits {
+            memory_bytes: self.memory_bytes,
+            processes: self.processes,
+            wall: Duration::from_secs(86_400 * 365),
+            file_bytes: 1 << 40,
+            output_bytes: 64 << 10,
+        }
+    }
+}
+
+pub(crate) struct Zygote {
+    child: sandbox::Child,
+    control: Channel,
+    greeted: bool,
+    nested: bool,
+    allowance: Allowance,
+}
+
+/// A forked worker. Dropping it kills everything it ever started.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) channel: Channel,
+    pidfd: OwnedFd,
+    group: Option<sandbox::Group>,
+}
+
+/// Where a zygote is started.
+pub(crate) struct Launch<'a> {
+    pub(crate) python: &'a Python,
+    pub(crate) harness: &'a Harness,
+    pub(crate) target: Target,
+    pub(crate) device: u32,
+    pub(crate) isolation: sandbox::Isolation,
+    pub(crate) allowance: Allowance,
+}
+
+impl Zygote {
+    /// Starts without waiting for PyTorch to be imported.
+    pub(crate) fn start(launch: &Launch<'_>) -> Result<Self, JudgeError> {
+        let nested = matches!(sandbox::effective().user_namespace, sandbox::Protection::Held { .. });
+        let (mut control, theirs) = Channel::pair().map_err(JudgeError::io("open the zygote's channel"))?;
+        let mut read = system_paths();
+        read.extend(launch.python.prefixes.iter().cloned());
+        read.push(launch.harness.dir.clone());
+        read.extend(launch.harness.support.parent().map(PathBuf::from));
+        let mut devices = Vec::new();
+        if launch.target == Target::Cuda {
+            read.extend(["/usr/local/nvidia", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia"].map(PathBuf::from));
+            devices = cuda_devices();
+        }
+        let policy = sandbox::Policy {
+            read,
+            write: Vec::new(),
+            devices,
+            scratch_bytes: launch.allowance.scratch_bytes,
+            limits: sandbox::Limits {
+                // The zygote and one worker; the worker has a tighter group of its own.
+                memory_bytes: launch.allowance.memory_bytes + (4 << 30),
+                processes: launch.allowance.processes + 64,
+                ..launch.allowance.limits()
+            },
+            nested,
+            isolation: launch.isolation,
+        };
+        let command = sandbox::Command {
+            program: launch.python.executable.clone(),
+            args: vec![
+                "-I".into(),
+                "-c".into(),
+                "import sys, runpy; folder = sys.argv[1]; sys.argv = sys.argv[1:]; sys.path.insert(0, folder); \
+                 runpy.run_path(folder + '/zygote.py', run_name='__main__')"
+                    .into(),
+                launch.harness.dir.clone().into(),
+                launch.harness.support.clone().into(),
+            ],
+            env: worker_environment(launch),
+            cwd: "/tmp".into(),
+            fds: vec![theirs],
+            stderr_to: None,
+        };
+        let child = sandbox::spawn(command, &policy)?;
+        let seccomp: String = sandbox::worker_filter().iter().map(|byte| format!("{byte:02x}")).collect();
+        let config = json!({ "nested": nested, "scratch_bytes": launch.allowance.scratch_bytes, "seccomp": seccomp });
+        control
+            .send(&config, &[])
+            .map_err(|error| JudgeError::infrastructure("zygote", format!("the zygote did not start: {error}")))?;
+        Ok(Self { child, control, greeted: false, nested, allowance: launch.allowance.clone() })
+    }
+
+    pub(crate) fn effective(&self) -> &sandbox::Effective {
+        self.child.effective()
+    }
+
+    /// Without namespaces of its own a worker could reach the zygote: then each zygote serves one worker only.
+    pub(crate) fn single_use(&self) -> bool {
+        !self.nested
+    }
+
+    pub(crate) fn usable(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None)) && (!self.greeted || self.control.quiet())
+    }
+
+    fn greet(&mut self) -> Result<(), JudgeError> {
+        if !self.greeted {
+            let hello = self.control.receive(Duration::from_secs(120)).and_then(|(reply, _)| unwrap_reply(reply));
+            hello.map_err(|error| self.failure("import PyTorch", &error))?;
+            self.greeted = true;
+        }
+        Ok(())
+    }
+
+    fn failure(&self, doing: &str, error: &ChannelError) -> JudgeError {
+        JudgeError::infrastructure("zygote", format!("the zygote could not {doing}: {error}\n{}", self.child.tail()))
+    }
+
+    /// Forks a worker that has run nothing yet.
+    pub(crate) fn fork(&mut self) -> Result<Worker, JudgeError> {
+        self.greet()?;
+        let (mut channel, theirs) = Channel::pair().map_err(JudgeError::io("open a worker's channel"))?;
+        let (_, mut fds) = self
+            .control
+            .request("spawn", json!({}), &[theirs.as_fd()], Duration::from_secs(30))
+            .map_err(|error| self.failure("fork a worker", &error))?;
+        drop(theirs);
+        let Some(pidfd) = fds.pop() else {
+            return Err(JudgeError::infrastructure("zygote", "the zygote sent no process descriptor"));
+        };
+        let group = sandbox::Group::create(&self.allowance.limits());
+        if let (Some(group), Some(pid)) = (&group, host_pid(&pidfd)) {
+            group.add(pid).map_err(JudgeError::io("put a worker under its limits"))?;
+        }
+        let ready = channel.receive(Duration::from_secs(30)).and_then(|(reply, _)| unwrap_reply(reply));
+        ready.map_err(|error| self.failure("confine a worker", &error))?;
+        Ok(Worker { channel, pidfd, group })
+    }
+
+    /// What candidates printed, for the record; never parsed.
+    pub(crate) fn tail(&self) -> String {
+        self.child.tail()
+    }
+}
+
+impl Worker {
+    pub(crate) fn out_of_memory(&self) -> bool {
+        self.group.as_ref().is_some_and(sandbox::Group::out_of_memory)
+    }
+
+    pub(crate) fn request(&mut self, verb: &str, body: Value, limit: Duration) -> Result<Value, ChannelError> {
+        self.channel.request(verb, body, &[], limit).map(|(reply, _)| reply)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The worker is pid 1 of its namespace: the kernel ends everything in it. An already dead one is fine.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+        if let Some(group) = &self.group {
+            group.kill();
+        }
+        let mut poll = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
+        let patience = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+        let _ = rustix::event::poll(&mut poll, Some(&patience));
+    }
+}
+
+/// The process behind a descriptor, as this process numbers it.
+fn host_pid(pidfd: &OwnedFd) -> Option<u32> {
+    let text = fs_err::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    line.trim().parse().ok()
+}
+
+fn cuda_devices() -> Vec<PathBuf> {
+    let Ok(entries) = fs_err::read_dir("/dev") else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nvidia")))
+        .collect();
+    found.sort();
+    found
+}
+
+fn worker_environment(launch: &Launch<'_>) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+    let mut environment: Vec<(String, String)> = vec![
+        ("PATH".to_owned(), "/nonexistent".to_owned()),
+        ("HOME".to_owned(), "/tmp".to_owned()),
+        ("OMP_NUM_THREADS".to_owned(), launch.allowance.threads.to_string()),
+        ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
+        ("CUDA_CACHE_DISABLE".to_owned(), "1".to_owned()),
+    ];
+    environment.extend(device_environment(launch.target, launch.device));
+    environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// Shows a process the one device it may use, or none.
+pub(crate) fn device_environment(target: Target, device: u32) -> Vec<(String, String)> {
+    let visible = match target {
+        Target::Cuda => device.to_string(),
+        Target::Cpu => String::new(),
+    };
+    let mut environment = vec![("CUDA_VISIBLE_DEVICES".to_owned(), visible), ("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned())];
+    if let Ok(path) = std::env::var("LD_LIBRARY_PATH") {
+        environment.push(("LD_LIBRARY_PATH".to_owned(), path));
+    }
+    environment
+}

@@ -1,0 +1,16 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A problem to solve: a PyTorch module in KernelBench form.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Task {
+    /// Stable within its source, such as `level1/19`.
+    pub id: String,
+    pub name: String,
+    /// The text of `model.py`: `Model`, `get_inputs` and `get_init_inputs`.
+    pub source: String,
+    pub level: Option<u32>,
+    pub problem_id: Option<u32>,
+    /// Where it was loaded from.
+    pub origin: String,
+}

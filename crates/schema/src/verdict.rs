@@ -1,0 +1,250 @@
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{FORMAT, Number, Reward};
+
+/// What the judge concluded about one submission.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verdict {
+    pub format: u32,
+    pub status: Status,
+    /// The rule that was broken, where there is one.
+    pub rule: Option<Rule>,
+    /// One sentence for a person.
+    pub reason: Option<String>,
+    pub compiled: bool,
+    pub correct: bool,
+    pub progress: Progress,
+    pub profile: Profile,
+    pub target: Target,
+    pub device: String,
+    pub times_us: Option<Times>,
+    /// Against baselines in strict fp32.
+    pub speedup: Option<Speedup>,
+    /// Against baselines in the candidate's own precision class.
+    pub matched_precision: Option<MatchedPrecision>,
+    pub numerics: Option<Numerics>,
+    pub reward: Reward,
+    pub seconds: Seconds,
+    pub isolation: Option<Isolation>,
+    pub trust: Trust,
+    /// The folder with everything needed to judge again.
+    pub evidence: Option<String>,
+}
+
+/// How a submission ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Passed,
+    /// A rule on the sources or the built library forbids it; it was not run.
+    Rejected,
+    CompileFailed,
+    Crashed,
+    TimedOut,
+    Mismatch,
+    /// A check made while running caught it.
+    Cheating,
+}
+
+impl Status {
+    /// The word used in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Rejected => "rejected",
+            Self::CompileFailed => "compile_failed",
+            Self::Crashed => "crashed",
+            Self::TimedOut => "timed_out",
+            Self::Mismatch => "mismatch",
+            Self::Cheating => "cheating",
+        }
+    }
+}
+
+/// The rule a submission broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// The built library imports something outside the allow-list.
+    ForbiddenImport,
+    /// Triton, or another kernel language that is not CUDA C++ or C++.
+    ForbiddenLanguage,
+    /// The sources do not have the form they claim.
+    Form,
+    /// A PyTorch operator computed inside `forward`.
+    ForbiddenOperator,
+    /// The decoy reference was used.
+    DecoyTouched,
+    /// The output changed after it had been handed over.
+    OutputChanged,
+    /// The inputs were written to.
+    InputChanged,
+    /// The process broke the call protocol.
+    Protocol,
+    /// Faster than the machine can be.
+    BelowFloor,
+    /// Correct when checked, wrong when timed.
+    WrongWhenTimed,
+    /// The outputs of several calls share memory.
+    SharedOutput,
+    /// The returned object is not a plain tensor, number or container of these.
+    OutputType,
+    StateDict,
+    MemoryLimit,
+}
+
+/// How far an attempt got; the graded part of the ladder reward.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Progress {
+    pub parsed: bool,
+    pub compiled: bool,
+    pub loaded: bool,
+    pub ran: bool,
+    pub shape_ok: bool,
+    pub share_within_tolerance: Option<f64>,
+}
+
+/// How thoroughly to judge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Five checks and a hundred timed calls.
+    Full,
+    /// For reinforcement learning: stops at the first mismatch, times until the 5 % line is clear.
+    Rl,
+}
+
+/// Where kernels run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    Cuda,
+    Cpu,
+}
+
+impl Target {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// Medians in microseconds, measured from outside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Times {
+    pub candidate: Number,
+    pub eager: Number,
+    pub compile: Option<Number>,
+    /// Half the interquartile range over the median, of the candidate.
+    pub spread: Number,
+    /// Timed calls behind `candidate`.
+    pub samples: u32,
+    /// Median single call less the constant.
+    pub single: Number,
+    /// Slope of bursts, where they were run.
+    pub burst: Option<Number>,
+    /// What a call through the judge costs with nothing in it.
+    pub constant: Number,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Speedup {
+    pub eager: Number,
+    pub compile: Option<Number>,
+}
+
+/// The precision class of a candidate or a baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    Fp32,
+    Tf32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MatchedPrecision {
+    pub mode: Precision,
+    pub eager_us: Number,
+    pub compile_us: Option<Number>,
+    pub speedup: Speedup,
+}
+
+/// Root-mean-square errors against float64, relative to the answer's magnitude.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Numerics {
+    pub candidate_vs_fp64: Number,
+    pub eager_vs_fp64: Number,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Seconds {
+    pub compile: f64,
+    pub verify: f64,
+    pub time: f64,
+    pub total: f64,
+}
+
+/// Which protections held, by name; the value says by what, or why not.
+pub type Isolation = BTreeMap<String, String>;
+
+/// Each check by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trust {
+    /// The candidate was contained by every required protection.
+    pub contained: bool,
+    /// The task's own inputs let a trivial answer pass; only a transform told it apart.
+    pub degenerate_inputs: bool,
+    /// Work was batched or put off: the single-call time counted.
+    pub deferred_work: bool,
+    /// How much of the comparison had a float64 answer.
+    pub fp64: Option<String>,
+    /// Share of elements left out because fp32 and fp64 references disagree by a discontinuity.
+    pub excluded_share: f64,
+    pub checks: BTreeMap<String, TrustCheck>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TrustCheck {
+    Held,
+    Failed,
+    NotReached,
+}
+
+impl Verdict {
+    /// A verdict with nothing reached yet; the judge fills it in as it goes.
+    pub fn unreached(status: Status, target: Target, profile: Profile, device: String) -> Self {
+        let mut verdict = Self {
+            format: FORMAT,
+            status,
+            rule: None,
+            reason: None,
+            compiled: false,
+            correct: false,
+            progress: Progress::default(),
+            profile,
+            target,
+            device,
+            times_us: None,
+            speedup: None,
+            matched_precision: None,
+            numerics: None,
+            reward: Reward::lowest(),
+            seconds: Seconds::default(),
+            isolation: None,
+            trust: Trust::default(),
+            evidence: None,
+        };
+        verdict.reward = Reward::of(&verdict);
+        verdict
+    }
+
+    pub fn passed(&self) -> bool {
+        self.status == Status::Passed
+    }
+}
