@@ -94,6 +94,10 @@ impl Group {
         self.folders.iter().map(Folder::join_file).collect()
     }
 
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.folders.iter().map(|folder| folder.path.as_path())
+    }
+
     pub(crate) fn limits_memory(&self) -> bool {
         self.folders
             .iter()

@@ -24,6 +24,8 @@ const READING: u64 = EXECUTE | READ_FILE | READ_DIR;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
+    /// Names in folders, no contents.
+    List,
     Read,
     /// Reading, and writing to files that exist: `/proc`, devices.
     Use,
@@ -127,6 +129,7 @@ impl Ruleset {
 
     fn add(&self, ruleset: &OwnedFd, rule: &Rule) -> io::Result<()> {
         let wanted = match rule.access {
+            Access::List => READ_DIR,
             Access::Read => READING,
             Access::Use => READING | WRITE_FILE | TRUNCATE | IOCTL_DEV,
             Access::Write => u64::MAX,

@@ -84,7 +84,7 @@ print([
     refused(lambda: open('{secret}/file')),
     refused(lambda: open('{secret}/new', 'w')),
     refused(lambda: open('/etc/passwd')),
-    refused(lambda: os.listdir('/root')),
+    refused(lambda: os.listdir('/home')),
     refused(lambda: socket.socket(socket.AF_INET)),
     refused(lambda: os.kill({own}, 9)),
     refused(lambda: os.kill(os.getppid(), 9) if os.getppid() > 1 else os.kill({own}, 9)),

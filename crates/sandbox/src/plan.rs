@@ -66,6 +66,9 @@ pub(crate) struct Plan {
     /// Process limit where a user namespace counts apart, and where it does not.
     pub(crate) processes: (Option<u64>, Option<u64>),
     pub(crate) group: Vec<OwnedFd>,
+    /// Removed by the keeper if the supervisor dies first.
+    pub(crate) group_folders: Vec<CString>,
+    pub(crate) supervisor: i32,
     pub(crate) other_id: Option<u32>,
     /// Of the namespace that owns the others, when it takes one to make them.
     pub(crate) outer_map: Option<IdMap>,
@@ -143,6 +146,12 @@ impl Plan {
                 .transpose()
                 .context("open the control group")?
                 .unwrap_or_default(),
+            group_folders: group
+                .into_iter()
+                .flat_map(Group::paths)
+                .map(c_string)
+                .collect::<Result<_, _>>()?,
+            supervisor: std::process::id() as i32,
             other_id,
             outer_map: match mode {
                 Mode::User => Some(IdMap::new(outside, outside)?),
@@ -181,6 +190,8 @@ fn rules(mode: Mode, abi: u32, tree: &Tree) -> Result<Ruleset, SandboxError> {
             rules.allow(path, Access::Read, false);
         }
     } else {
+        // Folders that hold nothing but what the policy names.
+        rules.allow(c"/", Access::List, true);
         rules.allow(c"/proc", Access::Use, true);
         rules.allow(c"/tmp", Access::Write, true);
         rules.allow(c"/dev/shm", Access::Write, true);

@@ -115,6 +115,9 @@ fn keeper(plan: &mut Plan, report: &Report) -> ! {
         }
         kill_orphans();
     }
+    if sys::parent() != plan.supervisor {
+        remove_groups(plan);
+    }
     sys::exit_now(0)
 }
 
@@ -135,6 +138,20 @@ fn close_all_but(one: c_int, other: c_int) {
     }
     sys::close_range(low + 1, high - 1, false);
     sys::close_range(high + 1, u32::MAX, false);
+}
+
+/// The supervisor died and cannot do it.
+fn remove_groups(plan: &Plan) {
+    for folder in &plan.group_folders {
+        for _ in 0..1000 {
+            match sys::rmdir(folder) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    let _ = sys::poll(&mut [], 1);
+                }
+                _ => break,
+            }
+        }
+    }
 }
 
 /// Kills adopted processes until there are none; killing one hands us its children.

@@ -143,6 +143,11 @@ pub(crate) fn make_file(path: &CStr) -> io::Result<()> {
     check_int(unsafe { libc::mknod(path.as_ptr(), libc::S_IFREG | 0o644, 0) }).map(drop)
 }
 
+pub(crate) fn rmdir(path: &CStr) -> io::Result<()> {
+    // SAFETY: a live C string.
+    check_int(unsafe { libc::rmdir(path.as_ptr()) }).map(drop)
+}
+
 pub(crate) fn symlink(target: &CStr, at: &CStr) -> io::Result<()> {
     // SAFETY: live C strings.
     check_int(unsafe { libc::symlink(target.as_ptr(), at.as_ptr()) }).map(drop)
@@ -351,6 +356,11 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
         ))
         .map(drop)
     }
+}
+
+pub(crate) fn parent() -> c_int {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::getppid() }
 }
 
 pub(crate) fn ids() -> (u32, u32) {

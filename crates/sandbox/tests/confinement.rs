@@ -24,7 +24,7 @@ fn only_what_is_named_can_be_read() {
     let secret = tempfile::tempdir().unwrap();
     let shown = tempfile::tempdir().unwrap();
     for folder in [&secret, &shown] {
-        open_to_all(folder.path());
+        set_mode(folder.path(), 0o755);
         std::fs::write(folder.path().join("file"), "content").unwrap();
     }
     let mut policy = policy();
@@ -38,7 +38,7 @@ fn only_what_is_named_can_be_read() {
             "open(shown + '/file', 'w')",
             "open(shown + '/new', 'w')",
             "os.unlink(shown + '/file')",
-            "os.listdir('/root') == []",
+            "os.listdir('/home') == []",
         ],
     );
     let said = says(&source, &[shown.path(), secret.path()], &policy);
@@ -84,7 +84,7 @@ fn only_what_is_named_can_be_written() {
 #[test]
 fn a_link_is_shown_as_a_link() {
     let folder = tempfile::tempdir().unwrap();
-    open_to_all(folder.path());
+    set_mode(folder.path(), 0o755);
     std::fs::create_dir(folder.path().join("real")).unwrap();
     std::fs::write(folder.path().join("real/file"), "through").unwrap();
     std::os::unix::fs::symlink("real", folder.path().join("link")).unwrap();
@@ -279,8 +279,25 @@ fn a_missing_program_or_folder_is_named() {
     assert_eq!(error.to_string(), "program `no-such-program` was not found");
 }
 
-fn open_to_all(folder: &Path) {
+#[test]
+fn a_folder_that_the_other_uid_cannot_read_is_named() {
+    let closed = tempfile::tempdir().unwrap();
+    set_mode(closed.path(), 0o700);
+    let mut policy = policy();
+    policy.read.push(closed.path().to_owned());
+    let result = run(script("", &[]), &policy);
+    if effective().other_uid.is_held() {
+        let wanted = format!("`{}` is not readable", closed.path().display());
+        let error = result.unwrap_err();
+        assert!(error.to_string().starts_with(&wanted), "{error}");
+        assert!(error.hint().is_some());
+    } else {
+        assert_eq!(result.unwrap().exit, Exit::Code(0));
+    }
+}
+
+fn set_mode(folder: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::Permissions::from_mode(0o755);
+    let mode = std::fs::Permissions::from_mode(mode);
     assert!(std::fs::set_permissions(folder, mode).is_ok());
 }

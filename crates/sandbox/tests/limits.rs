@@ -222,6 +222,40 @@ fn a_spawned_child_outlives_the_thread_that_made_it_and_dies_with_its_handle() {
     assert!(!is_alive(&marker));
 }
 
+const ORPHAN: &str = "WARPSMITH_TEST_ORPHAN";
+
+/// Not a test: the supervisor that `a_child_dies_with_a_killed_supervisor` kills.
+#[test]
+#[ignore = "started by another test"]
+fn supervisor_to_be_killed() {
+    let marker = std::env::var(ORPHAN).unwrap();
+    let command = script("import time; time.sleep(300)", &[marker.as_ref()]);
+    let _child = spawn(command, &policy()).unwrap();
+    std::thread::sleep(Duration::from_mins(5));
+}
+
+#[test]
+fn a_child_dies_with_a_killed_supervisor() {
+    let marker = format!("orphan-{}", std::process::id());
+    let mut supervisor = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "supervisor_to_be_killed"])
+        .env(ORPHAN, &marker)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let wait_until = |alive: bool| {
+        while is_alive(&marker) != alive {
+            assert!(Instant::now() < deadline, "{marker} alive: {}", !alive);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_until(true);
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
+    wait_until(false);
+}
+
 #[test]
 fn many_at_once_do_not_disturb_each_other() {
     let threads: Vec<_> = (0..6)
