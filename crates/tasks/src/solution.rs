@@ -1,62 +1,38 @@
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use serde::{Deserialize, Serialize};
+use warpsmith_schema::{Form, MODEL_NEW as MODEL, Submission};
 
 use crate::TaskError;
 use crate::freeze::{Freezer, Kind, kind};
 use crate::imports::names;
 
-/// How a solution is to be built.
-///
-/// The import in `model_new.py` decides, not what the kernels include: the import is what must
-/// work in the end, there is one of it, and a header named in a kernel's comment or hidden behind
-/// a macro would mislead. A wrong guess costs only the solution's author: it does not build or
-/// does not load. No check is weaker for one form than for another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Form {
-    /// `kernels/` with torch bindings, imported as `cuda_extension`.
-    CudaAgent,
-    /// Ours: `extern "C"` launchers without torch headers, called through `warpsmith_kernels`.
-    Plain,
-    /// One file that carries its sources in strings, as `KernelBench`'s do.
-    Inline,
-}
-
-/// A solution as it was read, once. What happens to its folder afterwards no longer matters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Solution {
-    pub form: Form,
-    /// By relative path: `model_new.py` and `kernels/…`.
-    pub files: BTreeMap<String, Vec<u8>>,
-    pub origin: PathBuf,
-}
-
-impl Solution {
-    /// One hash over names and contents: identical solutions are judged once.
-    pub fn hash(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        for (name, content) in &self.files {
-            // Lengths first, so that no two sets of files read the same.
-            hasher.update(&(name.len() as u64).to_le_bytes());
-            hasher.update(name.as_bytes());
-            hasher.update(&(content.len() as u64).to_le_bytes());
-            hasher.update(content);
-        }
-        hasher.finalize().to_hex().to_string()
+/// One hash over names and contents: identical solutions are judged once.
+pub fn solution_hash(solution: &Submission) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, content) in &solution.files {
+        // Lengths first, so that no two sets of files read the same.
+        hasher.update(&(name.len() as u64).to_le_bytes());
+        hasher.update(name.as_bytes());
+        hasher.update(&(content.len() as u64).to_le_bytes());
+        hasher.update(content);
     }
+    hasher.finalize().to_hex().to_string()
 }
 
-const MODEL: &str = "model_new.py";
 const KERNELS: &str = "kernels";
 /// Examples carry both: `kernels/` for the CPU and this for CUDA.
 const KERNELS_CUDA: &str = "kernels_cuda";
 const SOURCE_ENDINGS: [&str; 5] = [".cu", ".cpp", ".cc", ".cxx", ".c"];
 
-/// Freezes a solution: one `.py` file, or a folder with `model_new.py` and `kernels/`.
-pub fn load_solution(path: &Path, target_is_cuda: bool) -> Result<Solution, TaskError> {
+/// Freezes a solution, read once: one `.py` file, or a folder with `model_new.py` and `kernels/`. What happens to the
+/// folder afterwards no longer matters.
+///
+/// The import in `model_new.py` decides the form, not what the kernels include: the import is what must work in the
+/// end, there is one of it, and a header named in a kernel's comment or hidden behind a macro would mislead. A wrong
+/// guess costs only the solution's author: it does not build or does not load. No check is weaker for one form than
+/// for another.
+pub fn load_solution(path: &Path, target_is_cuda: bool) -> Result<Submission, TaskError> {
     let Ok(found) = fs_err::symlink_metadata(path) else {
         return Err(TaskError::NoSolution {
             path: path.to_path_buf(),
@@ -70,7 +46,7 @@ pub fn load_solution(path: &Path, target_is_cuda: bool) -> Result<Solution, Task
     }
 }
 
-fn load_file(path: &Path) -> Result<Solution, TaskError> {
+fn load_file(path: &Path) -> Result<Submission, TaskError> {
     let nothing = || TaskError::NoSolution {
         path: path.to_path_buf(),
     };
@@ -98,14 +74,13 @@ fn load_file(path: &Path) -> Result<Solution, TaskError> {
         return Err(nothing());
     }
     freezer.take_file(&folder, name, path, MODEL.to_owned())?;
-    Ok(Solution {
+    Ok(Submission {
         form: Form::Inline,
         files: freezer.into_files(),
-        origin: path.to_path_buf(),
     })
 }
 
-fn load_folder(path: &Path, target_is_cuda: bool) -> Result<Solution, TaskError> {
+fn load_folder(path: &Path, target_is_cuda: bool) -> Result<Submission, TaskError> {
     let mut freezer = Freezer::new(path);
     let root = freezer.open_root()?;
     let model = path.join(MODEL);
@@ -155,9 +130,8 @@ fn load_folder(path: &Path, target_is_cuda: bool) -> Result<Solution, TaskError>
     } else {
         Form::CudaAgent
     };
-    Ok(Solution {
+    Ok(Submission {
         form,
         files: freezer.into_files(),
-        origin: path.to_path_buf(),
     })
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
-use warpsmith_tasks::{Form, Solution, TaskError, load_solution};
+use warpsmith_schema::{Form, Submission};
+use warpsmith_tasks::{TaskError, load_solution, solution_hash};
 
 const AGENT: &str =
     "import torch\nimport cuda_extension as ext\n\nclass ModelNew(torch.nn.Module):\n    pass\n";
@@ -24,7 +25,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-fn names(solution: &Solution) -> Vec<&str> {
+fn names(solution: &Submission) -> Vec<&str> {
     solution.files.keys().map(String::as_str).collect()
 }
 
@@ -57,10 +58,10 @@ fn only_the_model_and_the_kernels_are_taken() {
 
     let cuda = load_solution(folder.path(), true).unwrap();
     assert_eq!(names(&cuda), ["kernels/c.cu", "model_new.py"]);
-    assert_ne!(solution.hash(), cuda.hash());
+    assert_ne!(solution_hash(&solution), solution_hash(&cuda));
     assert_eq!(
-        solution.hash(),
-        load_solution(folder.path(), false).unwrap().hash()
+        solution_hash(&solution),
+        solution_hash(&load_solution(folder.path(), false).unwrap())
     );
 }
 
