@@ -20,6 +20,8 @@ from task import IndexCall
 from values import FLOATS, Leaf, Path, leaves
 
 EAGER_RMS, EAGER_PEAK = 8.0, 16.0
+# Where eager itself is far off (a float32 norm over millions on the CPU), eight times that would admit anything.
+EAGER_POOR, EAGER_POOR_RMS, EAGER_POOR_PEAK = 32.0, 3.0, 4.0
 # Operand rounding, not order of summation, makes TF32's error: an honest kernel is close to eager's, while bfloat16
 # operands, with three bits less, are eight times off. Three lies between.
 TF32_RMS, TF32_PEAK = 3.0, 4.0
@@ -29,6 +31,8 @@ FLOOR_EPS = 16.0
 PEAK_OVER_RMS = 8.0
 # Measured for a GEMM of positive numbers, K = 16,384: sequential 7.1, TF32 11.2. Elsewhere they are far apart.
 TF32_SHARE = 0.75
+# Where TF32 moves the answer less than summing in order does, it is float32 as far as anyone can tell.
+TF32_TELLS = 10.0
 # Below this many eps nothing in the dtype itself can be told apart; half types are summed in float32 everywhere.
 LEAST_EPS = 2.0
 LEAST_EPS_HALF = 1.0
@@ -38,6 +42,7 @@ JUMP_SHARE, JUMP_MEDIAN = 1e-2, 1e-4
 INDEX_EPS = 64.0
 OUTLIERS_PER_JUMP, OUTLIERS_LEAST = 8, 4
 TINY = 1e-30
+SCALE_SAMPLE = 1 << 22
 FEW = 1024  # fewer elements than this say little about eager's typical error: earlier draws help out
 UNKNOWN_EPS = 2.0
 
@@ -92,30 +97,28 @@ class Limits:
 def pieces(*parts: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Flat pieces of tensors of the same shape, small enough that temporaries cost little."""
     flat = [part.reshape(-1) for part in parts]
-    step = 1 << (25 if flat[0].is_cuda else 20)
+    step = 1 << (25 if flat[0].is_cuda else 22)
     for start in range(0, flat[0].numel(), step):
         yield tuple(part[start : start + step] for part in flat)
 
 
+def all_finite(tensor: torch.Tensor) -> bool:
+    """One cheap pass in the usual case: a finite sum has only finite terms."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
 def scale_of(answer: torch.Tensor) -> Scale:
-    """Sizes over the finite elements, in float64 and one pass: squares are taken about the first piece's mean."""
-    count, total, absolute, squares, shift, finite = 0, 0.0, 0.0, 0.0, None, True
-    for (part,) in pieces(answer):
-        wide = part.double()
-        size = float(wide.abs().sum())
-        if not math.isfinite(size):
-            finite, wide = False, wide[wide.isfinite()]
-            size = float(wide.abs().sum())
-        if wide.numel() == 0:
-            continue
-        shift = float(wide.mean()) if shift is None else shift
-        wide = wide - shift
-        first, second = torch.stack([wide.sum(), wide.square_().sum()]).tolist()
-        count, total, absolute, squares = count + wide.numel(), total + first, absolute + size, squares + second
-    if count == 0:
+    """Sizes over the finite elements, in float64; a few million of them where there are more."""
+    flat = answer.reshape(-1)
+    step = flat.numel() // SCALE_SAMPLE
+    step += step % 2 == 0  # odd: not in step with rows and channels
+    sample, finite = flat[::step].double(), all_finite(flat)
+    if not finite:
+        sample = sample[sample.isfinite()]
+    if sample.numel() == 0:
         return Scale(0.0, 0.0, 0.0, 0, finite)
-    mean = total / count
-    return Scale(absolute / count, shift + mean, math.sqrt(max(squares / count - mean * mean, 0.0)), count, finite)
+    spread, mean = torch.std_mean(sample, correction=0)
+    return Scale(float(sample.abs().mean()), float(mean), float(spread), sample.numel(), finite)
 
 
 def errors_of(
@@ -206,10 +209,12 @@ def fp32_limits(dtype: torch.dtype, eager: Errors, tf32: Errors | None, relative
     eps = torch.finfo(dtype).eps
     least = (LEAST_EPS_HALF if dtype in (torch.float16, torch.bfloat16) else LEAST_EPS) * eps
     floor = min(FLOOR_EPS * eps, SPREAD_SHARE * relative_spread)
-    if tf32 is not None and tf32.rms > 0:
+    if tf32 is not None and tf32.rms > TF32_TELLS * eps:
         floor = min(floor, TF32_SHARE * tf32.rms)
     floor = max(floor, least)
-    return Limits(max(EAGER_RMS * eager.rms, floor), max(EAGER_PEAK * eager.peak, PEAK_OVER_RMS * floor))
+    rms = min(EAGER_RMS * eager.rms, max(EAGER_RMS * EAGER_POOR * eps, EAGER_POOR_RMS * eager.rms))
+    peak = min(EAGER_PEAK * eager.peak, max(EAGER_PEAK * PEAK_OVER_RMS * EAGER_POOR * eps, EAGER_POOR_PEAK * eager.peak))
+    return Limits(max(rms, floor), max(peak, PEAK_OVER_RMS * floor))
 
 
 def tf32_limits(strict: Limits, tf32: Errors) -> Limits:

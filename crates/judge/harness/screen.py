@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import draws
-from compare import LeafAnswer, Learnt, Runs, answer_leaves, passes, scale_of
+from compare import LeafAnswer, Learnt, Runs, all_finite, answer_leaves, passes, scale_of
 from task import ASSERTING_OPS, GEMM_OPS, InputsChanged, Recorder, Reference, TaskError
 from values import FLOATS, Leaf, Path, ValueRefused, encode, leaves, tensors, tree_map
 
@@ -201,7 +201,7 @@ def _trivial_answers(leaf: LeafAnswer, inputs: list[Any], previous: Any) -> dict
     # The mean of a few elements would give the answer away: there it is the mean of the draw before.
     source = value if value.numel() >= FEW_ELEMENTS else previous
     if isinstance(source, torch.Tensor) and source.numel():
-        mean = scale_of(source).mean
+        mean = leaf.scale.mean if source is value and leaf.scale else scale_of(source).mean
         mean = mean if dtype in FLOATS.values() else round(mean)
         made["mean"] = torch.tensor(mean, device=value.device).to(dtype).expand_as(value)
     if isinstance(previous, torch.Tensor) and previous.shape == value.shape:
@@ -291,6 +291,6 @@ def stays_finite(answer: Any, learnt: dict[Path, Learnt]) -> bool:
         if leaf.kind == "tensor" and leaf.value.dtype in FLOATS.values() and leaf.value.numel():
             known = learnt.get(leaf.path)
             usual = known is None or not known.finite
-            if bool(leaf.value.isnan().any()) or not (usual or bool(leaf.value.isfinite().all())):
+            if not all_finite(leaf.value) and (not usual or bool(leaf.value.isnan().any())):
                 return False
     return True
