@@ -1,1 +1,74 @@
-fn main() {}
+//! The `warpsmith` binary: reads the command line, runs one verb, maps its result to an exit code.
+
+mod args;
+mod cli;
+mod commands;
+mod engine;
+mod evidence;
+mod examples;
+mod exit;
+mod failure;
+mod interrupt;
+mod printer;
+mod render;
+mod source;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::args::OutputArgs;
+use crate::cli::Cli;
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+fn main() -> ExitCode {
+    let exit = match Cli::try_parse() {
+        Ok(cli) => run(&cli),
+        Err(error) => usage(&error),
+    };
+    ExitCode::from(exit.code())
+}
+
+fn run(cli: &Cli) -> Exit {
+    let printer = Printer::new(&cli.output);
+    let result = interrupt::listen()
+        .map_err(Stop::from)
+        .and_then(|()| cli.run(&printer));
+    if interrupt::happened() {
+        interrupt::kill_descendants();
+        printer.failure(&Stop::interrupted());
+        return Exit::INTERRUPTED;
+    }
+    match result {
+        Ok(exit) => exit,
+        // `warpsmith … | head` is nobody's failure.
+        Err(stop) if stop.is_closed_pipe() => Exit::DONE,
+        Err(stop) => {
+            printer.failure(&stop);
+            stop.exit()
+        }
+    }
+}
+
+/// Help and the version are answers; anything else is wrong usage, said as `--json` promises where it was asked for.
+fn usage(error: &clap::Error) -> Exit {
+    // Nothing can be said where stderr is closed.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::DONE,
+        _ => {
+            if std::env::args_os().any(|argument| argument == "--json") {
+                let printer = Printer::new(&OutputArgs {
+                    json: true,
+                    quiet: true,
+                    verbose: false,
+                });
+                printer.failed_usage(error);
+            }
+            Exit::USAGE
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `warpsmith judge`
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use warpsmith_judge::Judge;
+use warpsmith_schema::{FORMAT, Task, Verdict};
+
+use crate::args::{IsolationChoice, MachineArgs, ProfileChoice};
+use crate::engine::{Engine, Manner, choose};
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+use crate::source::{Source, judged};
+use crate::{evidence, examples, interrupt, render};
+
+/// Compile, verify and time one solution; no argument: an embedded example
+///
+/// Exit code 0: passed. 1: not passed, or below `--min-speedup`. 2: wrong usage or a broken task. 3: this machine.
+#[derive(Debug, Args)]
+pub(crate) struct JudgeArgs {
+    /// A module in KernelBench form, `FILE.jsonl#level1/19`, or an example's name
+    #[arg(conflicts_with = "example")]
+    task: Option<String>,
+    /// A folder with `model_new.py` and `kernels/`, or one file; else TASK's folder
+    solution: Option<String>,
+    /// Judge an embedded example
+    #[arg(long, value_name = "NAME")]
+    example: Option<String>,
+    /// List the embedded examples
+    #[arg(long)]
+    list_examples: bool,
+    /// How thoroughly to judge
+    #[arg(long, value_enum, default_value_t)]
+    profile: ProfileChoice,
+    /// What to do where a required protection cannot be had
+    #[arg(long, value_enum, default_value_t)]
+    isolation: IsolationChoice,
+    /// Exit 1 below this speed-up
+    ///
+    /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
+    #[arg(long, value_name = "X", value_parser = positive)]
+    min_speedup: Option<f64>,
+    /// Do not measure `torch.compile`
+    #[arg(long, conflicts_with = "max_autotune")]
+    no_compile: bool,
+    /// Compare with `torch.compile` at its slowest and best
+    #[arg(long)]
+    max_autotune: bool,
+    /// Where the evidence goes; must not exist yet
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Judge the same again and again, to see the spread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
+    if args.list_examples {
+        return list_examples(printer);
+    }
+    let source = match (&args.example, &args.task) {
+        (Some(name), _) => Source::example(name)?,
+        (None, Some(task)) => Source::given(task, args.solution.as_deref())?,
+        (None, None) => Source::example(examples::DEFAULT)?,
+    };
+    if let Some(place) = args.out.as_deref().filter(|place| place.exists()) {
+        return Err(warpsmith_store::StoreError::Exists {
+            path: place.to_path_buf(),
+        }
+        .into());
+    }
+    // A typing error should not cost an installation of PyTorch.
+    let task = source.task()?;
+    source.solution(choose(args.machine.target, None).0)?;
+
+    let engine = Engine::prepare(&args.machine, printer)?;
+    let submission = source.solution(engine.target)?;
+    if !engine.caches.baselines().exists() {
+        printer.note("judging for the first time here: building the support library and measuring baselines takes a minute or two");
+    }
+    let manner = Manner {
+        profile: args.profile.into(),
+        isolation: args.isolation.into(),
+        compile_mode: compile_mode(args),
+        seed: None,
+    };
+    let mut judge = Judge::start(engine.options(manner))?;
+    let mut verdicts = Vec::new();
+    for number in 1..=args.repeat {
+        let judged = judge.judge(&judged(&task), &submission)?;
+        // A killed process looks like a crash of the candidate's.
+        if interrupt::happened() {
+            return Err(Stop::interrupted());
+        }
+        let place = match &args.out {
+            Some(out) if args.repeat == 1 => out.clone(),
+            Some(out) => out.join(number.to_string()),
+            None => evidence::place(&engine.caches, &task.name, &submission),
+        };
+        let verdict = evidence::write(&place, judged, compile_mode(args))?;
+        if args.repeat > 1 && !printer.json() {
+            printer.data(&line(number, &verdict))?;
+        }
+        verdicts.push(verdict);
+    }
+    report(&task, &verdicts, printer)?;
+    Ok(exit(&verdicts, args.min_speedup, printer))
+}
+
+fn compile_mode(args: &JudgeArgs) -> Option<String> {
+    match (args.no_compile, args.max_autotune) {
+        (true, _) => None,
+        (false, true) => Some("max-autotune-no-cudagraphs".to_owned()),
+        (false, false) => Some("default".to_owned()),
+    }
+}
+
+fn report(task: &Task, verdicts: &[Verdict], printer: &Printer) -> Result<(), Stop> {
+    match (verdicts, printer.json()) {
+        ([only], true) => printer.object(only),
+        ([only], false) => Ok(printer.data(&render::verdict(&task.name, only, printer))?),
+        (several, true) => printer.object(&json!({ "format": FORMAT, "verdicts": several })),
+        (several, false) => Ok(printer.data(&summary(several))?),
+    }
+}
+
+/// One judgement of several.
+fn line(number: u32, verdict: &Verdict) -> String {
+    let times = verdict.times_us.as_ref().map_or_else(String::new, |times| {
+        format!(
+            "{:>11}  +-{:.1} %",
+            render::time(times.candidate.0),
+            times.spread.0 * 100.0
+        )
+    });
+    let over = speedup(verdict).map_or_else(String::new, |over| format!("  {over:.2}x"));
+    format!(
+        "{number:>4}  {:<14} {times}{over}  {:.1} s\n",
+        verdict.status.name(),
+        verdict.seconds.total
+    )
+}
+
+/// How far apart the medians of several judgements lie.
+fn summary(verdicts: &[Verdict]) -> String {
+    let mut times: Vec<f64> = verdicts
+        .iter()
+        .filter_map(|verdict| verdict.times_us.as_ref())
+        .map(|times| times.candidate.0)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let (Some(low), Some(high)) = (times.first(), times.last()) else {
+        return "\nnone of them was timed\n".to_owned();
+    };
+    let middle = times[times.len() / 2];
+    format!(
+        "\nmedian {}, from {} to {} ({:.1} % apart)\n",
+        render::time(middle),
+        render::time(*low),
+        render::time(*high),
+        (high - low) / middle * 100.0
+    )
+}
+
+/// What `--min-speedup` looks at: `torch.compile` where known, else eager, in the solution's own precision class.
+fn speedup(verdict: &Verdict) -> Option<f64> {
+    let speedup = verdict.matched_precision?.speedup;
+    Some(speedup.compile.unwrap_or(speedup.eager).0)
+}
+
+fn exit(verdicts: &[Verdict], least: Option<f64>, printer: &Printer) -> Exit {
+    if !verdicts.iter().all(Verdict::passed) {
+        return Exit::NO;
+    }
+    match least {
+        Some(least)
+            if !verdicts
+                .iter()
+                .all(|verdict| speedup(verdict).is_some_and(|over| over >= least)) =>
+        {
+            printer.note(&format!("below --min-speedup {least}"));
+            Exit::NO
+        }
+        _ => Exit::DONE,
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("must be a number above 0".to_owned()),
+    }
+}
+
+fn list_examples(printer: &Printer) -> Result<Exit, Stop> {
+    let examples: Vec<(&str, String)> = examples::names()
+        .into_iter()
+        .map(|name| (name, examples::summary(name)))
+        .collect();
+    if printer.json() {
+        let list: Vec<_> = examples
+            .iter()
+            .map(|(name, summary)| json!({ "name": name, "summary": summary }))
+            .collect();
+        printer.object(&json!({ "format": FORMAT, "examples": list }))?;
+    } else {
+        let lines: String = examples
+            .iter()
+            .map(|(name, summary)| format!("{name:<18} {summary}\n"))
+            .collect();
+        printer.data(&lines)?;
+    }
+    Ok(Exit::DONE)
+}

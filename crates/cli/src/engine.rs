@@ -1,0 +1,109 @@
+//! From flags to a judge: caches, a Python, a target.
+
+use warpsmith_judge::Options;
+use warpsmith_machine::{Caches, Python, ensure_python, find_nvcc, gpus};
+use warpsmith_sandbox::Isolation;
+use warpsmith_schema::{Profile, Target};
+
+use crate::args::{IsolationChoice, MachineArgs, ProfileChoice, TargetChoice};
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// What kernels will run on and what Python judges them.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) caches: Caches,
+    pub(crate) python: Python,
+    pub(crate) target: Target,
+    device: u32,
+}
+
+/// How to judge, beyond where.
+#[derive(Debug, Clone)]
+pub(crate) struct Manner {
+    pub(crate) profile: Profile,
+    pub(crate) isolation: Isolation,
+    pub(crate) compile_mode: Option<String>,
+    pub(crate) seed: Option<u64>,
+}
+
+impl Engine {
+    /// Fetches PyTorch if it must, and says beforehand how long and how large.
+    pub(crate) fn prepare(args: &MachineArgs, printer: &Printer) -> Result<Self, Stop> {
+        let caches = Caches::locate()?;
+        let progress = printer.progress();
+        let python = ensure_python(
+            &args.python.choice(),
+            &caches,
+            progress.as_ref(),
+            args.python.offline,
+        )?;
+        if !python.torch.tested() {
+            printer.note(&format!(
+                "warning: torch {} is outside the tested range",
+                python.torch.version
+            ));
+        }
+        let (target, why) = choose(args.target, Some(&python));
+        if let Some(why) = why {
+            printer.note(&format!("target: {} ({why})", target.name()));
+        }
+        Ok(Self {
+            caches,
+            python,
+            target,
+            device: args.device,
+        })
+    }
+
+    pub(crate) fn options(&self, manner: Manner) -> Options {
+        Options {
+            target: self.target,
+            device: self.device,
+            profile: manner.profile,
+            isolation: manner.isolation,
+            compile_mode: manner.compile_mode,
+            seed: manner.seed,
+            caches: self.caches.clone(),
+            python: self.python.clone(),
+        }
+    }
+}
+
+/// The target, and why where it was ours to choose. Without a Python yet, one with CUDA is assumed.
+pub(crate) fn choose(
+    choice: TargetChoice,
+    python: Option<&Python>,
+) -> (Target, Option<&'static str>) {
+    match choice {
+        TargetChoice::Cuda => (Target::Cuda, None),
+        TargetChoice::Cpu => (Target::Cpu, None),
+        TargetChoice::Auto if gpus().is_empty() => (Target::Cpu, Some("no GPU was found")),
+        TargetChoice::Auto if find_nvcc().is_none() => {
+            (Target::Cpu, Some("there is a GPU, but no nvcc"))
+        }
+        TargetChoice::Auto if python.is_some_and(|python| python.torch.cuda.is_none()) => (
+            Target::Cpu,
+            Some("there is a GPU, but torch was built for the CPU"),
+        ),
+        TargetChoice::Auto => (Target::Cuda, Some("GPU, nvcc and CUDA torch found")),
+    }
+}
+
+impl From<ProfileChoice> for Profile {
+    fn from(choice: ProfileChoice) -> Self {
+        match choice {
+            ProfileChoice::Full => Self::Full,
+            ProfileChoice::Rl => Self::Rl,
+        }
+    }
+}
+
+impl From<IsolationChoice> for Isolation {
+    fn from(choice: IsolationChoice) -> Self {
+        match choice {
+            IsolationChoice::Strict => Self::Strict,
+            IsolationChoice::Weak => Self::Weak,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Every error of the program as the [`Failure`] that scripts see: whose fault, a stable word, a message, a hint.
+
+use std::error::Error;
+use std::io;
+
+use warpsmith_judge::JudgeError;
+use warpsmith_machine::MachineError;
+use warpsmith_schema::{Failure, FailureKind};
+use warpsmith_store::StoreError;
+use warpsmith_tasks::TaskError;
+
+use crate::exit::Exit;
+
+const CLOSED_PIPE: &str = "closed_pipe";
+
+/// Why a command gave no answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stop(pub(crate) Failure);
+
+impl Stop {
+    /// The user's to mend: an argument or a file.
+    pub(crate) fn config(code: &str, message: impl Into<String>, hint: Option<String>) -> Self {
+        Self::new(FailureKind::Config, code, message.into(), hint)
+    }
+
+    fn new(kind: FailureKind, code: &str, message: String, hint: Option<String>) -> Self {
+        Self(Failure {
+            kind,
+            code: code.to_owned(),
+            message,
+            hint,
+        })
+    }
+
+    pub(crate) fn interrupted() -> Self {
+        Self::new(
+            FailureKind::Infrastructure,
+            "interrupted",
+            "interrupted".to_owned(),
+            None,
+        )
+    }
+
+    /// Whoever read our output has had enough.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        self.0.code == CLOSED_PIPE
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self.0.kind {
+            FailureKind::Task | FailureKind::Config => Exit::USAGE,
+            FailureKind::Infrastructure => Exit::INFRASTRUCTURE,
+        }
+    }
+}
+
+/// An error with all its causes, in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+impl From<TaskError> for Stop {
+    fn from(error: TaskError) -> Self {
+        let (kind, code) = match &error {
+            TaskError::Missing { .. }
+            | TaskError::NoSuchTask { .. }
+            | TaskError::Ambiguous { .. } => (FailureKind::Config, "no_task"),
+            TaskError::Read { .. } => (FailureKind::Config, "unreadable"),
+            TaskError::NotATask { .. } | TaskError::BrokenLine { .. } | TaskError::Empty { .. } => {
+                (FailureKind::Task, "not_a_task")
+            }
+            TaskError::NoSolution { .. } => (FailureKind::Config, "no_solution"),
+            _ => (FailureKind::Config, "bad_solution"),
+        };
+        Self::new(kind, code, chain(&error), error.hint())
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        let (kind, code) = match &error {
+            StoreError::Tampered { .. } => (FailureKind::Config, "tampered"),
+            StoreError::NotABundle { .. } | StoreError::Name { .. } | StoreError::Json { .. } => {
+                (FailureKind::Config, "not_evidence")
+            }
+            StoreError::Exists { .. } => (FailureKind::Config, "exists"),
+            _ => (FailureKind::Infrastructure, "store"),
+        };
+        Self::new(kind, code, chain(&error), error.hint())
+    }
+}
+
+impl From<MachineError> for Stop {
+    fn from(error: MachineError) -> Self {
+        let (kind, code) = match &error {
+            MachineError::UnknownCache { .. } => (FailureKind::Config, "no_cache"),
+            MachineError::BadPython { .. } | MachineError::NoTorch { .. } => {
+                (FailureKind::Config, "python")
+            }
+            MachineError::Offline => (FailureKind::Infrastructure, "offline"),
+            _ => (FailureKind::Infrastructure, "machine"),
+        };
+        Self::new(kind, code, chain(&error), error.hint())
+    }
+}
+
+impl From<JudgeError> for Stop {
+    fn from(error: JudgeError) -> Self {
+        match error {
+            JudgeError::Machine(error) => error.into(),
+            other => Self(other.failure()),
+        }
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        let code = match error.kind() {
+            io::ErrorKind::BrokenPipe => CLOSED_PIPE,
+            _ => "io",
+        };
+        Self::new(FailureKind::Infrastructure, code, chain(&error), None)
+    }
+}
+
+impl From<serde_json::Error> for Stop {
+    fn from(error: serde_json::Error) -> Self {
+        Self::new(FailureKind::Infrastructure, "json", chain(&error), None)
+    }
+}

@@ -1,0 +1,86 @@
+//! Ctrl-C. Nothing we started may outlive us, and what we left half done is removed.
+//!
+//! A signal kills every descendant, again and again while the main thread, whose calls now fail, cleans up and leaves.
+//! If it does not leave in time, this ends the process.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::Exit;
+
+static HAPPENED: AtomicBool = AtomicBool::new(false);
+
+const ROUND: Duration = Duration::from_millis(20);
+const ROUNDS: u32 = 150;
+
+pub(crate) fn happened() -> bool {
+    HAPPENED.load(Ordering::SeqCst)
+}
+
+pub(crate) fn listen() -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            HAPPENED.store(true, Ordering::SeqCst);
+            // Orphans of what is killed come to us instead of slipping away to init.
+            let _ = set_child_subreaper(Some(getpid()));
+            for _ in 0..ROUNDS {
+                kill_descendants();
+                thread::sleep(ROUND);
+            }
+            kill_descendants();
+            leave();
+        }
+    });
+    Ok(())
+}
+
+#[expect(clippy::exit, reason = "the main thread did not leave when it could")]
+fn leave() -> ! {
+    std::process::exit(Exit::INTERRUPTED.code().into())
+}
+
+/// Who exits between the look and the kill is gone, which is all we want.
+pub(crate) fn kill_descendants() {
+    let parents = parents();
+    let own = getpid().as_raw_nonzero().get();
+    for &process in parents.keys() {
+        let mut above = process;
+        // A chain of parents is never longer than there are processes.
+        for _ in 0..parents.len() {
+            match parents.get(&above) {
+                Some(&parent) if parent == own => {
+                    if let Some(pid) = Pid::from_raw(process) {
+                        let _ = kill_process(pid, Signal::KILL);
+                    }
+                    break;
+                }
+                Some(&parent) => above = parent,
+                None => break,
+            }
+        }
+    }
+}
+
+/// The parent of every process we can see.
+fn parents() -> BTreeMap<i32, i32> {
+    let Ok(entries) = fs_err::read_dir("/proc") else {
+        return BTreeMap::new();
+    };
+    entries
+        .filter_map(|entry| {
+            let process: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs_err::read_to_string(format!("/proc/{process}/stat")).ok()?;
+            // The name in brackets may hold anything; what follows the last bracket is ours to split.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            Some((process, parent.parse().ok()?))
+        })
+        .collect()
+}

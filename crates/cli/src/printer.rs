@@ -1,0 +1,123 @@
+//! The only place that prints. Data goes to stdout, everything else to stderr; with `--json` data is one object.
+
+use std::env;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+use warpsmith_machine::{Bars, Progress, Silent};
+use warpsmith_schema::FailureReport;
+
+use crate::args::OutputArgs;
+use crate::failure::Stop;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Volume {
+    Quiet,
+    Normal,
+    Verbose,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Printer {
+    json: bool,
+    volume: Volume,
+    color: bool,
+}
+
+/// What a word means, for those who see colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Good,
+    Bad,
+}
+
+impl Printer {
+    pub(crate) fn new(args: &OutputArgs) -> Self {
+        let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self {
+            json: args.json,
+            volume: match (args.quiet, args.verbose) {
+                (true, _) => Volume::Quiet,
+                (false, true) => Volume::Verbose,
+                (false, false) => Volume::Normal,
+            },
+            color: io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,
+        }
+    }
+
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    pub(crate) fn verbose(&self) -> bool {
+        self.volume == Volume::Verbose
+    }
+
+    /// A table or a document, ending in a newline of its own.
+    pub(crate) fn data(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    /// The one object of `--json`.
+    pub(crate) fn object<T: Serialize + ?Sized>(&self, value: &T) -> Result<(), Stop> {
+        let mut text = serde_json::to_string_pretty(value)?;
+        text.push('\n');
+        Ok(self.data(&text)?)
+    }
+
+    /// A line for the person who waits.
+    pub(crate) fn note(&self, line: &str) {
+        if self.volume != Volume::Quiet {
+            self.complain(line);
+        }
+    }
+
+    /// Errors are said even to those who asked for quiet. A closed stderr is no reason to fail.
+    fn complain(&self, line: &str) {
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    }
+
+    pub(crate) fn failure(&self, stop: &Stop) {
+        let failure = &stop.0;
+        if self.json {
+            // Stdout may be what failed; the message below is then all there is.
+            let _ = self.object(&FailureReport::new(failure.clone()));
+        }
+        self.complain(&format!("error: {}", failure.message));
+        if let Some(hint) = &failure.hint {
+            self.complain(&format!("hint: {hint}"));
+        }
+    }
+
+    /// The object for wrong usage; clap has told the person already.
+    pub(crate) fn failed_usage(&self, error: &clap::Error) {
+        let text = error.render().to_string();
+        let first = text.lines().next().unwrap_or_default();
+        let message = first.strip_prefix("error: ").unwrap_or(first);
+        let hint = "`warpsmith help` lists the verbs, `warpsmith VERB --help` its flags".to_owned();
+        let stop = Stop::config("usage", message, Some(hint));
+        let _ = self.object(&FailureReport::new(stop.0));
+    }
+
+    pub(crate) fn progress(&self) -> Box<dyn Progress> {
+        match self.volume {
+            Volume::Quiet => Box::new(Silent),
+            _ => Box::new(Bars::new()),
+        }
+    }
+
+    pub(crate) fn paint(&self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Good => 32,
+            Tone::Bad => 31,
+        };
+        if self.color {
+            format!("\x1b[1;{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
