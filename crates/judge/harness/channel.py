@@ -6,6 +6,7 @@ the middle of one is reported as `EOFError`, never as a short frame.
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import socket
@@ -56,12 +57,14 @@ class Channel:
 
     def _header(self) -> tuple[bytes, list[int]]:
         """The length, and the descriptors: only the header is read with room for them, since they ride on its first byte."""
-        header, fds = b"", []
+        header, fds = b"", array.array("i")
+        room = socket.CMSG_LEN(DESCRIPTOR_LIMIT * fds.itemsize)
         while len(header) < _HEADER.size:
-            part, more, flags, _ = socket.recv_fds(
-                self._socket, _HEADER.size - len(header), DESCRIPTOR_LIMIT, socket.MSG_CMSG_CLOEXEC
-            )
-            fds.extend(more)
+            # Not socket.recv_fds: it drops the flag that keeps descriptors from our children.
+            part, ancillary, flags, _ = self._socket.recvmsg(_HEADER.size - len(header), room, socket.MSG_CMSG_CLOEXEC)
+            for level, kind, data in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
             if flags & socket.MSG_CTRUNC or not part:
                 for fd in fds:
                     os.close(fd)
@@ -69,7 +72,7 @@ class Channel:
                     raise ProtocolError("descriptors were cut off")
                 raise EOFError("the peer closed the channel")
             header += part
-        return header, fds
+        return header, list(fds)
 
     def _exactly(self, length: int) -> bytearray:
         body = bytearray(length)

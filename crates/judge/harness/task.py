@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from values import FLOATS, leaves, tensors, tree_map
+from values import FLOATS, NAMES, leaves, tensors, tree_map
 
 GEMM_OPS = frozenset(
     "mm addmm bmm baddbmm addbmm linear matmul convolution _convolution cudnn_convolution cudnn_convolution_transpose "
@@ -305,6 +305,8 @@ def _supported(kind: str, value: Any) -> None:
     if kind == "tensor":
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
             raise TaskError("unsupported_input", f"an input is a {type(value).__name__} with layout {value.layout}")
+        if value.dtype not in NAMES:
+            raise TaskError("unsupported_input", f"an input is a tensor of {value.dtype}")
     elif kind not in ("int", "float", "bool", "NoneType", "str", "sequence", "dict"):
         raise TaskError("unsupported_input", f"an input is of type {kind}")
 
