@@ -1,11 +1,12 @@
 use std::path::Path;
 fn main() {
     let args: Vec<String> = std::env::args().collect();
+    let cuda = std::env::var("CUDA").is_ok();
     let caches = warpsmith_machine::Caches::locate().unwrap();
-    let python = warpsmith_machine::find_python(&warpsmith_machine::PythonChoice::Given("/opt/ws/venv/bin/python".into()), &caches).unwrap().unwrap();
+    let python = warpsmith_machine::find_python(&warpsmith_machine::PythonChoice::Given(std::env::var("PY").unwrap_or("/opt/ws/venv/bin/python".into()).into()), &caches).unwrap().unwrap();
     let t = std::time::Instant::now();
     let mut judge = warpsmith_judge::Judge::start(warpsmith_judge::Options {
-        target: warpsmith_schema::Target::Cpu, device: 0, profile: warpsmith_schema::Profile::Full,
+        target: if cuda { warpsmith_schema::Target::Cuda } else { warpsmith_schema::Target::Cpu }, device: 0, profile: warpsmith_schema::Profile::Full,
         isolation: warpsmith_sandbox::Isolation::Strict, compile_mode: Some("default".into()), seed: None, caches, python }).unwrap();
     eprintln!("started {:?}", t.elapsed());
     for dir in &args[1..] {
@@ -14,7 +15,7 @@ fn main() {
         let source = std::fs::read_to_string(dir.join("model.py")).unwrap();
         let mut files = std::collections::BTreeMap::new();
         files.insert("model_new.py".to_owned(), std::fs::read(dir.join("model_new.py")).unwrap());
-        for e in std::fs::read_dir(dir.join("kernels")).unwrap() { let e = e.unwrap(); files.insert(format!("kernels/{}", e.file_name().to_string_lossy()), std::fs::read(e.path()).unwrap()); }
+        for e in std::fs::read_dir(dir.join(if cuda && dir.join("kernels_cuda").exists() { "kernels_cuda" } else { "kernels" })).unwrap() { let e = e.unwrap(); files.insert(format!("kernels/{}", e.file_name().to_string_lossy()), std::fs::read(e.path()).unwrap()); }
         let text: String = files.values().map(|b| String::from_utf8_lossy(b).into_owned()).collect();
         let form = if text.contains("warpsmith_kernels") { warpsmith_schema::Form::Plain } else { warpsmith_schema::Form::CudaAgent };
         let r = judge.judge(&warpsmith_judge::TaskSource { name: "x".into(), source }, &warpsmith_schema::Submission { form, files });

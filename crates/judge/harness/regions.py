@@ -42,7 +42,7 @@ class Region:
             self.fd = None
         if self.pointer is not None:
             torch.cuda.synchronize()
-            _check(_cudart().cudaFree(ctypes.c_void_p(self.pointer)), "cudaFree")
+            _check(cudart().cudaFree(ctypes.c_void_p(self.pointer)), "cudaFree")
             self.pointer = None
 
 
@@ -88,7 +88,7 @@ def create_cuda(size: int) -> Region:
     size = max(align(size), ALIGNMENT)
     torch.cuda.init()
     torch.cuda.synchronize()
-    runtime = _cudart()
+    runtime = cudart()
     pointer = ctypes.c_void_p()
     _check(runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)), "cudaMalloc")
     handle = _IpcHandle()
@@ -105,7 +105,7 @@ def attach_cuda(handle_hex: str, size: int) -> torch.Tensor:
     torch.cuda.synchronize()
     pointer = ctypes.c_void_p()
     handle = _IpcHandle.from_buffer_copy(raw)
-    opened = _cudart().cudaIpcOpenMemHandle(ctypes.byref(pointer), handle, ctypes.c_uint(_IPC_LAZY_PEER_ACCESS))
+    opened = cudart().cudaIpcOpenMemHandle(ctypes.byref(pointer), handle, ctypes.c_uint(_IPC_LAZY_PEER_ACCESS))
     _check(opened, "cudaIpcOpenMemHandle")
     return _over(pointer.value, size)
 
@@ -117,12 +117,12 @@ def _over(pointer: int, size: int) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (size,), (1,))
 
 
-def _cudart() -> ctypes.CDLL:
+def cudart() -> ctypes.CDLL:
     """The runtime PyTorch itself loaded: a second copy would have state of its own."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[-1]
         if "/libcudart" in path and ".so" in path:
-            return _typed(ctypes.CDLL(path))
+            return _typed(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL))
     raise RuntimeError("PyTorch has not loaded the CUDA runtime")
 
 
@@ -137,4 +137,4 @@ def _typed(runtime: ctypes.CDLL) -> ctypes.CDLL:
 
 def _check(status: int, what: str) -> None:
     if status != 0:
-        raise RuntimeError(f"{what}: {_cudart().cudaGetErrorString(status).decode()}")
+        raise RuntimeError(f"{what}: {cudart().cudaGetErrorString(status).decode()}")

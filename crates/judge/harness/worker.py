@@ -8,6 +8,7 @@ loudly instead of passing unnoticed.
 from __future__ import annotations
 
 import ctypes
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import linecache
@@ -23,7 +24,7 @@ import torch
 import inline
 import kernels_module
 from channel import Channel
-from regions import attach_cpu, attach_cuda
+from regions import attach_cpu, attach_cuda, cudart
 from values import ValueRefused, decode, encode
 
 PROTOCOL = 1
@@ -37,6 +38,14 @@ class CandidateError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+@dataclass(frozen=True)
+class Support:
+    """The native half, loaded before any fork."""
+
+    native: ctypes.CDLL
+    cuda_arena: ctypes.CDLL
 
 
 @dataclass
@@ -69,12 +78,12 @@ def place(region: torch.Tensor, spec: dict[str, Any]) -> torch.Tensor:
     return flat[:usable].view(dtype).as_strided(spec["shape"], spec["stride"])
 
 
-def attach(request: dict[str, Any], fds: list[int], support: ctypes.CDLL | None) -> Setup:
+def attach(request: dict[str, Any], fds: list[int], support: Support) -> Setup:
     regions = request["regions"]
     slot_bytes, count = regions["slot_bytes"], regions["slot_count"]
     if request["target"] == "cuda":
         handles = regions["handles"]
-        use_cuda_arena(handles["arena"], regions["arena_bytes"], regions["arena_library"])
+        use_cuda_arena(handles["arena"], regions["arena_bytes"], support.cuda_arena)
         slots = attach_cuda(handles["slots"], slot_bytes * count)
         weights = attach_cuda(handles["weights"], regions["weights_bytes"]) if handles["weights"] else None
         arena = attach_cuda(handles["arena"], regions["arena_bytes"])
@@ -82,20 +91,20 @@ def attach(request: dict[str, Any], fds: list[int], support: ctypes.CDLL | None)
         slots = attach_cpu(fds[0], slot_bytes * count, writable=False)
         weights = attach_cpu(fds[1], regions["weights_bytes"], writable=False) if regions["weights_bytes"] else None
         arena = attach_cpu(fds[2], regions["arena_bytes"], writable=True)
-        if support is not None:
-            support.warpsmith_use_arena(ctypes.c_void_p(arena.data_ptr()), ctypes.c_size_t(regions["arena_bytes"]))
+        support.native.warpsmith_use_arena(ctypes.c_void_p(arena.data_ptr()), ctypes.c_size_t(regions["arena_bytes"]))
     pieces = [slots[i * slot_bytes : (i + 1) * slot_bytes] for i in range(count)]
     return Setup(target=request["target"], slots=pieces, weights=weights, arena=arena)
 
 
-def use_cuda_arena(handle: str, size: int, library: str) -> None:
+def use_cuda_arena(handle: str, size: int, native: ctypes.CDLL) -> None:
     """Makes every CUDA tensor of this process come from the shared arena."""
-    native = ctypes.CDLL(library)
+    cudart()  # made visible to the allocator, which looks its functions up by name
     native.warpsmith_open_arena.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     if native.warpsmith_open_arena(bytes.fromhex(handle), size) != 0:
         raise RuntimeError("the arena could not be opened")
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "warpsmith_malloc", "warpsmith_free")
-    torch.cuda.memory.change_current_allocator(allocator)
+    take, give = (ctypes.cast(function, ctypes.c_void_p).value for function in (native.warpsmith_malloc, native.warpsmith_free))
+    allocator = torch._C._cuda_customAllocator(take, give)
+    torch._C._cuda_changeCurrentAllocator(allocator)
 
 
 # ---- the module ------------------------------------------------------------------------------------------------------
@@ -113,7 +122,27 @@ def decoy_module() -> types.ModuleType:
             raise CandidateError("decoy", "the submission builds the reference class")
 
     made.Model = Model
+    made.get_inputs = made.get_init_inputs = lambda: []
     return made
+
+
+class Absent(importlib.abc.MetaPathFinder):
+    """Names what is not to be had in a worker, instead of a puzzling ImportError later."""
+
+    WHY = {
+        "triton": "Triton is not supported: write CUDA C++ (inline PTX is fine) in kernels/",
+        "torch._dynamo": "torch.compile is not available to a submission: write kernels",
+        "torch._inductor": "torch.compile is not available to a submission: write kernels",
+        "numpy": "NumPy is not available to a submission: write kernels",
+        "cupy": "CuPy is not available to a submission: write kernels in kernels/",
+        "numba": "Numba is not available to a submission: write kernels in kernels/",
+        "cuda": "CUDA Python is not available to a submission: write kernels in kernels/",
+    }
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        for known, why in self.WHY.items():
+            if name == known or name.startswith(known + "."):
+                raise CandidateError("language", why)
 
 
 def execute(source: str, file_name: str, name: str) -> types.ModuleType:
@@ -172,8 +201,11 @@ def load_libraries(request: dict[str, Any], fds: list[int]) -> None:
         sys.modules[library["name"]] = made
 
 
-def build_candidate(setup: Setup, request: dict[str, Any], fds: list[int], support: ctypes.CDLL | None) -> None:
+def build_candidate(setup: Setup, request: dict[str, Any], fds: list[int], support: Support) -> None:
     sys.modules["model"] = decoy_module()
+    sys.meta_path.insert(0, Absent())
+    for name in Absent.WHY:
+        sys.modules.pop(name, None)
     sys.argv = ["profiling"]  # bait for code that behaves better when it believes to be checked
     try:
         load_libraries(request, fds)
@@ -187,17 +219,14 @@ def build_candidate(setup: Setup, request: dict[str, Any], fds: list[int], suppo
         if not isinstance(module, torch.nn.Module):
             raise CandidateError("type", "ModelNew is not a torch.nn.Module")
         load_state(module, state_of(setup, request["state"]))
-    except CandidateError:
-        raise
-    except BaseException as error:
-        raise CandidateError("load", describe(error)) from None
+    except SystemExit as error:
+        raise CandidateError("load", f"the submission ended the process: {error!r}") from None
     setup.modules["candidate"] = module
     device = "cuda" if setup.target == "cuda" else "cpu"
     setup.decoys = [
         torch.full(tuple(spec["shape"]), 1, dtype=getattr(torch, spec["dtype"]), device=device) for spec in request["decoys"]
     ]
-    if support is not None:
-        support.warpsmith_arm(1 if setup.target == "cuda" else 0)
+    support.native.warpsmith_arm(1 if setup.target == "cuda" else 0)
 
 
 def decode_arguments(tree: list[Any]) -> list[Any]:
@@ -287,11 +316,17 @@ def restage(setup: Setup, slots: list[int]) -> None:
 # The judge picks a name for each call at random. Every call is checked and every call may be timed, so code that acts on
 # these names only gives itself away. `expected` is bait too: no answer was ever in this process.
 def timing_benchmark(module: Callable[..., Any], arguments: list[Any], expected: list[torch.Tensor]) -> Any:
-    return module(*arguments)
+    answer = expected[0] if expected else None
+    result = module(*arguments)
+    del answer
+    return result
 
 
 def verification_check(module: Callable[..., Any], arguments: list[Any], expected: list[torch.Tensor]) -> Any:
-    return module(*arguments)
+    answer = expected[0] if expected else None
+    result = module(*arguments)
+    del answer
+    return result
 
 
 LABELS = {"timing": timing_benchmark, "check": verification_check}
@@ -345,7 +380,7 @@ def describe(error: BaseException) -> str:
     return "".join(lines)[-4000:]
 
 
-def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], support: ctypes.CDLL | None) -> dict[str, Any]:
+def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], support: Support) -> dict[str, Any]:
     verb = request["verb"]
     if verb == "setup":
         torch.set_num_threads(request["threads"])
@@ -375,25 +410,28 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         add_baselines(setup, request)
     elif verb == "reload":
         reload_weights(setup)
-    elif verb == "forget":
-        state.clear()
     elif verb == "trapped":
-        return {"operator": support.warpsmith_trapped().decode() if support is not None else ""}
+        return {"operator": support.native.warpsmith_trapped().decode()}
     else:
         raise ValueError(f"unknown verb {verb}")
     return {}
 
 
-def error_reply(error: BaseException, support: ctypes.CDLL | None) -> dict[str, Any]:
-    code = error.code if isinstance(error, CandidateError) else "output" if isinstance(error, ValueRefused) else "raised"
-    message = str(error) if isinstance(error, (CandidateError, ValueRefused)) else describe(error)
-    operator = support.warpsmith_trapped().decode() if support is not None else ""
-    if "the submission builds the reference class" in message or "the submission extends the reference class" in message:
-        code = "decoy"
+def error_reply(error: BaseException, support: Support) -> dict[str, Any]:
+    code, message = "raised", ""
+    cause: BaseException | None = error
+    while cause is not None:  # the submission may have wrapped ours in an exception of its own
+        if isinstance(cause, CandidateError):
+            code, message = cause.code, str(cause)
+        elif isinstance(cause, ValueRefused):
+            code, message = "output", str(cause)
+        cause = cause.__cause__ or cause.__context__
+    message = message or describe(error)
+    operator = support.native.warpsmith_trapped().decode()
     return {"error": {"kind": "candidate", "code": "trapped" if operator else code, "message": message, "operator": operator}}
 
 
-def serve(channel: Channel, support: ctypes.CDLL | None) -> None:
+def serve(channel: Channel, support: Support) -> None:
     state: dict[str, Any] = {}
     while True:
         try:
@@ -407,17 +445,17 @@ def serve(channel: Channel, support: ctypes.CDLL | None) -> None:
         channel.send(reply)
 
 
-def load_support(path: str) -> ctypes.CDLL:
-    support = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    support.warpsmith_trapped.restype = ctypes.c_char_p
-    support.warpsmith_arm.restype = ctypes.c_int64
-    return support
+def load_support(native: str, cuda_arena: str) -> Support:
+    loaded = ctypes.CDLL(native, mode=ctypes.RTLD_GLOBAL)
+    loaded.warpsmith_trapped.restype = ctypes.c_char_p
+    loaded.warpsmith_arm.restype = ctypes.c_int64
+    return Support(loaded, ctypes.CDLL(cuda_arena))
 
 
 def main() -> None:
     """The baseline process: the reference, by the same path as a candidate."""
     channel = Channel(3)
-    support = load_support(sys.argv[1])
+    support = load_support(sys.argv[1], sys.argv[2])
     request, _ = channel.recv()
     assert request["verb"] == "hello"
     channel.send({"ok": {"protocol": PROTOCOL, "torch": torch.__version__}})

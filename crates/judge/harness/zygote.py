@@ -21,7 +21,8 @@ from channel import Channel  # noqa: E402
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+SCRATCH = "/dev/shm"
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,11 +45,15 @@ def enter_namespaces() -> None:
 
 
 def mount_private(scratch_bytes: int) -> None:
-    """A fresh /proc (else CUDA fails, and the zygote would be visible) and an empty, bounded /tmp."""
+    """A fresh /proc (else CUDA fails, and the zygote would be visible), an empty and bounded scratch folder, and the
+    zygote's own /tmp read-only: what one candidate writes, no later one sees. (It is not hidden, because a Python
+    environment may lie below it.)"""
     _check(_libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "mount private")
     _check(_libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None), "mount proc")
+    read_only = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
+    _check(_libc.mount(b"none", b"/tmp", None, read_only, None), "remount /tmp")
     options = f"size={scratch_bytes},mode=0777".encode()
-    _check(_libc.mount(b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options), "mount tmpfs")
+    _check(_libc.mount(b"tmpfs", SCRATCH.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options), "mount tmpfs")
 
 
 class _SockFprog(ctypes.Structure):
@@ -68,20 +73,21 @@ def lock_down(seccomp: bytes) -> None:
         _check(_libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0), "seccomp")
 
 
-def become_worker(channel_fd: int, support: ctypes.CDLL, config: dict) -> None:
+def become_worker(channel_fd: int, support: worker.Support, config: dict) -> None:
     if config["nested"]:
         mount_private(config["scratch_bytes"])
     os.setsid()
     keep = os.dup2(channel_fd, 3)
     os.closerange(keep + 1, 65536)
-    os.chdir("/tmp")
+    os.chdir(SCRATCH)
+    os.environ["HOME"] = os.environ["TMPDIR"] = SCRATCH
     lock_down(bytes.fromhex(config["seccomp"]))
     channel = Channel(3)
     channel.send({"ok": {"protocol": worker.PROTOCOL}})  # before this frame a death is ours, after it the candidate's
     worker.serve(channel, support)
 
 
-def spawn(control: Channel, channel_fd: int, support: ctypes.CDLL, config: dict) -> None:
+def spawn(control: Channel, channel_fd: int, support: worker.Support, config: dict) -> None:
     """Forks; the middle process hands the worker's pidfd to the supervisor and stays to reap it."""
     middle = os.fork()
     if middle:
@@ -119,7 +125,7 @@ def reap() -> None:
 
 def main() -> None:
     control = Channel(3)
-    support = worker.load_support(sys.argv[1])
+    support = worker.load_support(sys.argv[1], sys.argv[2])
     config, _ = control.recv()
     control.send({"ok": {"protocol": worker.PROTOCOL, "torch": torch.__version__}})
     while True:

@@ -9,12 +9,13 @@ use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 14] = [
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
     ("draws.py", include_str!("../harness/draws.py")),
     ("inline.py", include_str!("../harness/inline.py")),
     ("kernels_module.py", include_str!("../harness/kernels_module.py")),
+    ("profiling.py", include_str!("../harness/profiling.py")),
     ("regions.py", include_str!("../harness/regions.py")),
     ("screen.py", include_str!("../harness/screen.py")),
     ("task.py", include_str!("../harness/task.py")),

@@ -70,8 +70,8 @@ pub struct Judge {
     trusted: Option<Trusted>,
     trusted_starting: Option<Process>,
     zygote: Option<Zygote>,
+    /// Started ahead, used for one task: allocators and compilers keep too much behind to be reused.
     baseline: Option<Process>,
-    baseline_greeted: bool,
     session: Option<Session>,
     /// Verdicts by task and content: in `rl` identical sources are judged once.
     known: BTreeMap<String, Judged>,
@@ -137,7 +137,6 @@ impl Judge {
             trusted_starting: None,
             zygote: None,
             baseline: None,
-            baseline_greeted: false,
             session: None,
             known: BTreeMap::new(),
         };
@@ -189,7 +188,6 @@ impl Judge {
         self.trusted_starting = None;
         self.zygote = None;
         self.baseline = None;
-        self.baseline_greeted = false;
     }
 
     fn attempt(&mut self, task: &TaskSource, submission: &Submission) -> Result<Judged, JudgeError> {
@@ -317,7 +315,7 @@ impl Judge {
         Process::start(process::Launch {
             name: "baseline",
             script: "worker.py",
-            arguments: vec![self.harness.support.display().to_string()],
+            arguments: vec![self.harness.support.display().to_string(), self.harness.cuda_arena.display().to_string()],
             environment,
             python: &self.options.python,
             harness: &self.harness.dir,
@@ -488,9 +486,9 @@ impl Judge {
     ) -> Result<Step<Worker>, JudgeError> {
         let mut worker = self.fork()?;
         let threads = self.allowance.threads;
-        let (target, cuda_arena) = (self.options.target, self.harness.cuda_arena.clone());
+        let target = self.options.target;
         let (session, _) = self.at_work()?;
-        let (regions, mut fds) = attach(&session.regions, session.loaded.weights_bytes, &cuda_arena);
+        let (regions, mut fds) = attach(&session.regions, session.loaded.weights_bytes);
         fds.extend(images.iter().map(|image| image.fd.as_fd()));
         let variant = session.variant(0);
         let decoys: Vec<Value> = crate::value::tensors(&variant.outputs)
@@ -640,17 +638,14 @@ impl Judge {
 
     fn baselines(&mut self, task: &TaskSource, precision: Precision) -> Result<Baselines, JudgeError> {
         let file = self.baseline_file(precision)?;
-        if self.baseline.as_mut().is_none_or(|process| self.baseline_greeted && !process.usable()) {
-            self.baseline = Some(self.launch_baseline()?);
-            self.baseline_greeted = false;
-        }
-        let (Some(process), Some(session), Some(trusted)) = (&mut self.baseline, &mut self.session, &mut self.trusted) else {
+        let mut process = match self.baseline.take() {
+            Some(process) => process,
+            None => self.launch_baseline()?,
+        };
+        process.greet()?;
+        let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted) else {
             return Err(JudgeError::infrastructure("harness", "no task is loaded"));
         };
-        if !self.baseline_greeted {
-            process.greet()?;
-            self.baseline_greeted = true;
-        }
         session.new_weights(trusted)?;
         let wanted = baseline::Wanted {
             source: &task.source,
@@ -658,10 +653,14 @@ impl Judge {
             threads: self.allowance.threads,
             precision,
             compile: self.options.compile_mode.as_deref(),
-            cuda_arena: &self.harness.cuda_arena,
         };
-        let baselines = baseline::measure(process, trusted, session, &wanted)?;
+        let baselines = baseline::measure(&mut process, trusted, session, &wanted)?;
         baseline::save(&file, &baselines)?;
+        drop(process);
+        if self.options.target == Target::Cuda {
+            // Its import runs beside the GPU's work; on the CPU target it would disturb what is timed next.
+            self.baseline = Some(self.launch_baseline()?);
+        }
         Ok(baselines)
     }
 

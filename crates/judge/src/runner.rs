@@ -117,11 +117,11 @@ fn checked_places(outputs: &[Value], expected: &Value, arena_bytes: u64) -> Resu
 }
 
 /// The `regions` part of a setup request, and the descriptors that go with it.
-pub(crate) fn attach<'a>(regions: &'a Regions, weights_bytes: u64, cuda_arena: &std::path::Path) -> (Value, Vec<BorrowedFd<'a>>) {
+pub(crate) fn attach(regions: &Regions, weights_bytes: u64) -> (Value, Vec<BorrowedFd<'_>>) {
     let body = json!({
         "slot_bytes": regions.slot_bytes, "slot_count": regions.slot_count,
         "weights_bytes": weights_bytes, "arena_bytes": regions.arena_bytes,
-        "handles": regions.handles, "arena_library": cuda_arena,
+        "handles": regions.handles,
     });
     // The sample region is the supervisor's and the trusted process's alone.
     let fds = regions.fds.iter().take(3).map(AsFd::as_fd).collect();

@@ -204,6 +204,7 @@ impl Toolchain {
             flags.push("-O3".to_owned());
             flags.push("-std=c++17".to_owned());
             flags.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+            flags.push(format!("-ccbin={}", self.cxx.path.display()));
             flags.extend(["-lineinfo", "-Xptxas=-v", "-Xcompiler=-fPIC", "--threads=0"].map(str::to_owned));
             if torch || self.target == Target::Cuda {
                 // As in the CUDA Agent workspace; the comparison with float64 decides whether it was too fast.
@@ -269,6 +270,8 @@ impl Toolchain {
         if self.target == Target::Cuda {
             arguments.extend(self.cuda_libraries());
         }
+        // A compiler set up to link the C++ runtime statically would bring all of its imports into the candidate's.
+        arguments.extend(["-Wl,-Bdynamic", "-l:libstdc++.so.6", "-l:libgcc_s.so.1"].map(str::to_owned));
         let output = self.sandboxed(&self.cxx.path, &arguments, job_dir.path())?;
         log.push_str(&String::from_utf8_lossy(&output.stderr));
         let produced = job_dir.path().join("out.so");
@@ -347,6 +350,7 @@ impl Toolchain {
         paths.push(self.python.torch.lib_dir.clone());
         paths.extend(self.python.include.clone());
         paths.push(self.precompiled_dir());
+        paths.extend(home_of(&self.cxx.path));
         if self.target == Target::Cuda {
             paths.extend(self.nvcc.iter().map(|nvcc| nvcc.cuda_home.clone()));
             paths.extend(self.python.torch.dir.parent().map(|site| site.join("nvidia")));
@@ -426,6 +430,13 @@ pub(crate) fn system_paths() -> Vec<PathBuf> {
     ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"]
         .map(PathBuf::from)
         .to_vec()
+}
+
+/// The folder that a compiler outside the system's own folders was installed to.
+fn home_of(program: &Path) -> Option<PathBuf> {
+    let real = fs::canonicalize(program).ok()?;
+    let home = real.parent()?.parent()?;
+    (home.components().count() > 1 && !home.starts_with("/usr")).then(|| home.to_path_buf())
 }
 
 fn compile_all(

@@ -110,6 +110,7 @@ impl Zygote {
                     .into(),
                 launch.harness.dir.clone().into(),
                 launch.harness.support.clone().into(),
+                launch.harness.cuda_arena.clone().into(),
             ],
             env: worker_environment(launch),
             cwd: "/tmp".into(),
