@@ -36,7 +36,8 @@ fn main() -> io::Result<()> {
             .map_err(io::Error::other)?
             .to_string_lossy()
             .into_owned();
-        writeln!(list, "    ({name:?}, include_bytes!({file:?})),").map_err(io::Error::other)?;
+        let content = file.to_string_lossy();
+        writeln!(list, "    ({name:?}, include_bytes!({content:?})),").map_err(io::Error::other)?;
     }
     list.push_str("];\n");
     fs::write(

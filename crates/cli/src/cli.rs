@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
-use crate::commands::judge;
+use crate::commands::{cache, completions, doctor, judge, new, replay, schema, setup};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -25,13 +25,27 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Judge(judge::JudgeArgs),
+    Doctor(doctor::DoctorArgs),
+    Setup(setup::SetupArgs),
+    New(new::NewArgs),
+    Judge(Box<judge::JudgeArgs>),
+    Replay(replay::ReplayArgs),
+    Cache(cache::CacheArgs),
+    Schema(schema::SchemaArgs),
+    Completions(completions::CompletionsArgs),
 }
 
 impl Cli {
     pub(crate) fn run(&self, printer: &Printer) -> Result<Exit, Stop> {
         match &self.verb {
+            Verb::Doctor(args) => doctor::run(args, printer),
+            Verb::Setup(args) => setup::run(args, printer),
+            Verb::New(args) => new::run(args, printer),
             Verb::Judge(args) => judge::run(args, printer),
+            Verb::Replay(args) => replay::run(args, printer),
+            Verb::Cache(args) => cache::run(args, printer),
+            Verb::Schema(args) => schema::run(args, printer),
+            Verb::Completions(args) => completions::run(args, printer),
         }
     }
 }

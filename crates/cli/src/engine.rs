@@ -28,7 +28,7 @@ pub(crate) struct Manner {
 }
 
 impl Engine {
-    /// Fetches PyTorch if it must, and says beforehand how long and how large.
+    /// Fetches torch if it must, and says beforehand how long and how large.
     pub(crate) fn prepare(args: &MachineArgs, printer: &Printer) -> Result<Self, Stop> {
         let caches = Caches::locate()?;
         let progress = printer.progress();

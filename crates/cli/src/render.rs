@@ -16,6 +16,18 @@ pub(crate) fn time(us: f64) -> String {
     }
 }
 
+/// `500 MB`, `4.9 GB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    if bytes >= 1e9 {
+        format!("{:.1} GB", bytes / 1e9)
+    } else if bytes >= 1e6 {
+        format!("{:.0} MB", bytes / 1e6)
+    } else {
+        format!("{:.0} kB", bytes / 1e3)
+    }
+}
+
 fn ratio(value: f64) -> String {
     format!("{value:.2}x")
 }
@@ -31,13 +43,13 @@ impl Table {
     pub(crate) fn row(&mut self, name: &str, value: &str) {
         let mut lines = value.lines();
         let first = lines.next().unwrap_or_default();
-        self.push(format!("  {name:<14} {first}"));
+        self.push(&format!("  {name:<14} {first}"));
         for line in lines {
-            self.push(format!("  {:<14} {line}", ""));
+            self.push(&format!("  {:<14} {line}", ""));
         }
     }
 
-    fn push(&mut self, line: String) {
+    fn push(&mut self, line: &str) {
         self.0.push_str(line.trim_end());
         self.0.push('\n');
     }

@@ -20,7 +20,7 @@ use crate::{evidence, examples, interrupt, render};
 /// Exit code 0: passed. 1: not passed, or below `--min-speedup`. 2: wrong usage or a broken task. 3: this machine.
 #[derive(Debug, Args)]
 pub(crate) struct JudgeArgs {
-    /// A module in KernelBench form, `FILE.jsonl#level1/19`, or an example's name
+    /// A `KernelBench` module, `FILE.jsonl#level1/19`, or an example's name
     #[arg(conflicts_with = "example")]
     task: Option<String>,
     /// A folder with `model_new.py` and `kernels/`, or one file; else TASK's folder
@@ -208,11 +208,11 @@ fn list_examples(printer: &Printer) -> Result<Exit, Stop> {
             .collect();
         printer.object(&json!({ "format": FORMAT, "examples": list }))?;
     } else {
-        let lines: String = examples
+        let lines: Vec<String> = examples
             .iter()
-            .map(|(name, summary)| format!("{name:<18} {summary}\n"))
+            .map(|(name, summary)| format!("{name:<18} {summary}"))
             .collect();
-        printer.data(&lines)?;
+        printer.lines(&lines)?;
     }
     Ok(Exit::DONE)
 }

@@ -1,3 +1,10 @@
 //! One file a verb.
 
+pub(crate) mod cache;
+pub(crate) mod completions;
+pub(crate) mod doctor;
 pub(crate) mod judge;
+pub(crate) mod new;
+pub(crate) mod replay;
+pub(crate) mod schema;
+pub(crate) mod setup;

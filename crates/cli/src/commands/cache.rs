@@ -1,0 +1,69 @@
+//! `warpsmith cache ls|clean`
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use warpsmith_machine::Caches;
+use warpsmith_schema::FORMAT;
+
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+use crate::render::size;
+
+/// See and delete what is kept between runs
+#[derive(Debug, Args)]
+pub(crate) struct CacheArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the caches and their sizes
+    Ls,
+    /// Delete one cache, or all of them
+    Clean {
+        /// One of those that `ls` lists
+        #[arg(required_unless_present = "all")]
+        name: Option<String>,
+        /// Delete every cache, torch and models included
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
+    },
+}
+
+pub(crate) fn run(args: &CacheArgs, printer: &Printer) -> Result<Exit, Stop> {
+    let caches = Caches::locate()?;
+    match &args.verb {
+        Verb::Ls => list(&caches, printer)?,
+        Verb::Clean { name, .. } => {
+            let freed = caches.clean(name.as_deref())?;
+            if printer.json() {
+                printer.object(&json!({ "format": FORMAT, "freed_bytes": freed }))?;
+            } else {
+                printer.data(&format!("freed {}\n", size(freed)))?;
+            }
+        }
+    }
+    Ok(Exit::DONE)
+}
+
+fn list(caches: &Caches, printer: &Printer) -> Result<(), Stop> {
+    let entries = caches.entries()?;
+    if printer.json() {
+        return printer
+            .object(&json!({ "format": FORMAT, "root": caches.root, "caches": entries }));
+    }
+    let line = |name: &str, bytes, what: &str| format!("{name:<10} {:>9}  {what}", size(bytes));
+    let mut lines: Vec<String> = entries
+        .iter()
+        .map(|entry| line(entry.name, entry.bytes, entry.purpose))
+        .collect();
+    let total = entries.iter().map(|entry| entry.bytes).sum();
+    lines.push(line(
+        "total",
+        total,
+        &format!("in {}", caches.root.display()),
+    ));
+    Ok(printer.lines(&lines)?)
+}
