@@ -17,6 +17,7 @@ mod imports;
 mod judge;
 mod outcome;
 mod process;
+pub mod profile;
 mod runner;
 mod sample;
 mod session;
