@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from regions import align
-from task import Reference, build
-from values import FLOATS, tensors, tree_map
+from task import Reference, TaskError, blame, build, math_mode
+from values import FLOATS, NAMES, decode, leaves, tensors, tree_map
 
 TRANSFORMS = ("plain", "scaled", "negated", "scaled_negated")
 AFFINE_NOISE = 0.1
@@ -90,7 +90,37 @@ def fresh_model(reference: Reference, seed: int, perturbed: bool = True) -> torc
     model = build(reference.module, reference.init, reference.target, seed % (1 << 63))
     if perturbed:
         perturb(model, seed)
+    if reference.calibrated:
+        calibrate(model, reference.inputs(0, seed), seed)
     return model
+
+
+def keeps_statistics(model: torch.nn.Module) -> list[torch.nn.Module]:
+    norms = torch.nn.modules.batchnorm._NormBase
+    return [part for part in model.modules() if isinstance(part, norms) and part.running_mean is not None]
+
+
+def calibrate(model: torch.nn.Module, arguments: list[Any], seed: int) -> None:
+    """Running statistics as if the module had seen data, then moved a little.
+
+    A deep network with untouched statistics lets its signal die out in `eval()`: the answer no longer depends on the input.
+    """
+    parts = keeps_statistics(model)
+    momenta = [part.momentum for part in parts]
+    with blame("model_raised", "Model.forward"), math_mode(tf32=False):
+        for part in parts:
+            part.train()
+            part.momentum = 1.0
+        model(*tree_map(torch.clone, arguments))
+        for number, (part, momentum) in enumerate(zip(parts, momenta)):
+            part.eval()
+            part.momentum = momentum
+            part.num_batches_tracked.zero_()
+            generator = torch.Generator(part.running_mean.device).manual_seed((seed ^ (number + 1)) % (1 << 63))
+            shape, device = part.running_mean.shape, part.running_mean.device
+            noise = torch.randn(shape, generator=generator, device=device).to(part.running_mean.dtype)
+            part.running_mean.add_(noise * part.running_var.sqrt(), alpha=AFFINE_NOISE)
+            part.running_var.mul_(0.5 + torch.rand(shape, generator=generator, device=device).to(part.running_var.dtype))
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -101,7 +131,7 @@ def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
     expected = 1
     for step, size in sorted((step, size) for step, size in zip(tensor.stride(), tensor.shape) if size != 1):
         if step != expected:
-            return torch.empty(tensor.shape, device="meta").stride()
+            return contiguous_stride(tensor)
         expected *= size
     return tuple(tensor.stride())
 
@@ -116,3 +146,40 @@ class Layout:
         offset = self.bytes
         self.bytes += align(tensor.numel() * tensor.element_size())
         return offset
+
+
+def lay_out_state(model: torch.nn.Module) -> tuple[list[dict[str, Any]], int]:
+    layout, entries = Layout(), []
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in NAMES:
+            raise TaskError("unsupported_input", f"the state dict's `{name}` is not a supported tensor")
+        entries.append({
+            "name": name,
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "offset": layout.place(tensor),
+            "bytes": tensor.numel() * tensor.element_size(),
+            "kind": "parameter" if name in parameters else "buffer",
+            "persistent": True,
+        })
+    return entries, layout.bytes
+
+
+def contiguous_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    return torch.empty(tensor.shape, device="meta").stride()
+
+
+def outline(inputs: list[Any]) -> list[Any]:
+    """What must be the same from draw to draw: everything but the tensors' contents."""
+    return [
+        (leaf.path, leaf.kind, (leaf.value.shape, leaf.value.dtype) if leaf.kind == "tensor" else repr(leaf.value))
+        for leaf in leaves(inputs)
+    ]
+
+
+def tensor_specs(tree: list[Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for value in tree:
+        decode(value, found.append)
+    return found

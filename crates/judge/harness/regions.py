@@ -13,12 +13,16 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 ALIGNMENT = 256
+WITNESS_BYTES = 1 << 30
 _F_SEAL_FUTURE_WRITE = 0x0010  # not in Python's fcntl module before 3.13
 _IPC_LAZY_PEER_ACCESS = 1
+_CUDA_BLOCK = 2 << 20
+SAMPLE_RUNS, SAMPLE_RUN = 4096, 16  # 65,536 positions, in runs long enough to use each memory transaction fully
 
 
 def align(size: int) -> int:
@@ -84,8 +88,11 @@ class _IpcHandle(ctypes.Structure):
 
 
 def create_cuda(size: int) -> Region:
-    """A raw device allocation with its IPC handle."""
-    size = max(align(size), ALIGNMENT)
+    """A raw device allocation with its IPC handle.
+
+    Whole blocks of 2 MiB: cudaMalloc cuts smaller ones out of a block, and a handle opens all of it.
+    """
+    size = max(-(-size // _CUDA_BLOCK), 1) * _CUDA_BLOCK
     torch.cuda.init()
     torch.cuda.synchronize()
     runtime = cudart()
@@ -138,3 +145,106 @@ def _typed(runtime: ctypes.CDLL) -> ctypes.CDLL:
 def _check(status: int, what: str) -> None:
     if status != 0:
         raise RuntimeError(f"{what}: {cudart().cudaGetErrorString(status).decode()}")
+
+
+# ---- sampling --------------------------------------------------------------------------------------------------------
+
+
+def rows_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """One row of bytes per element, in row-major order."""
+    flat = tensor.contiguous().reshape(-1)
+    return flat.view(torch.uint8).reshape(flat.numel(), -1) if flat.numel() else flat.to(torch.uint8)
+
+
+def take_sample(tensor: torch.Tensor, generator: torch.Generator, runs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions (row-major) and their bytes on the host: one run at a random place of each stratum, or all of it."""
+    count = tensor.numel()
+    if count <= runs * SAMPLE_RUN:
+        positions = torch.arange(count, device=tensor.device)
+    else:
+        strata = torch.arange(runs, device=tensor.device)
+        jitter = torch.rand(runs, generator=generator, device=tensor.device, dtype=torch.float64)
+        starts = ((strata + jitter) * (count / runs)).long().clamp_(max=count - SAMPLE_RUN)
+        positions = (starts[:, None] + torch.arange(SAMPLE_RUN, device=tensor.device)).reshape(-1)
+    if tensor.is_contiguous():
+        items = tensor.view(-1)[positions]
+    else:
+        items = tensor[torch.unravel_index(positions, tensor.shape)]
+    return positions, rows_of_bytes(items).cpu()
+
+
+def sample_agrees(region: torch.Tensor, sampled: list[dict[str, int]], copies: list[torch.Tensor]) -> bool:
+    """The CPU's sample, taken by the supervisor: per leaf int64 positions, then as many raw items."""
+    for entry in sampled:
+        start = entry["offset"]
+        copy, count, item = copies[entry["leaf"]], entry["count"], entry["item_bytes"]
+        end = start + count * (8 + item)
+        if item != copy.element_size() or end > region.numel():
+            return False
+        if count:
+            positions = region[start : start + 8 * count].clone().view(torch.int64)
+            items = region[start + 8 * count : end].clone().view(count, item)
+            if int(positions.min()) < 0 or int(positions.max()) >= copy.numel():
+                return False
+            if not torch.equal(rows_of_bytes(copy)[positions], items):
+                return False
+    return True
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What a tensor held: a copy, or for a large one on the GPU a keyed sum over its words, to save its memory.
+
+    The key is drawn here and never leaves, so a change that keeps the sum can only be guessed.
+    """
+
+    copy: torch.Tensor | None
+    key: int = 0
+    total: int = 0
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Witness:
+        if not tensor.is_cuda or tensor.nbytes < WITNESS_BYTES or tensor.nbytes % 4:
+            return Witness(tensor)
+        key = int.from_bytes(os.urandom(7), "little")
+        return Witness(None, key, _keyed_sum(tensor, key))
+
+    def confirms(self, seen: torch.Tensor) -> bool:
+        if self.copy is None:
+            return _keyed_sum(seen, self.key) == self.total
+        return torch.equal(rows_of_bytes(seen), rows_of_bytes(self.copy))
+
+
+def _keyed_sum(tensor: torch.Tensor, key: int) -> int:
+    """Sum of word times random factor, modulo 2^64, over the elements in row-major order."""
+    words = tensor.contiguous().reshape(-1).view(torch.int32)
+    generator = torch.Generator(words.device).manual_seed(key)
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    for part in words.split(1 << 25):
+        factors = torch.randint(-(1 << 62), 1 << 62, part.shape, generator=generator, device=words.device)
+        total += (factors * part).sum()
+    return int(total)
+
+
+# ---- the machine -----------------------------------------------------------------------------------------------------
+
+
+def device_facts() -> dict[str, Any]:
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        version = Path("/proc/driver/nvidia/version")
+        return {
+            "cuda": torch.version.cuda,
+            "device_name": found.name,
+            "driver": version.read_text().splitlines()[0] if version.exists() else None,
+            "l2_bytes": found.L2_cache_size,
+            "total_memory": found.total_memory,
+        }
+    models = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "cuda": None,
+        "device_name": models[0] if models else "cpu",
+        "driver": None,
+        "l2_bytes": 0,
+        "total_memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+    }

@@ -14,7 +14,7 @@ import torch
 
 import draws
 from compare import LeafAnswer, Learnt, Runs, all_finite, answer_leaves, errors_of, numbers_alike, passes, scale_of
-from task import ASSERTING_OPS, GEMM_OPS, InputsChanged, Recorder, Reference, TaskError
+from task import ASSERTING_OPS, GEMM_OPS, PARTIAL_OPS, InputsChanged, Recorder, Reference, TaskError
 from values import FLOATS, Leaf, Path, ValueRefused, encode, leaves, tensors, tree_map
 
 SLOW_SECONDS = 5.0
@@ -33,6 +33,7 @@ class Traits:
     flops: int
     picks: bool  # some integer output chooses elements: later runs are recorded too
     transformable: bool
+    reads_all: bool  # no operator that may leave part of its input unread
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def survey(reference: Reference, variant: int, seed: int) -> Survey:
     picks = any(tensor.dtype == torch.int64 or tensor.dtype == torch.int32 for tensor in tensors(answer)) and bool(recorder.calls)
     safe = reference.target == "cpu" or not (recorder.operators & ASSERTING_OPS or recorder.casts_to_index)
     gemm = bool(recorder.operators & GEMM_OPS)
-    traits = Traits(gemm, int(recorder.flops), picks, safe and draws.has_float(inputs))
+    traits = Traits(gemm, int(recorder.flops), picks, safe and draws.has_float(inputs), not recorder.operators & PARTIAL_OPS)
     runs = Runs(answer, reference.run_double(inputs, answer), reference.run_tf32(inputs) if gemm else None, recorder.calls)
     answers, learnt = answer_leaves(runs, {}, plain=True, tf32_class=False)
     _check_numbers(answers)

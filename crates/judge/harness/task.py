@@ -36,6 +36,12 @@ GEMM_OPS = frozenset(
 )
 # Kernels that stop the whole CUDA context when a value is out of range, and casts that turn floats into such values.
 ASSERTING_OPS = frozenset("binary_cross_entropy multinomial bernoulli".split())
+# Operators after which an input need not have been read in full: the least traffic is then unknown.
+PARTIAL_OPS = frozenset(
+    "slice select narrow index index_select gather take embedding embedding_bag tril triu diag diagonal where masked_select "
+    "masked_fill split split_with_sizes chunk unbind max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d "
+    "convolution upsample_nearest2d roll expand unfold as_strided constant_pad_nd".split()
+)
 DOUBLE_SECONDS = 10.0  # a longer float64 run is made once, not for every exact draw
 FREE_SHARE = 0.25
 SLICES = 16
@@ -330,6 +336,7 @@ class Reference:
         self.target = target
         self.model: torch.nn.Module | None = None
         self.mutates = False
+        self.calibrated = False
         self.double = "all"
         self._wide: torch.nn.Module | None = None
 

@@ -10,8 +10,7 @@ import math
 import os
 import sys
 import traceback
-from dataclasses import dataclass, field
-from pathlib import Path as File
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated interpreter does not look beside its script
@@ -29,7 +28,6 @@ from task import InputsChanged, Recorder, Reference, TaskError  # noqa: E402
 
 PROTOCOL = 1
 SAMPLE_BYTES = 64 << 20
-SAMPLE_RUNS, SAMPLE_RUN = 4096, 16  # 65,536 positions, in runs long enough to use each memory transaction fully
 POISON = 0xFF
 
 
@@ -39,9 +37,11 @@ class Variant:
 
     survey: screen.Survey
     specs: list[Any]
+    outputs: Any
     outline: list[Any]
     input_bytes: int
     output_bytes: int
+    traffic_bytes: int  # what a call must read and write, weights aside
     learnt: dict[values.Path, Learnt]
 
 
@@ -65,7 +65,7 @@ class Drawn:
     """What lies in one slot, and its answer."""
 
     variant: Variant
-    inputs: list[Any]
+    inputs: list[regions.Witness]
     answers: list[LeafAnswer]
     exact: bool
     sample: list[tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -113,7 +113,7 @@ class Trusted:
             "python": sys.version.split()[0],
             "torch": torch.__version__,
             "cpu_threads": torch.get_num_threads(),
-            **device_facts(),
+            **regions.device_facts(),
         }
 
     # ---- the task ----------------------------------------------------------------------------------------------------
@@ -132,18 +132,35 @@ class Trusted:
             arguments = reference.inputs(0, seed)
         self._settle_perturbation(loaded, arguments, seed)
         del arguments
-        loaded.state, loaded.weights_bytes = _lay_out_state(reference.model)
-        for variant in range(task.variant_count(module)):
-            found = screen.survey(reference, variant, seed + 16 * variant)
-            loaded.variants.append(_variant(found))
+        loaded.state, loaded.weights_bytes = draws.lay_out_state(reference.model)
+        self._survey(loaded, seed)
         self._task = loaded
         reference.release()
         return self._describe(loaded, init_values)
 
+    def _survey(self, loaded: Loaded, seed: int) -> None:
+        """Screens every variant; once more with calibrated running statistics if without them nothing varies."""
+        reference = loaded.reference
+        try:
+            self._survey_variants(loaded, seed)
+        except TaskError as error:
+            if error.code != "constant" or not draws.keeps_statistics(reference.model):
+                raise
+            reference.calibrated = True
+            try:
+                reference.use(draws.fresh_model(reference, seed, loaded.perturbed))
+                self._survey_variants(loaded, seed)
+            except TaskError:
+                raise error from None
+
+    def _survey_variants(self, loaded: Loaded, seed: int) -> None:
+        count = task.variant_count(loaded.reference.module)
+        loaded.variants = [_variant(screen.survey(loaded.reference, index, seed + 16 * index)) for index in range(count)]
+
     def _describe(self, loaded: Loaded, init: list[Any]) -> dict[str, Any]:
         surveys = [variant.survey for variant in loaded.variants]
         admissible = [name for name in draws.TRANSFORMS if all(name in found.transforms for found in surveys)]
-        traffic = [v.input_bytes + v.output_bytes for v in loaded.variants]
+        weights = sum(entry["bytes"] for entry in loaded.state) if all(found.traits.reads_all for found in surveys) else 0
         return {
             "init": init,
             "class_name": "Model",
@@ -152,9 +169,10 @@ class Trusted:
             "variants": [_describe_variant(variant) for variant in loaded.variants],
             "has_matmul_or_conv": loaded.has_gemm,
             "flops": min(found.traits.flops for found in surveys),
-            "min_bytes": min(traffic) + sum(entry["bytes"] for entry in loaded.state),
+            "min_bytes": min(variant.traffic_bytes for variant in loaded.variants) + weights,
             "training": False,
             "mutates_inputs": loaded.reference.mutates,
+            "calibrated_statistics": loaded.reference.calibrated,
             "screen": {
                 "degenerate_inputs": any(found.degenerate_inputs for found in surveys),
                 "transforms": admissible,
@@ -190,7 +208,7 @@ class Trusted:
         state = loaded.reference.state()
         for entry in loaded.state:
             source = state[entry["name"]]
-            spec = {**entry, "stride": list(_contiguous(source))}
+            spec = {**entry, "stride": list(draws.contiguous_stride(source))}
             values.view(self._memory.weights.tensor, spec).copy_(source)
         self._synchronize()
 
@@ -260,21 +278,21 @@ class Trusted:
             made = self._answer(loaded, variant, request, "plain")
         inputs, answers, exact = made
         self._fill_slot(variant, slot, inputs)
-        self._drawn[slot] = Drawn(variant, inputs, answers, exact)
+        self._drawn[slot] = Drawn(variant, _witnesses(inputs), answers, exact)
         return {"skipped": skipped}
 
     def _draw_unanswered(self, loaded: Loaded, variant: Variant, request: dict[str, Any], slot: int) -> dict[str, Any]:
         """For baselines, whose outputs nobody compares."""
         inputs = loaded.reference.inputs(request["variant"], request["seed"])
         self._fill_slot(variant, slot, inputs)
-        self._drawn[slot] = Drawn(variant, inputs, [], False)
+        self._drawn[slot] = Drawn(variant, _witnesses(inputs), [], False)
         return {"skipped": False}
 
     def _fill_slot(self, variant: Variant, slot: int, inputs: list[Any]) -> None:
         memory = self._mapped()
-        if _outline(inputs) != variant.outline:
+        if draws.outline(inputs) != variant.outline:
             raise TaskError("unsupported_input", "get_inputs() does not return the same shapes and numbers every time")
-        for spec, tensor in zip(_tensor_specs(variant.specs), values.tensors(inputs)):
+        for spec, tensor in zip(draws.tensor_specs(variant.specs), values.tensors(inputs)):
             values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes).copy_(tensor)
         self._synchronize()
 
@@ -314,14 +332,14 @@ class Trusted:
         """Takes a sample to the host. Runs inside the timed interval: few kernels, one copy a leaf."""
         arena = self._mapped().arena.tensor
         generator = torch.Generator(arena.device).manual_seed(request["seed"] % (1 << 63))
-        runs = max(SAMPLE_RUNS // len(request["slots"]), 1)
+        runs = max(regions.SAMPLE_RUNS // len(request["slots"]), 1)
         for slot, tree in zip(request["slots"], request["outputs"]):
             outputs: list[torch.Tensor] = []
             try:
                 values.decode(tree, lambda raw, outputs=outputs: outputs.append(values.view(arena, raw)))
             except values.ValueRefused:
                 outputs.clear()  # `check` will say so
-            self._at(slot).sample = [_sample(tensor, generator, runs) for tensor in outputs if tensor.numel()]
+            self._at(slot).sample = [regions.take_sample(tensor, generator, runs) for tensor in outputs if tensor.numel()]
         return {}
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -397,16 +415,16 @@ class Trusted:
                 return True
             kept = [copy for copy in copies if copy.numel()]
             return len(kept) == len(drawn.sample) and all(
-                torch.equal(_bytes(copy)[positions].cpu(), items) for copy, (positions, items) in zip(kept, drawn.sample)
+                torch.equal(regions.rows_of_bytes(copy)[positions].cpu(), items) for copy, (positions, items) in zip(kept, drawn.sample)
             )
         sampled = request.get("sampled")
-        return sampled is None or _supervisor_sample_agrees(self._mapped().sample.tensor, sampled, copies)
+        return sampled is None or regions.sample_agrees(self._mapped().sample.tensor, sampled, copies)
 
     def _inputs_intact(self, slot: int, drawn: Drawn) -> bool:
         memory = self._mapped()
-        for spec, tensor in zip(_tensor_specs(drawn.variant.specs), values.tensors(drawn.inputs)):
+        for spec, witness in zip(draws.tensor_specs(drawn.variant.specs), drawn.inputs):
             seen = values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes)
-            if not torch.equal(_bytes(seen), _bytes(tensor)):
+            if not witness.confirms(seen):
                 return False
         return True
 
@@ -450,110 +468,41 @@ def _encode_init(value: Any) -> Any:
         raise TaskError("unsupported_input", f"get_init_inputs() returns {error}") from None
 
 
-def _lay_out_state(model: torch.nn.Module) -> tuple[list[dict[str, Any]], int]:
-    layout, entries = draws.Layout(), []
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name, tensor in model.state_dict().items():
-        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in values.NAMES:
-            raise TaskError("unsupported_input", f"the state dict's `{name}` is not a supported tensor")
-        entries.append({
-            "name": name,
-            "dtype": values.NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "offset": layout.place(tensor),
-            "bytes": tensor.numel() * tensor.element_size(),
-            "kind": "parameter" if name in parameters else "buffer",
-            "persistent": True,
-        })
-    return entries, layout.bytes
-
-
-def _contiguous(tensor: torch.Tensor) -> tuple[int, ...]:
-    return torch.empty(tensor.shape, device="meta").stride()
-
-
 def _variant(found: screen.Survey) -> Variant:
-    layout = draws.Layout()
+    """Lays out inputs and outputs; of the survey everything is kept but its tensors."""
+    inputs, outputs = draws.Layout(), draws.Layout()
     try:
         specs = [
-            values.encode(value, lambda t: values.describe(t, layout.place(t), draws.dense_stride(t))) for value in found.inputs
+            values.encode(value, lambda t: values.describe(t, inputs.place(t), draws.dense_stride(t))) for value in found.inputs
         ]
     except values.ValueRefused as error:
         raise TaskError("unsupported_input", f"get_inputs() returns {error}") from None
-    outputs = sum(regions.align(tensor.numel() * tensor.element_size()) for tensor in values.tensors(found.answer))
-    return Variant(found, specs, _outline(found.inputs), layout.bytes, outputs, dict(found.learnt))
+    answer = values.encode(found.answer, lambda t: values.describe(t, outputs.place(t), draws.contiguous_stride(t)))
+    read = sum(tensor.nbytes for tensor in values.tensors(found.inputs)) if found.traits.reads_all else 0
+    return Variant(
+        survey=replace(found, inputs=[], answer=None),
+        specs=specs,
+        outputs=answer,
+        outline=draws.outline(found.inputs),
+        input_bytes=inputs.bytes,
+        output_bytes=outputs.bytes,
+        traffic_bytes=read + sum(tensor.nbytes for tensor in values.tensors(found.answer)),
+        learnt=dict(found.learnt),
+    )
+
+
+def _witnesses(inputs: list[Any]) -> list[regions.Witness]:
+    return [regions.Witness.of(tensor) for tensor in values.tensors(inputs)]
 
 
 def _describe_variant(variant: Variant) -> dict[str, Any]:
-    layout = draws.Layout()
-    found = variant.survey
-    outputs = values.encode(found.answer, lambda t: values.describe(t, layout.place(t), _contiguous(t)))
     return {
         "inputs": variant.specs,
-        "outputs": outputs,
+        "outputs": variant.outputs,
         "input_bytes": variant.input_bytes,
         "output_bytes": variant.output_bytes,
-        "eager_us": found.eager_us,
+        "eager_us": variant.survey.eager_us,
     }
-
-
-def _outline(inputs: list[Any]) -> list[Any]:
-    """What must be the same from draw to draw: everything but the tensors' contents."""
-    return [
-        (leaf.path, leaf.kind, (leaf.value.shape, leaf.value.dtype) if leaf.kind == "tensor" else repr(leaf.value))
-        for leaf in values.leaves(inputs)
-    ]
-
-
-def _tensor_specs(tree: list[Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for value in tree:
-        values.decode(value, found.append)
-    return found
-
-
-# ---- sampling --------------------------------------------------------------------------------------------------------
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """One row of bytes per element, in row-major order."""
-    flat = tensor.contiguous().reshape(-1)
-    return flat.view(torch.uint8).reshape(flat.numel(), -1) if flat.numel() else flat.to(torch.uint8)
-
-
-def _sample(tensor: torch.Tensor, generator: torch.Generator, runs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions (row-major) and their bytes on the host: one run at a random place of each stratum, or all of it."""
-    count = tensor.numel()
-    if count <= runs * SAMPLE_RUN:
-        positions = torch.arange(count, device=tensor.device)
-    else:
-        strata = torch.arange(runs, device=tensor.device)
-        jitter = torch.rand(runs, generator=generator, device=tensor.device, dtype=torch.float64)
-        starts = ((strata + jitter) * (count / runs)).long().clamp_(max=count - SAMPLE_RUN)
-        positions = (starts[:, None] + torch.arange(SAMPLE_RUN, device=tensor.device)).reshape(-1)
-    if tensor.is_contiguous():
-        items = tensor.view(-1)[positions]
-    else:
-        items = tensor[torch.unravel_index(positions, tensor.shape)]
-    return positions, _bytes(items).cpu()
-
-
-def _supervisor_sample_agrees(region: torch.Tensor, sampled: list[dict[str, Any]], copies: list[torch.Tensor]) -> bool:
-    """The CPU's sample, taken by the supervisor: per leaf int64 positions, then as many raw items."""
-    for entry in sampled:
-        start = entry["offset"]
-        copy, count, item = copies[entry["leaf"]], entry["count"], entry["item_bytes"]
-        end = start + count * (8 + item)
-        if item != copy.element_size() or end > region.numel():
-            return False
-        if count:
-            positions = region[start : start + 8 * count].clone().view(torch.int64)
-            items = region[start + 8 * count : end].clone().view(count, item)
-            if int(positions.min()) < 0 or int(positions.max()) >= copy.numel():
-                return False
-            if not torch.equal(_bytes(copy)[positions], items):
-                return False
-    return True
 
 
 # ---- reports ---------------------------------------------------------------------------------------------------------
@@ -610,27 +559,6 @@ def _form_message(pairs: list[tuple[torch.Tensor, LeafAnswer]]) -> str:
     got = [f"{values.NAMES[value.dtype]}{list(value.shape)}" for value, _ in pairs][:8]
     want = [f"{values.NAMES[answer.dtype]}{list(answer.value.shape)}" for _, answer in pairs][:8]
     return f"shape or dtype differs: got {', '.join(got)}; want {', '.join(want)}"
-
-
-def device_facts() -> dict[str, Any]:
-    if torch.cuda.is_available():
-        found = torch.cuda.get_device_properties(0)
-        version = File("/proc/driver/nvidia/version")
-        return {
-            "cuda": torch.version.cuda,
-            "device_name": found.name,
-            "driver": version.read_text().splitlines()[0] if version.exists() else None,
-            "l2_bytes": found.L2_cache_size,
-            "total_memory": found.total_memory,
-        }
-    models = [line.split(":", 1)[1].strip() for line in File("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "cuda": None,
-        "device_name": models[0] if models else "cpu",
-        "driver": None,
-        "l2_bytes": 0,
-        "total_memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-    }
 
 
 # ---- the loop --------------------------------------------------------------------------------------------------------

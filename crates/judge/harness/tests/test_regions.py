@@ -64,6 +64,17 @@ class RegionTest(unittest.TestCase):
         self.assertEqual(in_child(lambda: os.ftruncate(region.fd, 1)), 1)
         region.close()
 
+    def test_the_keyed_sum_sees_every_change(self) -> None:
+        tensor = torch.rand(100, 30)
+        total = regions._keyed_sum(tensor, 7)
+        self.assertEqual(total, regions._keyed_sum(tensor.T.contiguous().T, 7))
+        self.assertNotEqual(total, regions._keyed_sum(tensor, 8))
+        swapped = tensor.clone()
+        swapped[0, 0], swapped[0, 1] = tensor[0, 1], tensor[0, 0]
+        self.assertNotEqual(total, regions._keyed_sum(swapped, 7))
+        self.assertTrue(regions.Witness.of(tensor).confirms(tensor.clone()))
+        self.assertFalse(regions.Witness.of(tensor).confirms(swapped))
+
     def test_nothing_is_left_out_of_alignment(self) -> None:
         self.assertEqual([regions.align(size) for size in (0, 1, 256, 257)], [0, 256, 256, 512])
         region = regions.create_cpu("weights", 0, read_only_for_others=True)

@@ -190,7 +190,9 @@ class ScreenTest(unittest.TestCase):
                         "F.scaled_dot_product_attention(x, x, x)", "x @ self.w.mT[0]"):
             source = task(f"return {forward}", "[torch.randn(2, 3, 8, 4)]", init="self.w = nn.Parameter(torch.randn(5, 3, 3, 4))")
             self.assertTrue(Bench(source).loaded["has_matmul_or_conv"], forward)
-        self.assertFalse(Bench(task("return x.exp()", "[torch.randn(64)]")).loaded["has_matmul_or_conv"])
+        found = Bench(task("return x.exp()", "[torch.randn(65)]")).loaded
+        self.assertEqual((found["has_matmul_or_conv"], found["min_bytes"]), (False, 2 * 65 * 4))
+        self.assertEqual(Bench(task("return x[:5].exp()", "[torch.randn(65)]")).loaded["min_bytes"], 5 * 4)
 
 
 class WeightsTest(unittest.TestCase):
@@ -231,6 +233,20 @@ class WeightsTest(unittest.TestCase):
     def test_weights_whose_perturbation_is_not_finite_stay_fresh(self) -> None:
         source = task("return x * torch.log(1e-3 - (self.w - 1).abs())", "[torch.rand(64)]", init="self.w = nn.Parameter(torch.ones(64))")
         self.assertTrue(torch.all(Bench(source).state()["w"] == 1))
+
+    def test_running_statistics_are_calibrated_where_the_signal_would_die_out(self) -> None:
+        layers = "nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU()) for _ in range(60)])"
+        source = task("return self.n(x)", "[torch.randn(32, 16)]", init=f"self.n = {layers}")
+        bench = Bench(source)
+        self.assertTrue(bench.loaded["calibrated_statistics"])
+        self.assertFalse(Bench(self.SOURCE).loaded["calibrated_statistics"])
+        module: dict[str, Any] = {}
+        exec(source, module)
+        model = module["Model"]().eval()
+        model.load_state_dict(bench.state())
+        self.assertTrue(bench.passes(lambda x: model(x).detach()))
+        kept = model(bench.inputs()[0]).detach()
+        self.assertFalse(bench.passes(lambda x: kept, seed=6))
 
     def test_tied_parameters_stay_tied(self) -> None:
         source = task("return self.a(self.b(x))", "[torch.randn(4, 8)]",
