@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
-use crate::commands::{cache, completions, doctor, judge, new, replay, schema, setup};
+use crate::commands::{cache, completions, doctor, judge, new, profile, replay, schema, setup};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -29,6 +29,7 @@ enum Verb {
     Setup(setup::SetupArgs),
     New(new::NewArgs),
     Judge(Box<judge::JudgeArgs>),
+    Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
     Cache(cache::CacheArgs),
     Schema(schema::SchemaArgs),
@@ -42,6 +43,7 @@ impl Cli {
             Verb::Setup(args) => setup::run(args, printer),
             Verb::New(args) => new::run(args, printer),
             Verb::Judge(args) => judge::run(args, printer),
+            Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Cache(args) => cache::run(args, printer),
             Verb::Schema(args) => schema::run(args, printer),

@@ -37,7 +37,8 @@ impl Engine {
             &caches,
             progress.as_ref(),
             args.python.offline,
-        )?;
+        )
+        .map_err(|error| Stop::python(error, &args.python.choice()))?;
         if !python.torch.tested() {
             printer.note(&format!(
                 "warning: torch {} is outside the tested range",

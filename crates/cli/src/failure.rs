@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 
 use warpsmith_judge::JudgeError;
-use warpsmith_machine::MachineError;
+use warpsmith_machine::{MachineError, PythonChoice};
 use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
@@ -30,6 +30,18 @@ impl Stop {
             message,
             hint,
         })
+    }
+
+    /// A Python that was asked for and cannot be started is the asker's to mend.
+    pub(crate) fn python(error: MachineError, choice: &PythonChoice) -> Self {
+        match (&error, choice) {
+            (MachineError::Start { .. }, PythonChoice::Given(_)) => {
+                let hint =
+                    "`--python` or `WARPSMITH_PYTHON` names it; leave it out to have one found";
+                Self::config("python", chain(&error), Some(hint.to_owned()))
+            }
+            _ => error.into(),
+        }
     }
 
     pub(crate) fn interrupted() -> Self {

@@ -220,7 +220,9 @@ fn trust_rows(table: &mut Table, verdict: &Verdict, printer: &Printer) {
         .values()
         .filter(|check| **check == TrustCheck::Held)
         .count();
-    table.row("trust", &format!("{held} of {} checks held", checks.len()));
+    if !checks.is_empty() {
+        table.row("trust", &format!("{held} of {} checks held", checks.len()));
+    }
     if printer.verbose() {
         for (name, check) in checks {
             table.row("", &format!("{name}: {}", word(check)));

@@ -63,16 +63,27 @@ impl Source {
             (Some(Place::Example(laid)), _) | (None, Place::Example(laid)) => {
                 Ok(laid.solution(target))
             }
-            (None, Place::Path(task)) if Path::new(task).join(MODEL_NEW).exists() => {
-                Ok(PathBuf::from(task))
-            }
-            (None, Place::Path(task)) => Err(Stop::config(
-                "usage",
-                format!("`{task}` has no `{MODEL_NEW}` beside it, and no solution was given"),
-                Some("say `warpsmith judge TASK SOLUTION`".to_owned()),
-            )),
+            (None, Place::Path(task)) => folder(task).ok_or_else(|| {
+                Stop::config(
+                    "usage",
+                    format!("`{task}` has no `{MODEL_NEW}` beside it, and no solution was given"),
+                    Some("say `warpsmith judge TASK SOLUTION`".to_owned()),
+                )
+            }),
         }
     }
+}
+
+/// The task's own folder, if a solution lies in it.
+fn folder(task: &str) -> Option<PathBuf> {
+    let path = Path::new(task);
+    let folder = if path.is_dir() { path } else { path.parent()? };
+    let here = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    here.join(MODEL_NEW).exists().then(|| here.to_path_buf())
 }
 
 impl Place {

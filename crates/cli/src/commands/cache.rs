@@ -22,22 +22,26 @@ enum Verb {
     /// List the caches and their sizes
     Ls,
     /// Delete one cache, or all of them
-    Clean {
-        /// One of those that `ls` lists
-        #[arg(required_unless_present = "all")]
-        name: Option<String>,
-        /// Delete every cache, torch and models included
-        #[arg(long, conflicts_with = "name")]
-        all: bool,
-    },
+    Clean(CleanArgs),
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct CleanArgs {
+    /// One of those that `ls` lists
+    name: Option<String>,
+    /// Delete every cache, torch and models included
+    #[arg(long)]
+    all: bool,
 }
 
 pub(crate) fn run(args: &CacheArgs, printer: &Printer) -> Result<Exit, Stop> {
     let caches = Caches::locate()?;
     match &args.verb {
         Verb::Ls => list(&caches, printer)?,
-        Verb::Clean { name, .. } => {
-            let freed = caches.clean(name.as_deref())?;
+        // Without a name it is `--all`, or clap would have refused.
+        Verb::Clean(clean) => {
+            let freed = caches.clean(clean.name.as_deref())?;
             if printer.json() {
                 printer.object(&json!({ "format": FORMAT, "freed_bytes": freed }))?;
             } else {

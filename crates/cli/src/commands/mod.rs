@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod judge;
 pub(crate) mod new;
+pub(crate) mod profile;
 pub(crate) mod replay;
 pub(crate) mod schema;
 pub(crate) mod setup;

@@ -1,0 +1,154 @@
+//! The real binary in an empty folder, its output with what differs from run to run filtered out.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) struct Context {
+    folder: TempDir,
+}
+
+impl Context {
+    pub(crate) fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &str) {
+        let path = self.path(name);
+        fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+        fs_err::write(path, content).unwrap();
+    }
+
+    pub(crate) fn edit(&self, name: &str, from: &str, to: &str) {
+        let text = fs_err::read_to_string(self.path(name)).unwrap();
+        assert!(text.contains(from), "`{name}` has no `{from}`");
+        self.write(name, &text.replace(from, to));
+    }
+
+    /// With the user's own caches and torch, which the binary fetches where there is none.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warpsmith"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_remove("COLUMNS")
+            .env("NO_COLOR", "1");
+        command
+    }
+
+    /// For what needs no torch: an empty cache, and none of the user's settings.
+    pub(crate) fn bare(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(arguments);
+        command
+            .env("WARPSMITH_CACHE", self.path("cache"))
+            .env_remove("WARPSMITH_PYTHON");
+        command
+    }
+
+    /// Exit code, stdout and stderr, filtered.
+    pub(crate) fn shown(&self, output: &Output) -> String {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let here = fs_err::canonicalize(self.folder.path()).unwrap();
+        let whole = format!(
+            "exit_code: {}\n----- stdout -----\n{}----- stderr -----\n{}",
+            output.status.code().unwrap(),
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        // Clap's help has spaces at the ends of lines, which editors do not keep.
+        let lines: Vec<&str> = whole.lines().map(str::trim_end).collect();
+        lines
+            .join("\n")
+            .replace(&here.display().to_string(), "[HERE]")
+            .replace(&self.folder.path().display().to_string(), "[HERE]")
+    }
+}
+
+/// Others compile and time on the same cores: one judgement at a time, on the whole machine.
+pub(crate) fn alone() -> File {
+    let lock = File::create(std::env::temp_dir().join("warpsmith-timing.lock")).unwrap();
+    lock.lock().unwrap();
+    lock
+}
+
+/// Runs a judgement; one that the judge itself calls too noisy is tried again.
+pub(crate) fn judged(make: impl Fn() -> Command) -> Output {
+    for _ in 0..3 {
+        let output = make().output().unwrap();
+        let noisy = output.status.code() == Some(3)
+            && String::from_utf8_lossy(&output.stderr).contains("noisy");
+        if !noisy {
+            return output;
+        }
+    }
+    panic!("the machine stayed too noisy to time anything");
+}
+
+pub(crate) fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|error| {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        panic!("stdout is not one object ({error}):\n{text}\n{stderr}")
+    })
+}
+
+pub(crate) fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+pub(crate) fn files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs_err::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push(
+                    path.strip_prefix(folder)
+                        .unwrap()
+                        .to_string_lossy()
+                        .into_owned(),
+                );
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Numbers with a unit, and everything a machine decides.
+pub(crate) const FILTERS: [(&str, &str); 10] = [
+    (r"on cpu, .*", "on cpu, [DEVICE]"),
+    (r" *[0-9.]+ (us|ms)\b", " [TIME]"),
+    (r"\+-[0-9.]+ %", "+-[SPREAD]"),
+    (r"over [0-9]+ calls", "over [N] calls"),
+    (r"[0-9.]+x\b", "[RATIO]"),
+    (r"[0-9.]+e-?[0-9]+", "[ERROR]"),
+    (r"(robust|raw|composite|ladder) -?[0-9.]+", "$1 [REWARD]"),
+    (r"(compile|verify|time|total) [0-9.]+", "$1 [SECONDS]"),
+    (r"[0-9]+ of [0-9]+ protections", "[N] of [N] protections"),
+    // Every compiler has words of its own.
+    (r"(?s)reason +== kernels.*?\n  next", "reason [LOG]\n  next"),
+];
+
+/// An inline snapshot of a filtered run.
+#[macro_export]
+macro_rules! snapshot {
+    ($text:expr, @$expected:literal) => {
+        insta::with_settings!({ filters => $crate::common::FILTERS.to_vec() }, {
+            insta::assert_snapshot!($text, @$expected)
+        })
+    };
+}

@@ -1,0 +1,477 @@
+//! What needs no torch: help, schemas, completions, caches, and what is refused before anything runs.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use common::{Context, code, json};
+
+fn shown(arguments: &[&str]) -> String {
+    let context = Context::new();
+    context.shown(&context.bare(arguments).output().unwrap())
+}
+
+#[test]
+fn help_names_every_verb() {
+    snapshot!(shown(&["--help"]), @"
+    exit_code: 0
+    ----- stdout -----
+    Judge GPU kernels: compile, verify and time them, and trust none of them
+
+    Usage: warpsmith [OPTIONS] <COMMAND>
+
+    Commands:
+      doctor       Say what this machine offers, what is missing and what to do about it
+      setup        Fetch and build everything that would otherwise be made on first use
+      new          Make a task folder to start from
+      judge        Compile, verify and time one solution; no argument: an embedded example
+      profile      Say where the time goes, by operator and kernel, against the machine's roofline
+      replay       Reach a verdict again, from its evidence
+      cache        See and delete what is kept between runs
+      schema       Print the JSON Schema of a document
+      completions  Print a completion script for a shell
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+
+    Output:
+          --json     Print exactly one JSON object on stdout
+      -q, --quiet    Say nothing on stderr but errors
+      -v, --verbose  Show every protection, check and version
+    ----- stderr -----
+    ");
+}
+
+#[test]
+fn help_of_judge_lists_its_flags() {
+    snapshot!(shown(&["judge", "-h"]), @"
+    exit_code: 0
+    ----- stdout -----
+    Compile, verify and time one solution; no argument: an embedded example
+
+    Usage: warpsmith judge [OPTIONS] [TASK] [SOLUTION]
+
+    Arguments:
+      [TASK]      A `KernelBench` module, `FILE.jsonl#level1/19`, or an example's name
+      [SOLUTION]  A folder with `model_new.py` and `kernels/`, or one file; else TASK's folder
+
+    Options:
+          --example <NAME>         Judge an embedded example
+          --list-examples          List the embedded examples
+          --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl]
+          --isolation <ISOLATION>  What to do where a required protection cannot be had [default:
+                                   strict] [possible values: strict, weak]
+          --min-speedup <X>        Exit 1 below this speed-up
+          --no-compile             Do not measure `torch.compile`
+          --max-autotune           Compare with `torch.compile` at its slowest and best
+          --out <DIR>              Where the evidence goes; must not exist yet
+          --repeat <N>             Judge the same again and again, to see the spread [default: 1]
+      -h, --help                   Print help (see more with '--help')
+
+    Machine:
+          --target <TARGET>  Where kernels run; `auto` is cuda if a GPU, nvcc and a CUDA torch are there
+                             [default: auto] [possible values: auto, cuda, cpu]
+          --device <N>       Which GPU [default: 0]
+          --python <PATH>    The Python with torch to use, instead of one on the PATH or our own [env:
+                             WARPSMITH_PYTHON]
+          --offline          Fetch nothing from the network
+
+    Output:
+          --json     Print exactly one JSON object on stdout
+      -q, --quiet    Say nothing on stderr but errors
+      -v, --verbose  Show every protection, check and version
+    ----- stderr -----
+    ");
+}
+
+#[test]
+fn help_of_replay_says_when_times_agree() {
+    snapshot!(shown(&["replay", "--help"]), @"
+    exit_code: 0
+    ----- stdout -----
+    Reach a verdict again, from its evidence
+
+    Exit code 0 if the status is the same and, on the same hardware, the times agree: they differ by no
+    more than three times both spreads together, or by 10 % where that is more. 1 if not. 2 if the
+    evidence was changed.
+
+    Usage: warpsmith replay [OPTIONS] <EVIDENCE>
+
+    Arguments:
+      <EVIDENCE>
+              The folder that a verdict names under `evidence`
+
+    Options:
+          --isolation <ISOLATION>
+              What to do where a required protection cannot be had
+
+              Possible values:
+              - strict: Refuse to run where a required protection is missing
+              - weak:   Run anyway; the verdict says `trust.contained = false`
+
+              [default: strict]
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+    Machine:
+          --device <N>
+              Which GPU
+
+              [default: 0]
+
+          --python <PATH>
+              The Python with torch to use, instead of one on the PATH or our own
+
+              [env: WARPSMITH_PYTHON]
+
+          --offline
+              Fetch nothing from the network
+
+    Output:
+          --json
+              Print exactly one JSON object on stdout
+
+      -q, --quiet
+              Say nothing on stderr but errors
+
+      -v, --verbose
+              Show every protection, check and version
+    ----- stderr -----
+    ");
+}
+
+#[test]
+fn nothing_at_all_is_wrong_usage() {
+    let context = Context::new();
+    let output = context.bare(&[]).output().unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn an_unknown_verb_is_wrong_usage() {
+    snapshot!(shown(&["optimise"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: unrecognized subcommand 'optimise'
+
+    Usage: warpsmith [OPTIONS] <COMMAND>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn wrong_usage_is_an_object_with_json() {
+    snapshot!(shown(&["judge", "--json", "--repeat", "0"]), @r#"
+    exit_code: 2
+    ----- stdout -----
+    {
+      "format": 1,
+      "failure": {
+        "kind": "config",
+        "code": "usage",
+        "message": "invalid value '0' for '--repeat <N>': 0 is not in 1..=1000",
+        "hint": "`warpsmith help` lists the verbs, `warpsmith VERB --help` its flags"
+      }
+    }
+    ----- stderr -----
+    error: invalid value '0' for '--repeat <N>': 0 is not in 1..=1000
+
+    For more information, try '--help'.
+    "#);
+}
+
+#[test]
+fn a_schema_is_printed_and_an_unknown_one_refused() {
+    let context = Context::new();
+    for name in ["verdict", "task", "failure", "reward"] {
+        let output = context.bare(&["schema", name]).output().unwrap();
+        assert_eq!(code(&output), 0);
+        assert!(json(&output)["properties"].is_object(), "{name}");
+    }
+    snapshot!(shown(&["schema", "verdicts"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: there is no schema named `verdicts`
+    hint: the schemas are verdict, task, failure, reward
+    ");
+}
+
+#[test]
+fn completions_know_the_verbs() {
+    let context = Context::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = context.bare(&["completions", shell]).output().unwrap();
+        let script = String::from_utf8(output.stdout.clone()).unwrap();
+        assert_eq!(code(&output), 0);
+        assert!(
+            script.contains("replay") && script.contains("min-speedup"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn caches_are_listed_and_cleaned() {
+    let context = Context::new();
+    context.write("cache/objects/a.o", &"x".repeat(2000));
+    let run = |arguments: &[&str]| context.shown(&context.bare(arguments).output().unwrap());
+    snapshot!(run(&["cache", "ls"]), @"
+    exit_code: 0
+    ----- stdout -----
+    objects         2 kB  compiled kernels by content
+    baselines       0 kB  measured times of the original modules
+    harness         0 kB  the Python side of the judge
+    evidence        0 kB  bundles that let a verdict be replayed
+    python          0 kB  our own Python environment with PyTorch
+    models          0 kB  language models
+    support         0 kB  precompiled headers and the support library
+    compile         0 kB  what torch.compile generated for baselines
+    total           2 kB  in [HERE]/cache
+    ----- stderr -----
+    ");
+    snapshot!(run(&["cache", "clean"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: the following required arguments were not provided:
+      <NAME|--all>
+
+    Usage: warpsmith cache clean <NAME|--all>
+
+    For more information, try '--help'.
+    ");
+    snapshot!(run(&["cache", "clean", "object"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: there is no cache named `object`
+    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile
+    ");
+    snapshot!(run(&["cache", "clean", "objects"]), @"
+    exit_code: 0
+    ----- stdout -----
+    freed 2 kB
+    ----- stderr -----
+    ");
+    snapshot!(run(&["cache", "clean", "--all", "--json"]), @r#"
+    exit_code: 0
+    ----- stdout -----
+    {
+      "format": 1,
+      "freed_bytes": 0
+    }
+    ----- stderr -----
+    "#);
+    assert!(!context.path("cache/objects").exists());
+}
+
+#[test]
+fn a_missing_task_is_refused_before_anything_is_fetched() {
+    snapshot!(shown(&["judge", "nowhere/model.py", "nowhere"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: there is no task at `nowhere/model.py`
+    hint: a task is a `.py` file, a folder with `model.py`, or `FILE.jsonl#level1/19`; `warpsmith new NAME` makes one
+    ");
+    snapshot!(shown(&["judge", "nowhere/model.py", "nowhere", "--json"]), @r#"
+    exit_code: 2
+    ----- stdout -----
+    {
+      "format": 1,
+      "failure": {
+        "kind": "config",
+        "code": "no_task",
+        "message": "there is no task at `nowhere/model.py`",
+        "hint": "a task is a `.py` file, a folder with `model.py`, or `FILE.jsonl#level1/19`; `warpsmith new NAME` makes one"
+      }
+    }
+    ----- stderr -----
+    error: there is no task at `nowhere/model.py`
+    hint: a task is a `.py` file, a folder with `model.py`, or `FILE.jsonl#level1/19`; `warpsmith new NAME` makes one
+    "#);
+}
+
+#[test]
+fn a_folder_that_is_no_solution_is_refused() {
+    let context = Context::new();
+    context.write("task/model.py", "class Model: pass");
+    context.write("empty/notes.txt", "");
+    context.write("half/model_new.py", "import torch");
+    let run = |arguments: &[&str]| context.shown(&context.bare(arguments).output().unwrap());
+    snapshot!(run(&["judge", "task", "empty"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: the solution `empty` has no `model_new.py`
+    hint: a solution is a folder with `model_new.py` and `kernels/`, or one `.py` file with an inline extension
+    ");
+    snapshot!(run(&["judge", "task", "half"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: the solution `half` has no source in `kernels/`
+    hint: put the kernels there as `.cu` or `.cpp`, or use `load_inline` in `model_new.py`
+    ");
+    snapshot!(run(&["judge", "task"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: `task` has no `model_new.py` beside it, and no solution was given
+    hint: say `warpsmith judge TASK SOLUTION`
+    ");
+    snapshot!(run(&["judge", "softmax", "nowhere"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: there is no solution at `nowhere`
+    hint: a solution is a folder with `model_new.py` and `kernels/`, or one `.py` file with an inline extension
+    ");
+}
+
+#[test]
+fn an_unknown_example_is_refused_and_the_known_are_listed() {
+    let context = Context::new();
+    let output = context
+        .bare(&["judge", "--list-examples", "--json"])
+        .output()
+        .unwrap();
+    let list = json(&output);
+    let names: Vec<&str> = list["examples"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    assert!(
+        names.contains(&"softmax") && names.contains(&"inline_form"),
+        "{names:?}"
+    );
+
+    let output = context
+        .bare(&["judge", "--example", "sofmax"])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr.starts_with("error: there is no example `sofmax`\nhint: the examples are argmax,"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_python_that_is_not_there_is_the_users_to_mend() {
+    snapshot!(shown(&["judge", "--python", "/nowhere/python"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: failed to start `/nowhere/python`: No such file or directory (os error 2)
+    hint: `--python` or `WARPSMITH_PYTHON` names it; leave it out to have one found
+    ");
+}
+
+#[test]
+fn evidence_that_is_none_is_refused() {
+    let context = Context::new();
+    context.write("folder/notes.txt", "");
+    snapshot!(context.shown(&context.bare(&["replay", "folder"]).output().unwrap()), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: `folder` is not a bundle: it has no `manifest.json`
+    hint: give the folder that a verdict names under `evidence`
+    ");
+}
+
+#[test]
+fn an_out_folder_that_exists_is_refused_before_the_work() {
+    let context = Context::new();
+    context.write("out/notes.txt", "");
+    snapshot!(context.shown(&context.bare(&["judge", "--out", "out"]).output().unwrap()), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: `out` already exists
+    hint: give a folder that does not exist yet
+    ");
+}
+
+#[test]
+fn new_writes_a_folder_once() {
+    let context = Context::new();
+    let run = |arguments: &[&str]| context.shown(&context.bare(arguments).output().unwrap());
+    snapshot!(run(&["new", "gate"]), @"
+    exit_code: 0
+    ----- stdout -----
+    gate/model.py
+    gate/model_new.py
+    gate/kernels/gate.cpp
+    gate/kernels_cuda/gate.cu
+    gate/README.md
+    ----- stderr -----
+    hint: `warpsmith judge gate` judges it as it is; then change it
+    ");
+    snapshot!(run(&["new", "gate"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: `gate` already exists
+    hint: choose another name, or remove it
+    ");
+    snapshot!(run(&["new", "2fast"]), @"
+    exit_code: 2
+    ----- stdout -----
+    ----- stderr -----
+    error: `2fast` cannot be the name of a kernel
+    hint: use letters, digits and `_`, with a letter first
+    ");
+    let readme = fs_err::read_to_string(context.path("gate/README.md")).unwrap();
+    assert!(readme.contains("warpsmith judge gate"), "{readme}");
+}
+
+#[test]
+fn the_doctor_lists_every_protection() {
+    let context = Context::new();
+    let output = context.bare(&["doctor", "--json"]).output().unwrap();
+    let report = json(&output);
+    let expected = if report["ready"] == true { 0 } else { 3 };
+    assert_eq!(code(&output), expected);
+    for key in [
+        "cpu",
+        "memory_bytes",
+        "disk",
+        "gpus",
+        "cxx",
+        "nvcc",
+        "python",
+        "models",
+        "advice",
+        "contained",
+    ] {
+        assert!(report.get(key).is_some(), "no `{key}`");
+    }
+    let protections = report["isolation"].as_object().unwrap();
+    assert!(protections.len() >= 12);
+    for (name, protection) in protections {
+        let reason = protection.get("by").or(protection.get("why"));
+        assert!(
+            reason.is_some_and(serde_json::Value::is_string),
+            "{name}: {protection}"
+        );
+    }
+    // A person sees the same ones.
+    let shown = context.shown(&context.bare(&["doctor"]).output().unwrap());
+    for name in protections.keys() {
+        assert!(
+            shown.contains(&format!(" {name}: ")),
+            "{name} is not in\n{shown}"
+        );
+    }
+}
