@@ -158,8 +158,23 @@ fn solution(found: &SolutionProfile, reference: &ReferenceProfile, lines: &mut V
                 .lines()
                 .map(|line| format!("  {}", tame(line))),
         );
-        return;
+    } else {
+        measured(found, reference, lines);
     }
+    found
+        .sanitizer
+        .iter()
+        .flatten()
+        .for_each(|tool| sanitizer(tool, lines));
+    lines.extend(
+        found
+            .sanitizer_why
+            .iter()
+            .map(|why| format!("  sanitizer: {why}")),
+    );
+}
+
+fn measured(found: &SolutionProfile, reference: &ReferenceProfile, lines: &mut Vec<String>) {
     let total = found.total_us.unwrap_or(0.0);
     let factor = if total > 0.0 {
         reference.total_us / total
@@ -167,13 +182,13 @@ fn solution(found: &SolutionProfile, reference: &ReferenceProfile, lines: &mut V
         0.0
     };
     lines.push(format!(
-        "solution: {} a call, {:.2}x the reference's speed, {} at {:.1} GB/s of {:.1} GB/s, {:.1}x above the floor",
+        "solution: {} a call, {:.2}x the reference's speed, {} at {:.1} GB/s of {:.1} GB/s, {}",
         micros(total),
         factor,
         bytes(reference.min_bytes),
         found.gbps.unwrap_or(0.0),
         reference.roofline.bandwidth_gbps,
-        found.headroom.unwrap_or(0.0)
+        above_floor(found.headroom.unwrap_or(0.0))
     ));
     lines.push(
         "  (by its own account, taken in its own process; `warpsmith judge` decides)".to_owned(),
@@ -188,7 +203,7 @@ fn solution(found: &SolutionProfile, reference: &ReferenceProfile, lines: &mut V
         let stall = kernel
             .top_stall
             .as_deref()
-            .map(|reason| format!(", waits most for {reason}"))
+            .map(|reason| format!(", waits most for {}", short(reason)))
             .unwrap_or_default();
         lines.push(format!(
             "  ncu {}: {}{stall}",
@@ -204,17 +219,15 @@ fn solution(found: &SolutionProfile, reference: &ReferenceProfile, lines: &mut V
             .filter(|_| cuda)
             .map(|why| format!("  ncu: {}", tame(why))),
     );
-    found
-        .sanitizer
-        .iter()
-        .flatten()
-        .for_each(|tool| sanitizer(tool, lines));
-    lines.extend(
-        found
-            .sanitizer_why
-            .iter()
-            .map(|why| format!("  sanitizer: {why}")),
-    );
+}
+
+fn above_floor(headroom: f64) -> String {
+    if headroom < 1.0 {
+        "below the floor (it leaves work out, or the machine was busy when it was measured)"
+            .to_owned()
+    } else {
+        format!("{headroom:.1}x above the floor")
+    }
 }
 
 fn solution_table(kernels: &[SolutionKernel], lines: &mut Vec<String>) {
@@ -291,11 +304,13 @@ fn table(rows: &[Vec<String>], lines: &mut Vec<String>) {
     for row in rows {
         let mut line = String::from(" ");
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            line.push_str(&if column == 0 {
-                format!(" {cell:<width$}")
+            let padding = " ".repeat(width - cell.chars().count());
+            let parts = if column == 0 {
+                [" ", cell, &padding]
             } else {
-                format!("  {cell:>width$}")
-            });
+                ["  ", &padding, cell]
+            };
+            line.extend(parts);
         }
         lines.push(line.trim_end().to_owned());
     }

@@ -12,7 +12,7 @@ pub struct ProfileReport {
     pub task: String,
     pub target: Target,
     pub device: String,
-    /// Version of PyTorch.
+    /// Version of `PyTorch`.
     pub torch: String,
     pub reference: ReferenceProfile,
     pub solution: Option<SolutionProfile>,
@@ -31,7 +31,7 @@ pub struct ReferenceProfile {
     pub compile_us: Option<f64>,
     /// Why there is nothing about `torch.compile`.
     pub compile_why: Option<String>,
-    /// One call: the median.
+    /// One call: the lower quartile of several, each with cold caches.
     pub total_us: f64,
     /// Moved by all operators together.
     pub bytes: u64,
@@ -118,7 +118,7 @@ pub struct SolutionProfile {
     pub failure: Option<SolutionFailure>,
     /// Kernels on CUDA; launchers and operators on the CPU. Slowest first.
     pub kernels: Vec<SolutionKernel>,
-    /// One call: the median.
+    /// One call: the lower quartile of several, each with cold caches.
     pub total_us: Option<f64>,
     /// The reference's `min_bytes` over `total_us`.
     pub gbps: Option<f64>,

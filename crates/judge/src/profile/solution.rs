@@ -13,7 +13,7 @@ use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
 use super::Bench;
-use super::reference::{median, ratio};
+use super::reference::{calm, ratio};
 use super::report::{ReferenceProfile, SolutionFailure, SolutionKernel, SolutionProfile};
 use super::resources::{KernelResources, occupancy, parse_ptxas, resources_of};
 use super::tools;
@@ -22,8 +22,8 @@ use crate::submission::{Extension, Form, MODEL_NEW, Submission, Unit, folder_uni
 use crate::toolchain::{Built, Library, system_paths};
 use crate::zygote::{Allowance, device_environment};
 
-const RUN_LIMIT: Duration = Duration::from_secs(180);
-const EXTRACT_LIMIT: Duration = Duration::from_secs(60);
+const RUN_LIMIT: Duration = Duration::from_mins(3);
+const EXTRACT_LIMIT: Duration = Duration::from_mins(1);
 /// The driver's honest answers are a few kilobytes.
 const RESULT_LIMIT: u64 = 4 << 20;
 const KERNELS_KEPT: usize = 64;
@@ -144,16 +144,20 @@ fn stages(
         }
     };
     job.describe("time", submission.form, &libraries, saved)?;
-    let said = job.ask(RUN_LIMIT)?;
+    let said = job.ask(RUN_LIMIT);
+    if !matches!(said, Err(Stopped::Ours(_))) {
+        // Above all where the solution crashed.
+        (report.sanitizer, report.sanitizer_why) = tools::sanitizer(&job)?;
+    }
+    let said = said?;
 
-    let total_us = Some(median(&said.times_us)).filter(|total| *total > 0.0 && total.is_finite());
+    let total_us = Some(calm(&said.times_us)).filter(|total| *total > 0.0 && total.is_finite());
     report.total_us = total_us;
     report.gbps = total_us.map(|total| ratio(reference.min_bytes as f64 / 1e3, total));
     report.headroom = total_us.map(|total| ratio(total, reference.floor_us));
     report.kernels = kernels(&said.kernels, bench, &parse_ptxas(&report.build_log));
 
     (report.ncu, report.ncu_why) = tools::ncu(&job)?;
-    (report.sanitizer, report.sanitizer_why) = tools::sanitizer(&job)?;
     Ok(())
 }
 

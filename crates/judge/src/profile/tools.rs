@@ -12,8 +12,8 @@ use super::report::{NcuKernel, SanitizerReport};
 use super::solution::{Job, Wrapper, read_small};
 use crate::JudgeError;
 
-const NCU_LIMIT: Duration = Duration::from_secs(240);
-const SANITIZER_LIMIT: Duration = Duration::from_secs(300);
+const NCU_LIMIT: Duration = Duration::from_mins(4);
+const SANITIZER_LIMIT: Duration = Duration::from_mins(5);
 const LOG_KEPT: usize = 16 << 10;
 
 /// Nsight Compute's name of each counter, and ours.
@@ -203,8 +203,11 @@ pub(super) fn sanitizer(job: &Job<'_>) -> Result<Found<Vec<SanitizerReport>>, Ju
         let mut text = read_text(&log);
         let errors = parse_sanitizer(&text);
         if errors.is_none() {
-            text.push_str(&format!("ended without a summary ({:?})\n", output.exit));
-            text.push_str(&String::from_utf8_lossy(&output.stderr));
+            let printed = String::from_utf8_lossy(&output.stderr);
+            text = format!(
+                "{text}ended without a summary ({:?})\n{printed}",
+                output.exit
+            );
         }
         reports.push(SanitizerReport {
             tool: tool.to_owned(),
@@ -438,8 +441,9 @@ mod tests {
 "#;
         let found = parse_ncu(text);
         assert_eq!((found[0].name.as_str(), found[0].launches), ("scale", 1));
-        assert_eq!(found[0].metrics["registers"], 40.0);
-        assert_eq!(found[0].metrics["duration_ns"], 2048.0);
+        let metrics = [("duration_ns", 2048.0), ("registers", 40.0)]
+            .map(|(name, value)| (name.to_owned(), value));
+        assert_eq!(found[0].metrics, BTreeMap::from(metrics));
     }
 
     #[test]
