@@ -199,6 +199,27 @@ fn a_broken_task_is_no_verdict() {
 }
 
 #[test]
+fn a_profile_covers_the_task_and_the_solution() {
+    let _alone = alone();
+    let context = Context::new();
+    let arguments = ["profile", "softmax", "softmax", "--target", "cpu"];
+    let output = context
+        .command(&[&arguments[..], &["--json", "-q"]].concat())
+        .output()
+        .unwrap();
+    let report = json(&output);
+    assert_eq!(code(&output), 0, "{report:#}");
+    assert_eq!(report["format"], 1);
+    assert_keys(
+        &report,
+        "reference",
+        "operators total_us bytes flops bound roofline",
+    );
+    assert_keys(&report, "solution", "untrusted kernels total_us");
+    assert_eq!(report["solution"]["failure"], Value::Null);
+}
+
+#[test]
 fn ctrl_c_leaves_nothing_behind() {
     let _alone = alone();
     let context = Context::new();

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::json;
 use warpsmith_judge::Judge;
+use warpsmith_machine::{Caches, estimate};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Profile};
 
@@ -12,6 +13,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
 use crate::printer::Printer;
+use crate::render::size;
 
 /// Fetch and build everything that would otherwise be made on first use
 #[derive(Debug, Args)]
@@ -21,7 +23,12 @@ pub(crate) struct SetupArgs {
 }
 
 pub(crate) fn run(args: &SetupArgs, printer: &Printer) -> Result<Exit, Stop> {
-    printer.note("1/3 Python with PyTorch: nothing to do if one is found, else 2.7 GB to fetch, 4.9 GB on disk, some minutes");
+    let cost = estimate(&Caches::locate()?);
+    printer.note(&format!(
+        "1/3 Python with PyTorch: nothing to do where one is found, else some minutes, {} to fetch, {} on disk",
+        size(cost.download_bytes),
+        size(cost.disk_bytes)
+    ));
     let engine = Engine::prepare(&args.machine, printer)?;
     let python = &engine.python;
     printer.note(&format!(
