@@ -1,19 +1,18 @@
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 BATCH, IN_FEATURES, OUT_FEATURES = 4096, 256, 1024
 
 
 class Model(nn.Module):
-    """Linear layer with a GELU (tanh form): the first half of a transformer's MLP."""
+    """Linear layer with ReLU: the first half of a transformer's MLP."""
 
     def __init__(self, in_features, out_features):
         super().__init__()
         self.linear = nn.Linear(in_features, out_features)
 
     def forward(self, x):
-        return F.gelu(self.linear(x), approximate="tanh")
+        return torch.relu(self.linear(x))
 
 
 def get_inputs():

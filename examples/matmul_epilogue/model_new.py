@@ -13,5 +13,5 @@ class ModelNew(nn.Module):
         m, k = x.shape
         n = weight.shape[0]
         out = torch.empty(m, n, dtype=x.dtype, device=x.device)
-        kernels.linear_gelu(out, x, weight, bias, m, n, k)
+        kernels.linear_relu(out, x, weight, bias, m, n, k)
         return out

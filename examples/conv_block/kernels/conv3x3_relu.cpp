@@ -12,8 +12,10 @@
 
 #if defined(__AVX512F__)
 constexpr int lanes = 16, tile_oc = 6;  // 6 * 4 accumulators + 4 inputs of 32 registers
-#else
+#elif defined(__AVX__)
 constexpr int lanes = 8, tile_oc = 2;  // 2 * 4 accumulators + 4 inputs of 16 registers
+#else
+constexpr int lanes = 4, tile_oc = 2;
 #endif
 constexpr int tile_w = 4, band = 4;
 typedef float vec __attribute__((vector_size(lanes * sizeof(float))));

@@ -7,8 +7,10 @@
 
 #if defined(__AVX512F__)
 constexpr int lanes = 16;
-#else
+#elif defined(__AVX__)
 constexpr int lanes = 8;
+#else
+constexpr int lanes = 4;
 #endif
 typedef float vec __attribute__((vector_size(lanes * sizeof(float))));
 typedef int32_t ivec __attribute__((vector_size(lanes * sizeof(int32_t))));
@@ -38,7 +40,7 @@ static inline void square(float* to, const float* from, const float* scale, int6
     for (int i = 0; i < lanes; ++i) std::memcpy(&v[i], from + i * cols, sizeof(vec));
     swap_blocks<1>(v);
     swap_blocks<2>(v);
-    swap_blocks<4>(v);
+    if constexpr (lanes > 4) swap_blocks<4>(v);
     if constexpr (lanes > 8) swap_blocks<8>(v);
 #pragma GCC unroll 16
     for (int j = 0; j < lanes; ++j) {
@@ -49,22 +51,25 @@ static inline void square(float* to, const float* from, const float* scale, int6
 
 extern "C" int transpose_scale(float* out, const float* x, const float* scale, int64_t batch, int64_t rows,
                                int64_t cols, void*) {
-    constexpr int64_t high = 64, wide = lanes;  // a block: several lines along the output, one along the input
-    const int64_t block_rows = (rows + high - 1) / high;
+    // A task is a strip of columns: its reads are pieces of four cache lines, its writes go to 64 rows of the output,
+    // few enough for the caches and the address translation to hold.
+    constexpr int64_t strip = 64;
+    const int64_t strips = (cols + strip - 1) / strip;
 #pragma omp parallel for schedule(static) collapse(2)
     for (int64_t b = 0; b < batch; ++b)
-        for (int64_t br = 0; br < block_rows; ++br) {
-            const int64_t top = br * high, bottom = top + high < rows ? top + high : rows;
-            for (int64_t left = 0; left < cols; left += wide) {
-                const float* from = x + b * rows * cols + left;
-                float* to = out + (b * cols + left) * rows;
-                int64_t i = top;
-                if (left + wide <= cols)
-                    for (; i + lanes <= bottom; i += lanes) square(to + i, from + i * cols, scale + left, rows, cols);
-                for (; i < bottom; ++i)  // what no square covers
-                    for (int64_t j = 0; j < wide && left + j < cols; ++j)
-                        to[j * rows + i] = from[i * cols + j] * scale[left + j];
-            }
+        for (int64_t n = 0; n < strips; ++n) {
+            const int64_t begin = n * strip, end = begin + strip < cols ? begin + strip : cols;
+            const float* in = x + b * rows * cols;
+            float* to = out + b * rows * cols;
+            const int64_t whole_rows = rows - rows % lanes, whole_cols = end - (end - begin) % lanes;
+            for (int64_t i = 0; i < whole_rows; i += lanes)
+                for (int64_t j = begin; j < whole_cols; j += lanes)
+                    square(to + j * rows + i, in + i * cols + j, scale + j, rows, cols);
+            // What no square covers: the last columns, then the last rows.
+            for (int64_t j = whole_cols; j < end; ++j)
+                for (int64_t i = 0; i < whole_rows; ++i) to[j * rows + i] = in[i * cols + j] * scale[j];
+            for (int64_t j = begin; j < end; ++j)
+                for (int64_t i = whole_rows; i < rows; ++i) to[j * rows + i] = in[i * cols + j] * scale[j];
         }
     return 0;
 }

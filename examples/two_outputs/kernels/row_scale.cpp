@@ -15,9 +15,18 @@ extern "C" int row_scale(float* scaled, float* scale, const float* x, int64_t ro
             top = v > top ? v : top;
         }
         scale[row] = top;
-        // A true division, not a product with 1 / top: the same bits as the reference, and the memory is slower still.
+        // A vector division takes 16 cycles and would cost more than the memory. One correction of the product with
+        // 1 / top gives the correctly rounded quotient in all but rare cases, as long as 1 / top is a normal number.
+        if (top > 1e-37f && top < 1e37f) {
+            const float inverse = 1.0f / top;
 #pragma omp simd simdlen(16)
-        for (int64_t i = 0; i < cols; ++i) to[i] = in[i] / top;
+            for (int64_t i = 0; i < cols; ++i) {
+                const float q = in[i] * inverse;
+                to[i] = q + (in[i] - q * top) * inverse;
+            }
+        } else {
+            for (int64_t i = 0; i < cols; ++i) to[i] = in[i] / top;
+        }
     }
     return 0;
 }

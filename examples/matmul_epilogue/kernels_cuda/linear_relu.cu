@@ -1,6 +1,6 @@
-// out = gelu_tanh(x @ weight^T + bias), x: m x k, weight: n x k, both row-major.
+// out = relu(x @ weight^T + bias), x: m x k, weight: n x k, both row-major.
 //
-// The product is cuBLASLt's in strict float32 (CUBLAS_COMPUTE_32F; TF32 is never enabled), and bias and GELU are its
+// The product is cuBLASLt's in strict float32 (CUBLAS_COMPUTE_32F; TF32 is never enabled), and bias and ReLU are its
 // epilogue: they run on the accumulators, before the result is written for the first and only time.
 // What is kept between calls depends on shapes alone: the handle, the chosen algorithm and a workspace.
 #include <cublasLt.h>
@@ -50,7 +50,7 @@ int prepare(int device, int64_t m, int64_t n, int64_t k) {
 
     TRY(cublasLtMatmulDescCreate(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_GELU_BIAS;  // the tanh form
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_RELU_BIAS;
     TRY(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     TRY(cublasLtMatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     TRY(cublasLtMatrixLayoutCreate(&plan.a, CUDA_R_32F, k, n, k));
@@ -79,7 +79,7 @@ int prepare(int device, int64_t m, int64_t n, int64_t k) {
 
 }  // namespace
 
-extern "C" int linear_gelu(float* out, const float* x, const float* weight, const float* bias, int64_t m, int64_t n,
+extern "C" int linear_relu(float* out, const float* x, const float* weight, const float* bias, int64_t m, int64_t n,
                            int64_t k, void* stream) {
     if (m * n == 0) return 0;
     const std::lock_guard<std::mutex> lock(guard);
