@@ -33,7 +33,7 @@ static void tile(float* out, int64_t out_plane, const float* in, int64_t plane, 
                  const float* bias, int64_t in_channels, int64_t width) {
     vec acc[OC][tile_w];
     for (int o = 0; o < OC; ++o)
-        for (int w = 0; w < tile_w; ++w) acc[o][w] = vec{} + bias[o];
+        for (int w = 0; w < tile_w; ++w) acc[o][w] = vec{};
 
     for (int64_t c = 0; c < in_channels; ++c) {
         const float* filter = weight + c * 9;
@@ -56,7 +56,9 @@ static void tile(float* out, int64_t out_plane, const float* in, int64_t plane, 
         float* to = out + o * out_plane;
 #pragma GCC unroll 8
         for (int w = 0; w < tile_w; ++w) {
-            const vec v = acc[o][w] < 0.0f ? vec{} : acc[o][w];  // in this order NaN stays NaN
+            // The bias comes last: in front, every product would be rounded to its magnitude.
+            vec v = acc[o][w] + bias[o];
+            v = v < 0.0f ? vec{} : v;  // in this order NaN stays NaN
             const int64_t left = width - w * lanes;
             if (left >= lanes)
                 std::memcpy(to + w * lanes, &v, sizeof v);
