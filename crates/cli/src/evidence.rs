@@ -92,11 +92,10 @@ pub(crate) fn write(
             compile_mode,
         },
     )?;
-    let mut environment = evidence.environment;
-    environment.insert("printed".to_owned(), json!(evidence.printed));
-    bundle.write_json("environment.json", &environment)?;
+    bundle.write_json("environment.json", &evidence.environment)?;
     bundle.write_json("samples.json", &evidence.samples)?;
     bundle.write("compile.log", evidence.compile_log.as_bytes())?;
+    bundle.write("printed.log", evidence.printed.as_bytes())?;
     bundle.write_json("verdict.json", &verdict)?;
     bundle.finish()?;
     Ok(verdict)

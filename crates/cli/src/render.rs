@@ -296,7 +296,7 @@ pub(crate) fn next(verdict: &Verdict) -> &'static str {
             "compare with `Model` on inputs of other scale and sign, and at the borders of the shape"
         }
         (Status::Crashed, _) => {
-            "run it under a debugger, or read what it printed in the evidence's `environment.json`"
+            "run it under a debugger, or read what it printed in the evidence's `printed.log`"
         }
         (Status::TimedOut, _) => "look for an endless loop or a wait that is never answered",
         (Status::Rejected | Status::Cheating, _) => {

@@ -21,6 +21,7 @@ fn main() {
         let r = judge.judge(&warpsmith_judge::TaskSource { name: "x".into(), source }, &warpsmith_schema::Submission { form, files });
         match r {
             Ok(j) => { let v = j.verdict; println!("{} {} {:?} {} | cand {:?} eager {:?} compile {:?} burst {:?} single {:?} const {:?} spread {:?} def {} | {:?} | {:.1}s", dir.file_name().unwrap().to_string_lossy(), v.status.name(), v.rule, v.reason.clone().unwrap_or_default().lines().last().unwrap_or(""), v.times_us.as_ref().map(|t| t.candidate.0), v.times_us.as_ref().map(|t| t.eager.0), v.times_us.as_ref().and_then(|t| t.compile.map(|c| c.0)), v.times_us.as_ref().and_then(|t| t.burst.map(|c| c.0)), v.times_us.as_ref().map(|t| t.single.0), v.times_us.as_ref().map(|t| t.constant.0), v.times_us.as_ref().map(|t| t.spread.0), v.trust.deferred_work, v.seconds, t.elapsed().as_secs_f64());
+              for n in &v.notes { println!("   note {n}"); } if let Some(b) = j.evidence.samples["baselines"].as_object() { println!("   eager {} compile {} const {}", b["eager"], b["compile"], b["constant"]); }
               if std::env::var("SHOW").is_ok() { println!("{}", serde_json::to_string_pretty(&v).unwrap()); println!("{}", j.evidence.printed); } }
             Err(e) => println!("{} ERROR {:?}", dir.file_name().unwrap().to_string_lossy(), e.failure()),
         }

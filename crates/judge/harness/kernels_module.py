@@ -13,6 +13,9 @@ import types
 import torch
 
 
+_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
 def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
     if not tensor.is_contiguous():
         raise ValueError("kernels take contiguous tensors; call .contiguous() first")
@@ -47,7 +50,7 @@ class Kernels:
         cuda = self._cuda
 
         def launch(*arguments: object) -> None:
-            stream = torch.cuda.current_stream().cuda_stream if cuda else None
+            stream = _stream(torch._C._cuda_getDevice()) if cuda else None
             code = function(*map(_argument, arguments), ctypes.c_void_p(stream))
             # A void launcher leaves whatever was in the register; only small positive codes are CUDA or errno values.
             if 0 < code < 1000 and cuda:

@@ -256,16 +256,29 @@ def reload_weights(setup: Setup) -> None:
             tensor.data.copy_(fresh[name])
 
 
-def null_module(outputs: Any, cuda: bool) -> Callable[..., Any]:
-    """Same arity and same results to hand over, nothing computed: what a call costs by itself."""
+def null_module(outputs: Any, copies: int, cuda: bool, touch: bool) -> torch.nn.Module:
+    """Same arity and same results to hand over, nothing computed: what a call costs by itself.
+
+    With `touch` it also launches the smallest kernel there is, because waking this process's context on the GPU is part
+    of what any single call costs.
+    """
     device = "cuda" if cuda else "cpu"
 
     def make(spec: dict[str, Any]) -> torch.Tensor:
         return torch.empty(spec["shape"], dtype=getattr(torch, spec["dtype"]), device=device)
 
     class Null(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made = [decode(outputs, make) for _ in range(copies)]
+            self.next = 0
+            self.spot = torch.zeros(1, device=device)
+
         def forward(self, *_: object) -> Any:
-            return decode(outputs, make)
+            self.next = (self.next + 1) % copies
+            if touch:
+                self.spot.zero_()
+            return self.made[self.next]
 
     return Null().eval()
 
@@ -274,7 +287,9 @@ def add_baselines(setup: Setup, request: dict[str, Any]) -> None:
     tf32 = request["tf32"]
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
-    setup.modules["null"] = null_module(request["outputs"], setup.target == "cuda")
+    cuda = setup.target == "cuda"
+    setup.modules["null"] = null_module(request["outputs"], len(setup.slots), cuda, touch=False)
+    setup.modules["null_single"] = null_module(request["outputs"], len(setup.slots), cuda, touch=cuda)
     if request["compile"]:
         torch._dynamo.reset()
         mode = request.get("mode") or "default"
@@ -384,6 +399,7 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
     verb = request["verb"]
     if verb == "setup":
         torch.set_num_threads(request["threads"])
+        state["spin"] = 0.05 if request["target"] == "cuda" else 0.0
         if request["role"] == "extract":
             return {"extensions": inline.extract(request["source"], request["file_name"], decode_arguments(request["init"]))}
         cpu_fds = 0 if request["target"] == "cuda" else 3
@@ -435,6 +451,7 @@ def serve(channel: Channel, support: Support) -> None:
     state: dict[str, Any] = {}
     while True:
         try:
+            channel.spin_seconds = state.get("spin", 0.0)
             request, fds = channel.recv()
         except EOFError:
             return
@@ -445,8 +462,9 @@ def serve(channel: Channel, support: Support) -> None:
         channel.send(reply)
 
 
-def load_support(native: str, cuda_arena: str) -> Support:
-    loaded = ctypes.CDLL(native, mode=ctypes.RTLD_GLOBAL)
+def load_support(native: str, cuda_arena: str, share: bool = False) -> Support:
+    """With `share`, candidates' libraries find `warpsmith_gemm`."""
+    loaded = ctypes.CDLL(native, mode=ctypes.RTLD_GLOBAL if share else ctypes.RTLD_LOCAL)
     loaded.warpsmith_trapped.restype = ctypes.c_char_p
     loaded.warpsmith_arm.restype = ctypes.c_int64
     return Support(loaded, ctypes.CDLL(cuda_arena))

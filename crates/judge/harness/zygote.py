@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -108,7 +109,9 @@ def spawn(control: Channel, channel_fd: int, support: worker.Support, config: di
         control.send({"ok": {}}, [pidfd])
         control.close()
         os.close(pidfd)
-        os.waitpid(pid, 0)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
+            sys.stderr.write(f"the worker was ended by {signal.Signals(os.WTERMSIG(status)).name}\n")
     except BaseException as error:  # noqa: BLE001
         control.send({"error": {"kind": "harness", "code": "fork", "message": repr(error)}})
     finally:
@@ -125,7 +128,7 @@ def reap() -> None:
 
 def main() -> None:
     control = Channel(3)
-    support = worker.load_support(sys.argv[1], sys.argv[2])
+    support = worker.load_support(sys.argv[1], sys.argv[2], share=True)
     config, _ = control.recv()
     control.send({"ok": {"protocol": worker.PROTOCOL, "torch": torch.__version__}})
     while True:

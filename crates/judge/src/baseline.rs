@@ -115,7 +115,9 @@ pub(crate) fn measure(
         process.request("modules", modules, Duration::from_secs(60))?;
         prepare(process.channel(), &variant.inputs, session.loaded.mutates_inputs).map_err(|failure| ours("prepare", failure))?;
         let mut raw_of = |module: &str| run(process, trusted, session, module, index);
-        let constant = timing::constant(&raw_of("null").map_err(|stopped| failed("null", stopped))?);
+        let singles = raw_of("null_single").map_err(|stopped| failed("null", stopped))?;
+        let bursts = raw_of("null").map_err(|stopped| failed("null", stopped))?;
+        let constant = timing::constant(&singles, &bursts);
         let raw = raw_of("eager").map_err(|stopped| failed("eager", stopped))?;
         baselines.eager.push(timing::estimate(&raw, &constant, f64::INFINITY));
         baselines.raw_eager.push(raw);
@@ -157,7 +159,7 @@ fn run(
 ) -> Result<Raw, Stopped> {
     let plan = Plan {
         singles: 30,
-        bursts: [2, 4, 6, 8].repeat(3),
+        bursts: if module == "null_single" { Vec::new() } else { [2, 4, 6, 8].repeat(3) },
         budget: Duration::from_secs(12),
         checked: false,
     };

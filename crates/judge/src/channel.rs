@@ -11,6 +11,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde_json::{Value, json};
+use warpsmith_schema::Target;
 
 /// No honest frame comes near this; a larger one is an attack on the supervisor's memory.
 const FRAME_LIMIT: usize = 16 << 20;
@@ -56,13 +57,20 @@ impl From<io::Error> for ChannelError {
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: UnixStream,
+    /// How long to poll before sleeping: a core that went idle is slow just after it wakes.
+    spin: Duration,
 }
 
 impl Channel {
     /// A channel and the descriptor to hand to the other process.
-    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn pair(target: Target) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
-        Ok((Self { stream: ours }, theirs.into()))
+        // Cores are what a CPU target measures: there nobody polls.
+        let spin = match target {
+            Target::Cuda => Duration::from_millis(50),
+            Target::Cpu => Duration::ZERO,
+        };
+        Ok((Self { stream: ours, spin }, theirs.into()))
     }
 
     pub(crate) fn send(&mut self, message: &Value, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
@@ -87,6 +95,7 @@ impl Channel {
 
     pub(crate) fn receive(&mut self, limit: Duration) -> Result<(Value, Vec<OwnedFd>), ChannelError> {
         let deadline = Instant::now() + limit;
+        self.poll_briefly();
         let mut fds = Vec::new();
         let mut header = [0_u8; 4];
         self.fill(&mut header, deadline, limit, &mut fds)?;
@@ -98,6 +107,18 @@ impl Channel {
         self.fill(&mut body, deadline, limit, &mut fds)?;
         let message = serde_json::from_slice(&body).map_err(|error| ChannelError::Protocol(error.to_string()))?;
         Ok((message, fds))
+    }
+
+    fn poll_briefly(&self) {
+        let patience = Instant::now() + self.spin;
+        let mut byte = [0_u8; 1];
+        while Instant::now() < patience {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            match rustix::net::recv(&self.stream, &mut byte, flags) {
+                Err(rustix::io::Errno::AGAIN) => std::hint::spin_loop(),
+                _ => return,
+            }
+        }
     }
 
     /// Reads exactly `buffer`, whatever trickle the other side makes of it, and never past the deadline.

@@ -70,12 +70,14 @@ impl Harness {
             arguments.push(self.dir.join("support.cpp").display().to_string());
             arguments.push(format!("-L{}", python.torch.lib_dir.display()));
             arguments.extend(["-ltorch_cpu", "-lc10"].map(str::to_owned));
+            arguments.extend(build_flags::shared_runtime());
             run_trusted(&cxx.path, &arguments, &self.support)?;
         }
         if !self.cuda_arena.exists() {
             let mut arguments: Vec<String> = ["-O2", "-std=c++17", "-fPIC", "-shared"].map(str::to_owned).to_vec();
             arguments.push(self.dir.join("cuda_arena.cpp").display().to_string());
             arguments.push("-ldl".to_owned());
+            arguments.extend(build_flags::shared_runtime());
             run_trusted(&cxx.path, &arguments, &self.cuda_arena)?;
         }
         Ok(())

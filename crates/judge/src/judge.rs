@@ -300,6 +300,7 @@ impl Judge {
         environment.push(("OMP_WAIT_POLICY".to_owned(), "PASSIVE".to_owned()));
         Process::start(process::Launch {
             name: "trusted",
+            target: self.options.target,
             script: "trusted.py",
             arguments: Vec::new(),
             environment,
@@ -314,6 +315,7 @@ impl Judge {
         environment.push(("TRITON_CACHE_DIR".to_owned(), self.options.caches.compile().join("triton").display().to_string()));
         Process::start(process::Launch {
             name: "baseline",
+            target: self.options.target,
             script: "worker.py",
             arguments: vec![self.harness.support.display().to_string(), self.harness.cuda_arena.display().to_string()],
             environment,
@@ -687,6 +689,12 @@ impl Judge {
         }
         attempt.verdict.trust.checks.insert("floor".to_owned(), TrustCheck::Held);
         attempt.verdict.trust.deferred_work = candidate.deferred;
+        if candidate.deferred {
+            attempt.verdict.notes.push("work was batched or put off: the time of single calls counts".to_owned());
+        }
+        if let Some(failure) = &strict.compile_failure {
+            attempt.verdict.notes.push(format!("torch.compile has no time for this task: {}", clip(failure, 1500)));
+        }
         let of = |estimates: &[Estimate]| timing::combine(estimates).map_or(f64::NAN, |estimate| estimate.time_us);
         let (eager, compile) = (of(&strict.eager), strict.compile.as_deref().map(of));
         attempt.verdict.times_us = Some(Times {
@@ -770,7 +778,7 @@ fn candidate_plan(profile: Profile, slow: bool) -> Plan {
 /// Above this the machine is too restless for a time to mean anything.
 fn noise_limit(target: Target) -> f64 {
     match target {
-        Target::Cuda => 0.10,
+        Target::Cuda => 0.15,
         Target::Cpu => 0.30,
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use warpsmith_machine::Python;
+use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
@@ -35,6 +36,7 @@ pub(crate) struct Process {
 /// What a trusted process is started with.
 pub(crate) struct Launch<'a> {
     pub(crate) name: &'static str,
+    pub(crate) target: Target,
     pub(crate) script: &'static str,
     pub(crate) arguments: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
@@ -46,7 +48,7 @@ impl Process {
     /// Starts without waiting: several import PyTorch side by side.
     pub(crate) fn start(launch: Launch<'_>) -> Result<Self, JudgeError> {
         let doing = format!("start the {} process", launch.name);
-        let (mut channel, theirs) = Channel::pair().map_err(JudgeError::io(doing.clone()))?;
+        let (mut channel, theirs) = Channel::pair(launch.target).map_err(JudgeError::io(doing.clone()))?;
         let log = tempfile::tempfile().map_err(JudgeError::io(doing.clone()))?;
         let share = || log.try_clone();
         let mut command = Command::new(&launch.python.executable);

@@ -83,7 +83,7 @@ pub(crate) fn call(
     let sampled = match reader {
         Reader::Host(sampler) => sampler.take(&places),
         Reader::Device(trusted, seed) => {
-            trusted.sample(call.slots, &outputs, *seed)?;
+            trusted.sample(call.slots, &places, *seed)?;
             vec![Value::Null; outputs.len()]
         }
     };

@@ -18,7 +18,12 @@ use crate::timing::Raw;
 use crate::trusted::{Check, Draw, Loaded, Regions, Trusted, Variant};
 
 /// Longest burst, and so the number of input slots.
-const SLOTS: u32 = 8;
+fn most_slots(target: Target) -> u32 {
+    match target {
+        Target::Cuda => 16,
+        Target::Cpu => 8,
+    }
+}
 
 /// A task in force.
 pub(crate) struct Session {
@@ -35,7 +40,7 @@ pub(crate) struct Session {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) singles: usize,
-    /// Lengths of bursts, in random order.
+    /// Lengths of bursts, in eighths of the longest; run in random order among the single calls.
     pub(crate) bursts: Vec<u32>,
     pub(crate) budget: Duration,
     /// Compare every output, as for a candidate.
@@ -84,7 +89,9 @@ impl Session {
             Target::Cpu => Some(open_sampler(&regions, random.random())?),
             Target::Cuda => None,
         };
-        Ok(Self { task_hash, loaded, regions, sampler, random, seed })
+        let mut session = Self { task_hash, loaded, regions, sampler, random, seed };
+        session.reseed(seed); // so that a replay draws the same whether or not the task was loaded already
+        Ok(session)
     }
 
     /// New entropy for the next candidate, drawn after it was frozen.
@@ -162,7 +169,9 @@ impl Session {
         let mut steps: Vec<u32> = vec![1; plan.singles];
         for length in &plan.bursts {
             let place = self.random.random_range(0..=steps.len());
-            steps.insert(place, (*length).min(self.regions.slot_count));
+            // Lengths are in eighths of what there is room for.
+            let length = (length * self.regions.slot_count).div_ceil(8).clamp(2, self.regions.slot_count);
+            steps.insert(place, length);
         }
         // Two untimed calls first: page tables, code caches, lazily created handles.
         steps.splice(0..0, [1, 1]);
@@ -254,7 +263,7 @@ fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u32, u64, u64
     };
     // At most 60 % of the device in flight, the trusted side's private copies and the reference's own needs included.
     let (for_slots, for_arena) = (memory / 8, memory / 4);
-    let slots = (for_slots / slot_bytes).clamp(2, u64::from(SLOTS)) as u32;
+    let slots = (for_slots / slot_bytes).clamp(2, u64::from(most_slots(target))) as u32;
     let wanted = (u64::from(slots) + 4) * outputs + 6 * (inputs + outputs) + (64 << 20);
     let least = match target {
         Target::Cuda => 2 << 30,

@@ -47,9 +47,9 @@ pub(crate) struct Estimate {
     pub(crate) deferred: bool,
 }
 
-/// The constant, from the null module's intervals.
-pub(crate) fn constant(raw: &Raw) -> Constant {
-    Constant { single_us: median(&raw.singles), slope_us: slope(raw).unwrap_or(0.0).max(0.0) }
+/// The constant, from single calls of a null module that wakes the device and from bursts of one that does not.
+pub(crate) fn constant(singles: &Raw, bursts: &Raw) -> Constant {
+    Constant { single_us: median(&singles.singles), slope_us: slope(bursts).unwrap_or(0.0).max(0.0) }
 }
 
 /// How much quicker bursts are than single calls for honest reasons, learnt from a baseline nobody could tamper with.
@@ -69,8 +69,12 @@ pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Es
         }
         _ => (single_us, false),
     };
-    // Noise can push a tiny kernel below zero; half a microsecond is below any launch.
-    Estimate { time_us: time_us.max(0.5), single_us, burst_us, spread, samples: raw.calls(), deferred }
+    Estimate { time_us: time_us.max(resolution_us(constant)), single_us, burst_us, spread, samples: raw.calls(), deferred }
+}
+
+/// What cannot be told apart from nothing: a small share of the constant. Candidates and baselines below it count as equal.
+fn resolution_us(constant: &Constant) -> f64 {
+    (0.02 * constant.single_us).max(1.0)
 }
 
 /// Several shapes count as one by their geometric mean.

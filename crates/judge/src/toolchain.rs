@@ -60,6 +60,12 @@ struct Job<'a> {
 pub(crate) mod build_flags {
     use std::path::PathBuf;
 
+    /// For compilers set up to link the C++ runtime statically: a second copy of it would bring its imports into the
+    /// candidate's, and break exceptions in whatever shares the process.
+    pub(crate) fn shared_runtime() -> [String; 3] {
+        ["-Wl,-Bdynamic", "-l:libstdc++.so.6", "-l:libgcc_s.so.1"].map(str::to_owned)
+    }
+
     pub(crate) fn includes(dirs: &[PathBuf]) -> Vec<String> {
         dirs.iter().map(|dir| format!("-I{}", dir.display())).collect()
     }
@@ -270,8 +276,7 @@ impl Toolchain {
         if self.target == Target::Cuda {
             arguments.extend(self.cuda_libraries());
         }
-        // A compiler set up to link the C++ runtime statically would bring all of its imports into the candidate's.
-        arguments.extend(["-Wl,-Bdynamic", "-l:libstdc++.so.6", "-l:libgcc_s.so.1"].map(str::to_owned));
+        arguments.extend(build_flags::shared_runtime());
         let output = self.sandboxed(&self.cxx.path, &arguments, job_dir.path())?;
         log.push_str(&String::from_utf8_lossy(&output.stderr));
         let produced = job_dir.path().join("out.so");
@@ -403,12 +408,13 @@ pub(crate) fn run_trusted(program: &Path, arguments: &[String], output: &Path) -
     if let Some(parent) = output.parent() {
         fs::create_dir_all(parent).map_err(JudgeError::io("make a cache folder"))?;
     }
-    let temporary = output.with_extension(format!("tmp{}", std::process::id()));
+    let folder = output.parent().unwrap_or(Path::new("."));
+    let temporary = tempfile::NamedTempFile::new_in(folder).map_err(JudgeError::io("make a temporary file"))?.into_temp_path();
     let started = Instant::now();
     let result = Command::new(program)
         .args(arguments)
         .arg("-o")
-        .arg(&temporary)
+        .arg(temporary.as_os_str())
         .output()
         .map_err(JudgeError::io(format!("run `{}`", program.display())))?;
     if !result.status.success() {
@@ -422,7 +428,9 @@ pub(crate) fn run_trusted(program: &Path, arguments: &[String], output: &Path) -
             ),
         ));
     }
-    fs::rename(&temporary, output).map_err(JudgeError::io("keep a built file"))
+    // Workers run under another uid and must be able to load it.
+    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o755)).map_err(JudgeError::io("keep a built file"))?;
+    temporary.persist(output).map_err(|error| JudgeError::io("keep a built file")(error.error))
 }
 
 /// The system's own folders, which every sandboxed program needs to run.

@@ -9,6 +9,7 @@ use warpsmith_schema::{Precision, Target};
 
 use crate::JudgeError;
 use crate::process::Process;
+use crate::value::TensorPlace;
 
 /// What `load` says about a task.
 #[derive(Debug, Clone, Deserialize)]
@@ -117,8 +118,8 @@ impl Trusted {
     }
 
     /// CUDA: reads a random sample of each slot's outputs; the end of a timed interval.
-    pub(crate) fn sample(&mut self, slots: &[u32], outputs: &[Value], seed: u64) -> Result<(), JudgeError> {
-        let body = json!({ "slots": slots, "outputs": outputs, "seed": seed });
+    pub(crate) fn sample(&mut self, slots: &[u32], places: &[Vec<TensorPlace>], seed: u64) -> Result<(), JudgeError> {
+        let body = json!({ "slots": slots, "places": places, "seed": seed });
         self.process.request("sample", body, LONG).map(drop)
     }
 

@@ -1,11 +1,11 @@
 //! The value trees of the protocol, as far as the supervisor must understand them: what a worker claims to have put into
 //! the arena is checked here before anybody follows it.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Where a tensor lies.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TensorPlace {
     pub(crate) dtype: String,
     pub(crate) shape: Vec<i64>,

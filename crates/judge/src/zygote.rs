@@ -51,6 +51,7 @@ pub(crate) struct Zygote {
     control: Channel,
     greeted: bool,
     nested: bool,
+    target: Target,
     allowance: Allowance,
 }
 
@@ -76,7 +77,7 @@ impl Zygote {
     /// Starts without waiting for PyTorch to be imported.
     pub(crate) fn start(launch: &Launch<'_>) -> Result<Self, JudgeError> {
         let nested = matches!(sandbox::effective().user_namespace, sandbox::Protection::Held { .. });
-        let (mut control, theirs) = Channel::pair().map_err(JudgeError::io("open the zygote's channel"))?;
+        let (mut control, theirs) = Channel::pair(launch.target).map_err(JudgeError::io("open the zygote's channel"))?;
         let mut read = system_paths();
         read.extend(launch.python.prefixes.iter().cloned());
         read.push(launch.harness.dir.clone());
@@ -123,7 +124,7 @@ impl Zygote {
         control
             .send(&config, &[])
             .map_err(|error| JudgeError::infrastructure("zygote", format!("the zygote did not start: {error}")))?;
-        Ok(Self { child, control, greeted: false, nested, allowance: launch.allowance.clone() })
+        Ok(Self { child, control, greeted: false, nested, target: launch.target, allowance: launch.allowance.clone() })
     }
 
     pub(crate) fn effective(&self) -> &sandbox::Effective {
@@ -155,7 +156,7 @@ impl Zygote {
     /// Forks a worker that has run nothing yet.
     pub(crate) fn fork(&mut self) -> Result<Worker, JudgeError> {
         self.greet()?;
-        let (mut channel, theirs) = Channel::pair().map_err(JudgeError::io("open a worker's channel"))?;
+        let (mut channel, theirs) = Channel::pair(self.target).map_err(JudgeError::io("open a worker's channel"))?;
         let (_, mut fds) = self
             .control
             .request("spawn", json!({}), &[theirs.as_fd()], Duration::from_secs(30))

@@ -30,6 +30,8 @@ pub struct Verdict {
     pub seconds: Seconds,
     pub isolation: Option<Isolation>,
     pub trust: Trust,
+    /// What a reader of the numbers should know, in sentences.
+    pub notes: Vec<String>,
     /// The folder with everything needed to judge again.
     pub evidence: Option<String>,
 }
@@ -238,6 +240,7 @@ impl Verdict {
             seconds: Seconds::default(),
             isolation: None,
             trust: Trust::default(),
+            notes: Vec::new(),
             evidence: None,
         };
         verdict.reward = Reward::of(&verdict);

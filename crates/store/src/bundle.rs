@@ -11,13 +11,14 @@ use crate::StoreError;
 const MANIFEST: &str = "manifest.json";
 const FORMAT: u32 = 1;
 /// What a bundle may hold besides `submission/`.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "verdict.json",
     "task.py",
     "seeds.json",
     "environment.json",
     "samples.json",
     "compile.log",
+    "printed.log",
 ];
 
 #[derive(Debug, Serialize, Deserialize)]

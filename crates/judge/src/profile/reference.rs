@@ -81,6 +81,7 @@ impl Trusted {
         ]);
         let mut process = Process::start(Launch {
             name: "profiling",
+            target: warpsmith_schema::Target::Cpu,
             script: "profiling.py",
             arguments: Vec::new(),
             environment,
