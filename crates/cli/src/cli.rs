@@ -3,7 +3,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
-use crate::commands::{cache, completions, doctor, judge, new, profile, replay, schema, setup};
+use crate::commands::{
+    cache, completions, doctor, exploits, judge, new, profile, replay, schema, setup,
+};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -31,6 +33,7 @@ enum Verb {
     Judge(Box<judge::JudgeArgs>),
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
+    Exploits(exploits::ExploitsArgs),
     Cache(cache::CacheArgs),
     Schema(schema::SchemaArgs),
     Completions(completions::CompletionsArgs),
@@ -45,6 +48,7 @@ impl Cli {
             Verb::Judge(args) => judge::run(args, printer),
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
+            Verb::Exploits(args) => exploits::run(args, printer),
             Verb::Cache(args) => cache::run(args, printer),
             Verb::Schema(args) => schema::run(args, printer),
             Verb::Completions(args) => completions::run(args, printer),

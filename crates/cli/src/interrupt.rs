@@ -49,24 +49,34 @@ fn leave() -> ! {
 
 /// Who exits between the look and the kill is gone, which is all we want.
 pub(crate) fn kill_descendants() {
+    for process in descendants() {
+        if let Some(pid) = Pid::from_raw(process) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Every process that comes from this one.
+pub(crate) fn descendants() -> Vec<i32> {
     let parents = parents();
     let own = getpid().as_raw_nonzero().get();
-    for &process in parents.keys() {
+    let ours = |process: i32| {
         let mut above = process;
         // A chain of parents is never longer than there are processes.
         for _ in 0..parents.len() {
             match parents.get(&above) {
-                Some(&parent) if parent == own => {
-                    if let Some(pid) = Pid::from_raw(process) {
-                        let _ = kill_process(pid, Signal::KILL);
-                    }
-                    break;
-                }
+                Some(&parent) if parent == own => return true,
                 Some(&parent) => above = parent,
-                None => break,
+                None => return false,
             }
         }
-    }
+        false
+    };
+    parents
+        .keys()
+        .copied()
+        .filter(|process| ours(*process))
+        .collect()
 }
 
 /// The parent of every process we can see.

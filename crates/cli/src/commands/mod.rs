@@ -3,6 +3,7 @@
 pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod exploits;
 pub(crate) mod judge;
 pub(crate) mod new;
 pub(crate) mod profile;
