@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
 use crate::commands::{
-    cache, completions, doctor, exploits, judge, new, profile, replay, schema, setup,
+    bench_judge, cache, completions, doctor, exploits, judge, new, profile, replay, schema, setup,
 };
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -34,6 +34,7 @@ enum Verb {
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
     Exploits(exploits::ExploitsArgs),
+    BenchJudge(bench_judge::BenchJudgeArgs),
     Cache(cache::CacheArgs),
     Schema(schema::SchemaArgs),
     Completions(completions::CompletionsArgs),
@@ -49,6 +50,7 @@ impl Cli {
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),
+            Verb::BenchJudge(args) => bench_judge::run(args, printer),
             Verb::Cache(args) => cache::run(args, printer),
             Verb::Schema(args) => schema::run(args, printer),
             Verb::Completions(args) => completions::run(args, printer),

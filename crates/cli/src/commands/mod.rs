@@ -1,5 +1,6 @@
 //! One file a verb.
 
+pub(crate) mod bench_judge;
 pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod doctor;
