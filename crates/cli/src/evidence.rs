@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use warpsmith_judge::{Judged, TaskSource};
 use warpsmith_machine::Caches;
 use warpsmith_schema::{Form, Profile, Submission, Target, Verdict};

@@ -37,9 +37,10 @@ def _argument(value: object) -> object:
 class Kernels:
     """The launchers of one built library, as attributes."""
 
-    def __init__(self, library: ctypes.CDLL, cuda: bool) -> None:
+    def __init__(self, library: ctypes.CDLL, cuda: bool, with_status: frozenset[str]) -> None:
         self._library = library
         self._cuda = cuda
+        self._with_status = with_status
 
     def __getattr__(self, name: str):
         try:
@@ -47,20 +48,21 @@ class Kernels:
         except AttributeError:
             raise AttributeError(f'no extern "C" launcher named {name!r} in kernels/') from None
         function.restype = ctypes.c_int
-        cuda = self._cuda
+        cuda, has_status = self._cuda, name in self._with_status
 
         def launch(*arguments: object) -> None:
             stream = _stream(torch._C._cuda_getDevice()) if cuda else None
             code = function(*map(_argument, arguments), ctypes.c_void_p(stream))
-            # A void launcher leaves whatever was in the register; only small positive codes are CUDA or errno values.
-            if 0 < code < 1000 and cuda:
+            # A void launcher leaves whatever was in the register.
+            if has_status and code != 0:
                 raise RuntimeError(f"{name} returned error {code}")
 
         setattr(self, name, launch)
         return launch
 
 
-def module(library: ctypes.CDLL, cuda: bool) -> types.ModuleType:
+def module(library: ctypes.CDLL, cuda: bool, with_status: frozenset[str] = frozenset()) -> types.ModuleType:
+    """`with_status` names the launchers that the sources declare to return `int`."""
     made = types.ModuleType("warpsmith_kernels", __doc__)
-    made.kernels = Kernels(library, cuda)
+    made.kernels = Kernels(library, cuda, with_status)
     return made

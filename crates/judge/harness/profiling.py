@@ -568,7 +568,7 @@ def serve() -> None:
             request, fds = channel.recv()
             for fd in fds:
                 os.close(fd)
-            channel.send(reply_to(request))
+            channel.send({**reply_to(request), "id": request.get("id")})
 
 
 if __name__ == "__main__":

@@ -60,10 +60,11 @@ def create_cpu(name: str, size: int, read_only_for_others: bool, populate: bool 
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     mapped = _map(fd, size, writable=True, populate=populate)
-    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+    # No more seals by anybody: one that a worker added would shut out the next.
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     if read_only_for_others:
         # After our own mapping: the seal leaves that one alone and forbids every later writable one.
-        seals |= _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+        seals |= _F_SEAL_FUTURE_WRITE
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return Region(tensor=torch.frombuffer(mapped, dtype=torch.uint8), fd=fd)
 
@@ -168,34 +169,37 @@ def rows_of_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8).reshape(flat.numel(), -1) if flat.numel() else flat.to(torch.uint8)
 
 
-def take_sample(tensor: torch.Tensor, generator: torch.Generator, runs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions (row-major) and what lies there, in memory of our own: a run at a random place of each stratum, or all."""
+@dataclass(frozen=True)
+class Sample:
+    """What was seen of one output: runs of neighbours, one in each stratum, all moved by the same random step."""
+
+    items: torch.Tensor
+    start: int
+    width: int
+
+    def agrees(self, copy: torch.Tensor) -> bool:
+        """Whether a later full read, contiguous, holds the same bytes."""
+        seen = copy.view(-1).as_strided(self.items.shape, (self.width, 1), self.start)
+        return bool(torch.equal(rows_of_bytes(seen), rows_of_bytes(self.items)))
+
+
+def take_sample(tensor: torch.Tensor, runs: int, chance: float) -> Sample:
+    """Reads a sample with a single kernel, since this happens inside timed intervals. `chance`, in [0, 1), was drawn after
+    the worker said it was done; the same for every stratum of one call and fresh for the next, so that whoever leaves any
+    share of an output for later is met within a few calls."""
     count = tensor.numel()
+    flat = tensor.contiguous().view(-1)
     if count <= runs * SAMPLE_RUN:
-        positions = _strata(count, 1, count, tensor.device)[0].reshape(-1)
-    else:
-        first, room = _strata(count, runs, SAMPLE_RUN, tensor.device)
-        jitter = torch.rand(runs, 1, generator=generator, device=tensor.device)
-        positions = first.add(jitter.mul_(room).long()).reshape(-1)
-    if tensor.is_contiguous():
-        items = tensor.view(-1).index_select(0, positions)
-    else:
-        items = tensor[torch.unravel_index(positions, tensor.shape)]
-    return positions, items
+        return Sample(flat.clone().view(1, -1), 0, max(count, 1))
+    width = count // runs
+    start = int(chance * (count - (runs - 1) * width - SAMPLE_RUN + 1))
+    return Sample(flat.as_strided((runs, SAMPLE_RUN), (width, 1), flat.storage_offset() + start).clone(), start, width)
 
 
 def over(arena: torch.Tensor, place: dict[str, Any]) -> torch.Tensor:
     """A tensor over the arena, by the shortest way."""
     dtype = getattr(torch, place["dtype"])
     return arena.view(dtype).as_strided(place["shape"], place["stride"], place["offset"] // dtype.itemsize)
-
-
-@lru_cache(maxsize=64)
-def _strata(count: int, runs: int, run: int, device: torch.device) -> tuple[torch.Tensor, float]:
-    """The first run of every stratum and how far a run may move; made once, since this is used inside intervals."""
-    width = count // runs
-    starts = torch.arange(runs) * count // runs
-    return (starts[:, None] + torch.arange(run)).to(device), float(max(width - run, 0)) + 0.999
 
 
 def sample_agrees(region: torch.Tensor, sampled: list[dict[str, int]], copies: list[torch.Tensor]) -> bool:

@@ -1,8 +1,9 @@
 // The worker's native half, built once per PyTorch and kept in the cache.
 //
-// 1. Traps: after `forward` may first run, every operator outside a short allow-list throws. They are registered with the
-//    dispatcher for each backend key, below Python and below any thread-local mode, so threads and C++ callers meet them too.
-//    Arming is one-way: there is no function here that takes a trap back.
+// 1. Traps: a guard stands before every backend kernel outside a short allow-list, below Python and below any thread-local
+//    mode, so that threads and C++ callers meet it too. Guards are registered before the fork, so whoever asks the
+//    dispatcher for a kernel gets a guarded one; they throw once a byte is set in a page that the supervisor writes and a
+//    worker can only read. There is no function here that takes a guard back.
 // 2. Arena: a CPU allocator over memory shared with the judge, so outputs are read where they lie.
 // 3. warpsmith_gemm: the one numeric routine that CPU candidates may call.
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -26,20 +27,35 @@ namespace {
 
 char first_trapped[160] = {0};
 std::atomic<bool> trapped{false};
+const volatile uint8_t* watched = nullptr;
 
-void trap(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
-    if (!trapped.exchange(true)) {
-        std::strncpy(first_trapped, op.schema().name().c_str(), sizeof(first_trapped) - 1);
-    }
-    TORCH_CHECK(false, "warpsmith: ", op.schema().name(), " computes and is not allowed in forward; write it as a kernel");
+bool armed() { return watched != nullptr && *watched != 0; }
+
+void remember(const char* name) {
+    if (!trapped.exchange(true)) std::strncpy(first_trapped, name, sizeof(first_trapped) - 1);
 }
 
-// Copies are data movement, except that a copy between dtypes is arithmetic and a copy between devices is a way to
-// compute elsewhere.
+// Stands before one kernel of one operator.
+class Guard final : public c10::OperatorKernel {
+   public:
+    explicit Guard(c10::SafeKernelFunction guarded) : guarded_(std::move(guarded)) {}
+
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+        if (armed()) {
+            remember(op.schema().name().c_str());
+            TORCH_CHECK(false, "warpsmith: ", op.schema().name(), " computes and is not allowed in forward; write it as a kernel");
+        }
+        guarded_.callBoxed(op, keys, stack);
+    }
+
+   private:
+    c10::SafeKernelFunction guarded_;
+};
+
+// Copies are data movement, except that a copy between dtypes is arithmetic.
 at::Tensor& copy_checked(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
-    if (self.scalar_type() != src.scalar_type()) {
-        trapped.store(true);
-        std::strncpy(first_trapped, "aten::copy_ (between dtypes)", sizeof(first_trapped) - 1);
+    if (armed() && self.scalar_type() != src.scalar_type()) {
+        remember("aten::copy_ (between dtypes)");
         TORCH_CHECK(false, "warpsmith: a copy between dtypes computes and is not allowed in forward; write it as a kernel");
     }
     return at::native::copy_(self, src, non_blocking);
@@ -74,7 +90,7 @@ const std::unordered_set<std::string>& allowed() {
 }
 
 std::vector<c10::RegistrationHandleRAII>& registrations() {
-    static auto* kept = new std::vector<c10::RegistrationHandleRAII>();  // never destroyed: a trap outlives everything
+    static auto* kept = new std::vector<c10::RegistrationHandleRAII>();  // never destroyed: a guard outlives everything
     return *kept;
 }
 
@@ -85,8 +101,8 @@ extern "C" {
 void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*,
             const int*, const float*, float*, const int*);
 
-// Registers the traps; returns how many. Called once, after __init__ and load_state_dict.
-int64_t warpsmith_arm(int cuda) {
+// Puts guards before every kernel that computes; returns how many. Called once, in the zygote.
+int64_t warpsmith_guard(int cuda) {
     auto& dispatcher = c10::Dispatcher::singleton();
     std::vector<c10::DispatchKey> keys = {
         c10::DispatchKey::CPU, c10::DispatchKey::MkldnnCPU, c10::DispatchKey::QuantizedCPU, c10::DispatchKey::SparseCPU,
@@ -98,20 +114,30 @@ int64_t warpsmith_arm(int cuda) {
     }
     int64_t count = 0;
     for (const auto& name : dispatcher.getAllOpNames()) {
-        const bool is_copy = name.name == "aten::copy_";
+        const bool is_copy = name.name == "aten::copy_" && name.overload_name.empty();
         if (!is_copy && allowed().count(name.name)) continue;
-        // JIT-only helpers on scalars and lists have no tensor kernels to trap.
-        if (name.name.rfind("prim::", 0) == 0 || name.name.rfind("profiler::", 0) == 0) continue;
+        const auto op = dispatcher.findOp(name);
+        if (!op || !op->hasSchema()) continue;
         for (auto key : keys) {
-            registrations().push_back(dispatcher.registerImpl(
-                name, key,
-                is_copy ? c10::KernelFunction::makeFromUnboxedRuntimeFunction(&copy_checked)
-                        : c10::KernelFunction::makeFromBoxedFunction<&trap>(),
-                std::nullopt, nullptr, "warpsmith trap"));
+            const bool plain = key == c10::DispatchKey::CPU || key == c10::DispatchKey::CUDA;
+            // Composite operators need no guard: they end in operators that have one.
+            if (is_copy ? !plain : !op->hasKernelForDispatchKey(key)) continue;
+            auto kernel = is_copy ? c10::KernelFunction::makeFromUnboxedRuntimeFunction(&copy_checked)
+                                  : c10::KernelFunction::makeFromBoxedFunctor(
+                                        std::make_unique<Guard>(op->getComputedKernelForDispatchKey(key)));
+            registrations().push_back(
+                dispatcher.registerImpl(name, key, std::move(kernel), std::nullopt, nullptr, "warpsmith guard"));
             ++count;
         }
     }
     return count;
+}
+
+// The page whose first byte arms the guards; only the first call counts.
+int warpsmith_watch(const void* page) {
+    if (watched) return 0;
+    watched = static_cast<const volatile uint8_t*>(page);
+    return 1;
 }
 
 // The first operator that met a trap, or an empty string.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import sys
 import traceback
 from dataclasses import dataclass, field, replace
@@ -68,7 +69,7 @@ class Drawn:
     inputs: list[regions.Witness]
     answers: list[LeafAnswer]
     exact: bool
-    sample: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+    sample: list[regions.Sample] | None = None
 
 
 @dataclass
@@ -98,7 +99,6 @@ class Trusted:
         self._target = "cpu"
         self._accepted: str | None = None
         self._timing = False
-        self._generator: torch.Generator | None = None
 
     @property
     def spin_seconds(self) -> float:
@@ -339,14 +339,11 @@ class Trusted:
     def sample(self, request: dict[str, Any]) -> dict[str, Any]:
         """Reads a sample into private memory. Runs inside the timed interval: few kernels, one wait. The supervisor has
         checked every place; `check` checks them again."""
-        arena, generator = self._mapped().arena.tensor, self._generator
-        if generator is None:
-            generator = self._generator = torch.Generator(arena.device)
-        generator.manual_seed(request["seed"] % (1 << 63))
-        runs = max(regions.SAMPLE_RUNS // len(request["slots"]), 1)
+        arena, runs = self._mapped().arena.tensor, max(regions.SAMPLE_RUNS // len(request["slots"]), 1)
+        chances = random.Random(request["seed"])
         for slot, places in zip(request["slots"], request["places"]):
             outputs = [regions.over(arena, place) for place in places]
-            self._at(slot).sample = [regions.take_sample(tensor, generator, runs) for tensor in outputs if tensor.numel()]
+            self._at(slot).sample = [regions.take_sample(item, runs, chances.random()) for item in outputs if item.numel()]
         self._synchronize()  # the interval ends when the last item was read
         return {}
 
@@ -422,10 +419,7 @@ class Trusted:
             if drawn.sample is None:
                 return True
             kept = [copy for copy in copies if copy.numel()]
-            return len(kept) == len(drawn.sample) and all(
-                torch.equal(regions.rows_of_bytes(copy.view(-1).index_select(0, positions)), regions.rows_of_bytes(items))
-                for copy, (positions, items) in zip(kept, drawn.sample)
-            )
+            return len(kept) == len(drawn.sample) and all(seen.agrees(copy) for copy, seen in zip(kept, drawn.sample))
         sampled = request.get("sampled")
         return sampled is None or regions.sample_agrees(self._mapped().sample.tensor, sampled, copies)
 
@@ -596,7 +590,7 @@ def serve(channel: Channel) -> None:
         for fd in fds:
             os.close(fd)  # none is expected
         reply, sent = reply_to(trusted, request)
-        channel.send(reply, sent)
+        channel.send({**reply, "id": request.get("id") if isinstance(request, dict) else None}, sent)
         if isinstance(request, dict) and request.get("verb") == "quit":
             return
 

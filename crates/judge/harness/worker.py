@@ -64,7 +64,6 @@ class Setup:
     decoys: list[torch.Tensor] = field(default_factory=list)
     reference: torch.nn.Module | None = None
     state: list[dict[str, Any]] = field(default_factory=list)
-    outputs: Any = None
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -145,6 +144,13 @@ class Absent(importlib.abc.MetaPathFinder):
                 raise CandidateError("language", why)
 
 
+def hide_what_is_absent() -> None:
+    sys.modules["model"] = decoy_module()
+    sys.meta_path.insert(0, Absent())
+    for name in Absent.WHY:
+        sys.modules.pop(name, None)
+
+
 def execute(source: str, file_name: str, name: str) -> types.ModuleType:
     made = types.ModuleType(name)
     made.__file__ = file_name
@@ -192,7 +198,7 @@ def load_libraries(request: dict[str, Any], fds: list[int]) -> None:
     for library, fd in zip(request["libraries"], fds):
         path = f"/proc/self/fd/{fd}"
         if request["form"] == "plain":
-            sys.modules["warpsmith_kernels"] = kernels_module.module(ctypes.CDLL(path), cuda)
+            sys.modules["warpsmith_kernels"] = kernels_module.module(ctypes.CDLL(path), cuda, frozenset(library.get("with_status", ())))
             continue
         loader = importlib.machinery.ExtensionFileLoader(library["name"], path)
         spec = importlib.util.spec_from_file_location(library["name"], path, loader=loader)
@@ -201,14 +207,10 @@ def load_libraries(request: dict[str, Any], fds: list[int]) -> None:
         sys.modules[library["name"]] = made
 
 
-def build_candidate(setup: Setup, request: dict[str, Any], fds: list[int], support: Support) -> None:
-    sys.modules["model"] = decoy_module()
-    sys.meta_path.insert(0, Absent())
-    for name in Absent.WHY:
-        sys.modules.pop(name, None)
+def build_candidate(setup: Setup, request: dict[str, Any]) -> None:
+    hide_what_is_absent()
     sys.argv = ["profiling"]  # bait for code that behaves better when it believes to be checked
     try:
-        load_libraries(request, fds)
         if request["form"] == "inline":
             inline.install(inline.prebuilt(request["libraries"]))
         made = execute(request["source"], request["file_name"], "model_new")
@@ -226,7 +228,6 @@ def build_candidate(setup: Setup, request: dict[str, Any], fds: list[int], suppo
     setup.decoys = [
         torch.full(tuple(spec["shape"]), 1, dtype=getattr(torch, spec["dtype"]), device=device) for spec in request["decoys"]
     ]
-    support.native.warpsmith_arm(1 if setup.target == "cuda" else 0)
 
 
 def decode_arguments(tree: list[Any]) -> list[Any]:
@@ -401,17 +402,22 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         torch.set_num_threads(request["threads"])
         state["spin"] = 0.05 if request["target"] == "cuda" else 0.0
         if request["role"] == "extract":
+            hide_what_is_absent()
             return {"extensions": inline.extract(request["source"], request["file_name"], decode_arguments(request["init"]))}
-        cpu_fds = 0 if request["target"] == "cuda" else 3
-        setup = attach(request, fds[:cpu_fds], support)
+        attached = fds[: 0 if request["target"] == "cuda" else 3]
+        rest = fds[len(attached) :]
+        setup = attach(request, attached, support)
         state["setup"] = setup
-        setup.outputs = request.get("outputs")
         if request["role"] == "candidate":
-            build_candidate(setup, request, fds[cpu_fds:], support)
+            state["flag"] = flag = attach_cpu(rest.pop(0), 1, writable=False)
+            support.native.warpsmith_watch(ctypes.c_void_p(flag.data_ptr()))
+            load_libraries(request, rest)
+        for fd in fds:  # before any line of a submission's own runs
+            os.close(fd)
+        if request["role"] == "candidate":
+            build_candidate(setup, request)
         else:
             build_reference(setup, request)
-        for fd in fds:
-            os.close(fd)
         return {}
     setup = state["setup"]
     if verb == "call":
@@ -459,14 +465,14 @@ def serve(channel: Channel, support: Support) -> None:
             reply = {"ok": handle(state, request, fds, support)}
         except BaseException as error:  # everything the module can raise, SystemExit included, is its own fault
             reply = error_reply(error, support)
-        channel.send(reply)
+        channel.send({**reply, "id": request.get("id")})
 
 
 def load_support(native: str, cuda_arena: str, share: bool = False) -> Support:
     """With `share`, candidates' libraries find `warpsmith_gemm`."""
     loaded = ctypes.CDLL(native, mode=ctypes.RTLD_GLOBAL if share else ctypes.RTLD_LOCAL)
     loaded.warpsmith_trapped.restype = ctypes.c_char_p
-    loaded.warpsmith_arm.restype = ctypes.c_int64
+    loaded.warpsmith_guard.restype = ctypes.c_int64
     return Support(loaded, ctypes.CDLL(cuda_arena))
 
 

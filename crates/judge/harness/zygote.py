@@ -54,7 +54,7 @@ def mount_private(scratch_bytes: int) -> None:
     read_only = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV
     _check(_libc.mount(b"none", b"/tmp", None, read_only, None), "remount /tmp")
     options = f"size={scratch_bytes},mode=0777".encode()
-    _check(_libc.mount(b"tmpfs", SCRATCH.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options), "mount tmpfs")
+    _check(_libc.mount(b"tmpfs", SCRATCH.encode(), b"tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options), "mount tmpfs")
 
 
 class _SockFprog(ctypes.Structure):
@@ -82,13 +82,13 @@ def become_worker(channel_fd: int, support: worker.Support, config: dict) -> Non
     os.closerange(keep + 1, 65536)
     os.chdir(SCRATCH)
     os.environ["HOME"] = os.environ["TMPDIR"] = SCRATCH
-    lock_down(bytes.fromhex(config["seccomp"]))
+    lock_down(bytes(config["seccomp"]))
     channel = Channel(3)
     channel.send({"ok": {"protocol": worker.PROTOCOL}})  # before this frame a death is ours, after it the candidate's
     worker.serve(channel, support)
 
 
-def spawn(control: Channel, channel_fd: int, support: worker.Support, config: dict) -> None:
+def spawn(control: Channel, request: dict, channel_fd: int, support: worker.Support, config: dict) -> None:
     """Forks; the middle process hands the worker's pidfd to the supervisor and stays to reap it."""
     middle = os.fork()
     if middle:
@@ -106,14 +106,14 @@ def spawn(control: Channel, channel_fd: int, support: worker.Support, config: di
                 os._exit(1)
         os.close(channel_fd)
         pidfd = os.pidfd_open(pid)
-        control.send({"ok": {}}, [pidfd])
+        control.send({"ok": {}, "id": request["id"]}, [pidfd])
         control.close()
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
             sys.stderr.write(f"the worker was ended by {signal.Signals(os.WTERMSIG(status)).name}\n")
     except BaseException as error:  # noqa: BLE001
-        control.send({"error": {"kind": "harness", "code": "fork", "message": repr(error)}})
+        control.send({"error": {"kind": "harness", "code": "fork", "message": repr(error)}, "id": request["id"]})
     finally:
         os._exit(0)
 
@@ -129,15 +129,16 @@ def reap() -> None:
 def main() -> None:
     control = Channel(3)
     support = worker.load_support(sys.argv[1], sys.argv[2], share=True)
+    support.native.warpsmith_guard(1 if sys.argv[3] == "cuda" else 0)
     config, _ = control.recv()
     control.send({"ok": {"protocol": worker.PROTOCOL, "torch": torch.__version__}})
     while True:
         try:
-            _, fds = control.recv()
+            request, fds = control.recv()
         except EOFError:
             return
         reap()
-        spawn(control, fds[0], support, config)
+        spawn(control, request, fds[0], support, config)
 
 
 if __name__ == "__main__":

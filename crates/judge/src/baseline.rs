@@ -1,6 +1,6 @@
 //! Eager and compiled baselines, timed by the same method in a process no candidate ever entered, and kept on disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fs_err as fs;
@@ -39,7 +39,7 @@ pub(crate) struct Key<'a> {
 }
 
 impl Key<'_> {
-    pub(crate) fn file(&self, dir: PathBuf) -> PathBuf {
+    pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         // Bump when the method of measuring changes: older numbers are then not comparable.
         hasher.update(b"method 1\0");
@@ -73,11 +73,18 @@ pub(crate) fn save(file: &PathBuf, baselines: &Baselines) -> Result<(), JudgeErr
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).map_err(JudgeError::io(doing()))?;
     }
-    let text = serde_json::to_vec(baselines).map_err(|error| JudgeError::infrastructure("json", error.to_string()))?;
+    let text = serde_json::to_vec(baselines)
+        .map_err(|error| JudgeError::infrastructure("json", error.to_string()))?;
     let temporary = file.with_extension(format!("tmp{}", std::process::id()));
     fs::write(&temporary, text).map_err(JudgeError::io(doing()))?;
     fs::rename(&temporary, file).map_err(JudgeError::io(doing()))
 }
+
+/// Below this spread of single calls a baseline is not measured again.
+const CALM_SPREAD: f64 = 0.12;
+
+/// Runs of a restless baseline.
+const TRIES: usize = 2;
 
 /// What to measure.
 pub(crate) struct Wanted<'a> {
@@ -112,14 +119,21 @@ pub(crate) fn measure(
             "outputs": variant.outputs, "tf32": wanted.precision == Precision::Tf32,
             "compile": wanted.compile.is_some() && baselines.compile_failure.is_none(), "mode": wanted.compile,
         });
-        process.request("modules", modules, Duration::from_secs(60))?;
-        prepare(process.channel(), &variant.inputs, session.loaded.mutates_inputs).map_err(|failure| ours("prepare", failure))?;
+        process.request("modules", modules, Duration::from_mins(1))?;
+        prepare(
+            process.channel(),
+            &variant.inputs,
+            session.loaded.mutates_inputs,
+        )
+        .map_err(|failure| ours("prepare", failure))?;
         let mut raw_of = |module: &str| run(process, trusted, session, module, index);
         let singles = raw_of("null_single").map_err(|stopped| failed("null", stopped))?;
         let bursts = raw_of("null").map_err(|stopped| failed("null", stopped))?;
         let constant = timing::constant(&singles, &bursts);
         let raw = raw_of("eager").map_err(|stopped| failed("eager", stopped))?;
-        baselines.eager.push(timing::estimate(&raw, &constant, f64::INFINITY));
+        baselines
+            .eager
+            .push(timing::estimate(&raw, &constant, f64::INFINITY));
         baselines.raw_eager.push(raw);
         baselines.constant.push(constant);
         if wanted.compile.is_some() && baselines.compile_failure.is_none() {
@@ -147,7 +161,9 @@ fn set_up(process: &mut Process, session: &Session, wanted: &Wanted<'_>) -> Resu
         "init": session.loaded.init, "state": session.loaded.state, "regions": regions,
         "threads": wanted.threads,
     });
-    process.request_with("setup", body, &fds, Duration::from_secs(120)).map(drop)
+    process
+        .request_with("setup", body, &fds, Duration::from_mins(2))
+        .map(drop)
 }
 
 fn run(
@@ -159,17 +175,40 @@ fn run(
 ) -> Result<Raw, Stopped> {
     let plan = Plan {
         singles: 30,
-        bursts: if module == "null_single" { Vec::new() } else { [2, 4, 6, 8].repeat(3) },
-        budget: Duration::from_secs(12),
+        bursts: if module == "null_single" {
+            Vec::new()
+        } else {
+            [2, 4, 6, 8].repeat(3)
+        },
+        budget: Duration::from_secs(5),
         checked: false,
     };
-    session.measure(trusted, process.channel(), module, variant, &plan, &|_| false)
+    // A restless run is repeated and the calmest one counts: a baseline that was too slow would flatter every candidate.
+    let mut best: Option<Raw> = None;
+    for _ in 0..TRIES {
+        let channel = process.channel();
+        let raw = session.measure(trusted, channel, module, variant, &plan, &|_| false)?;
+        let calmer = best
+            .as_ref()
+            .is_none_or(|best| raw.spread() < best.spread());
+        let calm = raw.spread() <= CALM_SPREAD;
+        if calmer {
+            best = Some(raw);
+        }
+        if calm {
+            break;
+        }
+    }
+    best.ok_or_else(|| JudgeError::infrastructure("baseline", "nothing was measured").into())
 }
 
 fn ours(doing: &str, failure: CallFailure) -> JudgeError {
     match failure {
         CallFailure::Ours(error) => error,
-        other => JudgeError::infrastructure("baseline", format!("baseline, {doing}: {}", describe(other))),
+        other => JudgeError::infrastructure(
+            "baseline",
+            format!("baseline, {doing}: {}", describe(other)),
+        ),
     }
 }
 
@@ -177,7 +216,9 @@ fn failed(module: &str, stopped: Stopped) -> JudgeError {
     match stopped {
         Stopped::Ours(error) => error,
         Stopped::Call(failure) => ours(module, failure),
-        Stopped::Wrong(check) => JudgeError::infrastructure("baseline", format!("{module}: {}", check.message)),
+        Stopped::Wrong(check) => {
+            JudgeError::infrastructure("baseline", format!("{module}: {}", check.message))
+        }
     }
 }
 
@@ -186,5 +227,59 @@ fn describe(failure: CallFailure) -> String {
         CallFailure::Channel(error) => error.to_string(),
         CallFailure::Structure(text) | CallFailure::Shared(text) => text,
         CallFailure::Ours(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(task_hash: &str) -> Key<'_> {
+        Key {
+            task_hash,
+            target: Target::Cpu,
+            device: "a",
+            torch: "2.11",
+            threads: 2,
+            precision: Precision::Fp32,
+            mode: "default",
+        }
+    }
+
+    /// Everything a baseline depends on must name another file: a number from elsewhere is not comparable.
+    #[test]
+    fn each_part_of_a_key_names_another_file() {
+        let dir = Path::new("/baselines");
+        let keys = [
+            key("one"),
+            key("two"),
+            Key {
+                target: Target::Cuda,
+                ..key("one")
+            },
+            Key {
+                device: "b",
+                ..key("one")
+            },
+            Key {
+                torch: "2.12",
+                ..key("one")
+            },
+            Key {
+                threads: 4,
+                ..key("one")
+            },
+            Key {
+                precision: Precision::Tf32,
+                ..key("one")
+            },
+            Key {
+                mode: "eager only",
+                ..key("one")
+            },
+        ];
+        let files: std::collections::BTreeSet<PathBuf> =
+            keys.iter().map(|key| key.file(dir)).collect();
+        assert_eq!(files.len(), keys.len());
     }
 }

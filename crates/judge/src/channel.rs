@@ -73,13 +73,19 @@ impl Channel {
         Ok((Self { stream: ours, spin }, theirs.into()))
     }
 
-    pub(crate) fn send(&mut self, message: &Value, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
-        let body = serde_json::to_vec(message).map_err(|error| ChannelError::Protocol(error.to_string()))?;
+    pub(crate) fn send(
+        &mut self,
+        message: &Value,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        let body = serde_json::to_vec(message)
+            .map_err(|error| ChannelError::Protocol(error.to_string()))?;
         let mut frame = Vec::with_capacity(body.len() + 4);
         frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
         frame.extend_from_slice(&body);
         // A process that stopped reading must not block the supervisor for ever.
-        self.stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+        self.stream
+            .set_write_timeout(Some(Duration::from_secs(10)))?;
         if fds.is_empty() {
             return Ok(self.stream.write_all(&frame)?);
         }
@@ -88,12 +94,20 @@ impl Channel {
         if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(ChannelError::Protocol("too many descriptors".to_owned()));
         }
-        let sent = sendmsg(&self.stream, &[IoSlice::new(&frame)], &mut ancillary, SendFlags::NOSIGNAL)
-            .map_err(io::Error::from)?;
+        let sent = sendmsg(
+            &self.stream,
+            &[IoSlice::new(&frame)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        )
+        .map_err(io::Error::from)?;
         Ok(self.stream.write_all(&frame[sent..])?)
     }
 
-    pub(crate) fn receive(&mut self, limit: Duration) -> Result<(Value, Vec<OwnedFd>), ChannelError> {
+    pub(crate) fn receive(
+        &mut self,
+        limit: Duration,
+    ) -> Result<(Value, Vec<OwnedFd>), ChannelError> {
         let deadline = Instant::now() + limit;
         self.poll_briefly();
         let mut fds = Vec::new();
@@ -105,7 +119,8 @@ impl Channel {
         }
         let mut body = vec![0_u8; size];
         self.fill(&mut body, deadline, limit, &mut fds)?;
-        let message = serde_json::from_slice(&body).map_err(|error| ChannelError::Protocol(error.to_string()))?;
+        let message = serde_json::from_slice(&body)
+            .map_err(|error| ChannelError::Protocol(error.to_string()))?;
         Ok((message, fds))
     }
 
@@ -168,9 +183,17 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> Result<(Value, Vec<OwnedFd>), ChannelError> {
+        // Ties the reply to this request: one that was sent ahead of time cannot know it.
+        let id: u32 = rand::random();
         body["verb"] = json!(verb);
+        body["id"] = json!(id);
         self.send(&body, fds)?;
         let (reply, fds) = self.receive(limit)?;
+        if reply.get("id").and_then(Value::as_u64) != Some(id.into()) {
+            return Err(ChannelError::Protocol(
+                "the reply belongs to no request".to_owned(),
+            ));
+        }
         Ok((unwrap_reply(reply)?, fds))
     }
 

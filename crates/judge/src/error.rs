@@ -10,11 +10,23 @@ pub enum JudgeError {
     Task { code: String, message: String },
     /// Something the user asked for cannot be done.
     #[error("{message}")]
-    Config { code: &'static str, message: String, hint: Option<String> },
+    Config {
+        code: &'static str,
+        message: String,
+        hint: Option<String>,
+    },
     #[error("{message}")]
-    Infrastructure { code: &'static str, message: String, hint: Option<String> },
+    Infrastructure {
+        code: &'static str,
+        message: String,
+        hint: Option<String>,
+    },
     #[error("could not {doing}")]
-    Io { doing: String, #[source] source: std::io::Error },
+    Io {
+        doing: String,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("the sandbox failed")]
     Sandbox(#[from] warpsmith_sandbox::SandboxError),
     #[error("the machine lacks something")]
@@ -28,22 +40,30 @@ impl JudgeError {
     }
 
     pub(crate) fn infrastructure(code: &'static str, message: impl Into<String>) -> Self {
-        Self::Infrastructure { code, message: message.into(), hint: None }
+        Self::Infrastructure {
+            code,
+            message: message.into(),
+            hint: None,
+        }
     }
 
     /// A trusted process failed to answer: the task's fault when it says so, ours otherwise.
     pub(crate) fn trusted(doing: &str, error: ChannelError, tail: &str) -> Self {
         match error {
-            ChannelError::Refused(refusal) if refusal.kind == "task" => {
-                Self::Task { code: refusal.code, message: refusal.message }
-            }
+            ChannelError::Refused(refusal) if refusal.kind == "task" => Self::Task {
+                code: refusal.code,
+                message: refusal.message,
+            },
             ChannelError::TimedOut(limit) => Self::Task {
                 code: "too_slow".to_owned(),
                 message: format!("{doing} took longer than {} s", limit.as_secs()),
             },
             other => Self::Infrastructure {
                 code: "harness",
-                message: format!("{doing}: {other}{}{tail}", if tail.is_empty() { "" } else { "\n" }),
+                message: format!(
+                    "{doing}: {other}{}{tail}",
+                    if tail.is_empty() { "" } else { "\n" }
+                ),
                 hint: None,
             },
         }
@@ -72,7 +92,12 @@ impl JudgeError {
             ),
             Self::Machine(error) => (FailureKind::Infrastructure, "machine".to_owned(), error.hint()),
         };
-        Failure { kind, code, message: chain(self), hint }
+        Failure {
+            kind,
+            code,
+            message: chain(self),
+            hint,
+        }
     }
 }
 

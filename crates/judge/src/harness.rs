@@ -14,7 +14,10 @@ const FILES: [(&str, &str); 14] = [
     ("compare.py", include_str!("../harness/compare.py")),
     ("draws.py", include_str!("../harness/draws.py")),
     ("inline.py", include_str!("../harness/inline.py")),
-    ("kernels_module.py", include_str!("../harness/kernels_module.py")),
+    (
+        "kernels_module.py",
+        include_str!("../harness/kernels_module.py"),
+    ),
     ("profiling.py", include_str!("../harness/profiling.py")),
     ("regions.py", include_str!("../harness/regions.py")),
     ("screen.py", include_str!("../harness/screen.py")),
@@ -40,12 +43,18 @@ pub(crate) struct Harness {
 
 impl Harness {
     /// Lays the files out and builds the native half; quick when it is all there already.
-    pub(crate) fn install(caches: &Caches, python: &Python, cxx: &Compiler) -> Result<Self, JudgeError> {
+    pub(crate) fn install(
+        caches: &Caches,
+        python: &Python,
+        cxx: &Compiler,
+    ) -> Result<Self, JudgeError> {
         let mut hasher = blake3::Hasher::new();
         for (name, text) in FILES {
             hasher.update(name.as_bytes()).update(text.as_bytes());
         }
-        hasher.update(SUPPORT.as_bytes()).update(CUDA_ARENA.as_bytes());
+        hasher
+            .update(SUPPORT.as_bytes())
+            .update(CUDA_ARENA.as_bytes());
         let dir = caches.harness().join(&hasher.finalize().to_hex()[..16]);
         for (name, text) in FILES {
             write_once(&dir.join(name), text.as_bytes())?;
@@ -65,7 +74,9 @@ impl Harness {
 
     fn build_native(&self, python: &Python, cxx: &Compiler) -> Result<(), JudgeError> {
         if !self.support.exists() {
-            let mut arguments: Vec<String> = ["-O2", "-std=c++20", "-fPIC", "-shared", "-w"].map(str::to_owned).to_vec();
+            let mut arguments: Vec<String> = ["-O2", "-std=c++20", "-fPIC", "-shared", "-w"]
+                .map(str::to_owned)
+                .to_vec();
             arguments.extend(build_flags::includes(&python.torch.include_dirs));
             arguments.push(self.dir.join("support.cpp").display().to_string());
             arguments.push(format!("-L{}", python.torch.lib_dir.display()));
@@ -74,7 +85,9 @@ impl Harness {
             run_trusted(&cxx.path, &arguments, &self.support)?;
         }
         if !self.cuda_arena.exists() {
-            let mut arguments: Vec<String> = ["-O2", "-std=c++17", "-fPIC", "-shared"].map(str::to_owned).to_vec();
+            let mut arguments: Vec<String> = ["-O2", "-std=c++17", "-fPIC", "-shared"]
+                .map(str::to_owned)
+                .to_vec();
             arguments.push(self.dir.join("cuda_arena.cpp").display().to_string());
             arguments.push("-ldl".to_owned());
             arguments.extend(build_flags::shared_runtime());

@@ -8,45 +8,169 @@ use object::{Object, ObjectSymbol};
 
 /// Libraries that may be named as needed.
 const NEEDED: [&str; 22] = [
-    "libc.so", "libm.so", "libmvec.so", "libstdc++.so", "libgcc_s.so", "libgomp.so", "libpthread.so", "libdl.so", "librt.so",
-    "ld-linux", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so", "libc10.so", "libc10_cuda.so",
-    "libcudart.so", "libcublas.so", "libcublasLt.so", "libcudnn", "libpython", "libomp.so",
+    "libc.so",
+    "libm.so",
+    "libmvec.so",
+    "libstdc++.so",
+    "libgcc_s.so",
+    "libgomp.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "ld-linux",
+    "libtorch.so",
+    "libtorch_cpu.so",
+    "libtorch_cuda.so",
+    "libtorch_python.so",
+    "libc10.so",
+    "libc10_cuda.so",
+    "libcudart.so",
+    "libcublas.so",
+    "libcublasLt.so",
+    "libcudnn",
+    "libpython",
+    "libomp.so",
 ];
 
 /// Operators of `at::_ops` that create, fill, view or copy.
 const OPERATORS: [&str; 58] = [
-    "empty", "empty_like", "empty_strided", "new_empty", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones",
-    "full", "full_like", "new_full", "scalar_tensor", "fill_", "zero_", "view", "_unsafe_view", "reshape", "_reshape_alias",
-    "view_as", "reshape_as", "as_strided", "expand", "expand_as", "permute", "transpose", "t", "movedim", "squeeze",
-    "unsqueeze", "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "flatten", "unflatten", "alias",
-    "detach", "contiguous", "clone", "copy_", "to_dtype_layout", "to_device", "to_dtype", "to_other", "_to_copy", "item",
-    "_local_scalar_dense", "is_nonzero", "arange", "numpy_T", "mT", "record_stream", "is_pinned",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "zeros",
+    "zeros_like",
+    "new_zeros",
+    "ones",
+    "ones_like",
+    "new_ones",
+    "full",
+    "full_like",
+    "new_full",
+    "scalar_tensor",
+    "fill_",
+    "zero_",
+    "view",
+    "_unsafe_view",
+    "reshape",
+    "_reshape_alias",
+    "view_as",
+    "reshape_as",
+    "as_strided",
+    "expand",
+    "expand_as",
+    "permute",
+    "transpose",
+    "t",
+    "movedim",
+    "squeeze",
+    "unsqueeze",
+    "slice",
+    "select",
+    "narrow",
+    "split",
+    "split_with_sizes",
+    "chunk",
+    "unbind",
+    "flatten",
+    "unflatten",
+    "alias",
+    "detach",
+    "contiguous",
+    "clone",
+    "copy_",
+    "to_dtype_layout",
+    "to_device",
+    "to_dtype",
+    "to_other",
+    "_to_copy",
+    "item",
+    "_local_scalar_dense",
+    "is_nonzero",
+    "arange",
+    "numpy_T",
+    "mT",
+    "record_stream",
+    "is_pinned",
 ];
 
 /// Parts of `at::` other than operators that glue code needs.
 const AT: [&str; 22] = [
-    "10TensorBase", "6Tensor", "6detail", "11TensorMaker", "8internal", "7Context", "13globalContext", "15get_num_threads",
-    "16init_num_threads", "18in_parallel_region", "14get_thread_num", "8TensorArg", "8toString", "9from_blob", "4impl",
-    "4cuda24getCurrentCUDABlasHandle", "4cuda26getCurrentCUDABlasLtHandle", "4cuda26getCurrentDeviceProperties",
-    "4cuda19getDeviceProperties", "4cuda9warp_size", "4cuda20getCurrentCUDAStream", "23GeneratorForPrivateuseo",
+    "10TensorBase",
+    "6Tensor",
+    "6detail",
+    "11TensorMaker",
+    "8internal",
+    "7Context",
+    "13globalContext",
+    "15get_num_threads",
+    "16init_num_threads",
+    "18in_parallel_region",
+    "14get_thread_num",
+    "8TensorArg",
+    "8toString",
+    "9from_blob",
+    "4impl",
+    "4cuda24getCurrentCUDABlasHandle",
+    "4cuda26getCurrentCUDABlasLtHandle",
+    "4cuda26getCurrentDeviceProperties",
+    "4cuda19getDeviceProperties",
+    "4cuda9warp_size",
+    "4cuda20getCurrentCUDAStream",
+    "23GeneratorForPrivateuseo",
 ];
 
 /// Parts of `c10::` and `torch::` that reach kernels or change what is registered.
 const FORBIDDEN_CXX: [&str; 10] = [
-    "3c1010Dispatcher", "3c1014OperatorHandle", "3c1013OperatorEntry", "3c1012RegisterOperators", "3c104impl13OperatorEntry",
-    "5torch7Library", "5torch11CppFunction", "5torch3jit", "5torch2nn", "3c1015SetCPUAllocator",
+    "3c1010Dispatcher",
+    "3c1014OperatorHandle",
+    "3c1013OperatorEntry",
+    "3c1012RegisterOperators",
+    "3c104impl13OperatorEntry",
+    "5torch7Library",
+    "5torch11CppFunction",
+    "5torch3jit",
+    "5torch2nn",
+    "3c1015SetCPUAllocator",
 ];
 
 /// C symbols by prefix.
 const C_PREFIXES: [&str; 22] = [
-    "Py", "_Py", "THP", "GOMP_", "omp_", "cublas", "cudnn", "_ZGV", "__cxa_", "_Unwind_", "_ITM_", "__cuda", "pthread_", "sem_",
-    "mem", "str", "wmem", "wcs", "is", "to", "__atomic_", "__sync_",
+    "Py",
+    "_Py",
+    "THP",
+    "GOMP_",
+    "omp_",
+    "cublas",
+    "cudnn",
+    "_ZGV",
+    "__cxa_",
+    "_Unwind_",
+    "_ITM_",
+    "__cuda",
+    "pthread_",
+    "sem_",
+    "mem",
+    "str",
+    "wmem",
+    "wcs",
+    "is",
+    "to",
+    "__atomic_",
+    "__sync_",
 ];
 
 /// CUDA runtime calls that reach outside the process or load code.
 const FORBIDDEN_CUDA: [&str; 9] = [
-    "cudaIpc", "cudaGetDriverEntryPoint", "cudaLibrary", "cudaImport", "cudaMemPoolImport", "cudaMemPoolExport", "cudaDeviceReset",
-    "cudaProfiler", "cudaSetDeviceFlags",
+    "cudaIpc",
+    "cudaGetDriverEntryPoint",
+    "cudaLibrary",
+    "cudaImport",
+    "cudaMemPoolImport",
+    "cudaMemPoolExport",
+    "cudaDeviceReset",
+    "cudaProfiler",
+    "cudaSetDeviceFlags",
 ];
 
 /// C symbols by name: the mathematics and the harmless parts of the C library.
@@ -75,7 +199,8 @@ cexp clog cabs carg cpow csqrt";
 
 /// The first thing the library imports that it may not, in words; `Err` when it is not a library at all.
 pub(crate) fn forbidden(bytes: &[u8]) -> Result<Option<String>, String> {
-    let file = ElfFile64::<object::Endianness>::parse(bytes).map_err(|error| format!("not an ELF library: {error}"))?;
+    let file = ElfFile64::<object::Endianness>::parse(bytes)
+        .map_err(|error| format!("not an ELF library: {error}"))?;
     for name in needed(&file)? {
         if !NEEDED.iter().any(|allowed| name.starts_with(allowed)) {
             return Ok(Some(format!("it needs the library `{name}`")));
@@ -97,11 +222,18 @@ fn needed(file: &ElfFile64<'_, object::Endianness>) -> Result<Vec<String>, Strin
     let endian = file.endian();
     let table = file.elf_section_table();
     let header = file.elf_header();
-    let dynamic = table.dynamic(endian, file.data()).map_err(|error| error.to_string())?;
+    let dynamic = table
+        .dynamic(endian, file.data())
+        .map_err(|error| error.to_string())?;
     let Some((entries, link)) = dynamic else {
-        return Err(format!("no dynamic section (type {})", header.e_type(endian)));
+        return Err(format!(
+            "no dynamic section (type {})",
+            header.e_type(endian)
+        ));
     };
-    let strings = table.strings(endian, file.data(), link).map_err(|error| error.to_string())?;
+    let strings = table
+        .strings(endian, file.data(), link)
+        .map_err(|error| error.to_string())?;
     Ok(entries
         .iter()
         .filter(|entry| entry.tag(endian) == object::elf::DT_NEEDED)
@@ -115,14 +247,17 @@ fn forbidden_symbol(name: &str) -> Option<String> {
     if name.is_empty() {
         return None;
     }
-    let nested = ["_ZN", "_ZNK", "_ZTV", "_ZTI", "_ZTS", "_ZTVN", "_ZTIN", "_ZTSN"]
-        .iter()
-        .filter_map(|prefix| name.strip_prefix(prefix))
-        .find(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
+    let nested = [
+        "_ZN", "_ZNK", "_ZTV", "_ZTI", "_ZTS", "_ZTVN", "_ZTIN", "_ZTSN",
+    ]
+    .iter()
+    .filter_map(|prefix| name.strip_prefix(prefix))
+    .find(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
     if let Some(rest) = nested {
         if let Some(operator) = rest.strip_prefix("2at4_ops") {
             let operator = first_name(operator)?;
-            return (!operator_allowed(operator)).then(|| format!("it calls the PyTorch operator `at::{operator}`"));
+            return (!operator_allowed(operator))
+                .then(|| format!("it calls the PyTorch operator `at::{operator}`"));
         }
         if let Some(rest) = rest.strip_prefix("2at") {
             let allowed = AT.iter().any(|part| rest.starts_with(part));
@@ -152,8 +287,24 @@ fn operator_allowed(operator: &str) -> bool {
                 overload.strip_prefix('_').is_some_and(|overload| {
                     matches!(
                         overload,
-                        "memory_format" | "Scalar" | "Tensor" | "int" | "names" | "dtype" | "sizes" | "dim" | "dims" | "DimnameList"
-                            | "using_ints" | "SymInt" | "Dimname" | "start" | "start_step" | "sections" | "indices" | "intlist"
+                        "memory_format"
+                            | "Scalar"
+                            | "Tensor"
+                            | "int"
+                            | "names"
+                            | "dtype"
+                            | "sizes"
+                            | "dim"
+                            | "dims"
+                            | "DimnameList"
+                            | "using_ints"
+                            | "SymInt"
+                            | "Dimname"
+                            | "start"
+                            | "start_step"
+                            | "sections"
+                            | "indices"
+                            | "intlist"
                     )
                 })
             })
@@ -162,7 +313,10 @@ fn operator_allowed(operator: &str) -> bool {
 
 fn c_allowed(name: &str) -> bool {
     if let Some(rest) = name.strip_prefix("cuda") {
-        return !rest.is_empty() && !FORBIDDEN_CUDA.iter().any(|forbidden| name.starts_with(forbidden));
+        return !rest.is_empty()
+            && !FORBIDDEN_CUDA
+                .iter()
+                .any(|forbidden| name.starts_with(forbidden));
     }
     C_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || C_NAMES.split_whitespace().any(|allowed| allowed == name)
@@ -172,8 +326,12 @@ fn c_allowed(name: &str) -> bool {
 fn math_allowed(name: &str) -> bool {
     let name = name.strip_prefix("__").unwrap_or(name);
     let name = name.strip_suffix("_finite").unwrap_or(name);
-    MATH.split_whitespace()
-        .any(|function| name == function || name.strip_prefix(function).is_some_and(|suffix| matches!(suffix, "f" | "l" | "f_r" | "_r")))
+    MATH.split_whitespace().any(|function| {
+        name == function
+            || name
+                .strip_prefix(function)
+                .is_some_and(|suffix| matches!(suffix, "f" | "l" | "f_r" | "_r"))
+    })
 }
 
 #[cfg(test)]
@@ -188,8 +346,16 @@ mod tests {
             "_ZNK2at10TensorBase8data_ptrIfEEPT_v",
             "_ZN3c106detail14torchCheckFailEPKcS2_jS2_",
             "_ZNSt6thread15_M_start_threadEv",
-            "expf", "__expf_finite", "_ZGVeN16v_expf", "GOMP_parallel", "cudaLaunchKernel", "cublasSgemm_v2", "warpsmith_gemm",
-            "PyErr_Format", "_Znwm", "memcpy",
+            "expf",
+            "__expf_finite",
+            "_ZGVeN16v_expf",
+            "GOMP_parallel",
+            "cudaLaunchKernel",
+            "cublasSgemm_v2",
+            "warpsmith_gemm",
+            "PyErr_Format",
+            "_Znwm",
+            "memcpy",
         ] {
             assert_eq!(forbidden_symbol(name), None, "{name}");
         }
@@ -207,9 +373,27 @@ mod tests {
             "_ZN3c1010Dispatcher13realSingletonEv",
             "_ZN5torch7LibraryC1Ev",
             "_ZN5torch3jit6scriptEv",
-            "dlopen", "dlsym", "dl_iterate_phdr", "system", "fork", "execve", "syscall", "ptrace", "mprotect", "sgemm_", "cblas_sgemm",
-            "cudaIpcOpenMemHandle", "cudaGetDriverEntryPoint", "cuModuleLoadData", "nvrtcCompileProgram", "socket", "open", "fopen",
-            "process_vm_readv", "warpsmith_arm", "warpsmith_use_arena",
+            "dlopen",
+            "dlsym",
+            "dl_iterate_phdr",
+            "system",
+            "fork",
+            "execve",
+            "syscall",
+            "ptrace",
+            "mprotect",
+            "sgemm_",
+            "cblas_sgemm",
+            "cudaIpcOpenMemHandle",
+            "cudaGetDriverEntryPoint",
+            "cuModuleLoadData",
+            "nvrtcCompileProgram",
+            "socket",
+            "open",
+            "fopen",
+            "process_vm_readv",
+            "warpsmith_arm",
+            "warpsmith_use_arena",
         ] {
             assert!(forbidden_symbol(name).is_some(), "{name}");
         }

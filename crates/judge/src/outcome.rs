@@ -18,7 +18,11 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(status: Status, rule: Option<Rule>, reason: impl Into<String>) -> Self {
-        Self { status, rule, reason: reason.into() }
+        Self {
+            status,
+            rule,
+            reason: reason.into(),
+        }
     }
 }
 
@@ -30,10 +34,14 @@ pub(crate) fn sort(stopped: Stopped, phase: Phase) -> Result<Fault, JudgeError> 
         Stopped::Call(failure) => match failure {
             CallFailure::Ours(error) => Err(error),
             CallFailure::Channel(error) => Ok(channel_fault(error)),
-            CallFailure::Structure(difference) => {
-                Ok(Fault::new(Status::Mismatch, None, format!("the output has {difference}")))
+            CallFailure::Structure(difference) => Ok(Fault::new(
+                Status::Mismatch,
+                None,
+                format!("the output has {difference}"),
+            )),
+            CallFailure::Shared(text) => {
+                Ok(Fault::new(Status::Mismatch, Some(Rule::SharedOutput), text))
             }
-            CallFailure::Shared(text) => Ok(Fault::new(Status::Mismatch, Some(Rule::SharedOutput), text)),
         },
     }
 }
@@ -55,7 +63,11 @@ pub(crate) fn wrong(check: &Check, phase: Phase) -> Fault {
         );
     }
     if !check.inputs_ok {
-        return Fault::new(Status::Cheating, Some(Rule::InputChanged), "the inputs were written to");
+        return Fault::new(
+            Status::Cheating,
+            Some(Rule::InputChanged),
+            "the inputs were written to",
+        );
     }
     let rule = (phase == Phase::Timing).then_some(Rule::WrongWhenTimed);
     Fault::new(Status::Mismatch, rule, check.message.clone())
@@ -63,32 +75,61 @@ pub(crate) fn wrong(check: &Check, phase: Phase) -> Fault {
 
 pub(crate) fn channel_fault(error: ChannelError) -> Fault {
     match error {
-        ChannelError::Closed => Fault::new(Status::Crashed, None, "the process ended while it was being asked"),
-        ChannelError::TimedOut(limit) => {
-            Fault::new(Status::TimedOut, None, format!("no answer within {:.0} s", limit.as_secs_f64()))
-        }
+        ChannelError::Closed => Fault::new(
+            Status::Crashed,
+            None,
+            "the process ended while it was being asked",
+        ),
+        ChannelError::TimedOut(limit) => Fault::new(
+            Status::TimedOut,
+            None,
+            format!("no answer within {:.0} s", limit.as_secs_f64()),
+        ),
         ChannelError::Protocol(text) => Fault::new(Status::Cheating, Some(Rule::Protocol), text),
-        ChannelError::Io(error) => Fault::new(Status::Crashed, None, format!("the process stopped listening: {error}")),
+        ChannelError::Io(error) => Fault::new(
+            Status::Crashed,
+            None,
+            format!("the process stopped listening: {error}"),
+        ),
         ChannelError::Refused(refusal) => refusal_fault(refusal),
     }
 }
 
 fn refusal_fault(refusal: Refusal) -> Fault {
-    let Refusal { code, message, operator, .. } = refusal;
+    let Refusal {
+        code,
+        message,
+        operator,
+        ..
+    } = refusal;
     match code.as_str() {
         "trapped" => Fault::new(
             Status::Cheating,
             Some(Rule::ForbiddenOperator),
-            format!("`forward` computed with PyTorch's `{operator}` instead of a kernel of its own"),
+            format!(
+                "`forward` computed with PyTorch's `{operator}` instead of a kernel of its own"
+            ),
         ),
-        "decoy" => Fault::new(Status::Cheating, Some(Rule::DecoyTouched), last_line(&message)),
+        "decoy" => Fault::new(
+            Status::Cheating,
+            Some(Rule::DecoyTouched),
+            last_line(&message),
+        ),
         "output" => Fault::new(Status::Mismatch, Some(Rule::OutputType), message),
         "state_dict" => Fault::new(Status::Crashed, Some(Rule::StateDict), message),
-        "language" => Fault::new(Status::Rejected, Some(Rule::ForbiddenLanguage), last_line(&message)),
+        "language" => Fault::new(
+            Status::Rejected,
+            Some(Rule::ForbiddenLanguage),
+            last_line(&message),
+        ),
         _ => Fault::new(Status::Crashed, None, message),
     }
 }
 
 fn last_line(text: &str) -> String {
-    text.trim_end().lines().last().unwrap_or_default().to_owned()
+    text.trim_end()
+        .lines()
+        .last()
+        .unwrap_or_default()
+        .to_owned()
 }

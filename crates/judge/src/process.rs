@@ -48,7 +48,8 @@ impl Process {
     /// Starts without waiting: several import PyTorch side by side.
     pub(crate) fn start(launch: Launch<'_>) -> Result<Self, JudgeError> {
         let doing = format!("start the {} process", launch.name);
-        let (mut channel, theirs) = Channel::pair(launch.target).map_err(JudgeError::io(doing.clone()))?;
+        let (mut channel, theirs) =
+            Channel::pair(launch.target).map_err(JudgeError::io(doing.clone()))?;
         let log = tempfile::tempfile().map_err(JudgeError::io(doing.clone()))?;
         let share = || log.try_clone();
         let mut command = Command::new(&launch.python.executable);
@@ -66,24 +67,48 @@ impl Process {
         channel
             .send(&json!({ "verb": "hello" }), &[])
             .map_err(|error| JudgeError::infrastructure("harness", format!("{doing}: {error}")))?;
-        Ok(Self { child, channel, log, name: launch.name })
+        Ok(Self {
+            child,
+            channel,
+            log,
+            name: launch.name,
+        })
     }
 
     /// Waits for the answer to the hello that `start` sent.
     pub(crate) fn greet(&mut self) -> Result<Value, JudgeError> {
         let reply = self
             .channel
-            .receive(Duration::from_secs(120))
+            .receive(Duration::from_mins(2))
             .and_then(|(reply, _)| crate::channel::unwrap_reply(reply));
-        let hello = reply.map_err(|error| self.explain("import PyTorch", error))?;
+        let hello = reply.map_err(|error| match error {
+            ChannelError::TimedOut(limit) => JudgeError::infrastructure(
+                "harness",
+                format!(
+                    "the {} process did not import PyTorch within {} s",
+                    self.name,
+                    limit.as_secs()
+                ),
+            ),
+            other => self.explain("import PyTorch", other),
+        })?;
         match hello["protocol"].as_u64() {
             Some(1) => Ok(hello),
-            found => Err(JudgeError::infrastructure("protocol", format!("the harness spoke protocol {found:?}, expected 1"))),
+            found => Err(JudgeError::infrastructure(
+                "protocol",
+                format!("the harness spoke protocol {found:?}, expected 1"),
+            )),
         }
     }
 
-    pub(crate) fn request(&mut self, verb: &str, body: Value, limit: Duration) -> Result<Value, JudgeError> {
-        self.request_with(verb, body, &[], limit).map(|(reply, _)| reply)
+    pub(crate) fn request(
+        &mut self,
+        verb: &str,
+        body: Value,
+        limit: Duration,
+    ) -> Result<Value, JudgeError> {
+        self.request_with(verb, body, &[], limit)
+            .map(|(reply, _)| reply)
     }
 
     pub(crate) fn request_with(
@@ -93,7 +118,9 @@ impl Process {
         fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> Result<(Value, Vec<OwnedFd>), JudgeError> {
-        self.channel.request(verb, body, fds, limit).map_err(|error| self.explain(verb, error))
+        self.channel
+            .request(verb, body, fds, limit)
+            .map_err(|error| self.explain(verb, error))
     }
 
     pub(crate) fn channel(&mut self) -> &mut Channel {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
 use crate::sample::Sampler;
 use crate::trusted::{Regions, Trusted};
 use crate::value::{self, TensorPlace};
-use crate::JudgeError;
 
 /// Why a call gave no outputs.
 #[derive(Debug)]
@@ -75,9 +75,14 @@ pub(crate) fn call(
     let request = json!({ "module": call.module, "label": call.label, "slots": call.slots });
     let started = Instant::now();
     let (mut reply, _) = channel.request("call", request, &[], call.limit)?;
-    let outputs: Vec<Value> = match reply["outputs"].take() {
-        Value::Array(outputs) if outputs.len() == call.slots.len() => outputs,
-        _ => return Err(ChannelError::Protocol("a call was answered with the wrong number of outputs".to_owned()).into()),
+    let outputs: Vec<Value> = match reply.get_mut("outputs").map(Value::take) {
+        Some(Value::Array(outputs)) if outputs.len() == call.slots.len() => outputs,
+        _ => {
+            return Err(ChannelError::Protocol(
+                "a call was answered with the wrong number of outputs".to_owned(),
+            )
+            .into());
+        }
     };
     let places = checked_places(&outputs, call.expected, arena_bytes)?;
     let sampled = match reader {
@@ -88,29 +93,44 @@ pub(crate) fn call(
         }
     };
     let elapsed = started.elapsed();
-    Ok(Called { elapsed, outputs, sampled })
+    Ok(Called {
+        elapsed,
+        outputs,
+        sampled,
+    })
 }
 
 /// Every place a worker names lies inside the arena, has the right structure, and overlaps no other.
-fn checked_places(outputs: &[Value], expected: &Value, arena_bytes: u64) -> Result<Vec<Vec<TensorPlace>>, CallFailure> {
+fn checked_places(
+    outputs: &[Value],
+    expected: &Value,
+    arena_bytes: u64,
+) -> Result<Vec<Vec<TensorPlace>>, CallFailure> {
     let mut all = Vec::new();
     let mut calls = Vec::new();
     for output in outputs {
         value::same_structure(expected, output).map_err(CallFailure::Structure)?;
         let places = value::tensors(output);
-        if places.iter().any(|place| place.range(arena_bytes).is_none()) {
-            return Err(ChannelError::Protocol("an output lies outside the arena".to_owned()).into());
+        if places
+            .iter()
+            .any(|place| place.range(arena_bytes).is_none())
+        {
+            return Err(
+                ChannelError::Protocol("an output lies outside the arena".to_owned()).into(),
+            );
         }
         all.extend(places.iter().cloned());
         calls.push(places);
     }
     // Two outputs of one call may alias where the reference's do; two calls may not.
-    if calls.len() > 1 {
-        if let Some((first, second)) = value::overlapping(&all, arena_bytes) {
-            let per_call = all.len() / calls.len();
-            if first / per_call.max(1) != second / per_call.max(1) {
-                return Err(CallFailure::Shared("the outputs of two calls share memory".to_owned()));
-            }
+    if calls.len() > 1
+        && let Some((first, second)) = value::overlapping(&all, arena_bytes)
+    {
+        let per_call = all.len() / calls.len();
+        if first / per_call.max(1) != second / per_call.max(1) {
+            return Err(CallFailure::Shared(
+                "the outputs of two calls share memory".to_owned(),
+            ));
         }
     }
     Ok(calls)

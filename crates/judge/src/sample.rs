@@ -3,13 +3,21 @@
 //! Positions are drawn after the worker said it was done, one run of neighbours per stratum, so that unfinished work of any
 //! shape is met while the read costs few cache misses. They go, with what was read, into memory shared with the trusted
 //! process, which compares them with its later full read.
-#![expect(unsafe_code, reason = "reads shared memory that a hostile process may write at the same time")]
+#![expect(
+    clippy::cast_ptr_alignment,
+    reason = "words are read only where their place is aligned"
+)]
+#![expect(
+    unsafe_code,
+    reason = "reads shared memory that a hostile process may write at the same time"
+)]
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde_json::{Value, json};
 
@@ -32,12 +40,55 @@ unsafe impl Send for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(fd: BorrowedFd<'_>, bytes: u64, writable: bool) -> std::io::Result<Self> {
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let protection = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
         let bytes = usize::try_from(bytes).map_err(std::io::Error::other)?;
         // SAFETY: a fresh shared mapping chosen by the kernel aliases nothing of ours.
-        let base = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::POPULATE, fd, 0)? };
-        let base = NonNull::new(base.cast()).ok_or_else(|| std::io::Error::other("mapped at null"))?;
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                bytes,
+                protection,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                fd,
+                0,
+            )?
+        };
+        let base =
+            NonNull::new(base.cast()).ok_or_else(|| std::io::Error::other("mapped at null"))?;
         Ok(Self { base, bytes })
+    }
+}
+
+/// One byte that the supervisor writes and a worker can only read.
+#[derive(Debug)]
+pub(crate) struct Flag {
+    fd: OwnedFd,
+    mapping: Mapping,
+}
+
+impl Flag {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let fd = memfd_create("flag", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, 4096)?;
+        let mapping = Mapping::new(fd.as_fd(), 4096, true)?;
+        let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&fd, seals)?;
+        Ok(Self { fd, mapping })
+    }
+
+    pub(crate) fn raise(&self) {
+        // SAFETY: the first byte of a page that only this process can write.
+        unsafe { self.mapping.base.as_ptr().write_volatile(1) }
+    }
+}
+
+impl AsFd for Flag {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -58,7 +109,11 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     pub(crate) fn new(arena: Mapping, sample: Mapping, seed: u64) -> Self {
-        Self { arena, sample, random: SmallRng::seed_from_u64(seed) }
+        Self {
+            arena,
+            sample,
+            random: SmallRng::seed_from_u64(seed),
+        }
     }
 
     /// Samples the outputs of each call; what to tell the trusted process about each. `places` were checked to lie inside
@@ -80,8 +135,14 @@ impl Sampler {
     }
 
     fn take_leaf(&mut self, place: &TensorPlace, share: u64, cursor: &mut usize) -> u64 {
-        let (Some(total), Some(item)) = (place.count(), place.item_bytes()) else { return 0 };
-        let (runs, run) = if total <= share { (u64::from(total > 0), total) } else { (share / RUN, RUN) };
+        let (Some(total), Some(item)) = (place.count(), place.item_bytes()) else {
+            return 0;
+        };
+        let (runs, run) = if total <= share {
+            (u64::from(total > 0), total)
+        } else {
+            (share / RUN, RUN)
+        };
         let count = runs * run;
         let room = (self.sample.bytes - *cursor) as u64;
         if count * (8 + item) > room {
@@ -93,7 +154,10 @@ impl Sampler {
         for stratum in 0..runs {
             let low = stratum * total / runs;
             let high = (stratum + 1) * total / runs;
-            let start = low + self.random.random_range(0..=(high - low).saturating_sub(run));
+            let start = low
+                + self
+                    .random
+                    .random_range(0..=(high - low).saturating_sub(run));
             let nth = (stratum * run) as usize;
             if contiguous {
                 let from = (place.offset + start * item) as usize;
@@ -117,18 +181,31 @@ impl Sampler {
     fn write(&mut self, at: usize, bytes: &[u8]) {
         debug_assert!(at + bytes.len() <= self.sample.bytes);
         // SAFETY: `take_leaf` made sure that the range lies inside the sample region, which only we write now.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.sample.base.as_ptr().add(at), bytes.len()) }
+        unsafe {
+            ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.sample.base.as_ptr().add(at),
+                bytes.len(),
+            );
+        }
     }
 
     fn copy(&mut self, from: usize, to: usize, bytes: usize) {
         if from + bytes > self.arena.bytes {
             return;
         }
-        let whole = if from % 8 == 0 { bytes / 8 * 8 } else { 0 };
+        let whole = if from.is_multiple_of(8) {
+            bytes / 8 * 8
+        } else {
+            0
+        };
         // SAFETY: both ends were checked against their regions, and words are read where they are aligned. The worker may
         // write the source meanwhile: volatile reads make that a torn value, which the comparison meets, and nothing worse.
         unsafe {
-            let (source, target) = (self.arena.base.as_ptr().add(from), self.sample.base.as_ptr().add(to));
+            let (source, target) = (
+                self.arena.base.as_ptr().add(from),
+                self.sample.base.as_ptr().add(to),
+            );
             for index in (0..whole).step_by(8) {
                 let word = source.add(index).cast::<u64>().read_volatile();
                 target.add(index).cast::<u64>().write_unaligned(word);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-pub(crate) use warpsmith_schema::{Form, MODEL_NEW, Submission};
 use warpsmith_schema::Target;
+pub(crate) use warpsmith_schema::{Form, MODEL_NEW, Submission};
 
 /// One library to build.
 #[derive(Debug, Clone)]
@@ -26,22 +26,60 @@ pub(crate) struct Extension {
 
 /// The unit of a folder form.
 pub(crate) fn folder_unit(submission: &Submission) -> Unit {
-    let name = if submission.form == Form::Plain { "warpsmith_kernels" } else { "cuda_extension" };
-    let files = submission.files.iter().filter(|(path, _)| *path != MODEL_NEW);
+    let name = if submission.form == Form::Plain {
+        "warpsmith_kernels"
+    } else {
+        "cuda_extension"
+    };
+    let files = submission
+        .files
+        .iter()
+        .filter(|(path, _)| *path != MODEL_NEW);
     Unit {
         name: name.to_owned(),
         fingerprint: String::new(),
-        files: files.map(|(path, text)| (path.clone(), text.clone())).collect(),
+        files: files
+            .map(|(path, text)| (path.clone(), text.clone()))
+            .collect(),
     }
 }
 
+/// Functions that the sources declare to return `int`: those report an error by it.
+pub(crate) fn functions_with_status(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    let mut found = Vec::new();
+    for text in files.values() {
+        let text = String::from_utf8_lossy(text);
+        for (place, _) in text.match_indices("int ") {
+            let whole_word = !text[..place].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            let rest = text[place + 4..].trim_start();
+            let end = rest
+                .find(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .unwrap_or(0);
+            if whole_word && end > 0 && rest[end..].trim_start().starts_with('(') {
+                found.push(rest[..end].to_owned());
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
 /// The units of a single file, or why they cannot be built.
-pub(crate) fn inline_units(extensions: Vec<Extension>, target: Target) -> Result<Vec<Unit>, String> {
+pub(crate) fn inline_units(
+    extensions: Vec<Extension>,
+    target: Target,
+) -> Result<Vec<Unit>, String> {
     let mut units = Vec::new();
     for extension in extensions {
-        let plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let plain = |text: &str| {
+            !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        };
         if !plain(&extension.name) || !extension.functions.iter().all(|function| plain(function)) {
-            return Err(format!("`{}` is not a usable extension or function name", extension.name));
+            return Err(format!(
+                "`{}` is not a usable extension or function name",
+                extension.name
+            ));
         }
         let mut main = "#include <torch/extension.h>\n".to_owned();
         for source in &extension.cpp_sources {
@@ -51,7 +89,10 @@ pub(crate) fn inline_units(extensions: Vec<Extension>, target: Target) -> Result
         if !extension.functions.is_empty() {
             main.push_str("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n");
             for function in &extension.functions {
-                main.push_str(&format!("    m.def(\"{function}\", torch::wrap_pybind_function({function}), \"{function}\");\n"));
+                let bound = format!(
+                    "m.def(\"{function}\", torch::wrap_pybind_function({function}), \"{function}\");"
+                );
+                main.extend(["    ", &bound, "\n"]);
             }
             main.push_str("}\n");
         }
@@ -60,11 +101,17 @@ pub(crate) fn inline_units(extensions: Vec<Extension>, target: Target) -> Result
             if target != Target::Cuda {
                 return Err("the file has CUDA sources but the target is cpu".to_owned());
             }
-            let mut cuda = "#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>\n".to_owned();
+            let mut cuda =
+                "#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>\n"
+                    .to_owned();
             cuda.push_str(&extension.cuda_sources.join("\n"));
             files.insert("kernels/cuda.cu".to_owned(), cuda.into_bytes());
         }
-        units.push(Unit { name: extension.name, fingerprint: extension.fingerprint, files });
+        units.push(Unit {
+            name: extension.name,
+            fingerprint: extension.fingerprint,
+            files,
+        });
     }
     if units.is_empty() {
         return Err("the file never calls load_inline, so it has no kernel of its own".to_owned());
@@ -77,7 +124,23 @@ pub(crate) fn content_hash(submission: &Submission) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(submission.form.name().as_bytes());
     for (path, text) in &submission.files {
-        hasher.update(path.as_bytes()).update(b"\0").update(&(text.len() as u64).to_le_bytes()).update(text);
+        hasher
+            .update(path.as_bytes())
+            .update(b"\0")
+            .update(&(text.len() as u64).to_le_bytes())
+            .update(text);
     }
     hasher.finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_with_a_status_are_found_by_their_declaration() {
+        let text = "extern \"C\" int scale(float* out) { return 0; }\nextern \"C\" void add(int n, float* x) {}\nprint (1);\nconst int\nother (int a);";
+        let files = BTreeMap::from([("kernels/a.cpp".to_owned(), text.as_bytes().to_vec())]);
+        assert_eq!(functions_with_status(&files), ["scale"]);
+    }
 }

@@ -1,5 +1,7 @@
 //! Compiling a frozen submission: each file alone, in an empty sandbox, through a content-addressed object cache.
 
+mod flags;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +14,14 @@ use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::submission::{Form, Submission, Unit};
+pub(crate) use flags::{build_flags, system_paths};
 
 /// The registry header and module file of the CUDA Agent workspace form; frozen there, ours here.
 const REGISTRY: &str = include_str!("../harness/binding_registry.h");
 const MODULE: &str = include_str!("../harness/binding.cpp");
 /// Headers worth precompiling: they cost seconds in every file that binds tensors.
 const PRECOMPILED: &str = "#include <torch/types.h>\n#include <torch/csrc/utils/pybind.h>\n";
-const COMPILE_LIMIT: Duration = Duration::from_secs(180);
+const COMPILE_LIMIT: Duration = Duration::from_mins(3);
 
 /// A library ready to be loaded.
 #[derive(Debug, Clone)]
@@ -26,14 +29,21 @@ pub(crate) struct Library {
     pub(crate) name: String,
     /// Sources of an inline extension, as `load_inline` names them.
     pub(crate) fingerprint: String,
+    /// Launchers that return a status.
+    pub(crate) with_status: Vec<String>,
     pub(crate) path: PathBuf,
 }
 
 /// What building gave.
 #[derive(Debug)]
 pub(crate) enum Built {
-    Ready { libraries: Vec<Library>, log: String },
-    Failed { log: String },
+    Ready {
+        libraries: Vec<Library>,
+        log: String,
+    },
+    Failed {
+        log: String,
+    },
 }
 
 /// The compilers, and where their results are kept.
@@ -57,23 +67,13 @@ struct Job<'a> {
     extension: &'a str,
 }
 
-pub(crate) mod build_flags {
-    use std::path::PathBuf;
-
-    /// For compilers set up to link the C++ runtime statically: a second copy of it would bring its imports into the
-    /// candidate's, and break exceptions in whatever shares the process.
-    pub(crate) fn shared_runtime() -> [String; 3] {
-        ["-Wl,-Bdynamic", "-l:libstdc++.so.6", "-l:libgcc_s.so.1"].map(str::to_owned)
-    }
-
-    pub(crate) fn includes(dirs: &[PathBuf]) -> Vec<String> {
-        dirs.iter().map(|dir| format!("-I{}", dir.display())).collect()
-    }
-}
-
 impl Toolchain {
     /// Builds every extension of a submission.
-    pub(crate) fn build(&self, submission: &Submission, units: &[Unit]) -> Result<Built, JudgeError> {
+    pub(crate) fn build(
+        &self,
+        submission: &Submission,
+        units: &[Unit],
+    ) -> Result<Built, JudgeError> {
         let mut libraries = Vec::new();
         let mut log = String::new();
         for unit in units {
@@ -85,11 +85,19 @@ impl Toolchain {
         Ok(Built::Ready { libraries, log })
     }
 
-    fn build_unit(&self, submission: &Submission, unit: &Unit, log: &mut String) -> Result<Option<Library>, JudgeError> {
+    fn build_unit(
+        &self,
+        submission: &Submission,
+        unit: &Unit,
+        log: &mut String,
+    ) -> Result<Option<Library>, JudgeError> {
         let mut files: BTreeMap<String, Vec<u8>> = unit.files.clone();
         let torch = submission.form != Form::Plain;
         if submission.form == Form::CudaAgent {
-            files.insert("binding_registry.h".to_owned(), REGISTRY.as_bytes().to_vec());
+            files.insert(
+                "binding_registry.h".to_owned(),
+                REGISTRY.as_bytes().to_vec(),
+            );
             files.insert("binding.cpp".to_owned(), MODULE.as_bytes().to_vec());
         }
         let jobs: Vec<Job<'_>> = files
@@ -107,9 +115,12 @@ impl Toolchain {
             return Ok(None);
         }
         if jobs.iter().any(|job| job.torch && !job.cuda) {
+            self.require_python_headers()?;
             self.precompile()?;
         }
-        let workers = std::thread::available_parallelism().map_or(2, usize::from).min(jobs.len());
+        let workers = std::thread::available_parallelism()
+            .map_or(2, usize::from)
+            .min(jobs.len());
         let results = compile_all(self, &jobs, &files, workers);
         let mut objects = Vec::new();
         let mut failed = false;
@@ -128,9 +139,13 @@ impl Toolchain {
     }
 
     /// An object from the cache, or compiled now; `None` when the compiler refused.
-    fn object(&self, job: &Job<'_>, files: &BTreeMap<String, Vec<u8>>) -> Result<(Option<PathBuf>, String), JudgeError> {
+    fn object(
+        &self,
+        job: &Job<'_>,
+        files: &BTreeMap<String, Vec<u8>>,
+    ) -> Result<(Option<PathBuf>, String), JudgeError> {
         let visible = visible_to(job, files, self.target);
-        let arguments = self.compile_arguments(job)?;
+        let arguments = self.compile_arguments(job);
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.compiler_id(job.cuda).as_bytes());
         for argument in &arguments {
@@ -139,10 +154,18 @@ impl Toolchain {
         hasher.update(self.python.torch.version.as_bytes());
         hasher.update(job.path.as_bytes());
         for (path, text) in &visible {
-            hasher.update(path.as_bytes()).update(b"\0").update(&(text.len() as u64).to_le_bytes()).update(text);
+            hasher
+                .update(path.as_bytes())
+                .update(b"\0")
+                .update(&(text.len() as u64).to_le_bytes())
+                .update(text);
         }
         let key = hasher.finalize().to_hex();
-        let kept = self.caches.objects().join(&key[..2]).join(format!("{key}.o"));
+        let kept = self
+            .caches
+            .objects()
+            .join(&key[..2])
+            .join(format!("{key}.o"));
         let kept_log = kept.with_extension("log");
         if kept.exists() {
             return Ok((Some(kept), fs::read_to_string(kept_log).unwrap_or_default()));
@@ -182,93 +205,49 @@ impl Toolchain {
         Ok((Some(kept), text))
     }
 
-    fn compile_arguments(&self, job: &Job<'_>) -> Result<Vec<String>, JudgeError> {
-        let mut arguments = vec!["-c".to_owned(), job.path.to_owned(), "-o".to_owned(), "out.o".to_owned()];
-        arguments.extend(self.flags(job.cuda, job.torch));
-        if job.torch {
-            arguments.push(format!("-DTORCH_EXTENSION_NAME={}", job.extension));
-            if !job.cuda {
-                arguments.push("-include".to_owned());
-                arguments.push(self.precompiled_dir().join("warpsmith_torch.h").display().to_string());
-            }
-            if self.python.include.is_none() {
-                return Err(JudgeError::Config {
-                    code: "no_python_headers",
-                    message: "this solution form binds tensors in C++ and needs Python.h, which is not installed".to_owned(),
-                    hint: Some("install python3-dev, or use the torch-free form (`warpsmith new`)".to_owned()),
-                });
-            }
-        }
-        Ok(arguments)
-    }
-
-    fn flags(&self, cuda: bool, torch: bool) -> Vec<String> {
-        let mut flags: Vec<String> = Vec::new();
-        if cuda {
-            let arch = self.arch.as_deref().unwrap_or("90");
-            let arch = if arch == "90" { "90a" } else { arch };
-            flags.push("-O3".to_owned());
-            flags.push("-std=c++17".to_owned());
-            flags.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-            flags.push(format!("-ccbin={}", self.cxx.path.display()));
-            flags.extend(["-lineinfo", "-Xptxas=-v", "-Xcompiler=-fPIC", "--threads=0"].map(str::to_owned));
-            if torch || self.target == Target::Cuda {
-                // As in the CUDA Agent workspace; the comparison with float64 decides whether it was too fast.
-                flags.push("--use_fast_math".to_owned());
-            }
-        } else {
-            flags.extend(["-O3", "-std=c++17", "-fPIC", "-fopenmp", "-w", "-march=native"].map(str::to_owned));
-        }
-        if torch {
-            flags.extend(build_flags::includes(&self.python.torch.include_dirs));
-            flags.extend(build_flags::includes(self.python.include.as_slice()));
-            flags.push("-DTORCH_API_INCLUDE_EXTENSION_H".to_owned());
-        }
-        if self.target == Target::Cuda {
-            flags.extend(build_flags::includes(&self.cuda_dirs("include")));
-        }
-        flags
-    }
-
-    /// Folders of the toolkit and of the libraries that PyTorch brings.
-    fn cuda_dirs(&self, kind: &str) -> Vec<PathBuf> {
-        let mut dirs = Vec::new();
-        if let Some(nvcc) = &self.nvcc {
-            let lib = if kind == "lib" { "lib64" } else { kind };
-            dirs.push(nvcc.cuda_home.join(lib));
-        }
-        let brought = self.python.torch.dir.parent().map(|site| site.join("nvidia"));
-        if let Some(entries) = brought.and_then(|dir| fs::read_dir(dir).ok()) {
-            let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path().join(kind)).collect();
-            found.sort();
-            dirs.extend(found);
-        }
-        dirs.retain(|dir| dir.is_dir());
-        dirs
-    }
-
-    fn link(&self, objects: &[PathBuf], unit: &Unit, torch: bool, log: &mut String) -> Result<Option<Library>, JudgeError> {
+    fn link(
+        &self,
+        objects: &[PathBuf],
+        unit: &Unit,
+        torch: bool,
+        log: &mut String,
+    ) -> Result<Option<Library>, JudgeError> {
         let mut hasher = blake3::Hasher::new();
         for object in objects {
             hasher.update(object.as_os_str().as_encoded_bytes());
         }
-        hasher.update(unit.name.as_bytes()).update(self.target.name().as_bytes());
+        hasher
+            .update(unit.name.as_bytes())
+            .update(self.target.name().as_bytes());
         let key = hasher.finalize().to_hex();
-        let kept = self.caches.objects().join(&key[..2]).join(format!("{key}.so"));
-        let library = Library { name: unit.name.clone(), fingerprint: unit.fingerprint.clone(), path: kept.clone() };
+        let kept = self
+            .caches
+            .objects()
+            .join(&key[..2])
+            .join(format!("{key}.so"));
+        let library = Library {
+            name: unit.name.clone(),
+            fingerprint: unit.fingerprint.clone(),
+            with_status: crate::submission::functions_with_status(&unit.files),
+            path: kept.clone(),
+        };
         if kept.exists() {
             return Ok(Some(library));
         }
         let job_dir = tempfile::tempdir().map_err(JudgeError::io("make a build folder"))?;
-        let mut arguments: Vec<String> = ["-shared", "-o", "out.so", "-fopenmp", "-Wl,--as-needed"].map(str::to_owned).to_vec();
+        let mut arguments: Vec<String> = ["-shared", "-o", "out.so", "-fopenmp", "-Wl,--as-needed"]
+            .map(str::to_owned)
+            .to_vec();
         for (index, object) in objects.iter().enumerate() {
             let name = format!("{index}.o");
-            fs::copy(object, job_dir.path().join(&name)).map_err(JudgeError::io("lay out objects"))?;
+            fs::copy(object, job_dir.path().join(&name))
+                .map_err(JudgeError::io("lay out objects"))?;
             arguments.push(name);
         }
         if torch {
             arguments.push(format!("-L{}", self.python.torch.lib_dir.display()));
-            arguments.extend(["-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10"].map(str::to_owned));
+            arguments
+                .extend(["-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10"].map(str::to_owned));
             if self.target == Target::Cuda {
                 arguments.extend(["-ltorch_cuda", "-lc10_cuda"].map(str::to_owned));
             }
@@ -280,36 +259,21 @@ impl Toolchain {
         let output = self.sandboxed(&self.cxx.path, &arguments, job_dir.path())?;
         log.push_str(&String::from_utf8_lossy(&output.stderr));
         let produced = job_dir.path().join("out.so");
-        if output.exit != sandbox::Exit::Code(0) || !fs::symlink_metadata(&produced).is_ok_and(|meta| meta.is_file()) {
+        if output.exit != sandbox::Exit::Code(0)
+            || !fs::symlink_metadata(&produced).is_ok_and(|meta| meta.is_file())
+        {
             return Ok(None);
         }
         keep(&produced, &kept)?;
         Ok(Some(library))
     }
 
-    /// The shared CUDA libraries a candidate may use, by file: those PyTorch loads, so that there is one of each.
-    fn cuda_libraries(&self) -> Vec<String> {
-        let dirs = self.cuda_dirs("lib");
-        let find = |stem: &str| {
-            dirs.iter().rev().find_map(|dir| {
-                let entries = fs::read_dir(dir).ok()?;
-                let mut names: Vec<PathBuf> = entries
-                    .flatten()
-                    .map(|entry| entry.path())
-                    .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{stem}.so"))))
-                    .collect();
-                names.sort_by_key(|path| path.as_os_str().len());
-                names.into_iter().next()
-            })
-        };
-        ["libcudart", "libcublas", "libcublasLt", "libcudnn"]
-            .iter()
-            .filter_map(|stem| find(stem))
-            .map(|path| path.display().to_string())
-            .collect()
-    }
-
-    fn sandboxed(&self, program: &Path, arguments: &[String], dir: &Path) -> Result<sandbox::Output, JudgeError> {
+    fn sandboxed(
+        &self,
+        program: &Path,
+        arguments: &[String],
+        dir: &Path,
+    ) -> Result<sandbox::Output, JudgeError> {
         let command = sandbox::Command {
             program: program.to_path_buf(),
             args: arguments.iter().map(Into::into).collect(),
@@ -341,51 +305,19 @@ impl Toolchain {
         Ok(sandbox::run(command, &policy)?)
     }
 
-    fn clean_path(&self) -> String {
-        let mut path = "/usr/bin:/bin".to_owned();
-        if let Some(nvcc) = &self.nvcc {
-            path = format!("{}:{path}", nvcc.cuda_home.join("bin").display());
+    fn require_python_headers(&self) -> Result<(), JudgeError> {
+        if self.python.include.is_some() {
+            return Ok(());
         }
-        path
-    }
-
-    fn readable(&self) -> Vec<PathBuf> {
-        let mut paths: Vec<PathBuf> = system_paths();
-        paths.extend(self.python.torch.include_dirs.iter().cloned());
-        paths.push(self.python.torch.lib_dir.clone());
-        paths.extend(self.python.include.clone());
-        paths.push(self.precompiled_dir());
-        paths.extend(home_of(&self.cxx.path));
-        if self.target == Target::Cuda {
-            paths.extend(self.nvcc.iter().map(|nvcc| nvcc.cuda_home.clone()));
-            paths.extend(self.python.torch.dir.parent().map(|site| site.join("nvidia")));
-        }
-        paths
-    }
-
-    fn compiler_path(&self, cuda: bool) -> &Path {
-        match (&self.nvcc, cuda) {
-            (Some(nvcc), true) => &nvcc.path,
-            _ => &self.cxx.path,
-        }
-    }
-
-    fn compiler_id(&self, cuda: bool) -> String {
-        match (&self.nvcc, cuda) {
-            (Some(nvcc), true) => format!("{} {}", nvcc.version, self.cxx.id),
-            _ => self.cxx.id.clone(),
-        }
-    }
-
-    fn precompiled_dir(&self) -> PathBuf {
-        let mut hasher = blake3::Hasher::new();
-        for flag in self.flags(false, true) {
-            hasher.update(flag.as_bytes());
-        }
-        hasher.update(self.cxx.id.as_bytes());
-        hasher.update(self.python.torch.version.as_bytes());
-        hasher.update(PRECOMPILED.as_bytes());
-        self.caches.support().join(format!("torch-header-{}", &hasher.finalize().to_hex()[..12]))
+        Err(JudgeError::Config {
+            code: "no_python_headers",
+            message:
+                "this solution form binds tensors in C++ and needs Python.h, which is not installed"
+                    .to_owned(),
+            hint: Some(
+                "install python3-dev, or use the torch-free form (`warpsmith new`)".to_owned(),
+            ),
+        })
     }
 
     /// PyTorch's headers, compiled once: half a gigabyte that saves most of each binding file's time.
@@ -395,21 +327,33 @@ impl Toolchain {
         if precompiled.exists() {
             return Ok(());
         }
-        fs::create_dir_all(self.precompiled_dir()).map_err(JudgeError::io("make the header folder"))?;
-        fs::write(&header, PRECOMPILED).map_err(JudgeError::io("write the header to precompile"))?;
+        fs::create_dir_all(self.precompiled_dir())
+            .map_err(JudgeError::io("make the header folder"))?;
+        fs::write(&header, PRECOMPILED)
+            .map_err(JudgeError::io("write the header to precompile"))?;
         let mut arguments = self.flags(false, true);
-        arguments.extend(["-x".to_owned(), "c++-header".to_owned(), header.display().to_string()]);
+        arguments.extend([
+            "-x".to_owned(),
+            "c++-header".to_owned(),
+            header.display().to_string(),
+        ]);
         run_trusted(&self.cxx.path, &arguments, &precompiled)
     }
 }
 
 /// Runs our own build step, output to a temporary name first.
-pub(crate) fn run_trusted(program: &Path, arguments: &[String], output: &Path) -> Result<(), JudgeError> {
+pub(crate) fn run_trusted(
+    program: &Path,
+    arguments: &[String],
+    output: &Path,
+) -> Result<(), JudgeError> {
     if let Some(parent) = output.parent() {
         fs::create_dir_all(parent).map_err(JudgeError::io("make a cache folder"))?;
     }
     let folder = output.parent().unwrap_or(Path::new("."));
-    let temporary = tempfile::NamedTempFile::new_in(folder).map_err(JudgeError::io("make a temporary file"))?.into_temp_path();
+    let temporary = tempfile::NamedTempFile::new_in(folder)
+        .map_err(JudgeError::io("make a temporary file"))?
+        .into_temp_path();
     let started = Instant::now();
     let result = Command::new(program)
         .args(arguments)
@@ -429,22 +373,14 @@ pub(crate) fn run_trusted(program: &Path, arguments: &[String], output: &Path) -
         ));
     }
     // Workers run under another uid and must be able to load it.
-    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o755)).map_err(JudgeError::io("keep a built file"))?;
-    temporary.persist(output).map_err(|error| JudgeError::io("keep a built file")(error.error))
-}
-
-/// The system's own folders, which every sandboxed program needs to run.
-pub(crate) fn system_paths() -> Vec<PathBuf> {
-    ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"]
-        .map(PathBuf::from)
-        .to_vec()
-}
-
-/// The folder that a compiler outside the system's own folders was installed to.
-fn home_of(program: &Path) -> Option<PathBuf> {
-    let real = fs::canonicalize(program).ok()?;
-    let home = real.parent()?.parent()?;
-    (home.components().count() > 1 && !home.starts_with("/usr")).then(|| home.to_path_buf())
+    fs::set_permissions(
+        &temporary,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .map_err(JudgeError::io("keep a built file"))?;
+    temporary
+        .persist(output)
+        .map_err(|error| JudgeError::io("keep a built file")(error.error))
 }
 
 fn compile_all(
@@ -461,7 +397,9 @@ fn compile_all(
                     let mut mine = Vec::new();
                     loop {
                         let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                        let Some(job) = jobs.get(index) else { return mine };
+                        let Some(job) = jobs.get(index) else {
+                            return mine;
+                        };
                         mine.push((index, toolchain.object(job, files)));
                     }
                 })
@@ -470,7 +408,15 @@ fn compile_all(
         handles
             .into_iter()
             .flat_map(|handle| {
-                handle.join().unwrap_or_else(|_| vec![(0, Err(JudgeError::infrastructure("panic", "a compile thread panicked")))])
+                handle.join().unwrap_or_else(|_| {
+                    vec![(
+                        0,
+                        Err(JudgeError::infrastructure(
+                            "panic",
+                            "a compile thread panicked",
+                        )),
+                    )]
+                })
             })
             .collect()
     });
@@ -484,34 +430,51 @@ fn keep(produced: &Path, kept: &Path) -> Result<(), JudgeError> {
     if let Some(parent) = kept.parent() {
         fs::create_dir_all(parent).map_err(JudgeError::io(doing()))?;
     }
-    let mut temporary = tempfile::NamedTempFile::new_in(kept.parent().unwrap_or(kept)).map_err(JudgeError::io(doing()))?;
+    let mut temporary = tempfile::NamedTempFile::new_in(kept.parent().unwrap_or(kept))
+        .map_err(JudgeError::io(doing()))?;
     let mut source = fs::File::open(produced).map_err(JudgeError::io(doing()))?;
     std::io::copy(&mut source, &mut temporary).map_err(JudgeError::io(doing()))?;
-    temporary.persist(kept).map_err(|error| JudgeError::io(doing())(error.error))?;
+    temporary
+        .persist(kept)
+        .map_err(|error| JudgeError::io(doing())(error.error))?;
     Ok(())
 }
 
 fn is_unit(path: &str, target: Target) -> bool {
-    let source = [".cpp", ".cc", ".cxx"].iter().any(|ending| path.ends_with(ending));
+    let source = [".cpp", ".cc", ".cxx", ".c"]
+        .iter()
+        .any(|ending| path.ends_with(ending));
     source || (target == Target::Cuda && path.ends_with(".cu"))
 }
 
 fn mentions_torch(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
-    ["torch/", "ATen/", "c10/", "pybind11/"].iter().any(|header| text.contains(header))
+    ["torch/", "ATen/", "c10/", "pybind11/"]
+        .iter()
+        .any(|header| text.contains(header))
 }
 
 /// The files a job may see: itself, headers, and other units only where some file names them. What is not here cannot be
 /// included, so the cache key covers everything that can change the object.
-fn visible_to<'a>(job: &Job<'_>, files: &'a BTreeMap<String, Vec<u8>>, target: Target) -> BTreeMap<&'a str, &'a [u8]> {
-    let all: Vec<String> = files.values().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+fn visible_to<'a>(
+    job: &Job<'_>,
+    files: &'a BTreeMap<String, Vec<u8>>,
+    target: Target,
+) -> BTreeMap<&'a str, &'a [u8]> {
+    let all: Vec<String> = files
+        .values()
+        .map(|text| String::from_utf8_lossy(text).into_owned())
+        .collect();
     files
         .iter()
         .filter(|(path, _)| {
             let base = path.rsplit('/').next().unwrap_or(path);
             *path == job.path
                 || !is_unit(path, target)
-                || all.iter().any(|text| text.lines().any(|line| line.contains("include") && line.contains(base)))
+                || all.iter().any(|text| {
+                    text.lines()
+                        .any(|line| line.contains("include") && line.contains(base))
+                })
         })
         .map(|(path, text)| (path.as_str(), text.as_slice()))
         .collect()

@@ -86,7 +86,7 @@ pub(crate) struct Trusted {
     pub(crate) hello: Value,
 }
 
-const LONG: Duration = Duration::from_secs(300);
+const LONG: Duration = Duration::from_mins(5);
 
 impl Trusted {
     pub(crate) fn greet(mut process: Process) -> Result<Self, JudgeError> {
@@ -94,19 +94,38 @@ impl Trusted {
         Ok(Self { process, hello })
     }
 
-    pub(crate) fn load(&mut self, source: &str, name: &str, target: Target, seed: u64) -> Result<Loaded, JudgeError> {
+    pub(crate) fn load(
+        &mut self,
+        source: &str,
+        name: &str,
+        target: Target,
+        seed: u64,
+    ) -> Result<Loaded, JudgeError> {
         let body = json!({ "source": source, "name": name, "target": target.name(), "seed": seed });
         self.typed("load", body)
     }
 
-    pub(crate) fn regions(&mut self, slot_count: u32, slot_bytes: u64, arena_bytes: u64) -> Result<Regions, JudgeError> {
+    pub(crate) fn regions(
+        &mut self,
+        slot_count: u32,
+        slot_bytes: u64,
+        arena_bytes: u64,
+    ) -> Result<Regions, JudgeError> {
         let body = json!({ "slot_count": slot_count, "slot_bytes": slot_bytes, "arena_bytes": arena_bytes });
         let (handles, fds) = self.process.request_with("regions", body, &[], LONG)?;
-        Ok(Regions { slot_count, slot_bytes, arena_bytes, fds, handles })
+        Ok(Regions {
+            slot_count,
+            slot_bytes,
+            arena_bytes,
+            fds,
+            handles,
+        })
     }
 
     pub(crate) fn weights(&mut self, seed: u64) -> Result<(), JudgeError> {
-        self.process.request("weights", json!({ "seed": seed }), LONG).map(drop)
+        self.process
+            .request("weights", json!({ "seed": seed }), LONG)
+            .map(drop)
     }
 
     pub(crate) fn draw(&mut self, draw: &Draw<'_>) -> Result<(), JudgeError> {
@@ -118,12 +137,23 @@ impl Trusted {
     }
 
     /// CUDA: reads a random sample of each slot's outputs; the end of a timed interval.
-    pub(crate) fn sample(&mut self, slots: &[u32], places: &[Vec<TensorPlace>], seed: u64) -> Result<(), JudgeError> {
+    pub(crate) fn sample(
+        &mut self,
+        slots: &[u32],
+        places: &[Vec<TensorPlace>],
+        seed: u64,
+    ) -> Result<(), JudgeError> {
         let body = json!({ "slots": slots, "places": places, "seed": seed });
         self.process.request("sample", body, LONG).map(drop)
     }
 
-    pub(crate) fn check(&mut self, slot: u32, outputs: &Value, sampled: &Value, exact: bool) -> Result<Check, JudgeError> {
+    pub(crate) fn check(
+        &mut self,
+        slot: u32,
+        outputs: &Value,
+        sampled: &Value,
+        exact: bool,
+    ) -> Result<Check, JudgeError> {
         let phase = if exact { "exact" } else { "timed" };
         let body = json!({ "slot": slot, "outputs": outputs, "sampled": sampled, "phase": phase });
         self.typed("check", body)
@@ -138,9 +168,17 @@ impl Trusted {
         self.process.usable()
     }
 
-    fn typed<T: serde::de::DeserializeOwned>(&mut self, verb: &str, body: Value) -> Result<T, JudgeError> {
+    fn typed<T: serde::de::DeserializeOwned>(
+        &mut self,
+        verb: &str,
+        body: Value,
+    ) -> Result<T, JudgeError> {
         let reply = self.process.request(verb, body, LONG)?;
-        serde_json::from_value(reply)
-            .map_err(|error| JudgeError::infrastructure("protocol", format!("the reply to `{verb}` is malformed: {error}")))
+        serde_json::from_value(reply).map_err(|error| {
+            JudgeError::infrastructure(
+                "protocol",
+                format!("the reply to `{verb}` is malformed: {error}"),
+            )
+        })
     }
 }

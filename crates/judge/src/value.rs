@@ -28,9 +28,9 @@ impl TensorPlace {
     }
 
     pub(crate) fn count(&self) -> Option<u64> {
-        self.shape
-            .iter()
-            .try_fold(1_u64, |product, &size| product.checked_mul(u64::try_from(size).ok()?))
+        self.shape.iter().try_fold(1_u64, |product, &size| {
+            product.checked_mul(u64::try_from(size).ok()?)
+        })
     }
 
     /// The byte range touched, if it is a sane place inside `limit` bytes.
@@ -44,22 +44,28 @@ impl TensorPlace {
         }
         let mut last = 0_u64;
         for (&size, &step) in self.shape.iter().zip(&self.stride) {
-            let reach = u64::try_from(size - 1).ok()?.checked_mul(u64::try_from(step).ok()?)?;
+            let reach = u64::try_from(size - 1)
+                .ok()?
+                .checked_mul(u64::try_from(step).ok()?)?;
             last = last.checked_add(reach)?;
         }
         let bytes = last.checked_add(1)?.checked_mul(item)?;
         let end = self.offset.checked_add(bytes)?;
-        (end <= limit && self.offset % item == 0).then_some((self.offset, end))
+        (end <= limit && self.offset.is_multiple_of(item)).then_some((self.offset, end))
     }
 
     /// Whether logical order is memory order.
     pub(crate) fn contiguous(&self) -> bool {
         let mut step = 1;
-        self.shape.iter().zip(&self.stride).rev().all(|(&size, &stride)| {
-            let fits = size == 1 || stride == step;
-            step *= size;
-            fits
-        })
+        self.shape
+            .iter()
+            .zip(&self.stride)
+            .rev()
+            .all(|(&size, &stride)| {
+                let fits = size == 1 || stride == step;
+                step *= size;
+                fits
+            })
     }
 
     /// Offset in elements of logical (row-major) element `index`.
@@ -82,16 +88,28 @@ pub(crate) fn tensors(tree: &Value) -> Vec<TensorPlace> {
 }
 
 fn walk(tree: &Value, found: &mut Vec<TensorPlace>) {
-    let Some(object) = tree.as_object() else { return };
+    let Some(object) = tree.as_object() else {
+        return;
+    };
     if let Some(tensor) = object.get("tensor") {
         found.extend(TensorPlace::deserialize(tensor));
     }
     for key in ["list", "tuple"] {
-        for item in object.get(key).and_then(Value::as_array).into_iter().flatten() {
+        for item in object
+            .get(key)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
             walk(item, found);
         }
     }
-    for pair in object.get("dict").and_then(Value::as_array).into_iter().flatten() {
+    for pair in object
+        .get("dict")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         if let Some(value) = pair.get(1) {
             walk(value, found);
         }
@@ -109,7 +127,9 @@ pub(crate) fn same_structure(want: &Value, got: &Value) -> Result<(), String> {
         return Ok(());
     }
     for key in ["list", "tuple", "dict"] {
-        let (Some(want), Some(got)) = (want.get(key), got.get(key)) else { continue };
+        let (Some(want), Some(got)) = (want.get(key), got.get(key)) else {
+            continue;
+        };
         let (want, got) = (want.as_array(), got.as_array());
         let (Some(want), Some(got)) = (want, got) else {
             return Err("a malformed container".to_owned());
@@ -129,7 +149,11 @@ pub(crate) fn same_structure(want: &Value, got: &Value) -> Result<(), String> {
         }
         return Ok(());
     }
-    if kind(want) == kind(got) { Ok(()) } else { Err(format!("{} instead of {}", kind(got), kind(want))) }
+    if kind(want) == kind(got) {
+        Ok(())
+    } else {
+        Err(format!("{} instead of {}", kind(got), kind(want)))
+    }
 }
 
 fn kind(tree: &Value) -> &'static str {

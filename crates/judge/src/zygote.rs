@@ -39,7 +39,7 @@ impl Allowance {
         sandbox::Limits {
             memory_bytes: self.memory_bytes,
             processes: self.processes,
-            wall: Duration::from_secs(86_400 * 365),
+            wall: Duration::from_hours(8760),
             file_bytes: 1 << 40,
             output_bytes: 64 << 10,
         }
@@ -76,15 +76,27 @@ pub(crate) struct Launch<'a> {
 impl Zygote {
     /// Starts without waiting for PyTorch to be imported.
     pub(crate) fn start(launch: &Launch<'_>) -> Result<Self, JudgeError> {
-        let nested = matches!(sandbox::effective().user_namespace, sandbox::Protection::Held { .. });
-        let (mut control, theirs) = Channel::pair(launch.target).map_err(JudgeError::io("open the zygote's channel"))?;
+        let nested = matches!(
+            sandbox::effective().user_namespace,
+            sandbox::Protection::Held { .. }
+        );
+        let (mut control, theirs) =
+            Channel::pair(launch.target).map_err(JudgeError::io("open the zygote's channel"))?;
         let mut read = system_paths();
         read.extend(launch.python.prefixes.iter().cloned());
         read.push(launch.harness.dir.clone());
         read.extend(launch.harness.support.parent().map(PathBuf::from));
         let mut devices = Vec::new();
         if launch.target == Target::Cuda {
-            read.extend(["/usr/local/nvidia", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia"].map(PathBuf::from));
+            read.extend(
+                [
+                    "/usr/local/nvidia",
+                    "/sys/bus/pci",
+                    "/sys/devices",
+                    "/sys/module/nvidia",
+                ]
+                .map(PathBuf::from),
+            );
             devices = cuda_devices();
         }
         let policy = sandbox::Policy {
@@ -112,6 +124,7 @@ impl Zygote {
                 launch.harness.dir.clone().into(),
                 launch.harness.support.clone().into(),
                 launch.harness.cuda_arena.clone().into(),
+                launch.target.name().into(),
             ],
             env: worker_environment(launch),
             cwd: "/tmp".into(),
@@ -119,12 +132,19 @@ impl Zygote {
             stderr_to: None,
         };
         let child = sandbox::spawn(command, &policy)?;
-        let seccomp: String = sandbox::worker_filter().iter().map(|byte| format!("{byte:02x}")).collect();
+        let seccomp = sandbox::worker_filter();
         let config = json!({ "nested": nested, "scratch_bytes": launch.allowance.scratch_bytes, "seccomp": seccomp });
-        control
-            .send(&config, &[])
-            .map_err(|error| JudgeError::infrastructure("zygote", format!("the zygote did not start: {error}")))?;
-        Ok(Self { child, control, greeted: false, nested, target: launch.target, allowance: launch.allowance.clone() })
+        control.send(&config, &[]).map_err(|error| {
+            JudgeError::infrastructure("zygote", format!("the zygote did not start: {error}"))
+        })?;
+        Ok(Self {
+            child,
+            control,
+            greeted: false,
+            nested,
+            target: launch.target,
+            allowance: launch.allowance.clone(),
+        })
     }
 
     pub(crate) fn effective(&self) -> &sandbox::Effective {
@@ -142,7 +162,10 @@ impl Zygote {
 
     fn greet(&mut self) -> Result<(), JudgeError> {
         if !self.greeted {
-            let hello = self.control.receive(Duration::from_secs(120)).and_then(|(reply, _)| unwrap_reply(reply));
+            let hello = self
+                .control
+                .receive(Duration::from_mins(2))
+                .and_then(|(reply, _)| unwrap_reply(reply));
             hello.map_err(|error| self.failure("import PyTorch", &error))?;
             self.greeted = true;
         }
@@ -150,28 +173,51 @@ impl Zygote {
     }
 
     fn failure(&self, doing: &str, error: &ChannelError) -> JudgeError {
-        JudgeError::infrastructure("zygote", format!("the zygote could not {doing}: {error}\n{}", self.child.tail()))
+        JudgeError::infrastructure(
+            "zygote",
+            format!(
+                "the zygote could not {doing}: {error}\n{}",
+                self.child.tail()
+            ),
+        )
     }
 
     /// Forks a worker that has run nothing yet.
     pub(crate) fn fork(&mut self) -> Result<Worker, JudgeError> {
         self.greet()?;
-        let (mut channel, theirs) = Channel::pair(self.target).map_err(JudgeError::io("open a worker's channel"))?;
+        let (mut channel, theirs) =
+            Channel::pair(self.target).map_err(JudgeError::io("open a worker's channel"))?;
         let (_, mut fds) = self
             .control
-            .request("spawn", json!({}), &[theirs.as_fd()], Duration::from_secs(30))
+            .request(
+                "spawn",
+                json!({}),
+                &[theirs.as_fd()],
+                Duration::from_secs(30),
+            )
             .map_err(|error| self.failure("fork a worker", &error))?;
         drop(theirs);
         let Some(pidfd) = fds.pop() else {
-            return Err(JudgeError::infrastructure("zygote", "the zygote sent no process descriptor"));
+            return Err(JudgeError::infrastructure(
+                "zygote",
+                "the zygote sent no process descriptor",
+            ));
         };
         let group = sandbox::Group::create(&self.allowance.limits());
         if let (Some(group), Some(pid)) = (&group, host_pid(&pidfd)) {
-            group.add(pid).map_err(JudgeError::io("put a worker under its limits"))?;
+            group
+                .add(pid)
+                .map_err(JudgeError::io("put a worker under its limits"))?;
         }
-        let ready = channel.receive(Duration::from_secs(30)).and_then(|(reply, _)| unwrap_reply(reply));
+        let ready = channel
+            .receive(Duration::from_secs(30))
+            .and_then(|(reply, _)| unwrap_reply(reply));
         ready.map_err(|error| self.failure("confine a worker", &error))?;
-        Ok(Worker { channel, pidfd, group })
+        Ok(Worker {
+            channel,
+            pidfd,
+            group,
+        })
     }
 
     /// What candidates printed, for the record; never parsed.
@@ -182,11 +228,20 @@ impl Zygote {
 
 impl Worker {
     pub(crate) fn out_of_memory(&self) -> bool {
-        self.group.as_ref().is_some_and(sandbox::Group::out_of_memory)
+        self.group
+            .as_ref()
+            .is_some_and(sandbox::Group::out_of_memory)
     }
 
-    pub(crate) fn request(&mut self, verb: &str, body: Value, limit: Duration) -> Result<Value, ChannelError> {
-        self.channel.request(verb, body, &[], limit).map(|(reply, _)| reply)
+    pub(crate) fn request(
+        &mut self,
+        verb: &str,
+        body: Value,
+        limit: Duration,
+    ) -> Result<Value, ChannelError> {
+        self.channel
+            .request(verb, body, &[], limit)
+            .map(|(reply, _)| reply)
     }
 }
 
@@ -197,8 +252,14 @@ impl Drop for Worker {
         if let Some(group) = &self.group {
             group.kill();
         }
-        let mut poll = [rustix::event::PollFd::new(&self.pidfd, rustix::event::PollFlags::IN)];
-        let patience = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+        let mut poll = [rustix::event::PollFd::new(
+            &self.pidfd,
+            rustix::event::PollFlags::IN,
+        )];
+        let patience = rustix::event::Timespec {
+            tv_sec: 5,
+            tv_nsec: 0,
+        };
         let _ = rustix::event::poll(&mut poll, Some(&patience));
     }
 }
@@ -211,11 +272,16 @@ fn host_pid(pidfd: &OwnedFd) -> Option<u32> {
 }
 
 fn cuda_devices() -> Vec<PathBuf> {
-    let Ok(entries) = fs_err::read_dir("/dev") else { return Vec::new() };
+    let Ok(entries) = fs_err::read_dir("/dev") else {
+        return Vec::new();
+    };
     let mut found: Vec<PathBuf> = entries
         .flatten()
         .map(|entry| entry.path())
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("nvidia")))
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("nvidia"))
+        })
         .collect();
     found.sort();
     found
@@ -225,12 +291,20 @@ fn worker_environment(launch: &Launch<'_>) -> Vec<(std::ffi::OsString, std::ffi:
     let mut environment: Vec<(String, String)> = vec![
         ("PATH".to_owned(), "/nonexistent".to_owned()),
         ("HOME".to_owned(), "/tmp".to_owned()),
-        ("OMP_NUM_THREADS".to_owned(), launch.allowance.threads.to_string()),
+        (
+            "OMP_NUM_THREADS".to_owned(),
+            launch.allowance.threads.to_string(),
+        ),
         ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
         ("CUDA_CACHE_DISABLE".to_owned(), "1".to_owned()),
+        // Registering guards over PyTorch's kernels warns on every start otherwise.
+        ("TORCH_CPP_LOG_LEVEL".to_owned(), "ERROR".to_owned()),
     ];
     environment.extend(device_environment(launch.target, launch.device));
-    environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+    environment
+        .into_iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
 }
 
 /// Shows a process the one device it may use, or none.
@@ -239,7 +313,10 @@ pub(crate) fn device_environment(target: Target, device: u32) -> Vec<(String, St
         Target::Cuda => device.to_string(),
         Target::Cpu => String::new(),
     };
-    let mut environment = vec![("CUDA_VISIBLE_DEVICES".to_owned(), visible), ("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned())];
+    let mut environment = vec![
+        ("CUDA_VISIBLE_DEVICES".to_owned(), visible),
+        ("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned()),
+    ];
     if let Ok(path) = std::env::var("LD_LIBRARY_PATH") {
         environment.push(("LD_LIBRARY_PATH".to_owned(), path));
     }

@@ -17,7 +17,7 @@ pub struct Torch {
 
 impl Torch {
     /// The range our harness is tested with; the upper end is open.
-    pub const TESTED: [(u32, u32); 2] = [(2, 8), (2, 13)];
+    pub const TESTED: [(u32, u32); 2] = [(2, 10), (2, 13)];
 
     /// Reads what is in torch's own folder, or `None` where that is not a whole torch.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
@@ -121,7 +121,7 @@ mod tests {
         let with = |version: &str| {
             Torch::read(torch_folder(&format!("__version__ = '{version}'")).path()).unwrap()
         };
-        let tested: Vec<bool> = ["2.7.1", "2.8.0", "2.12.3", "2.13.0a0+git1", "3.0"]
+        let tested: Vec<bool> = ["2.9.1", "2.10.0", "2.12.3", "2.13.0a0+git1", "3.0"]
             .map(|version| with(version).tested())
             .to_vec();
         assert_eq!(tested, [false, true, true, false, false]);

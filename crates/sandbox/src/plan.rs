@@ -112,6 +112,7 @@ impl Plan {
         let openings = Openings {
             nested: policy.nested,
             unix_sockets: mode != Mode::Plain,
+            programs: true,
         };
         let mut limits = vec![
             (libc::RLIMIT_CORE as i32, 0),

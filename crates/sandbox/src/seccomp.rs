@@ -110,6 +110,9 @@ pub(crate) struct Openings {
     pub(crate) nested: bool,
     /// Sockets that can be connected to a path. Without a mount namespace such a path leads to a daemon outside.
     pub(crate) unix_sockets: bool,
+    /// Starting other programs. A worker has no need of any: a compiler or another interpreter would escape the checks
+    /// made of what it loaded.
+    pub(crate) programs: bool,
 }
 
 struct Program(Vec<sock_filter>);
@@ -166,6 +169,10 @@ pub(crate) fn filter(openings: Openings) -> Vec<sock_filter> {
     for number in ALWAYS.iter().chain(ALWAYS_HERE) {
         program.answer_for(*number, REFUSE);
     }
+    if !openings.programs {
+        program.answer_for(libc::SYS_execve, REFUSE);
+        program.answer_for(libc::SYS_execveat, REFUSE);
+    }
     if !openings.nested {
         for number in MOUNTING {
             program.answer_for(*number, REFUSE);
@@ -213,11 +220,12 @@ pub(crate) fn filter(openings: Openings) -> Vec<sock_filter> {
 }
 
 /// The filter as the kernel takes it (an array of `struct sock_filter`), for a worker to install on itself once it has
-/// made its own namespaces: nothing can be nested any further.
+/// made its own namespaces: nothing can be nested any further, and no other program started.
 pub fn worker_filter() -> Vec<u8> {
     let openings = Openings {
         nested: false,
         unix_sockets: true,
+        programs: false,
     };
     let mut bytes = Vec::new();
     for instruction in filter(openings) {
@@ -272,6 +280,7 @@ mod tests {
         filter(Openings {
             nested,
             unix_sockets,
+            programs: nested,
         })
     }
 
@@ -288,6 +297,8 @@ mod tests {
         assert_eq!(answer(&worker, libc::SYS_mount, [0, 0]), REFUSE);
         assert_eq!(answer(&worker, libc::SYS_read, [0, 0]), ALLOW);
         assert_eq!(answer(&worker, libc::SYS_ptrace, [0, 0]), REFUSE);
+        assert_eq!(answer(&worker, libc::SYS_execve, [0, 0]), REFUSE);
+        assert_eq!(answer(&worker, libc::SYS_execveat, [0, 0]), REFUSE);
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! From times to a verdict.
+
+use super::{Attempt, Judge, Step, clip};
+use crate::baseline::Baselines;
+use crate::outcome::Fault;
+use crate::timing;
+use crate::timing::Estimate;
+use warpsmith_schema::MatchedPrecision;
+use warpsmith_schema::Number;
+use warpsmith_schema::Precision;
+use warpsmith_schema::Rule;
+use warpsmith_schema::Speedup;
+use warpsmith_schema::Status;
+use warpsmith_schema::Target;
+use warpsmith_schema::Times;
+use warpsmith_schema::TrustCheck;
+
+/// Writing the output at twice what the fastest caches of each kind sustain: no honest kernel is quicker.
+fn floor_us(target: Target, output_bytes: u64) -> f64 {
+    let bytes_per_us = match target {
+        Target::Cuda => 20.0e6,
+        Target::Cpu => 2.0e6,
+    };
+    output_bytes as f64 / bytes_per_us
+}
+
+impl Judge {
+    pub(super) fn conclude(
+        &mut self,
+        candidate: &Estimate,
+        class: Precision,
+        strict: Baselines,
+        matched: &Baselines,
+        attempt: &mut Attempt,
+    ) -> Step<()> {
+        let output_bytes = self
+            .session
+            .as_ref()
+            .map_or(0, |session| session.variant(0).output_bytes);
+        let floor = floor_us(self.options.target, output_bytes);
+        if candidate.time_us < floor && output_bytes > 1 << 20 {
+            attempt
+                .verdict
+                .trust
+                .checks
+                .insert("floor".to_owned(), TrustCheck::Failed);
+            let reason = format!(
+                "{:.1} us is less than writing the output can take on any machine ({floor:.1} us)",
+                candidate.time_us
+            );
+            attempt.baselines = Some(strict);
+            return Step::Stop(Fault::new(Status::Cheating, Some(Rule::BelowFloor), reason));
+        }
+        attempt
+            .verdict
+            .trust
+            .checks
+            .insert("floor".to_owned(), TrustCheck::Held);
+        attempt.verdict.trust.deferred_work = candidate.deferred;
+        if candidate.deferred {
+            attempt
+                .verdict
+                .notes
+                .push("work was batched or put off: the time of single calls counts".to_owned());
+        }
+        if let Some(failure) = &strict.compile_failure {
+            attempt.verdict.notes.push(format!(
+                "torch.compile has no time for this task: {}",
+                clip(failure, 1500)
+            ));
+        }
+        let of = |estimates: &[Estimate]| {
+            timing::combine(estimates).map_or(f64::NAN, |estimate| estimate.time_us)
+        };
+        let (eager, compile) = (of(&strict.eager), strict.compile.as_deref().map(of));
+        attempt.verdict.times_us = Some(Times {
+            candidate: Number(candidate.time_us),
+            eager: Number(eager),
+            compile: compile.map(Number),
+            spread: Number(candidate.spread),
+            samples: candidate.samples,
+            single: Number(candidate.single_us),
+            burst: candidate.burst_us.map(Number),
+            constant: Number(
+                strict
+                    .constant
+                    .first()
+                    .map_or(f64::NAN, |constant| constant.single_us),
+            ),
+        });
+        let ratio = |eager: f64, compile: Option<f64>| Speedup {
+            eager: Number(eager / candidate.time_us),
+            compile: compile.map(|compile| Number(compile / candidate.time_us)),
+        };
+        attempt.verdict.speedup = Some(ratio(eager, compile));
+        let (eager, compile) = (of(&matched.eager), matched.compile.as_deref().map(of));
+        attempt.verdict.matched_precision = Some(MatchedPrecision {
+            mode: class,
+            eager_us: Number(eager),
+            compile_us: compile.map(Number),
+            speedup: ratio(eager, compile),
+        });
+        attempt.baselines = Some(strict);
+        Step::Go(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fastest caches sustain about 10 TB/s on a GPU and 1 TB/s on a CPU; twice that is the floor.
+    #[test]
+    fn the_floor_is_below_any_honest_kernel_and_above_nothing() {
+        let gigabyte = 1 << 30;
+        assert!((50.0..60.0).contains(&floor_us(Target::Cuda, gigabyte)));
+        assert!((500.0..600.0).contains(&floor_us(Target::Cpu, gigabyte)));
+    }
+}

@@ -1,0 +1,205 @@
+//! The processes that the judge keeps warm, and the baselines measured in one of them.
+
+use super::{Judge, TaskSource};
+use crate::JudgeError;
+use crate::baseline;
+use crate::baseline::Baselines;
+use crate::process;
+use crate::process::Process;
+use crate::trusted::Trusted;
+use crate::zygote;
+use crate::zygote::Worker;
+use crate::zygote::Zygote;
+use serde_json::Value;
+use serde_json::json;
+use std::collections::BTreeMap;
+use warpsmith_schema::Precision;
+use warpsmith_schema::Target;
+
+impl Judge {
+    pub(super) fn launch_trusted(&self) -> Result<Process, JudgeError> {
+        let mut environment = self.trusted_environment();
+        // Its threads must not spin on the cores that the timed process needs.
+        environment.push(("OMP_WAIT_POLICY".to_owned(), "PASSIVE".to_owned()));
+        Process::start(process::Launch {
+            name: "trusted",
+            target: self.options.target,
+            script: "trusted.py",
+            arguments: Vec::new(),
+            environment,
+            python: &self.options.python,
+            harness: &self.harness.dir,
+        })
+    }
+
+    pub(super) fn launch_baseline(&self) -> Result<Process, JudgeError> {
+        let mut environment = self.trusted_environment();
+        environment.push((
+            "TORCHINDUCTOR_CACHE_DIR".to_owned(),
+            self.options.caches.compile().display().to_string(),
+        ));
+        environment.push((
+            "TRITON_CACHE_DIR".to_owned(),
+            self.options
+                .caches
+                .compile()
+                .join("triton")
+                .display()
+                .to_string(),
+        ));
+        Process::start(process::Launch {
+            name: "baseline",
+            target: self.options.target,
+            script: "worker.py",
+            arguments: vec![
+                self.harness.support.display().to_string(),
+                self.harness.cuda_arena.display().to_string(),
+            ],
+            environment,
+            python: &self.options.python,
+            harness: &self.harness.dir,
+        })
+    }
+
+    pub(super) fn trusted_environment(&self) -> Vec<(String, String)> {
+        let mut environment = zygote::device_environment(self.options.target, self.options.device);
+        environment.push(("PATH".to_owned(), std::env::var("PATH").unwrap_or_default()));
+        environment.push(("HOME".to_owned(), std::env::var("HOME").unwrap_or_default()));
+        environment.push((
+            "OMP_NUM_THREADS".to_owned(),
+            self.allowance.threads.to_string(),
+        ));
+        environment.push(("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()));
+        environment
+    }
+
+    pub(super) fn launch_zygote(&self) -> Result<Zygote, JudgeError> {
+        Zygote::start(&zygote::Launch {
+            python: &self.options.python,
+            harness: &self.harness,
+            target: self.options.target,
+            device: self.options.device,
+            isolation: self.options.isolation,
+            allowance: self.allowance.clone(),
+        })
+    }
+
+    pub(super) fn trusted(&mut self) -> Result<&mut Trusted, JudgeError> {
+        if self
+            .trusted
+            .as_mut()
+            .is_none_or(|trusted| !trusted.usable())
+        {
+            self.session = None;
+            let process = match self.trusted_starting.take() {
+                Some(process) => process,
+                None => self.launch_trusted()?,
+            };
+            self.trusted = Some(Trusted::greet(process)?);
+        }
+        self.trusted
+            .as_mut()
+            .ok_or_else(|| JudgeError::infrastructure("harness", "no trusted process"))
+    }
+
+    pub(super) fn fork(&mut self) -> Result<Worker, JudgeError> {
+        if self.zygote.as_mut().is_none_or(|zygote| !zygote.usable()) {
+            self.zygote = Some(self.launch_zygote()?);
+        }
+        match &mut self.zygote {
+            Some(zygote) => zygote.fork(),
+            None => Err(JudgeError::infrastructure("zygote", "no zygote")),
+        }
+    }
+
+    pub(super) fn environment(&self, clocks: &Value) -> BTreeMap<String, Value> {
+        let hello = self
+            .trusted
+            .as_ref()
+            .map(|trusted| trusted.hello.clone())
+            .unwrap_or_default();
+        BTreeMap::from([
+            ("device".to_owned(), json!(self.device_name)),
+            ("gpu".to_owned(), json!(self.gpu)),
+            ("clocks".to_owned(), clocks.clone()),
+            ("python".to_owned(), json!(self.options.python.version)),
+            ("torch".to_owned(), json!(self.options.python.torch.version)),
+            ("cxx".to_owned(), json!(self.toolchain.cxx.version)),
+            (
+                "nvcc".to_owned(),
+                json!(
+                    self.toolchain
+                        .nvcc
+                        .as_ref()
+                        .map(|nvcc| nvcc.version.clone())
+                ),
+            ),
+            ("threads".to_owned(), json!(self.allowance.threads)),
+            ("warpsmith".to_owned(), json!(env!("CARGO_PKG_VERSION"))),
+            ("trusted".to_owned(), hello),
+        ])
+    }
+
+    pub(super) fn baseline_file(
+        &self,
+        precision: Precision,
+    ) -> Result<std::path::PathBuf, JudgeError> {
+        let session = self
+            .session
+            .as_ref()
+            .ok_or_else(|| JudgeError::infrastructure("harness", "no task is loaded"))?;
+        let device = match &self.gpu {
+            Some(gpu) => format!("{} {} {}", gpu.name, gpu.uuid, gpu.driver),
+            None => self.device_name.clone(),
+        };
+        let key = baseline::Key {
+            task_hash: &session.task_hash,
+            target: self.options.target,
+            device: &device,
+            torch: &self.options.python.torch.version,
+            threads: self.allowance.threads,
+            precision,
+            mode: self.options.compile_mode.as_deref().unwrap_or("eager only"),
+        };
+        Ok(key.file(&self.options.caches.baselines()))
+    }
+
+    pub(super) fn kept_baselines(
+        &self,
+        precision: Precision,
+    ) -> Result<Option<Baselines>, JudgeError> {
+        Ok(baseline::load(&self.baseline_file(precision)?))
+    }
+
+    pub(super) fn baselines(
+        &mut self,
+        task: &TaskSource,
+        precision: Precision,
+    ) -> Result<Baselines, JudgeError> {
+        let file = self.baseline_file(precision)?;
+        let mut process = match self.baseline.take() {
+            Some(process) => process,
+            None => self.launch_baseline()?,
+        };
+        process.greet()?;
+        let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted) else {
+            return Err(JudgeError::infrastructure("harness", "no task is loaded"));
+        };
+        session.new_weights(trusted)?;
+        let wanted = baseline::Wanted {
+            source: &task.source,
+            target: self.options.target,
+            threads: self.allowance.threads,
+            precision,
+            compile: self.options.compile_mode.as_deref(),
+        };
+        let baselines = baseline::measure(&mut process, trusted, session, &wanted)?;
+        baseline::save(&file, &baselines)?;
+        drop(process);
+        if self.options.target == Target::Cuda {
+            // Its import runs beside the GPU's work; on the CPU target it would disturb what is timed next.
+            self.baseline = Some(self.launch_baseline()?);
+        }
+        Ok(baselines)
+    }
+}

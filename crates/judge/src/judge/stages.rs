@@ -1,0 +1,437 @@
+//! The stages a submission goes through: build, load, verify, time.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use super::{Attempt, Judge, Step, clip};
+use crate::JudgeError;
+use crate::baseline::Baselines;
+use crate::imports;
+use crate::outcome::Fault;
+use crate::outcome::Phase;
+use crate::outcome::channel_fault;
+use crate::outcome::sort;
+use crate::outcome::wrong;
+use crate::runner::attach;
+use crate::sample::Flag;
+use crate::session::Plan;
+use crate::session::Stopped;
+use crate::session::prepare;
+use crate::submission::Extension;
+use crate::submission::Form;
+use crate::submission::MODEL_NEW;
+use crate::submission::Unit;
+use crate::submission::inline_units;
+use crate::timing;
+use crate::timing::Estimate;
+use crate::timing::Raw;
+use crate::toolchain::Built;
+use crate::toolchain::Library;
+use crate::trusted::Check;
+use crate::zygote::Worker;
+use fs_err as fs;
+use serde_json::Value;
+use serde_json::json;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use std::time::Instant;
+use warpsmith_schema::Number;
+use warpsmith_schema::Numerics;
+use warpsmith_schema::Precision;
+use warpsmith_schema::Profile;
+use warpsmith_schema::Rule;
+use warpsmith_schema::Status;
+use warpsmith_schema::Submission;
+use warpsmith_schema::Target;
+use warpsmith_schema::TrustCheck;
+
+/// A library whose very bytes were checked, in memory that nobody can change any more.
+pub(super) struct Image {
+    library: Library,
+    fd: OwnedFd,
+}
+
+fn candidate_plan(profile: Profile, slow: bool) -> Plan {
+    match (profile, slow) {
+        (Profile::Full, false) => Plan {
+            singles: 40,
+            bursts: [2, 4, 6, 8].repeat(3),
+            budget: Duration::from_secs(20),
+            checked: true,
+        },
+        (Profile::Full, true) => Plan {
+            singles: 100,
+            bursts: Vec::new(),
+            budget: Duration::from_secs(20),
+            checked: true,
+        },
+        (Profile::Rl, false) => Plan {
+            singles: 24,
+            bursts: [2, 4, 6, 8].repeat(2),
+            budget: Duration::from_secs(4),
+            checked: true,
+        },
+        (Profile::Rl, true) => Plan {
+            singles: 24,
+            bursts: Vec::new(),
+            budget: Duration::from_secs(4),
+            checked: true,
+        },
+    }
+}
+
+/// Above this the machine is too restless for a time to mean anything.
+fn noise_limit(target: Target) -> f64 {
+    match target {
+        Target::Cuda => 0.15,
+        Target::Cpu => 0.30,
+    }
+}
+
+fn note(check: &Check, attempt: &mut Attempt) {
+    let progress = &mut attempt.verdict.progress;
+    progress.ran = true;
+    progress.shape_ok = check.structure_ok && check.shape_ok && check.dtype_ok;
+    progress.share_within_tolerance = Some(check.share_within_tolerance);
+}
+
+fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    let fd = memfd_create("kernels", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes)?;
+    let fd = OwnedFd::from(file);
+    fcntl_add_seals(
+        &fd,
+        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+    )?;
+    Ok(fd)
+}
+
+/// A worker that fell silent because it was killed for its memory says so.
+fn dead_or(worker: &Worker, fault: Fault) -> Fault {
+    if fault.status == Status::Crashed && worker.out_of_memory() {
+        return Fault::new(
+            Status::Crashed,
+            Some(Rule::MemoryLimit),
+            "the process was killed at its memory limit",
+        );
+    }
+    fault
+}
+
+fn number(value: Option<&Value>) -> Number {
+    value
+        .and_then(|value| serde_json::from_value(value.clone()).ok())
+        .unwrap_or(Number(f64::NAN))
+}
+
+impl Judge {
+    /// Runs a single file once in a worker, to learn which sources it wants built.
+    pub(super) fn extract(&mut self, source: &str) -> Result<Step<Vec<Unit>>, JudgeError> {
+        let (session, _) = self.at_work()?;
+        let init = session.loaded.init.clone();
+        let target = self.options.target;
+        let mut worker = self.fork()?;
+        let body = json!({
+            "role": "extract", "target": target.name(), "source": source, "file_name": MODEL_NEW, "init": init,
+            "threads": self.allowance.threads,
+        });
+        let reply = match worker.request("setup", body, Duration::from_secs(30)) {
+            Ok(reply) => reply,
+            Err(error) => return Ok(Step::Stop(channel_fault(error))),
+        };
+        let form = |text: String| Step::Stop(Fault::new(Status::Rejected, Some(Rule::Form), text));
+        Ok(
+            match serde_json::from_value::<Vec<Extension>>(reply["extensions"].clone()) {
+                Ok(extensions) => match inline_units(extensions, target) {
+                    Ok(units) => Step::Go(units),
+                    Err(text) => form(text),
+                },
+                Err(error) => form(format!("the extensions cannot be read: {error}")),
+            },
+        )
+    }
+
+    pub(super) fn build(
+        &self,
+        submission: &Submission,
+        units: &[Unit],
+        attempt: &mut Attempt,
+    ) -> Result<Built, JudgeError> {
+        let begun = Instant::now();
+        let built = self.toolchain.build(submission, units);
+        attempt.verdict.seconds.compile = begun.elapsed().as_secs_f64();
+        built
+    }
+
+    /// Takes the build, and checks from outside what the libraries import.
+    pub(super) fn accept(
+        built: Built,
+        attempt: &mut Attempt,
+    ) -> Result<Step<Vec<Image>>, JudgeError> {
+        let (libraries, log) = match built {
+            Built::Ready { libraries, log } => (libraries, log),
+            Built::Failed { log } => {
+                let reason = clip(&log, 4000);
+                attempt.compile_log = log;
+                return Ok(Step::Stop(Fault::new(Status::CompileFailed, None, reason)));
+            }
+        };
+        attempt.compile_log = log;
+        attempt.verdict.compiled = true;
+        attempt.verdict.progress.compiled = true;
+        let mut images = Vec::new();
+        for library in libraries {
+            let bytes = fs::read(&library.path).map_err(JudgeError::io("read a built library"))?;
+            match imports::forbidden(&bytes) {
+                Ok(None) => {
+                    let fd = sealed(&bytes).map_err(JudgeError::io("seal a built library"))?;
+                    images.push(Image { library, fd });
+                }
+                Ok(Some(reason)) => {
+                    let reason = format!("the built library may not be run: {reason}");
+                    return Ok(Step::Stop(Fault::new(
+                        Status::Rejected,
+                        Some(Rule::ForbiddenImport),
+                        reason,
+                    )));
+                }
+                Err(reason) => {
+                    return Ok(Step::Stop(Fault::new(
+                        Status::Rejected,
+                        Some(Rule::Form),
+                        reason,
+                    )));
+                }
+            }
+        }
+        Ok(Step::Go(images))
+    }
+
+    pub(super) fn check_trust(&self, attempt: &mut Attempt) {
+        let trust = &mut attempt.verdict.trust;
+        if let Some(session) = &self.session {
+            trust.degenerate_inputs = session.loaded.screen.degenerate_inputs;
+            trust.excluded_share = session.loaded.excluded_share;
+            trust.fp64 = Some(session.loaded.fp64.clone());
+        }
+        for check in [
+            "imports",
+            "values",
+            "outputs_stable",
+            "inputs_intact",
+            "timed_outputs",
+            "floor",
+        ] {
+            trust
+                .checks
+                .insert(check.to_owned(), TrustCheck::NotReached);
+        }
+        trust.checks.insert("imports".to_owned(), TrustCheck::Held);
+    }
+
+    pub(super) fn load_candidate(
+        &mut self,
+        source: &str,
+        form: Form,
+        images: &[Image],
+        attempt: &mut Attempt,
+    ) -> Result<Step<Worker>, JudgeError> {
+        let mut worker = self.fork()?;
+        let threads = self.allowance.threads;
+        let target = self.options.target;
+        let (session, _) = self.at_work()?;
+        let (regions, mut fds) = attach(&session.regions, session.loaded.weights_bytes);
+        let flag = Flag::new().map_err(JudgeError::io("make the flag that arms the guards"))?;
+        fds.push(flag.as_fd());
+        fds.extend(images.iter().map(|image| image.fd.as_fd()));
+        let variant = session.variant(0);
+        let decoys: Vec<Value> = crate::value::tensors(&variant.outputs)
+            .iter()
+            .map(|place| json!({ "dtype": place.dtype, "shape": place.shape }))
+            .collect();
+        let names: Vec<Value> =
+            images.iter().map(|Image { library, .. }| json!({ "name": library.name, "fingerprint": library.fingerprint, "with_status": library.with_status })).collect();
+        let body = json!({
+            "role": "candidate", "target": target.name(), "source": source, "file_name": MODEL_NEW,
+            "init": session.loaded.init, "state": session.loaded.state, "regions": regions,
+            "libraries": names, "form": form.name(), "threads": threads, "decoys": decoys,
+        });
+        if let Err(error) = worker
+            .channel
+            .request("setup", body, &fds, Duration::from_mins(1))
+        {
+            return Ok(Step::Stop(dead_or(&worker, channel_fault(error))));
+        }
+        if let Err(failure) = prepare(&mut worker.channel, &variant.inputs, false) {
+            return sort(failure.into(), Phase::Verifying)
+                .map(|fault| Step::Stop(dead_or(&worker, fault)));
+        }
+        // From here on PyTorch computes nothing in this worker, whatever its own code did to itself.
+        flag.raise();
+        attempt.verdict.progress.loaded = true;
+        Ok(Step::Go(worker))
+    }
+
+    /// Fresh inputs and weights, several distributions, every shape; the class of the worst.
+    pub(super) fn verify(
+        &mut self,
+        worker: &mut Worker,
+        attempt: &mut Attempt,
+    ) -> Result<Step<Precision>, JudgeError> {
+        let profile = self.options.profile;
+        let (session, trusted) = self.at_work()?;
+        let transforms = session.loaded.screen.transforms.clone();
+        let variants = session.loaded.variants.len();
+        let checks = match profile {
+            Profile::Full => 5,
+            Profile::Rl => 3,
+        };
+        let mut class = Precision::Fp32;
+        let mut last = None;
+        for index in 0..checks.max(transforms.len()).max(variants) {
+            let variant = index % variants;
+            if variants > 1 {
+                let inputs = session.variant(variant).inputs.clone();
+                if let Err(failure) = prepare(&mut worker.channel, &inputs, false) {
+                    return sort(failure.into(), Phase::Verifying)
+                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                }
+            }
+            // The task's own distribution first, then each admissible transform in turn.
+            let transform = if transforms.is_empty() {
+                "plain"
+            } else {
+                &transforms[index % transforms.len()]
+            };
+            session.new_weights(trusted)?;
+            let check = match session.verify_once(trusted, &mut worker.channel, variant, transform)
+            {
+                Ok(check) => check,
+                Err(stopped) => {
+                    attempt.verdict.progress.ran |= matches!(stopped, Stopped::Wrong(_));
+                    return sort(stopped, Phase::Verifying)
+                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                }
+            };
+            note(&check, attempt);
+            if !(check.passed && check.sample_ok && check.inputs_ok) {
+                return Ok(Step::Stop(wrong(&check, Phase::Verifying)));
+            }
+            if check.class == Some(Precision::Tf32) {
+                class = Precision::Tf32;
+            }
+            last = Some(check);
+        }
+        if let Some(check) = last {
+            attempt.verdict.numerics = Some(Numerics {
+                candidate_vs_fp64: number(check.candidate_error.as_ref()),
+                eager_vs_fp64: number(check.eager_error.as_ref()),
+            });
+        }
+        attempt.verdict.correct = true;
+        for check in ["values", "outputs_stable", "inputs_intact"] {
+            attempt
+                .verdict
+                .trust
+                .checks
+                .insert(check.to_owned(), TrustCheck::Held);
+        }
+        Ok(Step::Go(class))
+    }
+
+    pub(super) fn time(
+        &mut self,
+        worker: &mut Worker,
+        strict: &Baselines,
+        attempt: &mut Attempt,
+    ) -> Result<Step<Estimate>, JudgeError> {
+        let (profile, target) = (self.options.profile, self.options.target);
+        let kept_in = self.baseline_file(Precision::Fp32)?;
+        let (session, trusted) = self.at_work()?;
+        let mut estimates = Vec::new();
+        for index in 0..session.loaded.variants.len() {
+            let inputs = session.variant(index).inputs.clone();
+            let constant = strict.constant[index];
+            let lines: Vec<f64> = std::iter::once(&strict.eager[index])
+                .chain(strict.compile.iter().map(|compiled| &compiled[index]))
+                .map(|baseline| 0.95 * baseline.time_us)
+                .collect();
+            let slow = session.variant(index).eager_us > 4.0 * timing::SINGLE_ONLY_US;
+            let plan = candidate_plan(profile, slow);
+            let gap = timing::honest_gap_us(&strict.eager[index]);
+            let mut tries = 0;
+            let estimate = loop {
+                if let Err(failure) = prepare(&mut worker.channel, &inputs, false) {
+                    return sort(failure.into(), Phase::Timing)
+                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                }
+                let enough = |raw: &Raw| {
+                    profile == Profile::Rl
+                        && raw.bursts.len() >= 2
+                        && timing::clear_of(raw, &constant, &lines)
+                };
+                let raw = match session.measure(
+                    trusted,
+                    &mut worker.channel,
+                    "candidate",
+                    index,
+                    &plan,
+                    &enough,
+                ) {
+                    Ok(raw) => raw,
+                    Err(stopped) => {
+                        return sort(stopped, Phase::Timing)
+                            .map(|fault| Step::Stop(dead_or(worker, fault)));
+                    }
+                };
+                let estimate = timing::estimate(&raw, &constant, gap);
+                if timing::contradicts(&estimate, &constant) {
+                    // Kept from a busier hour: measured anew in the next try.
+                    fs::remove_file(&kept_in).map_err(JudgeError::io("drop a stale baseline"))?;
+                    return Err(JudgeError::infrastructure(
+                        "stale_baseline",
+                        "a call with nothing in it was slower than the candidate: this machine's load has changed since the baseline was measured",
+                    ));
+                }
+                attempt.raw.push(raw);
+                tries += 1;
+                if estimate.spread <= noise_limit(target) {
+                    break estimate;
+                }
+                if tries == 3 {
+                    return Err(JudgeError::Infrastructure {
+                        code: "noisy_machine",
+                        message: format!(
+                            "the spread of single calls stayed at {:.0} % in three runs",
+                            100.0 * estimate.spread
+                        ),
+                        hint: Some("stop other work on this machine and judge again".to_owned()),
+                    });
+                }
+            };
+            estimates.push(estimate);
+            // Correct also afterwards: what was timed is still the same code, in the same state.
+            session.new_weights(trusted)?;
+            match session.verify_once(trusted, &mut worker.channel, index, "plain") {
+                Ok(check) if check.passed && check.sample_ok && check.inputs_ok => {}
+                Ok(check) => return Ok(Step::Stop(wrong(&check, Phase::Timing))),
+                Err(stopped) => {
+                    return sort(stopped, Phase::Timing)
+                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                }
+            }
+        }
+        attempt
+            .verdict
+            .trust
+            .checks
+            .insert("timed_outputs".to_owned(), TrustCheck::Held);
+        match timing::combine(&estimates) {
+            Some(estimate) => Ok(Step::Go(estimate)),
+            None => Err(JudgeError::infrastructure("timing", "nothing was timed")),
+        }
+    }
+}
