@@ -26,6 +26,7 @@ fn help_names_every_verb() {
       judge        Compile, verify and time one solution; no argument: an embedded example
       profile      Say where the time goes, by operator and kernel, against the machine's roofline
       replay       Reach a verdict again, from its evidence
+      exploits     Judge every attack and every honest control of a suite, and print the catch rate
       cache        See and delete what is kept between runs
       schema       Print the JSON Schema of a document
       completions  Print a completion script for a shell
