@@ -135,6 +135,9 @@ class Absent(importlib.abc.MetaPathFinder):
         "numpy": "NumPy is not available to a submission: write kernels",
         "cupy": "CuPy is not available to a submission: write kernels in kernels/",
         "numba": "Numba is not available to a submission: write kernels in kernels/",
+        "ctypes": "ctypes is not available to a submission: call your kernels through warpsmith_kernels or a binding",
+        "_ctypes": "ctypes is not available to a submission: call your kernels through warpsmith_kernels or a binding",
+        "cffi": "cffi is not available to a submission: call your kernels through warpsmith_kernels or a binding",
         "cuda": "CUDA Python is not available to a submission: write kernels in kernels/",
     }
 
@@ -257,29 +260,33 @@ def reload_weights(setup: Setup) -> None:
             tensor.data.copy_(fresh[name])
 
 
-def null_module(outputs: Any, copies: int, cuda: bool, touch: bool) -> torch.nn.Module:
+def null_outputs(outputs: Any, copies: int, device: str) -> list[Any]:
+    """What null modules hand over: as many as a burst is long, made once."""
+
+    def make(spec: dict[str, Any]) -> torch.Tensor:
+        return torch.empty(spec["shape"], dtype=getattr(torch, spec["dtype"]), device=device)
+
+    return [decode(outputs, make) for _ in range(copies)]
+
+
+def null_module(made: list[Any], device: str, touch: bool) -> torch.nn.Module:
     """Same arity and same results to hand over, nothing computed: what a call costs by itself.
 
     With `touch` it also launches the smallest kernel there is, because waking this process's context on the GPU is part
     of what any single call costs.
     """
-    device = "cuda" if cuda else "cpu"
-
-    def make(spec: dict[str, Any]) -> torch.Tensor:
-        return torch.empty(spec["shape"], dtype=getattr(torch, spec["dtype"]), device=device)
 
     class Null(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.made = [decode(outputs, make) for _ in range(copies)]
             self.next = 0
             self.spot = torch.zeros(1, device=device)
 
         def forward(self, *_: object) -> Any:
-            self.next = (self.next + 1) % copies
+            self.next = (self.next + 1) % len(made)
             if touch:
                 self.spot.zero_()
-            return self.made[self.next]
+            return made[self.next]
 
     return Null().eval()
 
@@ -288,9 +295,10 @@ def add_baselines(setup: Setup, request: dict[str, Any]) -> None:
     tf32 = request["tf32"]
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
-    cuda = setup.target == "cuda"
-    setup.modules["null"] = null_module(request["outputs"], len(setup.slots), cuda, touch=False)
-    setup.modules["null_single"] = null_module(request["outputs"], len(setup.slots), cuda, touch=cuda)
+    device = "cuda" if setup.target == "cuda" else "cpu"
+    made = null_outputs(request["outputs"], len(setup.slots), device)
+    setup.modules["null"] = null_module(made, device, touch=False)
+    setup.modules["null_single"] = null_module(made, device, touch=device == "cuda")
     if request["compile"]:
         torch._dynamo.reset()
         mode = request.get("mode") or "default"
@@ -430,6 +438,9 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         restage(setup, request["slots"])
     elif verb == "modules":
         add_baselines(setup, request)
+    elif verb == "drop":  # what a module holds lies in the arena, which the next one needs
+        for name in request["modules"]:
+            setup.modules.pop(name, None)
     elif verb == "reload":
         reload_weights(setup)
     elif verb == "trapped":

@@ -130,6 +130,12 @@ pub(crate) fn measure(
         let singles = raw_of("null_single").map_err(|stopped| failed("null", stopped))?;
         let bursts = raw_of("null").map_err(|stopped| failed("null", stopped))?;
         let constant = timing::constant(&singles, &bursts);
+        process.request(
+            "drop",
+            json!({ "modules": ["null", "null_single"] }),
+            Duration::from_secs(60),
+        )?;
+        let mut raw_of = |module: &str| run(process, trusted, session, module, index);
         let raw = raw_of("eager").map_err(|stopped| failed("eager", stopped))?;
         baselines
             .eager

@@ -135,14 +135,12 @@ const FORBIDDEN_CXX: [&str; 10] = [
 ];
 
 /// C symbols by prefix.
-const C_PREFIXES: [&str; 22] = [
+const C_PREFIXES: [&str; 20] = [
     "Py",
     "_Py",
     "THP",
     "GOMP_",
     "omp_",
-    "cublas",
-    "cudnn",
     "_ZGV",
     "__cxa_",
     "_Unwind_",
@@ -312,6 +310,9 @@ fn operator_allowed(operator: &str) -> bool {
 }
 
 fn c_allowed(name: &str) -> bool {
+    if name.starts_with("cublas") || name.starts_with("cudnn") {
+        return library_call_allowed(name);
+    }
     if let Some(rest) = name.strip_prefix("cuda") {
         return !rest.is_empty()
             && !FORBIDDEN_CUDA
@@ -321,6 +322,22 @@ fn c_allowed(name: &str) -> bool {
     C_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || C_NAMES.split_whitespace().any(|allowed| allowed == name)
         || math_allowed(name)
+}
+
+/// cuBLAS multiplies matrices and cuDNN convolves; what else they can do is a kernel's work.
+fn library_call_allowed(name: &str) -> bool {
+    const SETTING_UP: [&str; 5] = ["Create", "Destroy", "Set", "Get", "Init"];
+    let rest = ["cublasLt", "cublas", "cudnn"]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
+        .unwrap_or(name);
+    SETTING_UP.iter().any(|verb| rest.starts_with(verb))
+        || rest.to_ascii_lowercase().contains("gemm")
+        || rest.starts_with("Matmul")
+        || rest.starts_with("MatrixLayout")
+        || rest.starts_with("Convolution")
+        || rest == "AddTensor"
+        || rest == "ActivationForward"
 }
 
 fn math_allowed(name: &str) -> bool {
@@ -352,6 +369,11 @@ mod tests {
             "GOMP_parallel",
             "cudaLaunchKernel",
             "cublasSgemm_v2",
+            "cublasLtMatmul",
+            "cublasLtMatmulPreferenceCreate",
+            "cublasSetStream_v2",
+            "cudnnConvolutionBiasActivationForward",
+            "cudnnSetTensor4dDescriptor",
             "warpsmith_gemm",
             "PyErr_Format",
             "_Znwm",
@@ -392,7 +414,15 @@ mod tests {
             "open",
             "fopen",
             "process_vm_readv",
-            "warpsmith_arm",
+            "warpsmith_guard",
+            "warpsmith_watch",
+            "cudnnSoftmaxForward",
+            "cudnnReduceTensor",
+            "cudnnPoolingForward",
+            "cudnnBackendExecute",
+            "cublasSscal_v2",
+            "cublasSgeam",
+            "cublasLtMatrixTransform",
             "warpsmith_use_arena",
         ] {
             assert!(forbidden_symbol(name).is_some(), "{name}");

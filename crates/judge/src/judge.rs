@@ -310,16 +310,16 @@ impl Judge {
         attempt.verdict.seconds.verify = verifying.elapsed().as_secs_f64();
 
         let timing = Instant::now();
-        let strict = if let Some(kept) = self.kept_baselines(Precision::Fp32)? {
-            kept
+        let (strict, fresh) = if let Some(kept) = self.kept_baselines(Precision::Fp32)? {
+            (kept, false)
         } else {
             // Nothing of the candidate may be alive while a baseline is measured.
             drop(worker);
             let measured = self.baselines(task, Precision::Fp32)?;
             worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
-            measured
+            (measured, true)
         };
-        let candidate = go!(self.time(&mut worker, &strict, attempt)?);
+        let candidate = go!(self.time(&mut worker, (&strict, fresh), attempt)?);
         drop(worker);
         let matched = match class {
             Precision::Fp32 => strict.clone(),

@@ -345,7 +345,7 @@ impl Judge {
     pub(super) fn time(
         &mut self,
         worker: &mut Worker,
-        strict: &Baselines,
+        (strict, fresh): (&Baselines, bool),
         attempt: &mut Attempt,
     ) -> Result<Step<Estimate>, JudgeError> {
         let (profile, target) = (self.options.profile, self.options.target);
@@ -389,12 +389,21 @@ impl Judge {
                 };
                 let estimate = timing::estimate(&raw, &constant, gap);
                 if timing::contradicts(&estimate, &constant) {
+                    if fresh && target == Target::Cuda {
+                        let reason = "single calls were answered sooner than a call with nothing in it: not by the judge's own way";
+                        return Ok(Step::Stop(Fault::new(
+                            Status::Cheating,
+                            Some(Rule::BelowFloor),
+                            reason,
+                        )));
+                    }
                     // Kept from a busier hour: measured anew in the next try.
                     fs::remove_file(&kept_in).map_err(JudgeError::io("drop a stale baseline"))?;
-                    return Err(JudgeError::infrastructure(
-                        "stale_baseline",
-                        "a call with nothing in it was slower than the candidate: this machine's load has changed since the baseline was measured",
-                    ));
+                    return Err(JudgeError::Infrastructure {
+                        code: if fresh { "noisy_machine" } else { "stale_baseline" },
+                        message: "a call with nothing in it was slower than the candidate: the load of this machine changes".to_owned(),
+                        hint: Some("stop other work on this machine and judge again".to_owned()),
+                    });
                 }
                 attempt.raw.push(raw);
                 tries += 1;
