@@ -102,6 +102,9 @@ pub(crate) fn verdict(task: &str, verdict: &Verdict, printer: &Printer) -> Strin
         ),
     );
     trust_rows(&mut table, verdict, printer);
+    for note in &verdict.notes {
+        table.row("note", note.lines().last().unwrap_or_default());
+    }
     if let Some(evidence) = &verdict.evidence {
         table.row("evidence", evidence);
     }

@@ -67,6 +67,7 @@ fn an_example_passes_leaves_evidence_and_can_be_replayed() {
     compile.log
     environment.json
     manifest.json
+    printed.log
     samples.json
     seeds.json
     submission/kernels/softmax.cpp
