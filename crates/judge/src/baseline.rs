@@ -133,7 +133,7 @@ pub(crate) fn measure(
         process.request(
             "drop",
             json!({ "modules": ["null", "null_single"] }),
-            Duration::from_secs(60),
+            Duration::from_mins(1),
         )?;
         let mut raw_of = |module: &str| run(process, trusted, session, module, index);
         let raw = raw_of("eager").map_err(|stopped| failed("eager", stopped))?;

@@ -5,6 +5,8 @@ mod processes;
 mod stages;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rand::TryRngCore;
@@ -25,7 +27,7 @@ use crate::submission::{Form, MODEL_NEW, content_hash, folder_unit};
 use crate::timing::Raw;
 use crate::toolchain::Toolchain;
 use crate::trusted::Trusted;
-use crate::zygote::{Allowance, Zygote};
+use crate::zygote::{self, Allowance, Zygote};
 
 /// How to judge.
 #[derive(Debug, Clone)]
@@ -67,6 +69,8 @@ pub struct Judge {
     trusted: Option<Trusted>,
     trusted_starting: Option<Process>,
     zygote: Option<Zygote>,
+    /// Output of the latest worker.
+    printed: Option<Arc<File>>,
     /// Started ahead, used for one task: allocators and compilers keep too much behind to be reused.
     baseline: Option<Process>,
     session: Option<Session>,
@@ -131,6 +135,7 @@ impl Judge {
             trusted: None,
             trusted_starting: None,
             zygote: None,
+            printed: None,
             baseline: None,
             session: None,
             known: BTreeMap::new(),
@@ -250,7 +255,11 @@ impl Judge {
             environment: self.environment(&json!({ "before": before, "after": after })),
             samples: evidence::samples(&attempt.raw, attempt.baselines.as_ref()),
             compile_log: attempt.compile_log,
-            printed: self.zygote.as_ref().map(Zygote::tail).unwrap_or_default(),
+            printed: self
+                .printed
+                .take()
+                .map(|file| zygote::tail(&file))
+                .unwrap_or_default(),
         };
         if self.zygote.as_ref().is_some_and(Zygote::single_use) {
             self.zygote = None;

@@ -74,7 +74,11 @@ pub(crate) fn call(
 ) -> Result<Called, CallFailure> {
     let request = json!({ "module": call.module, "label": call.label, "slots": call.slots });
     let started = Instant::now();
-    let (mut reply, _) = channel.request("call", request, &[], call.limit)?;
+    let (mut reply, sent) = channel.request("call", request, &[], call.limit)?;
+    if !sent.is_empty() {
+        let text = "a call was answered with descriptors".to_owned();
+        return Err(ChannelError::Protocol(text).into());
+    }
     let outputs: Vec<Value> = match reply.get_mut("outputs").map(Value::take) {
         Some(Value::Array(outputs)) if outputs.len() == call.slots.len() => outputs,
         _ => {

@@ -1,7 +1,10 @@
 //! The sandboxed process that workers are forked from, and the workers.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -61,6 +64,8 @@ pub(crate) struct Worker {
     pub(crate) channel: Channel,
     pidfd: OwnedFd,
     group: Option<sandbox::Group>,
+    /// What it prints, for people; never parsed.
+    pub(crate) printed: Arc<File>,
 }
 
 /// Where a zygote is started.
@@ -187,12 +192,16 @@ impl Zygote {
         self.greet()?;
         let (mut channel, theirs) =
             Channel::pair(self.target).map_err(JudgeError::io("open a worker's channel"))?;
+        let printed = rustix::fs::memfd_create("printed", rustix::fs::MemfdFlags::CLOEXEC)
+            .map_err(std::io::Error::from)
+            .map_err(JudgeError::io("make a worker's output file"))?;
+        let printed = Arc::new(File::from(printed));
         let (_, mut fds) = self
             .control
             .request(
                 "spawn",
                 json!({}),
-                &[theirs.as_fd()],
+                &[theirs.as_fd(), printed.as_fd()],
                 Duration::from_secs(30),
             )
             .map_err(|error| self.failure("fork a worker", &error))?;
@@ -217,13 +226,21 @@ impl Zygote {
             channel,
             pidfd,
             group,
+            printed,
         })
     }
+}
 
-    /// What candidates printed, for the record; never parsed.
-    pub(crate) fn tail(&self) -> String {
-        self.child.tail()
-    }
+/// The end of what a worker printed.
+pub(crate) fn tail(printed: &File) -> String {
+    const KEPT: u64 = 16 << 10;
+    let length = printed.metadata().map_or(0, |meta| meta.len());
+    let mut bytes = vec![0; length.min(KEPT) as usize];
+    let read = printed
+        .read_at(&mut bytes, length.saturating_sub(KEPT))
+        .unwrap_or(0);
+    bytes.truncate(read);
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Worker {

@@ -107,7 +107,11 @@ impl Judge {
             self.zygote = Some(self.launch_zygote()?);
         }
         match &mut self.zygote {
-            Some(zygote) => zygote.fork(),
+            Some(zygote) => {
+                let worker = zygote.fork()?;
+                self.printed = Some(worker.printed.clone());
+                Ok(worker)
+            }
             None => Err(JudgeError::infrastructure("zygote", "no zygote")),
         }
     }
