@@ -120,7 +120,8 @@ impl Bench<'_> {
     /// Goals are for one H200 with 16 cores; elsewhere the numbers stand for themselves.
     fn row(&mut self, what: &str, value: f64, unit: &'static str, goal: Goal, note: String) {
         // A run that is cut short has still said what it knew.
-        self.printer.note(&format!("  {what}: {value:.1} {unit} ({note})"));
+        self.printer
+            .note(&format!("  {what}: {value:.1} {unit} ({note})"));
         self.rows.push(Row {
             what: what.to_owned(),
             value,
