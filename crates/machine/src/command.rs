@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,12 +23,11 @@ pub(crate) fn ask(command: &mut Command, limit: Duration) -> Result<Answer, Mach
         program: program.clone(),
         source,
     };
-    let mut child = command
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
+        .stderr(Stdio::piped());
+    let mut child = spawn(command).map_err(failed)?;
     let stdout = read_aside(child.stdout.take());
     let stderr = read_aside(child.stderr.take());
     let deadline = Instant::now() + limit;
@@ -50,6 +49,19 @@ pub(crate) fn ask(command: &mut Command, limit: Duration) -> Result<Answer, Mach
         stdout: stdout.recv_timeout(rest).unwrap_or_default(),
         stderr: stderr.recv_timeout(rest).unwrap_or_default(),
     })
+}
+
+/// A program that was written a moment ago is busy while any fork of another thread still holds it open.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    for _ in 0..20 {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+    command.spawn()
 }
 
 fn read_aside(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {

@@ -115,7 +115,7 @@ fn the_path_gives_only_a_tested_torch_and_the_variable_any() {
     let old = tempfile::tempdir().unwrap();
     let new = tempfile::tempdir().unwrap();
     let old_python = stand_in(old.path(), Some("2.5.0"));
-    stand_in(new.path(), Some("2.9.1+cpu"));
+    stand_in(new.path(), Some("2.10.1+cpu"));
     // `cat` is what the stand-ins need of a PATH.
     for folder in [old.path(), new.path()] {
         std::os::unix::fs::symlink("/bin/cat", folder.join("bin/cat")).unwrap();
@@ -123,7 +123,7 @@ fn the_path_gives_only_a_tested_torch_and_the_variable_any() {
     let (old_bin, new_bin) = (old.path().join("bin"), new.path().join("bin"));
     assert_eq!(search(&old_bin, None), "Ok(None)");
     let both = PathBuf::from(format!("{}:{}", old_bin.display(), new_bin.display()));
-    assert_eq!(search(&both, None), "Ok(Some(\"2.9.1+cpu\"))");
+    assert_eq!(search(&both, None), "Ok(Some(\"2.10.1+cpu\"))");
     assert_eq!(search(&new_bin, Some(&old_python)), "Ok(Some(\"2.5.0\"))");
 }
 
