@@ -28,6 +28,9 @@ const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 const UNKNOWN: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
+/// Of fcntl: the signal that a descriptor sends when it is ready.
+const F_SETSIG: u32 = 10;
+
 const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -110,8 +113,8 @@ pub(crate) struct Openings {
     pub(crate) nested: bool,
     /// Sockets that can be connected to a path. Without a mount namespace such a path leads to a daemon outside.
     pub(crate) unix_sockets: bool,
-    /// Starting other programs. A worker has no need of any: a compiler or another interpreter would escape the checks
-    /// made of what it loaded.
+    /// Other processes and programs. A worker has no need of any: a compiler or another interpreter would escape the checks
+    /// made of what it loaded, and a second process would go on where the first one is stopped.
     pub(crate) programs: bool,
 }
 
@@ -172,6 +175,19 @@ pub(crate) fn filter(openings: Openings) -> Vec<sock_filter> {
     if !openings.programs {
         program.answer_for(libc::SYS_execve, REFUSE);
         program.answer_for(libc::SYS_execveat, REFUSE);
+        #[cfg(target_arch = "x86_64")]
+        for number in [libc::SYS_fork, libc::SYS_vfork] {
+            program.answer_for(number, REFUSE);
+        }
+        // A stopped process goes on at SIGCONT, and these could have it sent at a time of their own.
+        program.answer_for(libc::SYS_timer_create, REFUSE);
+        program.answer_for(libc::SYS_mq_notify, REFUSE);
+        program.for_call(libc::SYS_fcntl, |body| {
+            body.load_argument(1);
+            body.add(IF_EQUAL, F_SETSIG, 0, 1);
+            body.answer(REFUSE);
+            body.answer(ALLOW);
+        });
     }
     if !openings.nested {
         for number in MOUNTING {
@@ -189,6 +205,10 @@ pub(crate) fn filter(openings: Openings) -> Vec<sock_filter> {
                     NAMESPACE_FLAGS
                 };
                 body.refuse_bits(bits);
+                if call == libc::SYS_clone && !openings.programs {
+                    body.add(IF_ANY_BIT, libc::CLONE_THREAD as u32, 1, 0);
+                    body.answer(REFUSE);
+                }
                 body.answer(ALLOW);
             });
         }
@@ -285,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_makes_threads_but_no_namespaces() {
+    fn a_worker_makes_threads_but_no_processes_and_no_namespaces() {
         let worker = program(false, true);
         let thread = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
         assert_eq!(answer(&worker, libc::SYS_clone, [thread, 0]), ALLOW);
@@ -299,6 +319,24 @@ mod tests {
         assert_eq!(answer(&worker, libc::SYS_ptrace, [0, 0]), REFUSE);
         assert_eq!(answer(&worker, libc::SYS_execve, [0, 0]), REFUSE);
         assert_eq!(answer(&worker, libc::SYS_execveat, [0, 0]), REFUSE);
+        let process = libc::SIGCHLD as u64;
+        assert_eq!(answer(&worker, libc::SYS_clone, [process, 0]), REFUSE);
+    }
+
+    /// Whoever is stopped between calls must stay so until the judge says otherwise.
+    #[test]
+    fn a_worker_cannot_have_itself_continued() {
+        let worker = program(false, true);
+        assert_eq!(answer(&worker, libc::SYS_timer_create, [0, 0]), REFUSE);
+        assert_eq!(answer(&worker, libc::SYS_mq_notify, [0, 0]), REFUSE);
+        assert_eq!(
+            answer(&worker, libc::SYS_fcntl, [3, F_SETSIG.into()]),
+            REFUSE
+        );
+        assert_eq!(
+            answer(&worker, libc::SYS_fcntl, [3, libc::F_GETFD as u64]),
+            ALLOW
+        );
     }
 
     #[test]
