@@ -1,7 +1,8 @@
 """Fresh inputs and weights: the distributions a candidate is judged on.
 
 Everything is a function of a 64-bit seed, so that a verdict can be replayed. A transform keeps what a task's inputs mean
-(one global factor, one global sign); integers are only drawn again.
+(one global factor, one global sign); integers are only drawn again. `far` makes the factor so large that the exponential of
+the largest input overflows: where the reference stands that, so must a candidate.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from regions import align
 from task import Reference, TaskError, blame, build, math_mode
 from values import FLOATS, NAMES, decode, leaves, tensors, tree_map
 
-TRANSFORMS = ("plain", "scaled", "negated", "scaled_negated")
+TRANSFORMS = ("plain", "scaled", "negated", "scaled_negated", "far")
+FAR = (128.0, 512.0)
 AFFINE_NOISE = 0.1
 WEIGHT_NOISE = 0.05
 
 
 def factor(transform: str, seed: int) -> float:
-    """The number all float inputs are multiplied with."""
+    """The number all float inputs are multiplied with; for `far` what the largest of them comes to."""
     if transform not in TRANSFORMS:
         raise ValueError(f"unknown transform {transform}")
     chance = random.Random(f"transform {seed}")
     size = 1.0
+    if transform == "far":
+        return math.exp(chance.uniform(*map(math.log, FAR)))
     if transform.startswith("scaled"):
         size = math.exp(chance.uniform(math.log(2), math.log(8)))
         size = size if chance.random() < 0.5 else 1 / size
@@ -35,6 +39,9 @@ def factor(transform: str, seed: int) -> float:
 
 def transformed(inputs: list[Any], transform: str, seed: int) -> list[Any]:
     by = factor(transform, seed)
+    if transform == "far":
+        largest = max((float(part.abs().max()) for part in tensors(inputs) if part.dtype in FLOATS.values() and part.numel()), default=0)
+        by = by / largest if 0 < largest < by else 1.0
     if by == 1.0:
         return inputs
     return tree_map(lambda tensor: tensor * by if tensor.dtype in FLOATS.values() else tensor, inputs)

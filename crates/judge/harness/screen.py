@@ -14,7 +14,7 @@ import torch
 
 import draws
 from compare import LeafAnswer, Learnt, Runs, all_finite, answer_leaves, errors_of, numbers_alike, passes, scale_of
-from task import ASSERTING_OPS, GEMM_OPS, PARTIAL_OPS, InputsChanged, Recorder, Reference, TaskError
+from task import ASSERTING_OPS, GEMM_OPS, PARTIAL_OPS, InputsChanged, Recorder, Reference, TaskError, reseed
 from values import FLOATS, Leaf, Path, ValueRefused, encode, leaves, tensors, tree_map
 
 SLOW_SECONDS = 5.0
@@ -163,7 +163,7 @@ def _check_repeatable(reference: Reference, inputs: list[Any], answer: Any, seed
     """
     times = []
     for turn in range(3):
-        torch.manual_seed(((seed ^ 0x5DEECE66D) + turn) % (1 << 64))
+        reseed((seed ^ 0x5DEECE66D) + turn)
         started = time.perf_counter()
         again = reference.run(inputs)
         times.append(time.perf_counter() - started)
@@ -267,7 +267,7 @@ def _screen(reference: Reference, variant: int, seed: int, found: Survey, answer
     everywhere = Evidence(dict(plain.passing))
     transforms = ["plain"]
     for transform, turn in _trials(seed + 2) if found.traits.transformable else ():
-        if found.eager_us > SLOW_SECONDS * 1e6 and transform == "scaled_negated":
+        if found.eager_us > SLOW_SECONDS * 1e6 and transform in ("scaled_negated", "far"):
             continue
         drawn = transformed_answers(reference, variant, turn, transform, found)
         if drawn is not None:
@@ -287,7 +287,7 @@ def _trials(seed: int) -> list[tuple[str, int]]:
     """Each transform with a seed to try it under; the scales once up and once down, which may tell different things."""
     up = next(turn for turn in range(seed, seed + 1000) if draws.factor("scaled", turn) > 1)
     down = next(turn for turn in range(seed, seed + 1000) if draws.factor("scaled", turn) < 1)
-    return [("scaled", up), ("scaled", down), ("negated", seed), ("scaled_negated", up)]
+    return [("scaled", up), ("scaled", down), ("negated", seed), ("scaled_negated", up), ("far", seed)]
 
 
 def _plain_answers(reference: Reference, variant: int, seed: int, found: Survey) -> tuple[list[Any], list[LeafAnswer], Any]:

@@ -106,8 +106,11 @@ def math_mode(tf32: bool) -> Iterator[None]:
 
 
 def reseed(seed: int) -> None:
-    """Every generator model.py may reach for."""
-    torch.manual_seed(seed % (1 << 64))
+    """Every generator model.py may reach for. (`torch.manual_seed` also asks after devices that are not there, which takes
+    a millisecond and remembers every asking.)"""
+    torch.default_generator.manual_seed(seed % (1 << 64))
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed % (1 << 64))
     random.seed(seed)
 
 

@@ -11,7 +11,7 @@ use warpsmith_schema::{Precision, Target};
 use crate::JudgeError;
 use crate::process::Process;
 use crate::runner::{CallFailure, attach};
-use crate::session::{Plan, Session, Stopped, prepare};
+use crate::session::{Plan, Session, Stopped, burst_lengths, prepare};
 use crate::timing::{self, Constant, Estimate, Raw};
 use crate::trusted::Trusted;
 
@@ -42,7 +42,7 @@ impl Key<'_> {
     pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         // Bump when the method of measuring changes: older numbers are then not comparable.
-        hasher.update(b"method 1\0");
+        hasher.update(b"method 2\0");
         // An unoptimised supervisor samples slowly: its constant is another.
         hasher.update(&[u8::from(cfg!(debug_assertions))]);
         let parts = [
@@ -184,7 +184,7 @@ fn run(
         bursts: if module == "null_single" {
             Vec::new()
         } else {
-            [2, 4, 6, 8].repeat(3)
+            burst_lengths(session.regions.slot_count)
         },
         budget: Duration::from_secs(5),
         checked: false,
@@ -192,8 +192,8 @@ fn run(
     // A restless run is repeated and the calmest one counts: a baseline that was too slow would flatter every candidate.
     let mut best: Option<Raw> = None;
     for _ in 0..TRIES {
-        let channel = process.channel();
-        let raw = session.measure(trusted, channel, module, variant, &plan, &|_| false)?;
+        let runner = &mut process.runner();
+        let raw = session.measure(trusted, runner, module, variant, &plan, &|_| false)?;
         let calmer = best
             .as_ref()
             .is_none_or(|best| raw.spread() < best.spread());
@@ -222,6 +222,10 @@ fn failed(module: &str, stopped: Stopped) -> JudgeError {
     match stopped {
         Stopped::Ours(error) => error,
         Stopped::Call(failure) => ours(module, failure),
+        Stopped::Busy(waited) => JudgeError::infrastructure(
+            "baseline",
+            format!("the device was busy for {waited:.0} us"),
+        ),
         Stopped::Wrong(check) => {
             JudgeError::infrastructure("baseline", format!("{module}: {}", check.message))
         }

@@ -9,9 +9,13 @@ use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 15] = [
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
+    (
+        "compile_ahead.py",
+        include_str!("../harness/compile_ahead.py"),
+    ),
     ("draws.py", include_str!("../harness/draws.py")),
     ("inline.py", include_str!("../harness/inline.py")),
     (

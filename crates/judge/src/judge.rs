@@ -73,6 +73,8 @@ pub struct Judge {
     printed: Option<Arc<File>>,
     /// Started ahead, used for one task: allocators and compilers keep too much behind to be reused.
     baseline: Option<Process>,
+    /// Compiles the reference of a new task, by its hash, before anybody waits for it.
+    ahead: Option<(String, Process)>,
     session: Option<Session>,
     /// Verdicts by task and content: in `rl` identical sources are judged once.
     known: BTreeMap<String, Judged>,
@@ -137,6 +139,7 @@ impl Judge {
             zygote: None,
             printed: None,
             baseline: None,
+            ahead: None,
             session: None,
             known: BTreeMap::new(),
         };
@@ -146,9 +149,13 @@ impl Judge {
         Ok(judge)
     }
 
-    /// Builds what would otherwise be built on first use.
-    pub fn prepare_headers(&self) -> Result<(), JudgeError> {
-        self.toolchain.precompile()
+    /// Builds what would otherwise be built on first use, the bytecode of what is imported included.
+    pub fn prepare(&mut self) -> Result<(), JudgeError> {
+        self.toolchain.precompile()?;
+        match self.baseline.take() {
+            Some(mut process) => process.greet().map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Which protections hold for candidates.
@@ -192,6 +199,7 @@ impl Judge {
         self.trusted_starting = None;
         self.zygote = None;
         self.baseline = None;
+        self.ahead = None;
     }
 
     fn attempt(
@@ -286,6 +294,7 @@ impl Judge {
             )));
         };
         attempt.verdict.progress.parsed = true;
+        self.compile_ahead(task)?;
         // A new task is loaded while the compilers run.
         let built = if submission.form == Form::Inline {
             self.load_task(task)?;

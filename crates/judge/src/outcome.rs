@@ -31,6 +31,13 @@ pub(crate) fn sort(stopped: Stopped, phase: Phase) -> Result<Fault, JudgeError> 
     match stopped {
         Stopped::Ours(error) => Err(error),
         Stopped::Wrong(check) => Ok(wrong(&check, phase)),
+        Stopped::Busy(waited) => Ok(Fault::new(
+            Status::Cheating,
+            Some(Rule::BackgroundWork),
+            format!(
+                "the device was busy while the candidate had no call to work on: a tiny kernel waited {waited:.0} us"
+            ),
+        )),
         Stopped::Call(failure) => match failure {
             CallFailure::Ours(error) => Err(error),
             CallFailure::Channel(error) => Ok(channel_fault(error)),

@@ -2,17 +2,19 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use warpsmith_machine::Python;
 use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
+use crate::runner::Runner;
 
 /// The channel arrives as standard input; the script finds it at descriptor 3.
 const BOOTSTRAP: &str = "import os, sys, runpy
@@ -28,6 +30,7 @@ runpy.run_path(os.path.join(folder, script), run_name='__main__')";
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
+    pidfd: OwnedFd,
     channel: Channel,
     log: File,
     name: &'static str,
@@ -64,11 +67,17 @@ impl Process {
             .stdout(Stdio::from(share().map_err(JudgeError::io(doing.clone()))?))
             .stderr(Stdio::from(share().map_err(JudgeError::io(doing.clone()))?));
         let child = command.spawn().map_err(JudgeError::io(doing.clone()))?;
+        let pidfd = rustix::process::Pid::from_raw(child.id().cast_signed())
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+            .map_err(std::io::Error::from)
+            .map_err(JudgeError::io(doing.clone()))?;
         channel
             .send(&json!({ "verb": "hello" }), &[])
             .map_err(|error| JudgeError::infrastructure("harness", format!("{doing}: {error}")))?;
         Ok(Self {
             child,
+            pidfd,
             channel,
             log,
             name: launch.name,
@@ -125,6 +134,20 @@ impl Process {
 
     pub(crate) fn channel(&mut self) -> &mut Channel {
         &mut self.channel
+    }
+
+    pub(crate) fn runner(&mut self) -> Runner<'_> {
+        Runner {
+            channel: &mut self.channel,
+            pidfd: self.pidfd.as_fd(),
+        }
+    }
+
+    /// Sends a request whose reply is waited for later.
+    pub(crate) fn post(&mut self, body: &Value) -> Result<(), JudgeError> {
+        self.channel
+            .send(body, &[])
+            .map_err(|error| self.explain("send a request", error))
     }
 
     /// After a failure that left the process in an unknown state.

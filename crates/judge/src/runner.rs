@@ -4,12 +4,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
 
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
 use crate::sample::Sampler;
-use crate::trusted::{Regions, Trusted};
+use crate::trusted::{CallOutputs, Regions, Trusted};
 use crate::value::{self, TensorPlace};
 
 /// Why a call gave no outputs.
@@ -37,12 +38,34 @@ impl From<JudgeError> for CallFailure {
     }
 }
 
+/// Whoever runs modules: a candidate's worker or the baseline process.
+pub(crate) struct Runner<'a> {
+    pub(crate) channel: &'a mut Channel,
+    pub(crate) pidfd: BorrowedFd<'a>,
+}
+
+impl Runner<'_> {
+    /// Stops all its threads. While inputs are drawn and outputs compared nothing of a candidate runs on a core, so
+    /// nothing can be computed ahead or corrected afterwards. A process that is gone already is told by the next request.
+    pub(crate) fn rest(&self) {
+        let _ = pidfd_send_signal(self.pidfd, Signal::STOP);
+    }
+
+    /// Lets it run again, and waits until it answers: what waking costs is no part of the next interval.
+    pub(crate) fn wake(&mut self) -> Result<(), CallFailure> {
+        let _ = pidfd_send_signal(self.pidfd, Signal::CONT);
+        self.channel
+            .request("release", json!({}), &[], Duration::from_secs(10))?;
+        Ok(())
+    }
+}
+
 /// The trusted read that ends an interval.
 pub(crate) enum Reader<'a> {
     /// CPU: the supervisor reads shared memory itself.
     Host(&'a mut Sampler),
     /// CUDA: the trusted process gathers on the device.
-    Device(&'a mut Trusted, u64),
+    Device(&'a mut Trusted),
 }
 
 /// One timed (or untimed) request.
@@ -63,6 +86,19 @@ pub(crate) struct Called {
     pub(crate) outputs: Vec<Value>,
     /// What to tell `check` about the sample of each slot.
     pub(crate) sampled: Vec<Value>,
+}
+
+impl Called {
+    pub(crate) fn to_compare(&self, slots: &[u32]) -> Vec<CallOutputs<'_>> {
+        let parts = slots.iter().zip(&self.outputs).zip(&self.sampled);
+        parts
+            .map(|((&slot, outputs), sampled)| CallOutputs {
+                slot,
+                outputs,
+                sampled,
+            })
+            .collect()
+    }
 }
 
 /// Runs `call`, with the clock here and the trusted read inside the interval.
@@ -91,8 +127,8 @@ pub(crate) fn call(
     let places = checked_places(&outputs, call.expected, arena_bytes)?;
     let sampled = match reader {
         Reader::Host(sampler) => sampler.take(&places),
-        Reader::Device(trusted, seed) => {
-            trusted.sample(call.slots, &places, *seed)?;
+        Reader::Device(trusted) => {
+            trusted.sample(call.slots, &places)?;
             vec![Value::Null; outputs.len()]
         }
     };

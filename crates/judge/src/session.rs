@@ -12,7 +12,7 @@ use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::channel::Channel;
-use crate::runner::{Call, CallFailure, Called, Reader, call};
+use crate::runner::{Call, CallFailure, Called, Reader, Runner, call};
 use crate::sample::{Mapping, Sampler};
 use crate::timing::Raw;
 use crate::trusted::{Check, Draw, Loaded, Regions, Trusted, Variant};
@@ -20,13 +20,20 @@ use crate::trusted::{Check, Draw, Loaded, Regions, Trusted, Variant};
 /// Longest burst, and so the number of input slots.
 fn most_slots(target: Target) -> u32 {
     match target {
-        Target::Cuda => 16,
+        Target::Cuda => 64,
         Target::Cpu => 8,
     }
 }
 
 /// Weights up to this size are drawn anew before every timed interval, larger ones before every fourth or so.
 const CHEAP_WEIGHTS: u64 = 32 << 20;
+
+/// All slots together, on a GPU: far more than any cache, and soon drawn.
+const SLOTS_BYTES: u64 = 4 << 30;
+
+/// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
+/// kernel it left running. (About 20 us on an idle H200; a busy context keeps its time slice of a millisecond or two.)
+const BUSY_US: f64 = 400.0;
 
 /// A task in force.
 pub(crate) struct Session {
@@ -50,11 +57,22 @@ pub(crate) struct Plan {
     pub(crate) checked: bool,
 }
 
+/// Lengths of the bursts of a whole plan, in eighths of the longest: a few long ones tell as much as many short ones.
+pub(crate) fn burst_lengths(slots: u32) -> Vec<u32> {
+    if slots >= 32 {
+        vec![2, 4, 8, 8]
+    } else {
+        [2, 4, 6, 8].repeat(3)
+    }
+}
+
 /// Why a measurement ended early.
 pub(crate) enum Stopped {
     Call(CallFailure),
     /// An output was wrong, or changed, or inputs were written to.
     Wrong(Box<Check>),
+    /// The device had work while the candidate was stopped; microseconds a tiny kernel had to wait.
+    Busy(f64),
     Ours(JudgeError),
 }
 
@@ -71,6 +89,14 @@ impl From<JudgeError> for Stopped {
     fn from(error: JudgeError) -> Self {
         Self::Ours(error)
     }
+}
+
+/// One interval to be timed.
+struct Interval<'a> {
+    module: &'a str,
+    variant: usize,
+    length: u32,
+    checked: bool,
 }
 
 /// Tells a measurement that it has seen enough.
@@ -131,24 +157,25 @@ impl Session {
     pub(crate) fn verify_once(
         &mut self,
         trusted: &mut Trusted,
-        channel: &mut Channel,
+        runner: &mut Runner<'_>,
         variant: usize,
         transform: &str,
     ) -> Result<Check, Stopped> {
         let slot = self.random.random_range(0..self.regions.slot_count);
-        let seed = self.random.random::<u32>().into();
-        trusted.draw(&Draw {
+        let draw = Draw {
             slot,
-            seed,
-            variant,
+            seed: self.random.random::<u32>().into(),
             transform,
             exact: true,
-            answer: true,
-        })?;
-        let called = self.call(trusted, channel, "candidate", variant, &[slot])?;
-        let check = trusted.check(slot, &called.outputs[0], &called.sampled[0], true)?;
-        release(channel)?;
-        Ok(check)
+        };
+        runner.rest();
+        trusted.draw(variant, true, &[draw])?;
+        runner.wake()?;
+        let called = self.call(trusted, runner.channel, "candidate", variant, &[slot])?;
+        runner.rest();
+        let mut checks = trusted.check(&called.to_compare(&[slot]), true)?;
+        runner.wake()?;
+        Ok(checks.remove(0))
     }
 
     fn call(
@@ -175,10 +202,9 @@ impl Session {
             expected: &expected,
             limit,
         };
-        let seed = self.random.random();
         let mut reader = match &mut self.sampler {
             Some(sampler) => Reader::Host(sampler),
-            None => Reader::Device(trusted, seed),
+            None => Reader::Device(trusted),
         };
         call(channel, &mut reader, self.regions.arena_bytes, &request)
     }
@@ -187,7 +213,7 @@ impl Session {
     pub(crate) fn measure(
         &mut self,
         trusted: &mut Trusted,
-        channel: &mut Channel,
+        runner: &mut Runner<'_>,
         module: &str,
         variant: usize,
         plan: &Plan,
@@ -195,6 +221,33 @@ impl Session {
     ) -> Result<Raw, Stopped> {
         let started = Instant::now();
         let mut raw = Raw::default();
+        for (step, length) in self.steps(plan).into_iter().enumerate() {
+            // Warm-ups aside, a third of the plan is the least an estimate can stand on.
+            if step > 2 + plan.singles / 3 && started.elapsed() > plan.budget {
+                break;
+            }
+            let interval = Interval {
+                module,
+                variant,
+                length,
+                checked: plan.checked,
+            };
+            let elapsed = self.interval(trusted, runner, &interval)?;
+            match (step, length) {
+                (0 | 1, _) => {}
+                (_, 1) => raw.singles.push(elapsed),
+                _ => raw.bursts.push((length, elapsed)),
+            }
+            if enough(&raw) {
+                break;
+            }
+        }
+        runner.wake()?;
+        Ok(raw)
+    }
+
+    /// Lengths in the order they are run: bursts at random places among the single calls.
+    fn steps(&mut self, plan: &Plan) -> Vec<u32> {
         let mut steps: Vec<u32> = vec![1; plan.singles];
         for length in &plan.bursts {
             let place = self.random.random_range(0..=steps.len());
@@ -206,99 +259,75 @@ impl Session {
         }
         // Two untimed calls first: page tables, code caches, lazily created handles.
         steps.splice(0..0, [1, 1]);
-        for (step, length) in steps.into_iter().enumerate() {
-            // Warm-ups aside, a third of the plan is the least an estimate can stand on.
-            if step > 2 + plan.singles / 3 && started.elapsed() > plan.budget {
-                break;
-            }
-            // What a candidate derived from weights must be worth nothing in the next call.
-            let cheap = self.loaded.weights_bytes <= CHEAP_WEIGHTS;
-            if plan.checked && (cheap || self.random.random_ratio(1, 4)) {
-                self.new_weights(trusted)?;
-            }
-            let elapsed =
-                self.interval(trusted, channel, module, variant, (length, plan.checked))?;
-            match (step, length) {
-                (0 | 1, _) => {}
-                (_, 1) => raw.singles.push(elapsed),
-                _ => raw.bursts.push((length, elapsed)),
-            }
-            if enough(&raw) {
-                break;
-            }
-        }
-        Ok(raw)
+        steps
     }
 
-    /// One burst (or single call) in microseconds.
+    /// One burst (or single call) in microseconds. The runner rests when this returns.
     fn interval(
         &mut self,
         trusted: &mut Trusted,
-        channel: &mut Channel,
-        module: &str,
-        variant: usize,
-        (length, checked): (u32, bool),
+        runner: &mut Runner<'_>,
+        interval: &Interval<'_>,
     ) -> Result<f64, Stopped> {
         let slots: Vec<u32> = rand::seq::index::sample(
             &mut self.random,
             self.regions.slot_count as usize,
-            length as usize,
+            interval.length as usize,
         )
         .into_iter()
         .map(|slot| slot as u32)
         .collect();
+        runner.rest();
+        // What a candidate derived from weights must be worth nothing in the next call.
+        let cheap = self.loaded.weights_bytes <= CHEAP_WEIGHTS;
+        if interval.checked && (cheap || self.random.random_ratio(1, 4)) {
+            self.new_weights(trusted)?;
+        }
         // A third of what is timed comes from another distribution: nobody can count calls until the checks are over.
-        let transforms: &[String] = if checked {
+        let transforms: &[String] = if interval.checked {
             &self.loaded.screen.transforms
         } else {
             &[]
         };
+        let mut draws = Vec::new();
         for &slot in &slots {
-            let seed = self.random.random::<u32>().into();
             let transform = match transforms.choose(&mut self.random) {
                 Some(transform) if self.random.random_ratio(1, 3) => transform,
                 _ => "plain",
             };
-            trusted.draw(&Draw {
+            draws.push(Draw {
                 slot,
-                seed,
-                variant,
+                seed: self.random.random::<u32>().into(),
                 transform,
-                exact: false,
-                answer: checked,
-            })?;
+                exact: transform == "far",
+            });
         }
-        if self.loaded.mutates_inputs && module != "candidate" {
+        trusted.draw(interval.variant, interval.checked, &draws)?;
+        if interval.checked && self.sampler.is_none() && self.random.random_ratio(1, 8) {
+            let waited = trusted.idle_us()?;
+            if waited > BUSY_US {
+                return Err(Stopped::Busy(waited));
+            }
+        }
+        runner.wake()?;
+        if self.loaded.mutates_inputs && interval.module != "candidate" {
             let body = serde_json::json!({ "slots": slots });
-            channel
+            runner
+                .channel
                 .request("restage", body, &[], Duration::from_mins(1))
                 .map_err(CallFailure::from)?;
         }
-        let called = self.call(trusted, channel, module, variant, &slots)?;
-        if checked {
-            for ((&slot, output), sampled) in slots.iter().zip(&called.outputs).zip(&called.sampled)
-            {
-                let check = trusted.check(slot, output, sampled, false)?;
-                if !(check.passed && check.sample_ok && check.inputs_ok) {
-                    return Err(Stopped::Wrong(Box::new(check)));
-                }
+        let (module, variant) = (interval.module, interval.variant);
+        let called = self.call(trusted, runner.channel, module, variant, &slots)?;
+        runner.rest();
+        if interval.checked {
+            let checks = trusted.check(&called.to_compare(&slots), false)?;
+            if let Some(check) = checks.into_iter().find(|check| !check.holds()) {
+                return Err(Stopped::Wrong(Box::new(check)));
             }
         }
-        release(channel)?;
         Ok(called.elapsed.as_secs_f64() * 1e6)
     }
-}
-
-fn release(channel: &mut Channel) -> Result<(), CallFailure> {
-    channel
-        .request(
-            "release",
-            serde_json::json!({}),
-            &[],
-            Duration::from_secs(10),
-        )
-        .map(drop)
-        .map_err(CallFailure::from)
 }
 
 /// Tells a runner which inputs to expect.
@@ -352,7 +381,11 @@ fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u32, u64, u64
         Target::Cpu => warpsmith_machine::memory_bytes(),
     };
     // At most 60 % of the device in flight, the trusted side's private copies and the reference's own needs included.
-    let (for_slots, for_arena) = (memory / 8, memory / 4);
+    let for_slots = match target {
+        Target::Cuda => SLOTS_BYTES.min(memory / 8),
+        Target::Cpu => memory / 8,
+    };
+    let for_arena = memory / 4;
     let slots = (for_slots / slot_bytes).clamp(2, u64::from(most_slots(target))) as u32;
     let wanted = (u64::from(slots) + 4) * outputs + 6 * (inputs + outputs) + (64 << 20);
     let least = match target {

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use warpsmith_schema::{Precision, Target};
 
@@ -52,6 +52,13 @@ pub(crate) struct Regions {
     pub(crate) handles: Value,
 }
 
+impl Check {
+    /// Right, unchanged since the clock stopped, and the inputs as they were.
+    pub(crate) fn holds(&self) -> bool {
+        self.passed && self.sample_ok && self.inputs_ok
+    }
+}
+
 /// One comparison.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Check {
@@ -69,15 +76,21 @@ pub(crate) struct Check {
 }
 
 /// One draw of inputs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Draw<'a> {
     pub(crate) slot: u32,
     pub(crate) seed: u64,
-    pub(crate) variant: usize,
     pub(crate) transform: &'a str,
+    /// Answered in float64 too.
     pub(crate) exact: bool,
-    /// Whether anybody will compare; a baseline's outputs are not.
-    pub(crate) answer: bool,
+}
+
+/// One call's outputs, to be compared with the answer of its slot.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct CallOutputs<'a> {
+    pub(crate) slot: u32,
+    pub(crate) outputs: &'a Value,
+    pub(crate) sampled: &'a Value,
 }
 
 #[derive(Debug)]
@@ -128,12 +141,21 @@ impl Trusted {
             .map(drop)
     }
 
-    pub(crate) fn draw(&mut self, draw: &Draw<'_>) -> Result<(), JudgeError> {
-        let body = json!({
-            "slot": draw.slot, "seed": draw.seed, "variant": draw.variant,
-            "transform": draw.transform, "exact": draw.exact, "answer": draw.answer,
-        });
+    /// Fresh inputs for several slots. `answer`: whether anybody will compare; a baseline's outputs are not.
+    pub(crate) fn draw(
+        &mut self,
+        variant: usize,
+        answer: bool,
+        draws: &[Draw<'_>],
+    ) -> Result<(), JudgeError> {
+        let body = json!({ "variant": variant, "answer": answer, "draws": draws });
         self.process.request("draw", body, LONG).map(drop)
+    }
+
+    /// CUDA: what a tiny kernel takes, in microseconds; much, if another process keeps the device busy.
+    pub(crate) fn idle_us(&mut self) -> Result<f64, JudgeError> {
+        let reply = self.process.request("idle", json!({}), LONG)?;
+        Ok(reply["us"].as_f64().unwrap_or(0.0))
     }
 
     /// CUDA: reads a random sample of each slot's outputs; the end of a timed interval.
@@ -141,22 +163,30 @@ impl Trusted {
         &mut self,
         slots: &[u32],
         places: &[Vec<TensorPlace>],
-        seed: u64,
     ) -> Result<(), JudgeError> {
-        let body = json!({ "slots": slots, "places": places, "seed": seed });
+        let body = json!({ "groups": groups(slots, places) });
         self.process.request("sample", body, LONG).map(drop)
     }
 
+    /// Compares calls, up to the first that does not pass.
     pub(crate) fn check(
         &mut self,
-        slot: u32,
-        outputs: &Value,
-        sampled: &Value,
+        calls: &[CallOutputs<'_>],
         exact: bool,
-    ) -> Result<Check, JudgeError> {
+    ) -> Result<Vec<Check>, JudgeError> {
+        #[derive(Deserialize)]
+        struct Reports {
+            reports: Vec<Check>,
+        }
         let phase = if exact { "exact" } else { "timed" };
-        let body = json!({ "slot": slot, "outputs": outputs, "sampled": sampled, "phase": phase });
-        self.typed("check", body)
+        let found: Reports = self.typed("check", json!({ "calls": calls, "phase": phase }))?;
+        if found.reports.is_empty() && !calls.is_empty() {
+            return Err(JudgeError::infrastructure(
+                "protocol",
+                "no call was compared",
+            ));
+        }
+        Ok(found.reports)
     }
 
     /// Memory of the GPU; 0 without one.
@@ -180,5 +210,55 @@ impl Trusted {
                 format!("the reply to `{verb}` is malformed: {error}"),
             )
         })
+    }
+}
+
+/// Calls whose outputs have the same form, so that it is sent and read once.
+#[derive(Serialize)]
+struct Group {
+    forms: Vec<Value>,
+    slots: Vec<u32>,
+    offsets: Vec<Vec<u64>>,
+}
+
+fn groups(slots: &[u32], places: &[Vec<TensorPlace>]) -> Vec<Group> {
+    let form = |place: &TensorPlace| json!({ "dtype": place.dtype, "shape": place.shape, "stride": place.stride });
+    let mut groups: Vec<Group> = Vec::new();
+    for (&slot, places) in slots.iter().zip(places) {
+        let forms: Vec<Value> = places.iter().map(form).collect();
+        let offsets = places.iter().map(|place| place.offset).collect();
+        match groups.iter_mut().find(|group| group.forms == forms) {
+            Some(group) => {
+                group.slots.push(slot);
+                group.offsets.push(offsets);
+            }
+            None => groups.push(Group {
+                forms,
+                slots: vec![slot],
+                offsets: vec![offsets],
+            }),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_of_one_form_are_sent_once() {
+        let place = |offset: u64, rows: i64| TensorPlace {
+            dtype: "float32".to_owned(),
+            shape: vec![rows],
+            stride: vec![1],
+            offset,
+        };
+        let places = [vec![place(0, 4)], vec![place(64, 5)], vec![place(128, 4)]];
+        let found = groups(&[7, 8, 9], &places);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].slots, [7, 9]);
+        assert_eq!(found[0].offsets, [[0], [128]]);
+        assert_eq!(found[1].forms[0]["shape"], json!([5]));
     }
 }

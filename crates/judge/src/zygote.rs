@@ -15,6 +15,7 @@ use warpsmith_schema::Target;
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError, unwrap_reply};
 use crate::harness::Harness;
+use crate::runner::Runner;
 use crate::toolchain::system_paths;
 
 /// What a worker may use.
@@ -244,6 +245,13 @@ pub(crate) fn tail(printed: &File) -> String {
 }
 
 impl Worker {
+    pub(crate) fn runner(&mut self) -> Runner<'_> {
+        Runner {
+            channel: &mut self.channel,
+            pidfd: self.pidfd.as_fd(),
+        }
+    }
+
     pub(crate) fn out_of_memory(&self) -> bool {
         self.group
             .as_ref()
@@ -312,7 +320,6 @@ fn worker_environment(launch: &Launch<'_>) -> Vec<(std::ffi::OsString, std::ffi:
             "OMP_NUM_THREADS".to_owned(),
             launch.allowance.threads.to_string(),
         ),
-        ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
         ("CUDA_CACHE_DISABLE".to_owned(), "1".to_owned()),
         // Registering guards over PyTorch's kernels warns on every start otherwise.
         ("TORCH_CPP_LOG_LEVEL".to_owned(), "ERROR".to_owned()),

@@ -86,6 +86,8 @@ pub enum Rule {
     InputChanged,
     /// The process broke the call protocol.
     Protocol,
+    /// Kernels ran while there was no call to work on.
+    BackgroundWork,
     /// Faster than the machine can be.
     BelowFloor,
     /// Correct when checked, wrong when timed.

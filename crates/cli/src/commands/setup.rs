@@ -38,16 +38,16 @@ pub(crate) fn run(args: &SetupArgs, printer: &Printer) -> Result<Exit, Stop> {
     ));
 
     printer.note("2/3 the judge's own processes and support library: up to a minute, a few MB");
-    let judge = Judge::start(engine.options(Manner {
+    let mut judge = Judge::start(engine.options(Manner {
         profile: Profile::Full,
         // Nothing of a stranger's runs here; `judge` decides what it demands.
         isolation: Isolation::Weak,
-        compile_mode: None,
+        compile_mode: Some("default".to_owned()),
         seed: None,
     }))?;
 
     printer.note("3/3 PyTorch's headers, precompiled: up to two minutes, 500 MB");
-    judge.prepare_headers()?;
+    judge.prepare()?;
     if interrupt::happened() {
         return Err(Stop::interrupted());
     }

@@ -83,5 +83,30 @@ class RegionTest(unittest.TestCase):
         region.close()
 
 
+class StrataTest(unittest.TestCase):
+    def test_a_sample_stays_inside_and_meets_every_stratum(self) -> None:
+        for count in (0, 1, 65_535, 65_536, 65_537, 1_000_003, 50_000_000):
+            for runs in (1, 64, 4096):
+                rows, length, width, room = regions.strata(count, runs)
+                for start in {0, room // 2, room - 1}:
+                    last = start + (rows - 1) * width + length
+                    self.assertLessEqual(last, max(count, 1))
+                    self.assertGreaterEqual(rows * length, min(count, runs * regions.SAMPLE_RUN))
+                    self.assertLessEqual(count - last, width + runs)
+
+    def test_every_element_can_be_met(self) -> None:
+        for count, runs in ((1000, 4), (1021, 7)):
+            rows, length, width, room = regions.strata(count, runs)
+            met = {start + row * width + step for start in range(room) for row in range(rows) for step in range(length)}
+            self.assertEqual(met, set(range(count)))
+
+    def test_dense_is_row_major_without_gaps(self) -> None:
+        for tensor, expected in (
+            (torch.empty(3, 4), True), (torch.empty(3, 4).t(), False), (torch.empty(3, 8)[:, :4], False),
+            (torch.empty(()), True), (torch.empty(1, 4)[:, :], True), (torch.empty(5, 1).expand(5, 3), False),
+        ):  # fmt: skip
+            self.assertEqual(regions.dense(list(tensor.shape), list(tensor.stride())), expected)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -69,7 +69,8 @@ class Bench:
         self.sample = regions.attach_cpu(fds[3], 1 << 22, writable=True)
 
     def draw(self, slot: int = 1, transform: str = "plain", exact: bool = True, seed: int = 5) -> dict[str, Any]:
-        return self.ask("draw", slot=slot, seed=seed, variant=0, transform=transform, exact=exact, answer=True)
+        draws = [{"slot": slot, "seed": seed, "transform": transform}]
+        return self.ask("draw", draws=draws, variant=0, exact=exact, answer=True)
 
     def inputs(self, slot: int = 1) -> list[Any]:
         base = slot * self.slot_bytes
@@ -95,7 +96,11 @@ class Bench:
         return values.encode(outputs, place)
 
     def check(self, outputs: Any, slot: int = 1, phase: str = "exact", sampled: Any = None) -> dict[str, Any]:
-        return self.ask("check", slot=slot, outputs=self.put(outputs), sampled=sampled, phase=phase)
+        return self.check_wire(self.put(outputs), slot, phase, sampled)
+
+    def check_wire(self, outputs: Any, slot: int = 1, phase: str = "exact", sampled: Any = None) -> dict[str, Any]:
+        calls = [{"slot": slot, "outputs": outputs, "sampled": sampled}]
+        return self.ask("check", calls=calls, phase=phase)["reports"][0]
 
     def passes(self, candidate: Callable[..., Any], **draw: Any) -> bool:
         self.draw(**draw)
@@ -166,14 +171,14 @@ class ScreenTest(unittest.TestCase):
         return Bench(source).loaded["screen"]
 
     def test_relu_on_positive_inputs_is_flagged(self) -> None:
-        every = ["plain", "scaled", "negated", "scaled_negated"]
+        every = ["plain", "scaled", "negated", "scaled_negated", "far"]
         found = self.screen(task("return torch.relu(x)", "[torch.rand(64, 64)]"))
         self.assertEqual(found, {"degenerate_inputs": True, "transforms": every, "refused": None})
         self.assertTrue(self.screen(task("return F.hardtanh(x)", "[torch.rand(64, 64)]"))["degenerate_inputs"])
         self.assertFalse(self.screen(task("return torch.relu(x)", "[torch.randn(64, 64)]"))["degenerate_inputs"])
 
     def test_only_transforms_the_reference_stands(self) -> None:
-        self.assertEqual(self.screen(task("return x.sqrt()", "[torch.rand(64)]"))["transforms"], ["plain", "scaled"])
+        self.assertEqual(self.screen(task("return x.sqrt()", "[torch.rand(64)]"))["transforms"], ["plain", "scaled", "far"])
         loss = task("return F.binary_cross_entropy(x, y)", "[torch.rand(64), torch.rand(64)]", arguments="x, y")
         self.assertEqual(self.screen(loss)["transforms"], ["plain", "scaled"])  # down, never up
         self.assertEqual(self.screen(task("return x * 2", "[torch.randint(0, 9, (64,))]"))["transforms"], ["plain"])
@@ -269,6 +274,18 @@ class CheckTest(unittest.TestCase):
                         self.assertTrue(bench.passes(lambda x, y: x.clamp(min=0) * y, **drawn))
         self.assertFalse(bench.passes(lambda x, y: x * y, transform="negated"))
 
+    def test_far_out_a_softmax_needs_its_maximum(self) -> None:
+        bench = Bench(task("return torch.softmax(x, -1)", "[torch.randn(64, 512)]"))
+        careless = lambda x: x.exp() / x.exp().sum(-1, keepdim=True)  # noqa: E731
+        careful = lambda x: careless(x - x.amax(-1, keepdim=True))  # noqa: E731
+        self.assertTrue(bench.passes(careless, transform="scaled"))
+        for seed in (1, 2, 3):
+            self.assertFalse(bench.passes(careless, transform="far", seed=seed))
+            self.assertTrue(bench.passes(careful, transform="far", seed=seed))
+        bench.draw(seed=4, exact=False)
+        nearly = careful(bench.inputs()[0]) * (1 + 3e-5)
+        self.assertFalse(bench.check(nearly, phase="timed")["passed"], "what eager errs far out is no excuse for plain draws")
+
     def test_seeds_decide_everything(self) -> None:
         bench = Bench(task("return x + 1", "[torch.rand(64)]"))
         drawn = []
@@ -280,7 +297,7 @@ class CheckTest(unittest.TestCase):
 
     def test_skipped_transforms_are_drawn_plain(self) -> None:
         bench = Bench(task("return x.sqrt()", "[torch.rand(64)]"))
-        self.assertEqual(bench.draw(transform="negated"), {"skipped": True})
+        self.assertEqual(bench.draw(transform="negated"), {"skipped": [True]})
         self.assertTrue(torch.all(bench.inputs()[0] >= 0))
         self.assertTrue(bench.check(bench.inputs()[0].sqrt())["passed"])
 
@@ -312,16 +329,16 @@ class CheckTest(unittest.TestCase):
         bench.draw()
         far = {"tensor": {"dtype": "float32", "shape": [64], "stride": [1], "offset": 1 << 40}}
         for outputs in (far, {"tensor": {}}, {"x": 1}, 5, {"tuple": []}, None):
-            found = bench.ask("check", slot=1, outputs=outputs, sampled=None, phase="exact")
+            found = bench.check_wire(outputs)
             self.assertEqual((found["structure_ok"], found["passed"]), (False, False))
 
     def test_places_are_poisoned_after_the_check(self) -> None:
         bench = Bench(task("return x.sin()", "[torch.rand(64)]"))
         bench.draw()
         wire = bench.put(bench.inputs()[0].sin())
-        self.assertTrue(bench.ask("check", slot=1, outputs=wire, sampled=None, phase="exact")["passed"])
+        self.assertTrue(bench.check_wire(wire)["passed"])
         self.assertEqual(bench.arena[:256].unique().tolist(), [255])
-        self.assertFalse(bench.ask("check", slot=1, outputs=wire, sampled=None, phase="exact")["passed"])
+        self.assertFalse(bench.check_wire(wire)["passed"])
 
     def test_a_sample_that_differs_from_the_full_read_is_seen(self) -> None:
         bench = Bench(task("return x.sin()", "[torch.rand(300)]"))

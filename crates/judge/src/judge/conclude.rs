@@ -15,13 +15,16 @@ use warpsmith_schema::Target;
 use warpsmith_schema::Times;
 use warpsmith_schema::TrustCheck;
 
+/// Smaller outputs are not held against the floor: their times are all launch.
+const FLOOR_FROM_BYTES: f64 = 1_048_576.0;
+
 /// Writing the output at twice what the fastest caches of each kind sustain: no honest kernel is quicker.
-fn floor_us(target: Target, output_bytes: u64) -> f64 {
+fn floor_us(target: Target, output_bytes: f64) -> f64 {
     let bytes_per_us = match target {
         Target::Cuda => 20.0e6,
         Target::Cpu => 2.0e6,
     };
-    output_bytes as f64 / bytes_per_us
+    output_bytes / bytes_per_us
 }
 
 impl Judge {
@@ -33,12 +36,14 @@ impl Judge {
         matched: &Baselines,
         attempt: &mut Attempt,
     ) -> Step<()> {
-        let output_bytes = self
-            .session
-            .as_ref()
-            .map_or(0, |session| session.variant(0).output_bytes);
+        let output_bytes = self.session.as_ref().map_or(0.0, |session| {
+            // As their times are: by the geometric mean over the shapes.
+            let logs = session.loaded.variants.iter();
+            let logs = logs.map(|variant| (variant.output_bytes.max(1) as f64).ln());
+            (logs.sum::<f64>() / session.loaded.variants.len() as f64).exp()
+        });
         let floor = floor_us(self.options.target, output_bytes);
-        if candidate.time_us < floor && output_bytes > 1 << 20 {
+        if candidate.time_us < floor && output_bytes > FLOOR_FROM_BYTES {
             attempt
                 .verdict
                 .trust
@@ -112,7 +117,7 @@ mod tests {
     /// The fastest caches sustain about 10 TB/s on a GPU and 1 TB/s on a CPU; twice that is the floor.
     #[test]
     fn the_floor_is_below_any_honest_kernel_and_above_nothing() {
-        let gigabyte = 1 << 30;
+        let gigabyte = f64::from(1 << 30);
         assert!((50.0..60.0).contains(&floor_us(Target::Cuda, gigabyte)));
         assert!((500.0..600.0).contains(&floor_us(Target::Cpu, gigabyte)));
     }

@@ -1,6 +1,6 @@
 //! The processes that the judge keeps warm, and the baselines measured in one of them.
 
-use super::{Judge, TaskSource};
+use super::{Judge, TaskSource, task_hash};
 use crate::JudgeError;
 use crate::baseline;
 use crate::baseline::Baselines;
@@ -13,6 +13,8 @@ use crate::zygote::Zygote;
 use serde_json::Value;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use warpsmith_machine::Lease;
 use warpsmith_schema::Precision;
 use warpsmith_schema::Target;
 
@@ -33,6 +35,60 @@ impl Judge {
     }
 
     pub(super) fn launch_baseline(&self) -> Result<Process, JudgeError> {
+        Process::start(process::Launch {
+            name: "baseline",
+            target: self.options.target,
+            script: "worker.py",
+            arguments: vec![
+                self.harness.support.display().to_string(),
+                self.harness.cuda_arena.display().to_string(),
+                if self.compiles_ahead() {
+                    "compiler"
+                } else {
+                    "-"
+                }
+                .to_owned(),
+            ],
+            environment: self.compiler_environment(),
+            python: &self.options.python,
+            harness: &self.harness.dir,
+        })
+    }
+
+    /// On a CPU target the cores that would compile ahead are the ones the candidate's build needs.
+    fn compiles_ahead(&self) -> bool {
+        self.options.target == Target::Cuda && self.options.compile_mode.is_some()
+    }
+
+    /// Has the reference of a new task compiled beside everything that needs no baseline.
+    pub(super) fn compile_ahead(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+        let hash = task_hash(task);
+        let known = self.baseline_path(&hash, Precision::Fp32).exists();
+        let running = self.ahead.as_ref().is_some_and(|(of, _)| *of == hash);
+        let (true, Some(mode)) = (self.compiles_ahead(), &self.options.compile_mode) else {
+            return Ok(());
+        };
+        if known || running {
+            return Ok(());
+        }
+        let request = json!({
+            "source": task.source, "target": self.options.target.name(), "mode": mode, "tf32": false,
+        });
+        let mut process = Process::start(process::Launch {
+            name: "compiler",
+            target: self.options.target,
+            script: "compile_ahead.py",
+            arguments: Vec::new(),
+            environment: self.compiler_environment(),
+            python: &self.options.python,
+            harness: &self.harness.dir,
+        })?;
+        process.post(&request)?;
+        self.ahead = Some((hash, process));
+        Ok(())
+    }
+
+    fn compiler_environment(&self) -> Vec<(String, String)> {
         let mut environment = self.trusted_environment();
         environment.push((
             "TORCHINDUCTOR_CACHE_DIR".to_owned(),
@@ -47,18 +103,7 @@ impl Judge {
                 .display()
                 .to_string(),
         ));
-        Process::start(process::Launch {
-            name: "baseline",
-            target: self.options.target,
-            script: "worker.py",
-            arguments: vec![
-                self.harness.support.display().to_string(),
-                self.harness.cuda_arena.display().to_string(),
-            ],
-            environment,
-            python: &self.options.python,
-            harness: &self.harness.dir,
-        })
+        environment
     }
 
     pub(super) fn trusted_environment(&self) -> Vec<(String, String)> {
@@ -69,7 +114,6 @@ impl Judge {
             "OMP_NUM_THREADS".to_owned(),
             self.allowance.threads.to_string(),
         ));
-        environment.push(("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()));
         environment
     }
 
@@ -116,6 +160,22 @@ impl Judge {
         }
     }
 
+    /// The device, for as long as something is timed on it.
+    pub(super) fn lease(&self) -> Result<Lease, JudgeError> {
+        let device = self.gpu.as_ref().map_or("cpu", |gpu| gpu.uuid.as_str());
+        Lease::take(device, Duration::from_mins(10)).map_err(|error| {
+            if error.kind() == std::io::ErrorKind::TimedOut {
+                JudgeError::Infrastructure {
+                    code: "device_busy",
+                    message: error.to_string(),
+                    hint: Some("another judgement is being timed on this device; judge again when it is done".to_owned()),
+                }
+            } else {
+                JudgeError::io("lease the device")(error)
+            }
+        })
+    }
+
     pub(super) fn environment(&self, clocks: &Value) -> BTreeMap<String, Value> {
         let hello = self
             .trusted
@@ -152,12 +212,16 @@ impl Judge {
             .session
             .as_ref()
             .ok_or_else(|| JudgeError::infrastructure("harness", "no task is loaded"))?;
+        Ok(self.baseline_path(&session.task_hash, precision))
+    }
+
+    fn baseline_path(&self, task_hash: &str, precision: Precision) -> std::path::PathBuf {
         let device = match &self.gpu {
             Some(gpu) => format!("{} {} {}", gpu.name, gpu.uuid, gpu.driver),
             None => self.device_name.clone(),
         };
         let key = baseline::Key {
-            task_hash: &session.task_hash,
+            task_hash,
             target: self.options.target,
             device: &device,
             torch: &self.options.python.torch.version,
@@ -165,7 +229,7 @@ impl Judge {
             precision,
             mode: self.options.compile_mode.as_deref().unwrap_or("eager only"),
         };
-        Ok(key.file(&self.options.caches.baselines()))
+        key.file(&self.options.caches.baselines())
     }
 
     pub(super) fn kept_baselines(
@@ -181,11 +245,17 @@ impl Judge {
         precision: Precision,
     ) -> Result<Baselines, JudgeError> {
         let file = self.baseline_file(precision)?;
+        let _lease = self.lease()?;
         let mut process = match self.baseline.take() {
             Some(process) => process,
             None => self.launch_baseline()?,
         };
         process.greet()?;
+        if let Some((_, mut compiler)) = self.ahead.take() {
+            // Nothing else runs while a baseline is measured. What it could not compile, the baseline process tells.
+            compiler.greet()?;
+            let _ = compiler.channel().receive(Duration::from_mins(10));
+        }
         let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted) else {
             return Err(JudgeError::infrastructure("harness", "no task is loaded"));
         };

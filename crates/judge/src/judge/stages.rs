@@ -16,6 +16,7 @@ use crate::runner::attach;
 use crate::sample::Flag;
 use crate::session::Plan;
 use crate::session::Stopped;
+use crate::session::burst_lengths;
 use crate::session::prepare;
 use crate::submission::Extension;
 use crate::submission::Form;
@@ -52,11 +53,11 @@ pub(super) struct Image {
     fd: OwnedFd,
 }
 
-fn candidate_plan(profile: Profile, slow: bool) -> Plan {
+fn candidate_plan(profile: Profile, slow: bool, slots: u32) -> Plan {
     match (profile, slow) {
         (Profile::Full, false) => Plan {
             singles: 40,
-            bursts: [2, 4, 6, 8].repeat(3),
+            bursts: burst_lengths(slots),
             budget: Duration::from_secs(20),
             checked: true,
         },
@@ -68,7 +69,11 @@ fn candidate_plan(profile: Profile, slow: bool) -> Plan {
         },
         (Profile::Rl, false) => Plan {
             singles: 24,
-            bursts: [2, 4, 6, 8].repeat(2),
+            bursts: if slots >= 32 {
+                vec![2, 8]
+            } else {
+                [2, 4, 6, 8].repeat(2)
+            },
             budget: Duration::from_secs(4),
             checked: true,
         },
@@ -307,7 +312,7 @@ impl Judge {
                 &transforms[index % transforms.len()]
             };
             session.new_weights(trusted)?;
-            let check = match session.verify_once(trusted, &mut worker.channel, variant, transform)
+            let check = match session.verify_once(trusted, &mut worker.runner(), variant, transform)
             {
                 Ok(check) => check,
                 Err(stopped) => {
@@ -317,7 +322,7 @@ impl Judge {
                 }
             };
             note(&check, attempt);
-            if !(check.passed && check.sample_ok && check.inputs_ok) {
+            if !check.holds() {
                 return Ok(Step::Stop(wrong(&check, Phase::Verifying)));
             }
             if check.class == Some(Precision::Tf32) {
@@ -350,6 +355,7 @@ impl Judge {
     ) -> Result<Step<Estimate>, JudgeError> {
         let (profile, target) = (self.options.profile, self.options.target);
         let kept_in = self.baseline_file(Precision::Fp32)?;
+        let _lease = self.lease()?;
         let (session, trusted) = self.at_work()?;
         let mut estimates = Vec::new();
         for index in 0..session.loaded.variants.len() {
@@ -360,7 +366,7 @@ impl Judge {
                 .map(|baseline| 0.95 * baseline.time_us)
                 .collect();
             let slow = session.variant(index).eager_us > 4.0 * timing::SINGLE_ONLY_US;
-            let plan = candidate_plan(profile, slow);
+            let plan = candidate_plan(profile, slow, session.regions.slot_count);
             let gap = timing::honest_gap_us(&strict.eager[index]);
             let mut tries = 0;
             let estimate = loop {
@@ -375,7 +381,7 @@ impl Judge {
                 };
                 let raw = match session.measure(
                     trusted,
-                    &mut worker.channel,
+                    &mut worker.runner(),
                     "candidate",
                     index,
                     &plan,
@@ -433,8 +439,8 @@ impl Judge {
             estimates.push(estimate);
             // Correct also afterwards: what was timed is still the same code, in the same state.
             session.new_weights(trusted)?;
-            match session.verify_once(trusted, &mut worker.channel, index, "plain") {
-                Ok(check) if check.passed && check.sample_ok && check.inputs_ok => {}
+            match session.verify_once(trusted, &mut worker.runner(), index, "plain") {
+                Ok(check) if check.holds() => {}
                 Ok(check) => return Ok(Step::Stop(wrong(&check, Phase::Timing))),
                 Err(stopped) => {
                     return sort(stopped, Phase::Timing)

@@ -69,7 +69,6 @@ impl Trusted {
         let compile = request.caches.compile();
         environment.extend([
             ("OMP_NUM_THREADS".to_owned(), threads),
-            ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
             (
                 "TORCHINDUCTOR_CACHE_DIR".to_owned(),
                 compile.display().to_string(),

@@ -337,7 +337,6 @@ impl Job<'_> {
                 "OMP_NUM_THREADS".into(),
                 allowance.threads.to_string().into(),
             ),
-            ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
             ("CUDA_CACHE_DISABLE".into(), "1".into()),
             // Else PyTorch looks up a user who has no name in there.
             ("TORCHINDUCTOR_CACHE_DIR".into(), "/tmp/inductor".into()),
