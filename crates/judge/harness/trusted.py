@@ -108,7 +108,7 @@ class Trusted:
 
     def handle(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         verb = request["verb"]
-        if verb not in ("hello", "load", "regions", "weights", "draw", "sample", "idle", "check", "floor", "forget", "quit"):
+        if verb not in ("hello", "load", "regions", "weights", "draw", "ping", "sample", "idle", "check", "forget", "quit"):
             raise ValueError(f"unknown verb `{verb}`")
         if verb == "regions":
             return self.regions(request)
@@ -218,10 +218,6 @@ class Trusted:
             spec = {**entry, "stride": list(draws.contiguous_stride(source))}
             values.view(self._memory.weights.tensor, spec).copy_(source)
         self._synchronize()
-
-    def floor(self, _: dict[str, Any]) -> dict[str, Any]:
-        first = self._loaded().variants[0]
-        return {"output_bytes": first.output_bytes, "input_bytes": first.input_bytes}
 
     def forget(self, _: dict[str, Any]) -> dict[str, Any]:
         self._drawn.clear()
@@ -347,6 +343,9 @@ class Trusted:
         self._mapped().reader.read(request["groups"])
         return {}
 
+    def ping(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
     def idle(self, _: dict[str, Any]) -> dict[str, Any]:
         """How long the quickest of a few tiny kernels takes: long, if another process keeps the device busy."""
         times = []
@@ -464,6 +463,12 @@ class Trusted:
         if not 0 <= slot < self._mapped().slot_count:
             raise ValueError(f"there is no slot {slot}")
         return slot
+
+    @property
+    def mapped_bytes(self) -> int:
+        memory = self._memory
+        parts = (memory.slots, memory.weights, memory.arena) if memory else ()
+        return sum(part.tensor.numel() for part in parts)
 
     def _at(self, slot: int) -> Drawn:
         if slot not in self._drawn:
@@ -591,6 +596,11 @@ def reply_to(trusted: Trusted, request: Any) -> tuple[dict[str, Any], list[int]]
         return {"ok": answer}, fds
     except TaskError as error:
         return {"error": {"kind": "task", "code": error.code, "message": str(error)}}, []
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info()
+        elsewhere = total - free - torch.cuda.memory_reserved() - trusted.mapped_bytes
+        message = f"{elsewhere / 2**30:.1f} of {total / 2**30:.1f} GiB are taken by other processes; {error}"
+        return {"error": {"kind": "harness", "code": "out_of_memory", "message": message}}, []
     except Exception as error:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-4000:]
         return {"error": {"kind": "harness", "code": type(error).__name__, "message": text}}, []

@@ -6,12 +6,12 @@ use std::time::Duration;
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use warpsmith_schema::{Precision, Target};
+use warpsmith_schema::{Precision, Profile, Target};
 
 use crate::JudgeError;
 use crate::process::Process;
 use crate::runner::{CallFailure, attach};
-use crate::session::{Plan, Session, Stopped, burst_lengths, prepare};
+use crate::session::{Plan, Session, Stopped, prepare};
 use crate::timing::{self, Constant, Estimate, Raw};
 use crate::trusted::Trusted;
 
@@ -184,7 +184,7 @@ fn run(
         bursts: if module == "null_single" {
             Vec::new()
         } else {
-            burst_lengths(session.regions.slot_count)
+            session.bursts(variant, Profile::Full)
         },
         budget: Duration::from_secs(5),
         checked: false,

@@ -33,6 +33,9 @@ pub enum JudgeError {
     Machine(#[from] warpsmith_machine::MachineError),
 }
 
+/// As the trusted process names it.
+const OUT_OF_MEMORY: &str = "out_of_memory";
+
 impl JudgeError {
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();
@@ -58,6 +61,13 @@ impl JudgeError {
                 code: "too_slow".to_owned(),
                 message: format!("{doing} took longer than {} s", limit.as_secs()),
             },
+            ChannelError::Refused(refusal) if refusal.code == OUT_OF_MEMORY => {
+                Self::Infrastructure {
+                    code: OUT_OF_MEMORY,
+                    message: format!("{doing}: {}", refusal.message),
+                    hint: Some("free the GPU's memory, or judge a smaller task".to_owned()),
+                }
+            }
             other => Self::Infrastructure {
                 code: "harness",
                 message: format!(
@@ -66,6 +76,15 @@ impl JudgeError {
                 ),
                 hint: None,
             },
+        }
+    }
+
+    /// Whether the device's memory was full: the candidate's doing, if it was loaded and the task fits without it.
+    pub(crate) fn out_of_device_memory(&self) -> bool {
+        match self {
+            Self::Infrastructure { code, .. } => *code == OUT_OF_MEMORY,
+            Self::Task { code, .. } => code == "too_large",
+            _ => false,
         }
     }
 

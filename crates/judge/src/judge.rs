@@ -73,11 +73,19 @@ pub struct Judge {
     printed: Option<Arc<File>>,
     /// Started ahead, used for one task: allocators and compilers keep too much behind to be reused.
     baseline: Option<Process>,
-    /// Compiles the reference of a new task, by its hash, before anybody waits for it.
-    ahead: Option<(String, Process)>,
+    /// Compiles the references of new tasks before anybody waits for it.
+    ahead: Option<Ahead>,
     session: Option<Session>,
     /// Verdicts by task and content: in `rl` identical sources are judged once.
     known: BTreeMap<String, Judged>,
+}
+
+/// The process that fills the compiler's cache.
+struct Ahead {
+    process: Process,
+    greeted: bool,
+    /// Hash of the task it is at work on.
+    at: Option<String>,
 }
 
 /// What the stages learn on the way.
@@ -146,12 +154,14 @@ impl Judge {
         judge.trusted_starting = Some(judge.launch_trusted()?);
         judge.zygote = Some(judge.launch_zygote()?);
         judge.baseline = Some(judge.launch_baseline()?);
+        judge.ahead = judge.launch_ahead()?;
         Ok(judge)
     }
 
     /// Builds what would otherwise be built on first use, the bytecode of what is imported included.
     pub fn prepare(&mut self) -> Result<(), JudgeError> {
         self.toolchain.precompile()?;
+        self.ahead = None;
         match self.baseline.take() {
             Some(mut process) => process.greet().map(drop),
             None => Ok(()),
@@ -224,7 +234,19 @@ impl Judge {
             .gpu
             .as_ref()
             .and_then(|gpu| warpsmith_machine::gpu_clocks(gpu.index));
-        let outcome = self.stages(task, submission, &mut attempt)?;
+        let outcome = match self.stages(task, submission, &mut attempt) {
+            // The task was surveyed and its memory laid out before the candidate came.
+            Err(error) if error.out_of_device_memory() && attempt.verdict.progress.loaded => {
+                self.session = None;
+                let reason = "the candidate left no memory on the device for the judge";
+                Step::Stop(Fault::new(
+                    Status::Crashed,
+                    Some(Rule::MemoryLimit),
+                    format!("{reason}: {error}"),
+                ))
+            }
+            other => other?,
+        };
         let mut verdict = attempt.verdict;
         match outcome {
             Step::Go(()) => {
@@ -321,6 +343,7 @@ impl Judge {
         };
         let images = go!(Self::accept(built, attempt)?);
         self.check_trust(attempt);
+        let _lease = self.lease()?;
 
         let verifying = Instant::now();
         let mut worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
@@ -364,6 +387,11 @@ impl Judge {
         }
         let target = self.options.target;
         self.session = None;
+        // A survey runs on the device too; on the CPU it may share the cores as a build does.
+        let _lease = match target {
+            Target::Cuda => Some(self.lease()?),
+            Target::Cpu => None,
+        };
         let trusted = self.trusted()?;
         let session = Session::open(trusted, (&task.name, &task.source, hash), target, seed)?;
         self.session = Some(session);

@@ -54,6 +54,11 @@ impl Runner<'_> {
     /// Lets it run again, and waits until it answers: what waking costs is no part of the next interval.
     pub(crate) fn wake(&mut self) -> Result<(), CallFailure> {
         let _ = pidfd_send_signal(self.pidfd, Signal::CONT);
+        self.ping()
+    }
+
+    /// Waits for an answer; outputs handed over before may be given back.
+    pub(crate) fn ping(&mut self) -> Result<(), CallFailure> {
         self.channel
             .request("release", json!({}), &[], Duration::from_secs(10))?;
         Ok(())

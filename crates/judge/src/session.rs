@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
-use warpsmith_schema::Target;
+use warpsmith_schema::{Profile, Target};
 
 use crate::JudgeError;
 use crate::channel::Channel;
@@ -31,6 +31,12 @@ const CHEAP_WEIGHTS: u64 = 32 << 20;
 /// All slots together, on a GPU: far more than any cache, and soon drawn.
 const SLOTS_BYTES: u64 = 4 << 30;
 
+/// Both processes are kept talking for this long before the clock starts, where calls are short: just after a process
+/// was stopped and the device changed hands, the same call took anything from 235 to 330 us on an H200; from 300 us later
+/// on it is steady to a few. Long calls go without, since whoever is awake could begin ahead of the clock.
+const SETTLE: Duration = Duration::from_micros(300);
+const SETTLED_BELOW_US: f64 = 1000.0;
+
 /// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
 /// kernel it left running. (About 20 us on an idle H200; a busy context keeps its time slice of a millisecond or two.)
 const BUSY_US: f64 = 400.0;
@@ -38,6 +44,7 @@ const BUSY_US: f64 = 400.0;
 /// A task in force.
 pub(crate) struct Session {
     pub(crate) task_hash: String,
+    target: Target,
     pub(crate) loaded: Loaded,
     pub(crate) regions: Regions,
     sampler: Option<Sampler>,
@@ -57,14 +64,17 @@ pub(crate) struct Plan {
     pub(crate) checked: bool,
 }
 
-/// Lengths of the bursts of a whole plan, in eighths of the longest: a few long ones tell as much as many short ones.
-pub(crate) fn burst_lengths(slots: u32) -> Vec<u32> {
-    if slots >= 32 {
-        vec![2, 4, 8, 8]
-    } else {
-        [2, 4, 6, 8].repeat(3)
+/// Above this single calls alone decide. On a GPU a call that follows a change of context is slower than one that does not
+/// (a GEMM of 2.8 ms by 7 % on an H200), so there bursts are worth their time for longer.
+fn bursts_below_us(target: Target) -> f64 {
+    match target {
+        Target::Cuda => 20_000.0,
+        Target::Cpu => 2000.0,
     }
 }
+
+/// No burst need take longer than this.
+const BURST_US: f64 = 20_000.0;
 
 /// Why a measurement ended early.
 pub(crate) enum Stopped {
@@ -120,6 +130,7 @@ impl Session {
         };
         let mut session = Self {
             task_hash,
+            target,
             loaded,
             regions,
             sampler,
@@ -221,7 +232,8 @@ impl Session {
     ) -> Result<Raw, Stopped> {
         let started = Instant::now();
         let mut raw = Raw::default();
-        for (step, length) in self.steps(plan).into_iter().enumerate() {
+        let longest = self.longest_burst(variant);
+        for (step, length) in self.steps(plan, longest).into_iter().enumerate() {
             // Warm-ups aside, a third of the plan is the least an estimate can stand on.
             if step > 2 + plan.singles / 3 && started.elapsed() > plan.budget {
                 break;
@@ -246,15 +258,32 @@ impl Session {
         Ok(raw)
     }
 
+    /// Lengths of the bursts for one shape, in eighths of the longest; none where single calls decide. A few long ones tell
+    /// as much as many short ones.
+    pub(crate) fn bursts(&self, variant: usize, profile: Profile) -> Vec<u32> {
+        if self.variant(variant).eager_us > bursts_below_us(self.target) {
+            return Vec::new();
+        }
+        match (self.longest_burst(variant) >= 32, profile) {
+            (true, Profile::Full) => vec![2, 4, 8, 8],
+            (true, Profile::Rl) => vec![2, 8],
+            (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
+            (false, Profile::Rl) => [2, 4, 6, 8].repeat(2),
+        }
+    }
+
+    fn longest_burst(&self, variant: usize) -> u32 {
+        let fit = BURST_US / self.variant(variant).eager_us.max(1.0);
+        (fit as u32).clamp(2, self.regions.slot_count)
+    }
+
     /// Lengths in the order they are run: bursts at random places among the single calls.
-    fn steps(&mut self, plan: &Plan) -> Vec<u32> {
+    fn steps(&mut self, plan: &Plan, longest: u32) -> Vec<u32> {
         let mut steps: Vec<u32> = vec![1; plan.singles];
         for length in &plan.bursts {
             let place = self.random.random_range(0..=steps.len());
             // Lengths are in eighths of what there is room for.
-            let length = (length * self.regions.slot_count)
-                .div_ceil(8)
-                .clamp(2, self.regions.slot_count);
+            let length = (length * longest).div_ceil(8).clamp(2, longest);
             steps.insert(place, length);
         }
         // Two untimed calls first: page tables, code caches, lazily created handles.
@@ -318,6 +347,13 @@ impl Session {
                 .map_err(CallFailure::from)?;
         }
         let (module, variant) = (interval.module, interval.variant);
+        if self.sampler.is_none() && self.variant(variant).eager_us < SETTLED_BELOW_US {
+            let settled = Instant::now() + SETTLE;
+            while Instant::now() < settled {
+                trusted.ping()?;
+                runner.ping()?;
+            }
+        }
         let called = self.call(trusted, runner.channel, module, variant, &slots)?;
         runner.rest();
         if interval.checked {

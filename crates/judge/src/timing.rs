@@ -7,8 +7,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Above this a single call alone decides: the constant is small beside it.
-pub(crate) const SINGLE_ONLY_US: f64 = 2000.0;
 /// A burst may be this much quicker than a single call before work counts as put off.
 const DEFERRED_US: f64 = 25.0;
 const DEFERRED_SHARE: f64 = 0.10;
@@ -77,7 +75,7 @@ pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Es
     let burst_us = slope(raw).map(|slope| (slope - constant.slope_us).max(0.5 * slope));
     let spread = raw.spread();
     let (time_us, deferred) = match burst_us {
-        Some(burst) if single_us <= SINGLE_ONLY_US => {
+        Some(burst) => {
             let allowance = DEFERRED_US
                 .max(DEFERRED_SHARE * single_us)
                 .max(DEFERRED_CONSTANT_SHARE * constant.single_us)
@@ -279,8 +277,10 @@ mod tests {
     }
 
     #[test]
-    fn above_two_milliseconds_single_calls_decide() {
-        let estimate = estimate(&raw(180.0 + 5000.0, 1000.0), &CONSTANT, 0.0);
+    fn without_bursts_single_calls_decide() {
+        let mut raw = raw(180.0 + 5000.0, 1000.0);
+        raw.bursts.clear();
+        let estimate = estimate(&raw, &CONSTANT, 0.0);
         assert!((estimate.time_us - 5000.0).abs() < 1e-9);
         assert!(!estimate.deferred);
     }

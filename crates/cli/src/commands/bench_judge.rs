@@ -1,5 +1,6 @@
 //! `warpsmith bench-judge`: how long judgements take here. Prints a table; asserts nothing.
 
+mod crew;
 mod table;
 mod work;
 
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use warpsmith_judge::{Judge, Judged};
 use warpsmith_machine::gpu_clocks;
@@ -22,8 +23,8 @@ use crate::engine::{Engine, Manner};
 use crate::examples::Laid;
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::interrupt;
 use crate::printer::Printer;
+use crew::{Crew, Done, judge_one};
 use table::{Goal, Row, markdown, quantile, stages};
 use work::Work;
 
@@ -37,9 +38,32 @@ pub(crate) struct BenchJudgeArgs {
     /// A folder with `solutions.json` (task id to folder) and the folders
     #[arg(long, value_name = "DIR")]
     solutions: Option<PathBuf>,
+    /// Which rows to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::value_variants().to_vec())]
+    parts: Vec<Part>,
     #[command(flatten)]
     machine: MachineArgs,
 }
+
+/// Rows that are measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// A cold process and a new task
+    Cold,
+    /// A kernel edited, per form
+    Edited,
+    /// Throughput over our own examples, profile `full`
+    Full,
+    /// Throughput over the tasks of `--tasks`, profile `full`
+    Level1,
+    /// One kernel again and again
+    Spread,
+    /// Throughput with a third wrong, profile `rl`
+    Rl,
+}
+
+/// Judges side by side where a GPU is what they share; on a CPU one compiling would disturb another's timing.
+const CREW: usize = 3;
 
 /// Edits, per form.
 const EDITS: u32 = 3;
@@ -61,36 +85,57 @@ pub(crate) fn run(args: &BenchJudgeArgs, printer: &Printer) -> Result<Exit, Stop
     };
     let examples = Work::examples(engine.target)?;
 
-    bench.say("a cold process, a new task");
-    bench.cold(engine.target)?;
-
-    let mut judge = start(&engine, Profile::Full)?;
-    for (form, name, goal) in [
-        ("CUDA Agent form", "cuda_agent_form", 4.0),
-        ("our form", "softmax", 2.0),
-    ] {
-        bench.say(&format!("a kernel edited, {form}"));
-        bench.edited(&mut judge, &Work::example(name, engine.target)?, form, goal)?;
+    let wants = |part| args.parts.contains(&part);
+    if wants(Part::Cold) {
+        bench.say("a cold process, a new task");
+        bench.cold(engine.target)?;
     }
-    bench.say("ten examples, profile full");
-    bench.full(&mut judge, &examples, "ten examples of our own")?;
-    if let (Some(tasks), Some(solutions)) = (&args.tasks, &args.solutions) {
+    let mut crew = crew(&engine, Profile::Full)?;
+    if wants(Part::Edited) {
+        for (form, name, goal) in [
+            ("CUDA Agent form", "cuda_agent_form", 4.0),
+            ("our form", "softmax", 2.0),
+        ] {
+            bench.say(&format!("a kernel edited, {form}"));
+            let work = Work::example(name, engine.target)?;
+            bench.edited(crew.first(), &work, form, goal)?;
+        }
+    }
+    if wants(Part::Full) {
+        bench.say("ten examples, profile full");
+        bench.full(&mut crew, &examples, "ten examples of our own")?;
+    }
+    if wants(Part::Level1)
+        && let (Some(tasks), Some(solutions)) = (&args.tasks, &args.solutions)
+    {
         bench.say("level-1 tasks, profile full");
         let work = Work::kernelbench(tasks, solutions)?;
         let names: Vec<&str> = work.iter().map(|one| one.name.as_str()).collect();
         let names = names.join(", ");
-        bench.full(&mut judge, &work, &names)?;
+        bench.full(&mut crew, &work, &names)?;
     }
-    bench.say("one kernel again and again");
-    bench.spread(&mut judge, &Work::example("softmax", engine.target)?)?;
-    drop(judge);
-
-    bench.say("ten examples, profile rl, a third of them wrong");
-    let mut judge = start(&engine, Profile::Rl)?;
-    bench.rl(&mut judge, &examples)?;
-    drop(judge);
-
+    if wants(Part::Spread) {
+        bench.say("one kernel again and again");
+        for name in ["softmax", "conv_block"] {
+            let work = Work::example(name, engine.target)?;
+            bench.spread(crew.first(), &work)?;
+        }
+    }
+    drop(crew);
+    if wants(Part::Rl) {
+        bench.say("ten examples, profile rl, a third of them wrong");
+        bench.rl(&mut self::crew(&engine, Profile::Rl)?, &examples)?;
+    }
     bench.report(&engine)
+}
+
+fn crew(engine: &Engine, profile: Profile) -> Result<Crew, Stop> {
+    let size = match engine.target {
+        Target::Cuda => CREW,
+        Target::Cpu => 1,
+    };
+    let judges: Result<Vec<Judge>, Stop> = (0..size).map(|_| start(engine, profile)).collect();
+    Ok(Crew::new(judges?))
 }
 
 fn start(engine: &Engine, profile: Profile) -> Result<Judge, Stop> {
@@ -193,25 +238,23 @@ impl Bench<'_> {
     }
 
     /// The first round meets the tasks for the first time, the second is what counts.
-    fn full(&mut self, judge: &mut Judge, work: &[Work], names: &str) -> Result<(), Stop> {
+    fn full(&mut self, crew: &mut Crew, work: &[Work], names: &str) -> Result<(), Stop> {
+        let each = |work: Vec<Work>| work.into_iter().map(|one| vec![one]).collect();
         let begun = Instant::now();
-        let mut refused = Vec::new();
-        for one in work {
-            if !self.one(judge, one)?.verdict.passed() {
-                refused.push(one.name.as_str());
-            }
-        }
+        let found = crew.work(each(work.to_vec()))?;
         let first = per_minute(work.len(), begun);
+        let mut refused = self.note(found);
+        let edited = work.iter().map(|one| self.edited_anew(one)).collect();
         let busy = Busy::watch(self.cuda.then_some(self.args.machine.device));
         let begun = Instant::now();
-        for one in work {
-            self.edit(judge, one)?;
-        }
+        let found = crew.work(each(edited))?;
         let rate = per_minute(work.len(), begun);
         let mut note = format!(
-            "{names}; each edited, baselines known; {first:.1} the first time{}",
+            "{names}; each edited, baselines known; {first:.1} the first time; {} side by side{}",
+            crew.size(),
             busy.words()
         );
+        refused.extend(self.note(found));
         if !refused.is_empty() {
             note.push_str("; NOT PASSED: ");
             note.push_str(&refused.join(", "));
@@ -226,32 +269,33 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn rl(&mut self, judge: &mut Judge, work: &[Work]) -> Result<(), Stop> {
+    fn rl(&mut self, crew: &mut Crew, work: &[Work]) -> Result<(), Stop> {
         // The processes start and the tasks' baselines are there, as in a training run that is under way.
-        self.one(judge, &work[0])?;
+        let found = crew.work(work.iter().map(|one| vec![one.clone()]).collect())?;
+        self.note(found);
+        let groups: Vec<Vec<Work>> = work
+            .iter()
+            .map(|one| {
+                (0..RL_ROUNDS)
+                    .map(|round| self.attempt(one, round))
+                    .collect()
+            })
+            .collect();
         let busy = Busy::watch(self.cuda.then_some(self.args.machine.device));
         let begun = Instant::now();
-        let mut caught = (0, 0);
-        let mut count = 0;
-        for one in work {
-            for round in 0..RL_ROUNDS {
-                self.edits += 1;
-                let edited = one.edited(self.edits);
-                let wrong = round == RL_ROUNDS - 1;
-                let attempt = if wrong { edited.wrong() } else { edited };
-                let passed = self.one(judge, &attempt)?.verdict.passed();
-                caught.0 += u32::from(passed != wrong);
-                caught.1 += 1;
-                count += 1;
-            }
-        }
-        let rate = per_minute(count, begun);
+        let found = crew.work(groups)?;
+        let rate = per_minute(found.len(), begun);
+        let count = found.len();
+        let wrong = found.iter().filter(|done| !done.judged.verdict.passed());
         let note = format!(
-            "ten examples of our own, below 512 MB, {RL_ROUNDS} edits of each, the last one wrong; {}/{} sorted right{}",
-            caught.0,
-            caught.1,
+            "ten examples of our own, below 512 MB, {RL_ROUNDS} edits of each, the last one wrong; {} of {count} refused, {} \
+             were wrong; {} side by side{}",
+            wrong.count(),
+            work.len(),
+            crew.size(),
             busy.words()
         );
+        self.note(found);
         self.row(
             "judgements/min, profile rl, a third wrong",
             rate,
@@ -260,6 +304,33 @@ impl Bench<'_> {
             note,
         );
         Ok(())
+    }
+
+    fn attempt(&mut self, work: &Work, round: u32) -> Work {
+        let edited = self.edited_anew(work);
+        if round == RL_ROUNDS - 1 {
+            edited.wrong()
+        } else {
+            edited
+        }
+    }
+
+    fn edited_anew(&mut self, work: &Work) -> Work {
+        self.edits += 1;
+        work.edited(self.edits)
+    }
+
+    /// Keeps the times of the stages; the names of what did not pass.
+    fn note(&mut self, found: Vec<Done>) -> Vec<String> {
+        let mut refused = Vec::new();
+        for done in found {
+            self.seconds.push(done.judged.verdict.seconds);
+            self.noisy += done.noisy;
+            if !done.judged.verdict.passed() {
+                refused.push(done.name);
+            }
+        }
+        refused
     }
 
     fn spread(&mut self, judge: &mut Judge, work: &Work) -> Result<(), Stop> {
@@ -288,32 +359,17 @@ impl Bench<'_> {
     }
 
     fn edit(&mut self, judge: &mut Judge, work: &Work) -> Result<f64, Stop> {
-        self.edits += 1;
-        let edited = work.edited(self.edits);
+        let edited = self.edited_anew(work);
         let begun = Instant::now();
         self.one(judge, &edited)?;
         Ok(begun.elapsed().as_secs_f64())
     }
 
     fn one(&mut self, judge: &mut Judge, work: &Work) -> Result<Judged, Stop> {
-        let mut tries = 0;
-        loop {
-            let result = judge.judge(&work.task, &work.submission);
-            if interrupt::happened() {
-                return Err(Stop::interrupted());
-            }
-            match result {
-                Ok(judged) => {
-                    self.seconds.push(judged.verdict.seconds);
-                    return Ok(judged);
-                }
-                Err(error) if error.failure().code == "noisy_machine" && tries < 3 => {
-                    tries += 1;
-                    self.noisy += 1;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let done = judge_one(judge, work)?;
+        self.seconds.push(done.judged.verdict.seconds);
+        self.noisy += done.noisy;
+        Ok(done.judged)
     }
 
     fn report(&self, engine: &Engine) -> Result<Exit, Stop> {
@@ -374,7 +430,7 @@ impl Busy {
                 let mut samples = Vec::new();
                 while !done.load(Ordering::Relaxed) {
                     samples.extend(gpu_clocks(gpu).and_then(|clocks| clocks.utilisation));
-                    thread::sleep(Duration::from_millis(200));
+                    thread::sleep(Duration::from_secs(1));
                 }
                 samples
             })

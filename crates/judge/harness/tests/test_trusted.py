@@ -473,7 +473,7 @@ class FormTest(unittest.TestCase):
             self.assertEqual(reply["error"]["kind"], "harness")
         bench = Bench(task("return x.sin()", "[torch.rand(64)]"))
         self.assertEqual(bench.ask("forget"), {})
-        self.assertEqual(reply_to(bench.trusted, {"verb": "floor"})[0]["error"]["kind"], "harness")
+        self.assertEqual(reply_to(bench.trusted, {"verb": "weights", "seed": 1})[0]["error"]["kind"], "harness")
         self.assertEqual(bench.ask("hello")["protocol"], 1)
 
 

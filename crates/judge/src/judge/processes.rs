@@ -1,6 +1,6 @@
 //! The processes that the judge keeps warm, and the baselines measured in one of them.
 
-use super::{Judge, TaskSource, task_hash};
+use super::{Ahead, Judge, TaskSource, task_hash};
 use crate::JudgeError;
 use crate::baseline;
 use crate::baseline::Baselines;
@@ -17,6 +17,9 @@ use std::time::Duration;
 use warpsmith_machine::Lease;
 use warpsmith_schema::Precision;
 use warpsmith_schema::Target;
+
+/// A module that takes longer is left to the baseline process, which says so.
+const COMPILE_LIMIT: Duration = Duration::from_mins(10);
 
 impl Judge {
     pub(super) fn launch_trusted(&self) -> Result<Process, JudgeError> {
@@ -60,21 +63,11 @@ impl Judge {
         self.options.target == Target::Cuda && self.options.compile_mode.is_some()
     }
 
-    /// Has the reference of a new task compiled beside everything that needs no baseline.
-    pub(super) fn compile_ahead(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
-        let hash = task_hash(task);
-        let known = self.baseline_path(&hash, Precision::Fp32).exists();
-        let running = self.ahead.as_ref().is_some_and(|(of, _)| *of == hash);
-        let (true, Some(mode)) = (self.compiles_ahead(), &self.options.compile_mode) else {
-            return Ok(());
-        };
-        if known || running {
-            return Ok(());
+    pub(super) fn launch_ahead(&self) -> Result<Option<Ahead>, JudgeError> {
+        if !self.compiles_ahead() {
+            return Ok(None);
         }
-        let request = json!({
-            "source": task.source, "target": self.options.target.name(), "mode": mode, "tf32": false,
-        });
-        let mut process = Process::start(process::Launch {
+        let process = Process::start(process::Launch {
             name: "compiler",
             target: self.options.target,
             script: "compile_ahead.py",
@@ -83,8 +76,51 @@ impl Judge {
             python: &self.options.python,
             harness: &self.harness.dir,
         })?;
-        process.post(&request)?;
-        self.ahead = Some((hash, process));
+        Ok(Some(Ahead {
+            process,
+            greeted: false,
+            at: None,
+        }))
+    }
+
+    /// Has the reference of a new task compiled beside everything that needs no baseline.
+    pub(super) fn compile_ahead(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+        let hash = task_hash(task);
+        let Some(mode) = self.options.compile_mode.clone() else {
+            return Ok(());
+        };
+        let at = self.ahead.as_ref().and_then(|ahead| ahead.at.as_ref());
+        let known = self.baseline_path(&hash, Precision::Fp32).exists();
+        if !self.compiles_ahead() || known || at == Some(&hash) {
+            return Ok(());
+        }
+        // One that is still at work on a task nobody waits for any more is of no use.
+        if self.ahead.as_ref().is_none_or(|ahead| ahead.at.is_some()) {
+            self.ahead = self.launch_ahead()?;
+        }
+        if let Some(ahead) = &mut self.ahead {
+            ahead.process.post(&json!({
+                "source": task.source, "target": self.options.target.name(), "mode": mode, "tf32": false,
+            }))?;
+            ahead.at = Some(hash);
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is compiled any more. What could not be compiled, the baseline process will tell.
+    fn settle_compiler(&mut self) -> Result<(), JudgeError> {
+        let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.at.is_some()) else {
+            return Ok(());
+        };
+        if !ahead.greeted {
+            ahead.process.greet()?;
+            ahead.greeted = true;
+        }
+        let settled = ahead.process.channel().receive(COMPILE_LIMIT);
+        ahead.at = None;
+        if settled.is_err() {
+            self.ahead = None;
+        }
         Ok(())
     }
 
@@ -160,7 +196,7 @@ impl Judge {
         }
     }
 
-    /// The device, for as long as something is timed on it.
+    /// The device, for as long as this judge has work on it: others compile meanwhile.
     pub(super) fn lease(&self) -> Result<Lease, JudgeError> {
         let device = self.gpu.as_ref().map_or("cpu", |gpu| gpu.uuid.as_str());
         Lease::take(device, Duration::from_mins(10)).map_err(|error| {
@@ -245,17 +281,12 @@ impl Judge {
         precision: Precision,
     ) -> Result<Baselines, JudgeError> {
         let file = self.baseline_file(precision)?;
-        let _lease = self.lease()?;
         let mut process = match self.baseline.take() {
             Some(process) => process,
             None => self.launch_baseline()?,
         };
         process.greet()?;
-        if let Some((_, mut compiler)) = self.ahead.take() {
-            // Nothing else runs while a baseline is measured. What it could not compile, the baseline process tells.
-            compiler.greet()?;
-            let _ = compiler.channel().receive(Duration::from_mins(10));
-        }
+        self.settle_compiler()?;
         let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted) else {
             return Err(JudgeError::infrastructure("harness", "no task is loaded"));
         };

@@ -16,7 +16,6 @@ use crate::runner::attach;
 use crate::sample::Flag;
 use crate::session::Plan;
 use crate::session::Stopped;
-use crate::session::burst_lengths;
 use crate::session::prepare;
 use crate::submission::Extension;
 use crate::submission::Form;
@@ -53,36 +52,17 @@ pub(super) struct Image {
     fd: OwnedFd,
 }
 
-fn candidate_plan(profile: Profile, slow: bool, slots: u32) -> Plan {
-    match (profile, slow) {
-        (Profile::Full, false) => Plan {
-            singles: 40,
-            bursts: burst_lengths(slots),
-            budget: Duration::from_secs(20),
-            checked: true,
-        },
-        (Profile::Full, true) => Plan {
-            singles: 100,
-            bursts: Vec::new(),
-            budget: Duration::from_secs(20),
-            checked: true,
-        },
-        (Profile::Rl, false) => Plan {
-            singles: 24,
-            bursts: if slots >= 32 {
-                vec![2, 8]
-            } else {
-                [2, 4, 6, 8].repeat(2)
-            },
-            budget: Duration::from_secs(4),
-            checked: true,
-        },
-        (Profile::Rl, true) => Plan {
-            singles: 24,
-            bursts: Vec::new(),
-            budget: Duration::from_secs(4),
-            checked: true,
-        },
+fn candidate_plan(profile: Profile, bursts: Vec<u32>) -> Plan {
+    let (singles, budget) = match profile {
+        Profile::Full if bursts.is_empty() => (100, 20),
+        Profile::Full => (40, 20),
+        Profile::Rl => (24, 4),
+    };
+    Plan {
+        singles,
+        bursts,
+        budget: Duration::from_secs(budget),
+        checked: true,
     }
 }
 
@@ -355,7 +335,6 @@ impl Judge {
     ) -> Result<Step<Estimate>, JudgeError> {
         let (profile, target) = (self.options.profile, self.options.target);
         let kept_in = self.baseline_file(Precision::Fp32)?;
-        let _lease = self.lease()?;
         let (session, trusted) = self.at_work()?;
         let mut estimates = Vec::new();
         for index in 0..session.loaded.variants.len() {
@@ -365,8 +344,7 @@ impl Judge {
                 .chain(strict.compile.iter().map(|compiled| &compiled[index]))
                 .map(|baseline| 0.95 * baseline.time_us)
                 .collect();
-            let slow = session.variant(index).eager_us > 4.0 * timing::SINGLE_ONLY_US;
-            let plan = candidate_plan(profile, slow, session.regions.slot_count);
+            let plan = candidate_plan(profile, session.bursts(index, profile));
             let gap = timing::honest_gap_us(&strict.eager[index]);
             let mut tries = 0;
             let estimate = loop {
@@ -376,7 +354,7 @@ impl Judge {
                 }
                 let enough = |raw: &Raw| {
                     profile == Profile::Rl
-                        && raw.bursts.len() >= 2
+                        && raw.bursts.len() >= plan.bursts.len().min(2)
                         && timing::clear_of(raw, &constant, &lines)
                 };
                 let raw = match session.measure(

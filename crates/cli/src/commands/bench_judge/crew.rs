@@ -1,0 +1,99 @@
+//! Several judges side by side: each compiles for itself, and they take turns on the device.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use warpsmith_judge::{Judge, Judged};
+
+use super::work::Work;
+use crate::failure::Stop;
+use crate::interrupt;
+
+/// Tries of one judgement on a machine that is too restless.
+const TRIES: u32 = 4;
+
+/// Judged work, and how often the machine was too restless.
+pub(super) struct Done {
+    pub(super) name: String,
+    pub(super) judged: Judged,
+    pub(super) noisy: u32,
+}
+
+pub(super) struct Crew {
+    judges: Vec<Judge>,
+}
+
+impl Crew {
+    pub(super) fn new(judges: Vec<Judge>) -> Self {
+        Self { judges }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.judges.len()
+    }
+
+    /// One judge for what is measured alone.
+    pub(super) fn first(&mut self) -> &mut Judge {
+        &mut self.judges[0]
+    }
+
+    /// Judges everything, in any order; a group stays with one judge, which has its task loaded then.
+    pub(super) fn work(&mut self, groups: Vec<Vec<Work>>) -> Result<Vec<Done>, Stop> {
+        let queue = Mutex::new(VecDeque::from(groups));
+        let next = || {
+            queue
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop_front()
+        };
+        let each = |judge: &mut Judge| {
+            let mut done = Vec::new();
+            while let Some(group) = next() {
+                for one in group {
+                    done.push(judge_one(judge, &one)?);
+                }
+            }
+            Ok::<_, Stop>(done)
+        };
+        thread::scope(|scope| {
+            let running: Vec<_> = self
+                .judges
+                .iter_mut()
+                .map(|judge| scope.spawn(|| each(judge)))
+                .collect();
+            let mut all = Vec::new();
+            for one in running {
+                all.extend(one.join().map_err(|_| panicked())??);
+            }
+            Ok(all)
+        })
+    }
+}
+
+pub(super) fn judge_one(judge: &mut Judge, work: &Work) -> Result<Done, Stop> {
+    let mut noisy = 0;
+    loop {
+        let result = judge.judge(&work.task, &work.submission);
+        if interrupt::happened() {
+            return Err(Stop::interrupted());
+        }
+        match result {
+            Ok(judged) => {
+                return Ok(Done {
+                    name: work.name.clone(),
+                    judged,
+                    noisy,
+                });
+            }
+            Err(error) if error.failure().code == "noisy_machine" && noisy + 1 < TRIES => {
+                noisy += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn panicked() -> Stop {
+    Stop::config("panic", "a judging thread panicked".to_owned(), None)
+}
