@@ -202,6 +202,11 @@ impl Judge {
         Ok(judged)
     }
 
+    /// Judges what was judged before anew: in `rl` identical sources are otherwise judged once.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
     /// After a failure every process is suspect.
     fn restart(&mut self) {
         self.session = None;

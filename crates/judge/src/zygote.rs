@@ -94,15 +94,7 @@ impl Zygote {
         read.extend(launch.harness.support.parent().map(PathBuf::from));
         let mut devices = Vec::new();
         if launch.target == Target::Cuda {
-            read.extend(
-                [
-                    "/usr/local/nvidia",
-                    "/sys/bus/pci",
-                    "/sys/devices",
-                    "/sys/module/nvidia",
-                ]
-                .map(PathBuf::from),
-            );
+            read.extend(cuda_paths());
             devices = cuda_devices();
         }
         let policy = sandbox::Policy {
@@ -296,7 +288,18 @@ fn host_pid(pidfd: &OwnedFd) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-fn cuda_devices() -> Vec<PathBuf> {
+/// What the CUDA driver reads of the system, beside its devices.
+pub(crate) fn cuda_paths() -> [PathBuf; 4] {
+    [
+        "/usr/local/nvidia",
+        "/sys/bus/pci",
+        "/sys/devices",
+        "/sys/module/nvidia",
+    ]
+    .map(PathBuf::from)
+}
+
+pub(crate) fn cuda_devices() -> Vec<PathBuf> {
     let Ok(entries) = fs_err::read_dir("/dev") else {
         return Vec::new();
     };

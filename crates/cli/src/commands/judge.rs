@@ -91,6 +91,7 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
     let mut judge = Judge::start(engine.options(manner))?;
     let mut verdicts = Vec::new();
     for number in 1..=args.repeat {
+        judge.forget();
         let judged = judge.judge(&judged(&task), &submission)?;
         // A killed process looks like a crash of the candidate's.
         if interrupt::happened() {

@@ -20,7 +20,7 @@ use super::tools;
 use crate::JudgeError;
 use crate::submission::{Extension, Form, MODEL_NEW, Submission, Unit, folder_unit, inline_units};
 use crate::toolchain::{Built, Library, system_paths};
-use crate::zygote::{Allowance, device_environment};
+use crate::zygote::{Allowance, cuda_devices, cuda_paths, device_environment};
 
 const RUN_LIMIT: Duration = Duration::from_mins(3);
 const EXTRACT_LIMIT: Duration = Duration::from_mins(1);
@@ -310,15 +310,7 @@ impl Job<'_> {
         read.push(self.folder.to_path_buf());
         let mut devices = Vec::new();
         if request.target == Target::Cuda {
-            read.extend(
-                [
-                    "/usr/local/nvidia",
-                    "/sys/bus/pci",
-                    "/sys/devices",
-                    "/sys/module/nvidia",
-                ]
-                .map(PathBuf::from),
-            );
+            read.extend(cuda_paths());
             devices = cuda_devices();
         } else {
             read.push(PathBuf::from("/sys/devices/system/cpu"));
@@ -389,20 +381,4 @@ impl Job<'_> {
 pub(super) fn read_small(path: &Path) -> Option<Vec<u8>> {
     let meta = fs::symlink_metadata(path).ok()?;
     (meta.is_file() && meta.len() <= RESULT_LIMIT).then(|| fs::read(path).ok())?
-}
-
-fn cuda_devices() -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir("/dev") else {
-        return Vec::new();
-    };
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("nvidia"))
-        })
-        .collect();
-    found.sort();
-    found
 }
