@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use warpsmith_schema::{Profile, Target};
@@ -28,6 +28,9 @@ fn most_slots(target: Target) -> u32 {
 /// Weights up to this size are drawn anew before every timed interval, larger ones before every fourth or so.
 const CHEAP_WEIGHTS: u64 = 32 << 20;
 
+/// The task's own distribution.
+pub(crate) const PLAIN: &str = "plain";
+
 /// All slots together, on a GPU: far more than any cache, and soon drawn.
 const SLOTS_BYTES: u64 = 4 << 30;
 
@@ -49,6 +52,8 @@ pub(crate) struct Session {
     pub(crate) regions: Regions,
     sampler: Option<Sampler>,
     random: StdRng,
+    /// Distributions of the next timed calls.
+    deck: Vec<String>,
     /// The master seed, for the evidence: everything drawn follows from it.
     pub(crate) seed: u64,
 }
@@ -135,6 +140,7 @@ impl Session {
             regions,
             sampler,
             random,
+            deck: Vec::new(),
             seed,
         };
         session.reseed(seed); // so that a replay draws the same whether or not the task was loaded already
@@ -145,6 +151,7 @@ impl Session {
     pub(crate) fn reseed(&mut self, seed: u64) {
         self.seed = seed;
         self.random = StdRng::seed_from_u64(seed);
+        self.deck.clear();
     }
 
     pub(crate) fn variant(&self, index: usize) -> &Variant {
@@ -291,6 +298,28 @@ impl Session {
         steps
     }
 
+    /// A third of what is timed comes from another distribution, dealt from a shuffled deck: nobody can count calls until
+    /// the checks are over, and no distribution stays away for long.
+    fn next_transform(&mut self, checked: bool) -> String {
+        if !checked {
+            return PLAIN.to_owned();
+        }
+        if self.deck.is_empty() {
+            let others = self.loaded.screen.transforms.iter();
+            for transform in others.filter(|name| *name != PLAIN) {
+                self.deck.push(transform.clone());
+                self.deck.extend([PLAIN.to_owned(), PLAIN.to_owned()]);
+            }
+            self.deck.shuffle(&mut self.random);
+        }
+        self.deck.pop().unwrap_or_else(|| PLAIN.to_owned())
+    }
+
+    /// Timed calls after which every distribution has come up at least once, wherever the deck stood.
+    pub(crate) fn least_calls(&self) -> u32 {
+        2 * 3 * self.loaded.screen.transforms.len() as u32
+    }
+
     /// One burst (or single call) in microseconds. The runner rests when this returns.
     fn interval(
         &mut self,
@@ -312,18 +341,12 @@ impl Session {
         if interval.checked && (cheap || self.random.random_ratio(1, 4)) {
             self.new_weights(trusted)?;
         }
-        // A third of what is timed comes from another distribution: nobody can count calls until the checks are over.
-        let transforms: &[String] = if interval.checked {
-            &self.loaded.screen.transforms
-        } else {
-            &[]
-        };
+        let transforms: Vec<String> = slots
+            .iter()
+            .map(|_| self.next_transform(interval.checked))
+            .collect();
         let mut draws = Vec::new();
-        for &slot in &slots {
-            let transform = match transforms.choose(&mut self.random) {
-                Some(transform) if self.random.random_ratio(1, 3) => transform,
-                _ => "plain",
-            };
+        for (&slot, transform) in slots.iter().zip(&transforms) {
             draws.push(Draw {
                 slot,
                 seed: self.random.random::<u32>().into(),

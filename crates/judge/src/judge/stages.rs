@@ -14,6 +14,7 @@ use crate::outcome::sort;
 use crate::outcome::wrong;
 use crate::runner::attach;
 use crate::sample::Flag;
+use crate::session::PLAIN;
 use crate::session::Plan;
 use crate::session::Stopped;
 use crate::session::prepare;
@@ -287,7 +288,7 @@ impl Judge {
             }
             // The task's own distribution first, then each admissible transform in turn.
             let transform = if transforms.is_empty() {
-                "plain"
+                PLAIN
             } else {
                 &transforms[index % transforms.len()]
             };
@@ -352,8 +353,10 @@ impl Judge {
                     return sort(failure.into(), Phase::Timing)
                         .map(|fault| Step::Stop(dead_or(worker, fault)));
                 }
+                let least = session.least_calls();
                 let enough = |raw: &Raw| {
                     profile == Profile::Rl
+                        && raw.calls() >= least
                         && raw.bursts.len() >= plan.bursts.len().min(2)
                         && timing::clear_of(raw, &constant, &lines)
                 };
@@ -415,14 +418,16 @@ impl Judge {
                 }
             };
             estimates.push(estimate);
-            // Correct also afterwards: what was timed is still the same code, in the same state.
-            session.new_weights(trusted)?;
-            match session.verify_once(trusted, &mut worker.runner(), index, "plain") {
-                Ok(check) if check.holds() => {}
-                Ok(check) => return Ok(Step::Stop(wrong(&check, Phase::Timing))),
-                Err(stopped) => {
-                    return sort(stopped, Phase::Timing)
-                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+            // Correct also afterwards, on every distribution: what was timed is still the same code, in the same state.
+            for transform in session.loaded.screen.transforms.clone() {
+                session.new_weights(trusted)?;
+                match session.verify_once(trusted, &mut worker.runner(), index, &transform) {
+                    Ok(check) if check.holds() => {}
+                    Ok(check) => return Ok(Step::Stop(wrong(&check, Phase::Timing))),
+                    Err(stopped) => {
+                        return sort(stopped, Phase::Timing)
+                            .map(|fault| Step::Stop(dead_or(worker, fault)));
+                    }
                 }
             }
         }
