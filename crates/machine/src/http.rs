@@ -23,8 +23,13 @@ const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// An agent that honours the proxy variables (ureq does) and the user's certificates.
+/// For downloads.
 pub(crate) fn agent() -> Result<Agent, MachineError> {
+    http_agent(READ_LIMIT)
+}
+
+/// An agent that honours the proxy variables (ureq does) and the user's certificates, and gives up on silence.
+pub fn http_agent(silence: Duration) -> Result<Agent, MachineError> {
     let roots = match certificate_bundle() {
         Some(path) => RootCerts::new_with_certs(&certificates(&path)?),
         None => RootCerts::WebPki,
@@ -33,8 +38,8 @@ pub(crate) fn agent() -> Result<Agent, MachineError> {
         .tls_config(TlsConfig::builder().root_certs(roots).build())
         .timeout_resolve(Some(CONNECT_LIMIT))
         .timeout_connect(Some(CONNECT_LIMIT))
-        .timeout_recv_response(Some(READ_LIMIT))
-        .timeout_per_read(Some(READ_LIMIT))
+        .timeout_recv_response(Some(silence))
+        .timeout_per_read(Some(silence))
         .http_status_as_error(false)
         // A compressed answer would make byte ranges and progress meaningless.
         .accept_encoding("identity")

@@ -1,18 +1,22 @@
 //! Nouns on the wire. Others script against these types: within [`FORMAT`] 1 fields are only added, an absent value is
 //! `null` and never missing, and non-finite numbers travel as strings.
 
+mod conversation;
 mod failure;
 mod number;
 mod reward;
 mod submission;
 mod task;
+mod trajectory;
 mod verdict;
 
+pub use conversation::{Message, ToolCall, ToolSchema};
 pub use failure::{Failure, FailureKind, FailureReport};
 pub use number::Number;
 pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robust};
 pub use submission::{Form, MODEL_NEW, Submission};
 pub use task::Task;
+pub use trajectory::{Attempt, Ending, Limit, Mode, PolicyVersion, TokenRecord, Trajectory, Usage};
 pub use verdict::{
     Isolation, MatchedPrecision, Numerics, Precision, Profile, Progress, Rule, Seconds, Speedup,
     Status, Target, Times, Trust, TrustCheck, Verdict,
@@ -28,10 +32,11 @@ pub fn json_schema(name: &str) -> Option<serde_json::Value> {
         "task" => schemars::schema_for!(Task),
         "failure" => schemars::schema_for!(FailureReport),
         "reward" => schemars::schema_for!(Reward),
+        "trajectory" => schemars::schema_for!(Trajectory),
         _ => return None,
     };
     Some(schema.to_value())
 }
 
 /// Names that [`json_schema`] knows.
-pub const SCHEMA_NAMES: [&str; 4] = ["verdict", "task", "failure", "reward"];
+pub const SCHEMA_NAMES: [&str; 5] = ["verdict", "task", "failure", "reward", "trajectory"];

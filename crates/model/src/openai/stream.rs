@@ -1,0 +1,259 @@
+//! Server-sent events, put together to one reply.
+
+use serde::Deserialize;
+use serde_json::Value;
+use warpsmith_schema::{ToolCall, Usage};
+
+use crate::{Finish, Reply};
+
+/// What has arrived so far.
+#[derive(Debug, Default)]
+pub(super) struct Assembly {
+    text: String,
+    calls: Vec<Part>,
+    finish: Option<Finish>,
+    usage: Usage,
+    /// The end was announced.
+    done: bool,
+}
+
+#[derive(Debug, Default)]
+struct Part {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    choices: Vec<Choice>,
+    usage: Option<Paid>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    /// `message` where a server answers in one piece although a stream was asked for.
+    #[serde(alias = "message")]
+    delta: Option<Delta>,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    content: Option<String>,
+    #[serde(default)]
+    tool_calls: Option<Vec<CallDelta>>,
+}
+
+#[derive(Deserialize)]
+struct CallDelta {
+    index: Option<usize>,
+    id: Option<String>,
+    function: Option<FunctionDelta>,
+}
+
+#[derive(Deserialize)]
+struct FunctionDelta {
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Paid {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+}
+
+impl Assembly {
+    /// One line of the stream; whether more is to come.
+    pub(super) fn take(
+        &mut self,
+        line: &str,
+        on_text: &mut dyn FnMut(&str),
+    ) -> Result<bool, String> {
+        let line = line.trim();
+        let data = match line.strip_prefix("data:") {
+            Some(data) => data.trim(),
+            None if line.starts_with('{') => line,
+            // Comments, event names and the empty lines between events.
+            None => return Ok(true),
+        };
+        if data == "[DONE]" {
+            self.done = true;
+            return Ok(false);
+        }
+        let chunk: Chunk =
+            serde_json::from_str(data).map_err(|error| format!("{error}: {}", clip(data)))?;
+        if let Some(error) = chunk.error {
+            return Err(clip(&error.to_string()).to_owned());
+        }
+        if let Some(paid) = chunk.usage {
+            self.usage = Usage {
+                prompt_tokens: paid.prompt_tokens,
+                completion_tokens: paid.completion_tokens,
+            };
+        }
+        for choice in chunk.choices {
+            self.add(choice, on_text);
+        }
+        Ok(true)
+    }
+
+    fn add(&mut self, choice: Choice, on_text: &mut dyn FnMut(&str)) {
+        if let Some(delta) = choice.delta {
+            if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
+                on_text(&text);
+                self.text.push_str(&text);
+            }
+            for (place, call) in delta.tool_calls.unwrap_or_default().into_iter().enumerate() {
+                self.add_call(place, call);
+            }
+        }
+        if let Some(reason) = choice.finish_reason {
+            self.finish = Some(match reason.as_str() {
+                "length" => Finish::Length,
+                "tool_calls" | "function_call" => Finish::Calls,
+                _ => Finish::Stopped,
+            });
+        }
+    }
+
+    fn add_call(&mut self, place: usize, call: CallDelta) {
+        // No server makes this many calls at once; one that says so must not fill the memory.
+        let index = call.index.unwrap_or(place).min(63);
+        if self.calls.len() <= index {
+            self.calls.resize_with(index + 1, Part::default);
+        }
+        let part = &mut self.calls[index];
+        if let Some(id) = call.id {
+            part.id = id;
+        }
+        if let Some(function) = call.function {
+            part.name.push_str(&function.name.unwrap_or_default());
+            part.arguments
+                .push_str(&function.arguments.unwrap_or_default());
+        }
+    }
+
+    pub(super) fn characters(&self) -> usize {
+        self.text.chars().count()
+            + self
+                .calls
+                .iter()
+                .map(|part| part.arguments.len())
+                .sum::<usize>()
+    }
+
+    /// The reply, or nothing if its end never came.
+    pub(super) fn finish(self) -> Option<Reply> {
+        let finish = self.finish.or(self.done.then_some(Finish::Stopped))?;
+        let calls = self
+            .calls
+            .into_iter()
+            .enumerate()
+            .filter(|(_, part)| !part.name.is_empty())
+            .map(|(number, part)| ToolCall {
+                id: if part.id.is_empty() {
+                    format!("call_{number}")
+                } else {
+                    part.id
+                },
+                name: part.name,
+                // Kept as text where it is no JSON: whoever answers the call says what is wrong with it.
+                arguments: serde_json::from_str(&part.arguments)
+                    .unwrap_or(Value::String(part.arguments)),
+            })
+            .collect();
+        Some(Reply {
+            text: self.text,
+            calls,
+            finish,
+            usage: self.usage,
+            tokens: None,
+        })
+    }
+}
+
+fn clip(text: &str) -> &str {
+    let end = text
+        .char_indices()
+        .nth(300)
+        .map_or(text.len(), |(place, _)| place);
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> (Option<Reply>, String) {
+        let (mut assembly, mut shown) = (Assembly::default(), String::new());
+        for line in lines {
+            if !assembly
+                .take(line, &mut |text| shown.push_str(text))
+                .unwrap()
+            {
+                break;
+            }
+        }
+        (assembly.finish(), shown)
+    }
+
+    #[test]
+    fn pieces_become_one_reply() {
+        let (reply, shown) = read(&[
+            ": ping",
+            r#"data: {"choices": [{"delta": {"role": "assistant", "content": "Hel"}}]}"#,
+            "",
+            r#"data: {"choices": [{"delta": {"content": "lo"}, "finish_reason": null}]}"#,
+            r#"data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}"#,
+            r#"data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}"#,
+            "data: [DONE]",
+        ]);
+        let reply = reply.unwrap();
+        assert_eq!((reply.text.as_str(), shown.as_str()), ("Hello", "Hello"));
+        assert_eq!(reply.finish, Finish::Stopped);
+        assert_eq!(reply.usage.prompt_tokens, 7);
+    }
+
+    #[test]
+    fn calls_come_in_pieces_too_and_broken_arguments_are_kept() {
+        let (reply, _) = read(&[
+            r#"data: {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "read", "arguments": "{\"path\""}}]}}]}"#,
+            r#"data: {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": ": \"x\"}"}}, {"index": 1, "function": {"name": "bash", "arguments": "{oops"}}]}}]}"#,
+            r#"data: {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}"#,
+        ]);
+        let reply = reply.unwrap();
+        assert_eq!(reply.calls[0].arguments, serde_json::json!({ "path": "x" }));
+        assert_eq!(reply.calls[1].arguments, Value::String("{oops".to_owned()));
+        assert_eq!(reply.calls[1].id, "call_1");
+        assert_eq!(reply.finish, Finish::Calls);
+    }
+
+    #[test]
+    fn an_end_that_never_came_is_no_reply() {
+        let (reply, _) = read(&[r#"data: {"choices": [{"delta": {"content": "Hel"}}]}"#]);
+        assert_eq!(reply, None);
+    }
+
+    #[test]
+    fn an_answer_in_one_piece_is_taken() {
+        let (reply, _) = read(&[
+            r#"{"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}"#,
+        ]);
+        assert_eq!(reply.unwrap().text, "Hello");
+    }
+
+    #[test]
+    fn an_error_in_the_stream_is_told() {
+        let mut assembly = Assembly::default();
+        let error = assembly
+            .take(r#"data: {"error": {"message": "overloaded"}}"#, &mut |_| {})
+            .unwrap_err();
+        assert!(error.contains("overloaded"));
+    }
+}

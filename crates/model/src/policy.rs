@@ -1,0 +1,136 @@
+//! Whoever writes the kernels: a transcript goes in, a reply comes out.
+
+use std::time::Duration;
+
+use warpsmith_schema::{Message, PolicyVersion, TokenRecord, ToolCall, ToolSchema, Usage};
+
+/// A policy that can be asked.
+pub trait Policy: Send {
+    fn version(&self) -> &PolicyVersion;
+
+    /// One reply to a conversation. `on_text` sees it as it comes.
+    fn reply(
+        &mut self,
+        request: &Request<'_>,
+        on_text: &mut dyn FnMut(&str),
+    ) -> Result<Reply, PolicyError>;
+}
+
+/// What a policy is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    pub messages: &'a [Message],
+    /// Tools it may call by their schemas; none where calls are read from its text.
+    pub tools: &'a [ToolSchema],
+    pub sampling: Sampling,
+}
+
+/// How to sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    pub temperature: f32,
+    pub top_p: f32,
+    pub seed: Option<u64>,
+    pub max_tokens: u32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.7,
+            top_p: 0.95,
+            seed: None,
+            max_tokens: 4096,
+        }
+    }
+}
+
+/// What a policy said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    pub text: String,
+    pub calls: Vec<ToolCall>,
+    pub finish: Finish,
+    pub usage: Usage,
+    pub tokens: Option<TokenRecord>,
+}
+
+/// Why a reply ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// The policy was done.
+    Stopped,
+    /// It was cut at `max_tokens`.
+    Length,
+    /// It wants its tools called.
+    Calls,
+}
+
+/// Why there is no reply.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    #[error("`{url}` does not answer")]
+    Unreachable {
+        url: String,
+        #[source]
+        source: Box<ureq::Error>,
+    },
+    #[error("`{url}` answered with status {status}: {message}")]
+    Refused {
+        url: String,
+        status: u16,
+        message: String,
+        /// As the server asked.
+        retry_after: Option<Duration>,
+    },
+    #[error("the reply of `{url}` broke off after {received} characters")]
+    BrokeOff { url: String, received: usize },
+    #[error("`{url}` sent something that is not a chat completion: {message}")]
+    NotACompletion { url: String, message: String },
+    #[error("the conversation does not fit into the context of `{policy}`: {message}")]
+    ContextFull { policy: String, message: String },
+    #[error("the script `{path}` has no reply number {number}")]
+    ScriptEnded { path: String, number: usize },
+    #[error("failed to read the script `{path}`")]
+    Script {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("line {line} of the script `{path}` is not a reply")]
+    ScriptLine {
+        path: String,
+        line: usize,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl PolicyError {
+    /// Whether asking again may help.
+    pub fn retryable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::BrokeOff { .. } => true,
+            Self::Refused { status, .. } => matches!(status, 408 | 409 | 425 | 429 | 500..=599),
+            _ => false,
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Unreachable { .. } => Some("check `--base-url`, and that the server is running"),
+            Self::Refused {
+                status: 401 | 403, ..
+            } => Some("set OPENAI_API_KEY to a key that this server takes"),
+            Self::Refused { status: 404, .. } => Some(
+                "check the model's name, and that `--base-url` ends before `/chat/completions`",
+            ),
+            Self::ContextFull { .. } => {
+                Some("use a policy with a larger context, or fewer repairs")
+            }
+            Self::ScriptEnded { .. } => Some("a script needs one line for each reply"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Replays a file of replies, for tests and demonstrations.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use warpsmith_schema::{PolicyVersion, ToolCall, Usage};
+
+use crate::{Finish, Policy, PolicyError, Reply, Request};
+
+/// One line of a script.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    text: String,
+    #[serde(default)]
+    calls: Vec<ToolCall>,
+}
+
+/// Says what is written, whatever it is asked.
+#[derive(Debug)]
+pub struct Script {
+    version: PolicyVersion,
+    path: String,
+    lines: Vec<Line>,
+    next: usize,
+}
+
+impl Script {
+    /// Reads a JSONL of `{"text": …, "calls": […]}`; all of it, so that a mistake in the last line shows before the first
+    /// is used.
+    pub fn open(path: &Path) -> Result<Self, PolicyError> {
+        let shown = path.display().to_string();
+        let text = fs_err::read_to_string(path).map_err(|source| PolicyError::Script {
+            path: shown.clone(),
+            source,
+        })?;
+        let mut lines = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            if line.trim().is_empty() {
+                continue;
+            }
+            lines.push(
+                serde_json::from_str(line).map_err(|source| PolicyError::ScriptLine {
+                    path: shown.clone(),
+                    line: number + 1,
+                    source,
+                })?,
+            );
+        }
+        Ok(Self {
+            version: PolicyVersion {
+                name: format!("script:{shown}"),
+                hash: Some(blake3::hash(text.as_bytes()).to_hex().to_string()),
+                step: None,
+            },
+            path: shown,
+            lines,
+            next: 0,
+        })
+    }
+}
+
+impl Policy for Script {
+    fn version(&self) -> &PolicyVersion {
+        &self.version
+    }
+
+    fn reply(
+        &mut self,
+        _: &Request<'_>,
+        on_text: &mut dyn FnMut(&str),
+    ) -> Result<Reply, PolicyError> {
+        let Some(line) = self.lines.get(self.next) else {
+            return Err(PolicyError::ScriptEnded {
+                path: self.path.clone(),
+                number: self.next + 1,
+            });
+        };
+        self.next += 1;
+        on_text(&line.text);
+        Ok(Reply {
+            text: line.text.clone(),
+            calls: line.calls.clone(),
+            finish: if line.calls.is_empty() {
+                Finish::Stopped
+            } else {
+                Finish::Calls
+            },
+            usage: Usage::default(),
+            tokens: None,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Message, Target, Task, Verdict};
+
+/// One episode: a policy, a task, what was said and done, and what it was worth.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trajectory {
+    pub format: u32,
+    pub id: String,
+    pub task: Task,
+    pub target: Target,
+    pub policy: PolicyVersion,
+    pub mode: Mode,
+    pub messages: Vec<Message>,
+    /// In the order they were judged.
+    pub attempts: Vec<Attempt>,
+    /// Index into `attempts` of the one that counts as the result.
+    pub best: Option<u32>,
+    pub ending: Ending,
+    pub usage: Usage,
+    pub seconds: f64,
+    /// Present where the policy sampled tokens that it can account for.
+    pub tokens: Option<TokenRecord>,
+}
+
+/// How a policy is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One prompt, one reply with the files; a failed one may be repaired a few times.
+    Single,
+    /// A loop of tool calls.
+    Agent,
+}
+
+/// A submission that was judged on the way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Attempt {
+    /// Index of the assistant's message it came from.
+    pub message: u32,
+    pub verdict: Verdict,
+}
+
+/// Which policy spoke.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct PolicyVersion {
+    /// As on the command line, such as `openai:gpt-5` or `local:qwen2.5-coder-1.5b`.
+    pub name: String,
+    /// Hash of weights or script, where it can be known.
+    pub hash: Option<String>,
+    /// Learner's step that published it.
+    pub step: Option<u64>,
+}
+
+/// Why an episode ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Ending {
+    /// The policy was done, or had used its repairs.
+    Finished,
+    /// A limit on turns, tokens or time was reached.
+    Limit {
+        which: Limit,
+    },
+    /// The conversation no longer fits into the policy's context.
+    ContextFull,
+    /// Reply after reply held nothing that could be acted on.
+    NothingUsable,
+    /// The policy said the same again and again.
+    Looping,
+    /// The policy could not be asked any more.
+    PolicyFailed {
+        message: String,
+    },
+    Interrupted,
+}
+
+/// A limit of an episode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    Turns,
+    Tokens,
+    Time,
+}
+
+/// Tokens that were paid for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Usage {
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.completion_tokens += other.completion_tokens;
+    }
+}
+
+/// Tokens as they were sampled: training never tokenises text again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TokenRecord {
+    pub ids: Vec<u32>,
+    /// Of each token under the policy that sampled it; null for tokens that were given.
+    pub logprobs: Vec<Option<f32>>,
+    /// True for tokens that the policy sampled.
+    pub loss_mask: Vec<bool>,
+    /// Hash of the chat template.
+    pub template: String,
+    /// Hash of the tokenizer.
+    pub tokenizer: String,
+}
