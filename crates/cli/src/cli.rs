@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
 use crate::commands::{
-    bench_judge, cache, completions, doctor, exploits, judge, new, profile, replay, schema, setup,
+    bench_judge, cache, completions, doctor, exploits, judge, new, optimize, profile, replay,
+    schema, setup,
 };
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -33,6 +34,7 @@ enum Verb {
     Judge(Box<judge::JudgeArgs>),
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
+    Optimize(Box<optimize::OptimizeArgs>),
     Exploits(exploits::ExploitsArgs),
     BenchJudge(bench_judge::BenchJudgeArgs),
     Cache(cache::CacheArgs),
@@ -49,6 +51,7 @@ impl Cli {
             Verb::Judge(args) => judge::run(args, printer),
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
+            Verb::Optimize(args) => optimize::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),
             Verb::BenchJudge(args) => bench_judge::run(args, printer),
             Verb::Cache(args) => cache::run(args, printer),

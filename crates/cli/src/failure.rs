@@ -103,6 +103,9 @@ impl From<StoreError> for Stop {
                 (FailureKind::Config, "not_evidence")
             }
             StoreError::Exists { .. } => (FailureKind::Config, "exists"),
+            StoreError::OtherConfig { .. } | StoreError::NotARun { .. } => {
+                (FailureKind::Config, "other_run")
+            }
             _ => (FailureKind::Infrastructure, "store"),
         };
         Self::new(kind, code, chain(&error), error.hint())

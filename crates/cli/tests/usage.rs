@@ -189,7 +189,7 @@ fn wrong_usage_is_an_object_with_json() {
 #[test]
 fn a_schema_is_printed_and_an_unknown_one_refused() {
     let context = Context::new();
-    for name in ["verdict", "task", "failure", "reward"] {
+    for name in ["verdict", "task", "failure", "reward", "trajectory"] {
         let output = context.bare(&["schema", name]).output().unwrap();
         assert_eq!(code(&output), 0);
         assert!(json(&output)["properties"].is_object(), "{name}");

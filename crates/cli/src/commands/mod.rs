@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod exploits;
 pub(crate) mod judge;
 pub(crate) mod new;
+pub(crate) mod optimize;
 pub(crate) mod profile;
 pub(crate) mod replay;
 pub(crate) mod schema;

@@ -29,6 +29,10 @@ impl Context {
         fs_err::write(path, content).unwrap();
     }
 
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs_err::read_to_string(self.path(name)).unwrap()
+    }
+
     pub(crate) fn edit(&self, name: &str, from: &str, to: &str) {
         let text = fs_err::read_to_string(self.path(name)).unwrap();
         assert!(text.contains(from), "`{name}` has no `{from}`");

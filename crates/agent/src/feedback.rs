@@ -1,0 +1,61 @@
+//! What a policy is told about an attempt.
+
+use warpsmith_schema::{Status, Verdict};
+
+use crate::Unreadable;
+
+/// Enough for the first errors of a compiler; a small context must hold several of these.
+const REASON_CHARACTERS: usize = 1500;
+
+pub(crate) fn on_verdict(verdict: &Verdict) -> String {
+    let what = match verdict.status {
+        Status::Passed => return "It passes.".to_owned(),
+        Status::Rejected => "It was refused before it ran",
+        Status::CompileFailed => "It does not compile",
+        Status::Crashed => "It crashed",
+        Status::TimedOut => "It took too long",
+        Status::Mismatch => "Its results are wrong",
+        Status::Cheating => "It broke a rule while it ran",
+    };
+    let reason = verdict.reason.as_deref().unwrap_or("no reason was given");
+    format!(
+        "{what}:\n\n{}\n\nWrite the files again, whole and mended.",
+        clip(reason)
+    )
+}
+
+pub(crate) fn on_unreadable(why: &Unreadable) -> String {
+    format!(
+        "Your reply could not be used: {why}. Write each file as a line `write PATH` followed by a fenced block: \
+         `model_new.py` and the kernels."
+    )
+}
+
+/// The beginning, where compilers and checks say what is wrong, and the end, where a traceback does.
+fn clip(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= REASON_CHARACTERS {
+        return text.to_owned();
+    }
+    let half = REASON_CHARACTERS / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: String = text.chars().skip(count - half).collect();
+    format!(
+        "{head}\n[… {} characters left out …]\n{tail}",
+        count - 2 * half
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_reasons_keep_both_ends() {
+        let long = format!("error: first\n{}\nlast line", "x".repeat(10_000));
+        let clipped = clip(&long);
+        assert!(clipped.starts_with("error: first") && clipped.ends_with("last line"));
+        assert!(clipped.chars().count() < REASON_CHARACTERS + 60);
+        assert_eq!(clip("short"), "short");
+    }
+}

@@ -1,0 +1,78 @@
+//! The judge as an episode sees it: each attempt's evidence is kept in the run's folder.
+
+use std::path::{Path, PathBuf};
+
+use warpsmith_agent::{AgentError, Court};
+use warpsmith_judge::{Judge, JudgeError, TaskSource};
+use warpsmith_schema::{Submission, Task, Verdict};
+
+use crate::evidence;
+use crate::failure::Stop;
+use crate::source::judged;
+
+pub(super) struct Bench<'a> {
+    judge: &'a mut Judge,
+    task: TaskSource,
+    folder: PathBuf,
+    compile_mode: Option<String>,
+    /// Why evidence could not be kept, which the court's own errors have no word for.
+    stop: Option<Stop>,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(
+        judge: &'a mut Judge,
+        task: &Task,
+        run: &Path,
+        compile_mode: Option<String>,
+    ) -> Self {
+        Self {
+            judge,
+            task: judged(task),
+            folder: run.join("attempts"),
+            compile_mode,
+            stop: None,
+        }
+    }
+
+    /// Judges once more, apart from the attempts.
+    pub(super) fn afresh(
+        &mut self,
+        submission: &Submission,
+        place: &Path,
+    ) -> Result<Verdict, Stop> {
+        let judged = self.judge.judge(&self.task, submission)?;
+        evidence::write(place, judged, self.compile_mode.clone())
+    }
+
+    pub(super) fn stopped(&mut self, error: AgentError) -> Stop {
+        let AgentError::Judge(error) = error;
+        self.stop.take().unwrap_or_else(|| error.into())
+    }
+
+    /// Numbered on from what an interrupted run left.
+    fn next_place(&self) -> PathBuf {
+        let mut places = (1_u32..).map(|number| self.folder.join(format!("{number:02}")));
+        places
+            .find(|place| !place.exists())
+            .unwrap_or_else(|| self.folder.clone())
+    }
+}
+
+impl Court for Bench<'_> {
+    fn judge(&mut self, submission: &Submission) -> Result<Verdict, JudgeError> {
+        let judged = self.judge.judge(&self.task, submission)?;
+        let kept = fs_err::create_dir_all(&self.folder)
+            .map_err(Stop::from)
+            .and_then(|()| evidence::write(&self.next_place(), judged, self.compile_mode.clone()));
+        kept.map_err(|stop| {
+            let message = stop.0.message.clone();
+            self.stop = Some(stop);
+            JudgeError::Infrastructure {
+                code: "evidence",
+                message,
+                hint: None,
+            }
+        })
+    }
+}

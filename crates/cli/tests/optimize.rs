@@ -1,0 +1,168 @@
+//! `optimize` by the real binary, with a policy that follows a script: the judge, the sandbox and the compiler are real.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use common::{Context, alone, code, json, judged};
+use serde_json::{Value, json};
+
+const TASK: &str = "import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return torch.relu(x * self.scale)
+
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+
+def get_init_inputs():
+    return [256]
+";
+
+const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
+const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
+
+fn reply(kernel: &str) -> String {
+    format!(
+        "write model_new.py\n```python\n{MODEL_NEW}```\n\nwrite kernels/scale_relu.cpp\n```cpp\n{kernel}```\n"
+    )
+}
+
+/// A folder with the task and a script of these replies.
+fn context(replies: &[String]) -> Context {
+    let context = Context::new();
+    context.write("task.py", TASK);
+    let lines: String = replies
+        .iter()
+        .map(|text| json!({ "text": text }).to_string() + "\n")
+        .collect();
+    context.write("script.jsonl", &lines);
+    context
+}
+
+fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec![
+        "optimize",
+        "task.py",
+        "--policy",
+        "script:script.jsonl",
+        "--target",
+        "cpu",
+        "--no-compile",
+        "--out",
+        "run",
+        "--json",
+        "-q",
+    ];
+    all.extend(more);
+    all
+}
+
+fn trajectory(context: &Context) -> Value {
+    let text = context.read("run/trajectories.jsonl");
+    assert_eq!(text.lines().count(), 1);
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The example that small models are shown is itself judged here: it must pass.
+#[test]
+fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
+    let _alone = alone();
+    let broken = KERNEL.replace("return 0;", "return 0");
+    let context = context(&[
+        "I would rather not.".to_owned(),
+        reply(&broken),
+        reply(KERNEL),
+    ]);
+    let output = judged(|| context.command(&arguments(&[])));
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(found["verdict"]["status"], "passed");
+    assert_eq!(found["ending"], json!({ "kind": "finished" }));
+    assert_eq!(found["attempts"], 2);
+    assert_eq!(context.read("run/result/kernels/scale_relu.cpp"), KERNEL);
+    assert_eq!(context.read("run/result/model.py"), TASK);
+
+    let trajectory = trajectory(&context);
+    let statuses: Vec<&Value> = trajectory["attempts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|attempt| &attempt["verdict"]["status"])
+        .collect();
+    assert_eq!(statuses, ["compile_failed", "passed"]);
+    assert_eq!(trajectory["best"], 1);
+    let told = trajectory["messages"][3]["text"].as_str().unwrap();
+    assert!(told.contains("no fenced block"), "{told}");
+    let told = trajectory["messages"][5]["text"].as_str().unwrap();
+    assert!(
+        told.starts_with("It does not compile") && told.contains("scale_relu.cpp"),
+        "{told}"
+    );
+
+    // Again: the script is at its end, but so was the run.
+    let output = judged(|| context.command(&arguments(&[])));
+    assert_eq!(json(&output)["verdict"]["status"], "passed");
+    assert_eq!(context.read("run/trajectories.jsonl").lines().count(), 1);
+    // Another configuration in the same folder is refused with the difference.
+    let output = context
+        .command(&arguments(&["--repairs", "5"]))
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(
+        json(&output)["failure"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("repairs")
+    );
+}
+
+#[test]
+fn without_an_improvement_the_original_is_the_result() {
+    let _alone = alone();
+    let wrong = KERNEL.replace("< 0.0f ? 0.0f", "< 0.5f ? 0.5f");
+    let context = context(&[reply(&wrong), reply(&wrong)]);
+    let output = judged(|| context.command(&arguments(&["--require-speedup", "1"])));
+    let found = json(&output);
+    assert_eq!(code(&output), 1, "{found:#}");
+    assert_eq!(found["verdict"], Value::Null);
+    assert_eq!(found["ending"], json!({ "kind": "looping" }));
+    assert_eq!(
+        trajectory(&context)["attempts"][0]["verdict"]["status"],
+        "mismatch"
+    );
+    assert!(
+        context
+            .read("run/result/model_new.py")
+            .contains("from model import Model as ModelNew")
+    );
+}
+
+#[test]
+fn a_policy_that_is_none_and_a_script_that_is_none_are_told_at_once() {
+    let context = context(&[]);
+    for (policy, expected) in [
+        ("teacher", "there is no policy `teacher`"),
+        ("script:missing.jsonl", "failed to read the script"),
+    ] {
+        let output = context
+            .command(&["optimize", "task.py", "--policy", policy, "--json", "-q"])
+            .output()
+            .unwrap();
+        assert_eq!(code(&output), 2);
+        let message = json(&output)["failure"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(message.contains(expected), "{message}");
+    }
+}
