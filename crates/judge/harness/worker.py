@@ -362,6 +362,7 @@ def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
     module = setup.modules[request["module"]]
     run = LABELS[request["label"]]
     arguments = setup.staged or setup.prepared
+    setup.kept.clear()  # the outputs of the call before: they have been read
     results = []
     with torch.no_grad():
         for index in request["slots"]:

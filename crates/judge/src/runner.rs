@@ -51,10 +51,10 @@ impl Runner<'_> {
         let _ = pidfd_send_signal(self.pidfd, Signal::STOP);
     }
 
-    /// Lets it run again, and waits until it answers: what waking costs is no part of the next interval.
-    pub(crate) fn wake(&mut self) -> Result<(), CallFailure> {
+    /// Lets it run again. Whatever it does from here on is on the clock, unless [`Runner::ping`] is timed by itself: inputs
+    /// are in place, and an answer outside the clock would be the time to compute.
+    pub(crate) fn wake(&self) {
         let _ = pidfd_send_signal(self.pidfd, Signal::CONT);
-        self.ping()
     }
 
     /// Waits for an answer; outputs handed over before may be given back.
@@ -75,6 +75,8 @@ pub(crate) enum Reader<'a> {
 
 /// One timed (or untimed) request.
 pub(crate) struct Call<'a> {
+    /// Whether the runner rests: it is then woken on the clock.
+    pub(crate) resting: bool,
     pub(crate) module: &'a str,
     pub(crate) label: &'a str,
     pub(crate) slots: &'a [u32],
@@ -108,14 +110,17 @@ impl Called {
 
 /// Runs `call`, with the clock here and the trusted read inside the interval.
 pub(crate) fn call(
-    channel: &mut Channel,
+    runner: &mut Runner<'_>,
     reader: &mut Reader<'_>,
     arena_bytes: u64,
     call: &Call<'_>,
 ) -> Result<Called, CallFailure> {
     let request = json!({ "module": call.module, "label": call.label, "slots": call.slots });
     let started = Instant::now();
-    let (mut reply, sent) = channel.request("call", request, &[], call.limit)?;
+    if call.resting {
+        runner.wake();
+    }
+    let (mut reply, sent) = runner.channel.request("call", request, &[], call.limit)?;
     if !sent.is_empty() {
         let text = "a call was answered with descriptors".to_owned();
         return Err(ChannelError::Protocol(text).into());

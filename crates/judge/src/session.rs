@@ -11,7 +11,7 @@ use serde_json::Value;
 use warpsmith_schema::{Profile, Target};
 
 use crate::JudgeError;
-use crate::channel::Channel;
+use crate::channel::{Channel, ChannelError};
 use crate::runner::{Call, CallFailure, Called, Reader, Runner, call};
 use crate::sample::{Mapping, Sampler};
 use crate::timing::Raw;
@@ -25,9 +25,6 @@ fn most_slots(target: Target) -> u32 {
     }
 }
 
-/// Weights up to this size are drawn anew before every timed interval, larger ones before every fourth or so.
-const CHEAP_WEIGHTS: u64 = 32 << 20;
-
 /// The task's own distribution.
 pub(crate) const PLAIN: &str = "plain";
 
@@ -39,6 +36,8 @@ const SLOTS_BYTES: u64 = 4 << 30;
 /// on it is steady to a few. Long calls go without, since whoever is awake could begin ahead of the clock.
 const SETTLE: Duration = Duration::from_micros(300);
 const SETTLED_BELOW_US: f64 = 1000.0;
+/// A last exchange of messages may run over by this much.
+const SETTLE_SLACK: Duration = Duration::from_micros(150);
 
 /// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
 /// kernel it left running. (About 20 us on an idle H200; a busy context keeps its time slice of a millisecond or two.)
@@ -188,19 +187,18 @@ impl Session {
         };
         runner.rest();
         trusted.draw(variant, true, &[draw])?;
-        runner.wake()?;
-        let called = self.call(trusted, runner.channel, "candidate", variant, &[slot])?;
+        let called = self.call(trusted, runner, ("candidate", true), variant, &[slot])?;
         runner.rest();
         let mut checks = trusted.check(&called.to_compare(&[slot]), true)?;
-        runner.wake()?;
+        runner.wake();
         Ok(checks.remove(0))
     }
 
     fn call(
         &mut self,
         trusted: &mut Trusted,
-        channel: &mut Channel,
-        module: &str,
+        runner: &mut Runner<'_>,
+        (module, resting): (&str, bool),
         variant: usize,
         slots: &[u32],
     ) -> Result<Called, CallFailure> {
@@ -214,6 +212,7 @@ impl Session {
         };
         let expected = self.loaded.variants[variant].outputs.clone();
         let request = Call {
+            resting,
             module,
             label,
             slots,
@@ -224,7 +223,7 @@ impl Session {
             Some(sampler) => Reader::Host(sampler),
             None => Reader::Device(trusted),
         };
-        call(channel, &mut reader, self.regions.arena_bytes, &request)
+        call(runner, &mut reader, self.regions.arena_bytes, &request)
     }
 
     /// Times one module. Every interval has fresh inputs at a random address; a candidate's outputs are all compared.
@@ -240,7 +239,12 @@ impl Session {
         let started = Instant::now();
         let mut raw = Raw::default();
         let longest = self.longest_burst(variant);
+        // Others wait for the device: a candidate that is slow in everything does not have it for ever.
+        let patience = 6 * plan.budget + self.limit(variant, plan.singles);
         for (step, length) in self.steps(plan, longest).into_iter().enumerate() {
+            if started.elapsed() > patience {
+                return Err(CallFailure::from(ChannelError::TimedOut(patience)).into());
+            }
             // Warm-ups aside, a third of the plan is the least an estimate can stand on.
             if step > 2 + plan.singles / 3 && started.elapsed() > plan.budget {
                 break;
@@ -261,7 +265,7 @@ impl Session {
                 break;
             }
         }
-        runner.wake()?;
+        runner.wake();
         Ok(raw)
     }
 
@@ -336,9 +340,9 @@ impl Session {
         .map(|slot| slot as u32)
         .collect();
         runner.rest();
-        // What a candidate derived from weights must be worth nothing in the next call.
-        let cheap = self.loaded.weights_bytes <= CHEAP_WEIGHTS;
-        if interval.checked && (cheap || self.random.random_ratio(1, 4)) {
+        // What a candidate derived from weights must be worth nothing in the next call, however large they are: what is
+        // left alone in most calls is what the median sees.
+        if interval.checked {
             self.new_weights(trusted)?;
         }
         let transforms: Vec<String> = slots
@@ -361,23 +365,23 @@ impl Session {
                 return Err(Stopped::Busy(waited));
             }
         }
-        runner.wake()?;
         if self.loaded.mutates_inputs && interval.module != "candidate" {
+            runner.wake();
             let body = serde_json::json!({ "slots": slots });
             runner
                 .channel
                 .request("restage", body, &[], Duration::from_mins(1))
                 .map_err(CallFailure::from)?;
+            runner.rest();
         }
         let (module, variant) = (interval.module, interval.variant);
-        if self.sampler.is_none() && self.variant(variant).eager_us < SETTLED_BELOW_US {
-            let settled = Instant::now() + SETTLE;
-            while Instant::now() < settled {
-                trusted.ping()?;
-                runner.ping()?;
-            }
-        }
-        let called = self.call(trusted, runner.channel, module, variant, &slots)?;
+        let short = self.sampler.is_none() && self.variant(variant).eager_us < SETTLED_BELOW_US;
+        let overdrawn = if short {
+            settle(trusted, runner)?
+        } else {
+            Duration::ZERO
+        };
+        let called = self.call(trusted, runner, (module, !short), variant, &slots)?;
         runner.rest();
         if interval.checked {
             let checks = trusted.check(&called.to_compare(&slots), false)?;
@@ -385,8 +389,19 @@ impl Session {
                 return Err(Stopped::Wrong(Box::new(check)));
             }
         }
-        Ok(called.elapsed.as_secs_f64() * 1e6)
+        Ok((called.elapsed + overdrawn).as_secs_f64() * 1e6)
     }
+}
+
+/// Wakes the runner and keeps both processes talking for a while; what that took longer than it should is on the clock.
+fn settle(trusted: &mut Trusted, runner: &mut Runner<'_>) -> Result<Duration, Stopped> {
+    let begun = Instant::now();
+    runner.wake();
+    while begun.elapsed() < SETTLE {
+        trusted.ping()?;
+        runner.ping()?;
+    }
+    Ok(begun.elapsed().saturating_sub(SETTLE + SETTLE_SLACK))
 }
 
 /// Tells a runner which inputs to expect.
