@@ -159,6 +159,8 @@ fn an_unknown_verb_is_wrong_usage() {
     ----- stderr -----
     error: unrecognized subcommand 'optimise'
 
+      tip: a similar subcommand exists: 'optimize'
+
     Usage: warpsmith [OPTIONS] <COMMAND>
 
     For more information, try '--help'.
@@ -199,7 +201,7 @@ fn a_schema_is_printed_and_an_unknown_one_refused() {
     ----- stdout -----
     ----- stderr -----
     error: there is no schema named `verdicts`
-    hint: the schemas are verdict, task, failure, reward
+    hint: the schemas are verdict, task, failure, reward, trajectory
     ");
 }
 
