@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use warpsmith_judge::JudgeError;
-use warpsmith_model::{Finish, Policy, PolicyError, Request, Sampling};
+use warpsmith_model::policy::{Finish, Policy, PolicyError, Request, Sampling};
 use warpsmith_schema::{
     Attempt, Ending, FORMAT, Form, MODEL_NEW, Message, Mode, Submission, Target, Task, Trajectory,
     Usage, Verdict,

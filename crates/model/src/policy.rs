@@ -1,5 +1,11 @@
 //! Whoever writes the kernels: a transcript goes in, a reply comes out.
 
+mod openai;
+mod script;
+
+pub use openai::OpenAi;
+pub use script::Script;
+
 use std::time::Duration;
 
 use warpsmith_schema::{Message, PolicyVersion, TokenRecord, ToolCall, ToolSchema, Usage};

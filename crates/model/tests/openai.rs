@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warpsmith_model::{Finish, OpenAi, Policy, PolicyError, Reply, Request, Sampling};
+use warpsmith_model::policy::{Finish, OpenAi, Policy, PolicyError, Reply, Request, Sampling};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
 /// Answers one connection after the other with the given bytes, and hands over what was asked.

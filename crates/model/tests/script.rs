@@ -1,4 +1,4 @@
-use warpsmith_model::{Policy, PolicyError, Request, Sampling, Script};
+use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, Script};
 
 fn request() -> Request<'static> {
     Request {

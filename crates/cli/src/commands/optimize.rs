@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 use warpsmith_agent::{Settings, run_single};
 use warpsmith_judge::Judge;
-use warpsmith_model::Sampling;
+use warpsmith_model::policy::Sampling;
 use warpsmith_schema::{Ending, FORMAT, Mode, Profile, Task, Trajectory};
 use warpsmith_store::{EventLog, RunFolder};
 

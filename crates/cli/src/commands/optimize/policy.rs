@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use warpsmith_model::{OpenAi, Policy, PolicyError, Script};
+use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script};
 
 use crate::failure::Stop;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use warpsmith_machine::{MachineError, http_agent};
 use warpsmith_schema::PolicyVersion;
 
-use crate::{Policy, PolicyError, Reply, Request};
+use crate::policy::{Policy, PolicyError, Reply, Request};
 use stream::Assembly;
 
 /// A large model may think for minutes before its first word.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use warpsmith_schema::Message;
 
-use crate::Request;
+use crate::policy::Request;
 
 pub(super) fn request(model: &str, request: &Request<'_>) -> Value {
     let sampling = &request.sampling;

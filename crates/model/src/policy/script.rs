@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use warpsmith_schema::{PolicyVersion, ToolCall, Usage};
 
-use crate::{Finish, Policy, PolicyError, Reply, Request};
+use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
 
 /// One line of a script.
 #[derive(Debug, Clone, Deserialize)]

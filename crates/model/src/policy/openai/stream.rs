@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use warpsmith_schema::{ToolCall, Usage};
 
-use crate::{Finish, Reply};
+use crate::policy::{Finish, Reply};
 
 /// What has arrived so far.
 #[derive(Debug, Default)]
