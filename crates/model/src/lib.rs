@@ -1,0 +1,24 @@
+//! Language models that run in this process: weights, the transformer, tokens and generation.
+//!
+//! Llama, Qwen2 and Qwen3, from GGUF files and safetensors folders. Quantised weights stay
+//! quantised; everything is computed on the processor.
+
+mod attention;
+mod cache;
+mod chat;
+mod config;
+mod error;
+mod gguf;
+mod matrix;
+mod tokenizer;
+mod transformer;
+mod weights;
+
+pub use cache::KvCache;
+pub use chat::{ChatTemplate, Message, Role, Tool, ToolCall};
+pub use config::{Config, Family, Rope, RopeScaling};
+pub use error::ModelError;
+pub use matrix::{Linear, Matrix, Rows};
+pub use tokenizer::{TextStream, Tokenizer};
+pub use transformer::{Segment, Transformer, Wanted};
+pub use weights::{HeadNorms, Layer, Weights};
