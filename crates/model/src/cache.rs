@@ -51,6 +51,27 @@ impl KvCache {
         }
     }
 
+    /// A copy of the first positions.
+    pub(crate) fn prefix(&self, len: usize) -> Self {
+        let len = self.len.min(len);
+        let numbers = len * self.head_dim;
+        let cut = |heads: &[Vec<f32>]| -> Vec<Vec<f32>> {
+            heads.iter().map(|head| head[..numbers].to_vec()).collect()
+        };
+        Self {
+            layers: self
+                .layers
+                .iter()
+                .map(|layer| LayerCache {
+                    keys: cut(&layer.keys),
+                    values: cut(&layer.values),
+                })
+                .collect(),
+            head_dim: self.head_dim,
+            len,
+        }
+    }
+
     /// Positions count only once every layer has them.
     pub(crate) fn commit(&mut self, positions: usize) {
         self.len += positions;

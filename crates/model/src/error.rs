@@ -52,15 +52,21 @@ pub enum ModelError {
     Offline {
         name: &'static str,
         file: PathBuf,
-        sha256: &'static str,
+        sha256: String,
     },
     #[error("the model `{name}` ({size}) could not be fetched: {}", failures.join("; "))]
     Fetch {
         name: &'static str,
         size: String,
         file: PathBuf,
-        sha256: &'static str,
+        sha256: String,
         failures: Vec<String>,
+    },
+    #[error("`{folder}` has {free_gb:.1} GB free, and the model needs {needed_gb:.1} GB")]
+    DiskFull {
+        folder: PathBuf,
+        free_gb: f64,
+        needed_gb: f64,
     },
     #[error(transparent)]
     Machine(#[from] MachineError),
@@ -101,6 +107,9 @@ impl ModelError {
                 "check the network and `HTTPS_PROXY`, or copy the file (sha256 {sha256}) by hand to `{}`",
                 file.display()
             )),
+            Self::DiskFull { .. } => Some(
+                "free some space, or set `WARPSMITH_CACHE` to a folder on a larger disk".into(),
+            ),
             Self::Machine(error) => error.hint(),
             Self::Read { .. } => Some("check that the file is there and may be read".into()),
             Self::Token { .. } | Self::NoTokens | Self::Template { .. } | Self::Sampling { .. } | Self::Compute(_) => None,

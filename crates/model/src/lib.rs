@@ -5,9 +5,11 @@
 
 mod attention;
 mod cache;
+pub mod catalogue;
 mod chat;
 mod config;
 mod error;
+mod generate;
 mod gguf;
 mod matrix;
 mod tokenizer;
@@ -18,6 +20,7 @@ pub use cache::KvCache;
 pub use chat::{ChatTemplate, Message, Role, Tool, ToolCall};
 pub use config::{Config, Family, Rope, RopeScaling};
 pub use error::ModelError;
+pub use generate::{Engine, Event, Finish, Limits, Reply, Request, RequestId, Sampled, Sampling};
 pub use matrix::{Linear, Matrix, Rows};
 pub use tokenizer::{TextStream, Tokenizer};
 pub use transformer::{Segment, Transformer, Wanted};
