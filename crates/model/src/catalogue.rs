@@ -50,7 +50,7 @@ impl KnownModel {
         caches.models().join(format!("{}.gguf", self.name))
     }
 
-    /// Whether the whole file is there. Its hash was checked before it got its name.
+    /// Whether the whole file is there. What we fetched was hashed before it got its name.
     pub fn is_present(&self, caches: &Caches) -> bool {
         fs_err::metadata(self.path(caches)).is_ok_and(|found| found.len() == self.bytes)
     }

@@ -161,6 +161,11 @@ fn the_whole_file_is_preferred_and_kept() {
         path
     );
     assert!(server.take_asked().is_empty());
+
+    // Put there by hand, of the right size and wrong all the same.
+    fs_err::write(&path, vec![7; content().len()]).unwrap();
+    let error = pull(&model, &caches, Network::Allowed, &Silent).unwrap_err();
+    assert!(error.hint().unwrap().contains("delete"), "{error}");
 }
 
 #[test]

@@ -17,6 +17,9 @@ pub enum Network {
 }
 
 /// The model's file, fetched where it is missing. What an interrupted run has fetched is used.
+///
+/// A file that is there is hashed too: somebody may have put it there by hand. Whoever only wants to
+/// know where it lies asks [`KnownModel::is_present`].
 pub fn pull(
     model: &KnownModel,
     caches: &Caches,
@@ -25,7 +28,16 @@ pub fn pull(
 ) -> Result<PathBuf, ModelError> {
     let path = model.path(caches);
     if model.is_present(caches) {
-        return Ok(path);
+        let found = hash(&path).map_err(|source| ModelError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        return if found == model.sha256 {
+            Ok(path)
+        } else {
+            let reason = format!("its sha256 is {found} instead of {}", model.sha256);
+            Err(ModelError::Broken { path, reason })
+        };
     }
     if network == Network::Offline {
         return Err(ModelError::Offline {
