@@ -109,7 +109,7 @@ impl Episode {
                 Ok(reply) => reply,
                 Err(PolicyError::ContextFull { .. }) => return Ok(Ending::ContextFull),
                 Err(error) => {
-                    let message = error.to_string();
+                    let message = with_causes(&error);
                     return Ok(Ending::PolicyFailed { message });
                 }
             };
@@ -154,6 +154,14 @@ impl Episode {
             Ending::Finished
         })
     }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 fn readable(text: &str, finish: Finish) -> Result<Files, Unreadable> {

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
 use crate::commands::{
-    bench_judge, cache, completions, doctor, exploits, judge, new, optimize, profile, replay,
-    schema, setup,
+    bench_judge, cache, completions, doctor, exploits, judge, models, new, optimize, profile,
+    replay, schema, setup,
 };
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -37,6 +37,7 @@ enum Verb {
     Optimize(Box<optimize::OptimizeArgs>),
     Exploits(exploits::ExploitsArgs),
     BenchJudge(bench_judge::BenchJudgeArgs),
+    Models(models::ModelsArgs),
     Cache(cache::CacheArgs),
     Schema(schema::SchemaArgs),
     Completions(completions::CompletionsArgs),
@@ -54,6 +55,7 @@ impl Cli {
             Verb::Optimize(args) => optimize::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),
             Verb::BenchJudge(args) => bench_judge::run(args, printer),
+            Verb::Models(args) => models::run(args, printer),
             Verb::Cache(args) => cache::run(args, printer),
             Verb::Schema(args) => schema::run(args, printer),
             Verb::Completions(args) => completions::run(args, printer),

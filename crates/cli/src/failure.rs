@@ -5,6 +5,7 @@ use std::io;
 
 use warpsmith_judge::JudgeError;
 use warpsmith_machine::{MachineError, PythonChoice};
+use warpsmith_model::ModelError;
 use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
@@ -107,6 +108,20 @@ impl From<StoreError> for Stop {
                 (FailureKind::Config, "other_run")
             }
             _ => (FailureKind::Infrastructure, "store"),
+        };
+        Self::new(kind, code, chain(&error), error.hint())
+    }
+}
+
+impl From<ModelError> for Stop {
+    fn from(error: ModelError) -> Self {
+        let (kind, code) = match &error {
+            ModelError::NotFound { .. }
+            | ModelError::UnknownModel { .. }
+            | ModelError::Broken { .. }
+            | ModelError::Family { .. }
+            | ModelError::Sampling { .. } => (FailureKind::Config, "model"),
+            _ => (FailureKind::Infrastructure, "model"),
         };
         Self::new(kind, code, chain(&error), error.hint())
     }

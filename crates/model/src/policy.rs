@@ -1,8 +1,10 @@
 //! Whoever writes the kernels: a transcript goes in, a reply comes out.
 
+mod local;
 mod openai;
 mod script;
 
+pub use local::Local;
 pub use openai::OpenAi;
 pub use script::Script;
 
@@ -95,6 +97,8 @@ pub enum PolicyError {
     NotACompletion { url: String, message: String },
     #[error("the conversation does not fit into the context of `{policy}`: {message}")]
     ContextFull { policy: String, message: String },
+    #[error("the model failed")]
+    Local(#[source] Box<crate::ModelError>),
     #[error("the script `{path}` has no reply number {number}")]
     ScriptEnded { path: String, number: usize },
     #[error("failed to read the script `{path}`")]

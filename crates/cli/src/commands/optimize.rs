@@ -23,20 +23,21 @@ use crate::printer::Printer;
 use crate::source::Source;
 use crate::{examples, interrupt};
 use court::Bench;
+use policy::Wanted;
 use result::Outcome;
 use show::Show;
 
 /// Have a policy write a faster module; no argument: an embedded example
 ///
 /// Exit code 0: done, and what lies in `result/` is correct. 1: below `--require-speedup`. 2: wrong usage or a broken
-/// task. 3: this machine. The default model is not here yet: name a policy.
+/// task. 3: this machine.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct OptimizeArgs {
     /// A `KernelBench` module, `FILE.jsonl#level1/19`, or an example's name
     task: Option<String>,
-    /// Who writes: `openai:MODEL` or `script:FILE`
-    #[arg(long, value_name = "POLICY")]
+    /// Who writes: `local:MODEL`, `openai:MODEL` or `script:FILE`
+    #[arg(long, value_name = "POLICY", default_value_t = policy::default_name())]
     policy: String,
     /// Where an `openai:` policy is served, up to `/chat/completions`
     #[arg(
@@ -83,7 +84,12 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     };
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
-    let mut policy = policy::open(&args.policy, &args.base_url)?;
+    let wanted = Wanted {
+        name: &args.policy,
+        base_url: &args.base_url,
+        offline: args.machine.python.offline,
+    };
+    let mut policy = policy::open(&wanted, printer)?;
     let engine = Engine::prepare(&args.machine, printer)?;
     let settings = Settings {
         target: engine.target,

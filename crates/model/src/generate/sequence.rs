@@ -1,0 +1,137 @@
+//! One request on its way to a reply.
+
+use super::sampling::{Sampled, Sampling};
+use super::stop::{Passed, Stops};
+use crate::{KvCache, ModelError, TextStream, Tokenizer};
+
+/// What is asked of the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    pub prompt: Vec<u32>,
+    pub sampling: Sampling,
+    /// Tokens the reply may have.
+    pub max_tokens: usize,
+    /// Texts that end the reply and do not belong to it.
+    pub stop: Vec<String>,
+}
+
+/// Why a reply ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// The model said so.
+    End,
+    /// This text came.
+    Stop(String),
+    /// The request's `max_tokens`.
+    Length,
+    /// The model's context is full.
+    Context,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    pub text: String,
+    /// Every token that was sampled, the ending one included, with its log-probability.
+    pub tokens: Vec<Sampled>,
+    pub finish: Finish,
+    pub prompt_tokens: usize,
+    /// Prompt tokens whose keys and values were already there.
+    pub reused_tokens: usize,
+}
+
+/// A request that was admitted.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    request: Request,
+    /// Prompt and reply so far; the cache holds a beginning of it.
+    pub(super) tokens: Vec<u32>,
+    pub(super) cache: KvCache,
+    sampled: Vec<Sampled>,
+    stream: TextStream,
+    stops: Stops,
+    text: String,
+    reused: usize,
+}
+
+impl Sequence {
+    pub(super) fn new(request: Request, cache: KvCache) -> Self {
+        Self {
+            tokens: request.prompt.clone(),
+            reused: cache.len(),
+            cache,
+            sampled: Vec::new(),
+            stream: TextStream::default(),
+            stops: Stops::new(&request.stop),
+            text: String::new(),
+            request,
+        }
+    }
+
+    /// Tokens the model has not seen yet: the rest of the prompt, or the one chosen last.
+    pub(super) fn pending(&self) -> usize {
+        self.tokens.len() - self.cache.len()
+    }
+
+    pub(super) fn prompt(&self) -> &[u32] {
+        &self.request.prompt
+    }
+
+    pub(super) fn in_prompt(&self) -> bool {
+        self.sampled.is_empty()
+    }
+
+    /// Chooses the next token. Gives the text that is now certain, and the reason if this was the last.
+    pub(super) fn advance(
+        &mut self,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+        context: usize,
+    ) -> Result<(String, Option<Finish>), ModelError> {
+        let sampled = self
+            .request
+            .sampling
+            .choose(logits, self.sampled.len() as u64);
+        self.sampled.push(sampled);
+        self.tokens.push(sampled.token);
+        let (mut text, mut finish) = (String::new(), None);
+        if tokenizer.is_end(sampled.token) {
+            finish = Some(Finish::End);
+        } else {
+            let piece = self.stream.push(tokenizer, sampled.token)?;
+            match self.stops.push(&piece) {
+                Passed::Text(passed) => text = passed,
+                Passed::Stopped { text: passed, stop } => {
+                    text = passed;
+                    finish = Some(Finish::Stop(stop));
+                }
+            }
+        }
+        if finish.is_none() {
+            if self.sampled.len() >= self.request.max_tokens {
+                finish = Some(Finish::Length);
+            } else if self.tokens.len() >= context {
+                finish = Some(Finish::Context);
+            }
+        }
+        if matches!(finish, Some(Finish::End | Finish::Length | Finish::Context)) {
+            match self.stops.push(&self.stream.finish(tokenizer)?) {
+                Passed::Text(passed) => text += &(passed + &self.stops.finish()),
+                Passed::Stopped { text: passed, .. } => text += &passed,
+            }
+        }
+        self.text += &text;
+        Ok((text, finish))
+    }
+
+    /// The reply, and what may serve a later request: the tokens and their cache.
+    pub(super) fn finish(self, finish: Finish) -> (Reply, Vec<u32>, KvCache) {
+        let reply = Reply {
+            text: self.text,
+            tokens: self.sampled,
+            finish,
+            prompt_tokens: self.request.prompt.len(),
+            reused_tokens: self.reused,
+        };
+        (reply, self.tokens, self.cache)
+    }
+}

@@ -1,0 +1,146 @@
+//! A language model in this process as a policy.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use warpsmith_schema::{Message, PolicyVersion, TokenRecord, Usage};
+
+use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
+use crate::{
+    ChatTemplate, Engine, Limits, ModelError, Role, Sampled, Sampling, Tokenizer, Transformer,
+    Weights, chat,
+};
+
+pub struct Local {
+    engine: Engine,
+    template: ChatTemplate,
+    version: PolicyVersion,
+    /// Of the chat template and of the tokenizer, for the token record.
+    hashes: (String, String),
+    replies: u64,
+}
+
+impl Local {
+    /// Reads weights, tokenizer and chat template from a GGUF file or a folder.
+    pub fn load(name: &str, path: &Path, hash: Option<String>) -> Result<Self, ModelError> {
+        let tokenizer = Arc::new(Tokenizer::load(path)?);
+        let template = ChatTemplate::load(path, &tokenizer)?;
+        let weights = Weights::load(path)?;
+        // Both lie in the file that was hashed; where none was, its path at least tells models apart.
+        let known = hash.clone().unwrap_or_else(|| path.display().to_string());
+        let of = |what: &str| {
+            blake3::hash(format!("{what} {known}").as_bytes()).to_hex()[..16].to_owned()
+        };
+        Ok(Self {
+            engine: Engine::new(
+                Transformer::new(Arc::new(weights)),
+                tokenizer,
+                Limits::default(),
+            ),
+            template,
+            version: PolicyVersion {
+                name: format!("local:{name}"),
+                hash,
+                step: None,
+            },
+            hashes: (of("template"), of("tokenizer")),
+            replies: 0,
+        })
+    }
+
+    fn ask(
+        &mut self,
+        request: &Request<'_>,
+        on_text: &mut dyn FnMut(&str),
+    ) -> Result<Reply, ModelError> {
+        let messages: Vec<chat::Message> = request.messages.iter().map(spoken).collect();
+        let text = self.template.render(&messages, &[])?;
+        let prompt = self.engine.tokenizer().encode(&text)?;
+        let sampling = request.sampling;
+        // Without a seed of the caller's, replies still differ from one another.
+        let seed = sampling.seed.unwrap_or(0).wrapping_add(self.replies);
+        self.replies += 1;
+        let asked = crate::Request {
+            prompt: prompt.clone(),
+            sampling: Sampling::random(sampling.temperature, sampling.top_p, seed)?,
+            max_tokens: sampling.max_tokens as usize,
+            stop: Vec::new(),
+        };
+        let reply = self.engine.generate(asked, on_text)?;
+        Ok(Reply {
+            usage: Usage {
+                prompt_tokens: prompt.len() as u64,
+                completion_tokens: reply.tokens.len() as u64,
+            },
+            tokens: Some(record(&prompt, &reply.tokens, &self.hashes)),
+            calls: Vec::new(),
+            finish: match reply.finish {
+                crate::Finish::End | crate::Finish::Stop(_) => Finish::Stopped,
+                crate::Finish::Length | crate::Finish::Context => Finish::Length,
+            },
+            text: reply.text,
+        })
+    }
+}
+
+impl Policy for Local {
+    fn version(&self) -> &PolicyVersion {
+        &self.version
+    }
+
+    fn reply(
+        &mut self,
+        request: &Request<'_>,
+        on_text: &mut dyn FnMut(&str),
+    ) -> Result<Reply, PolicyError> {
+        self.ask(request, on_text).map_err(|error| match error {
+            ModelError::ContextFull { .. } => PolicyError::ContextFull {
+                policy: self.version.name.clone(),
+                message: error.to_string(),
+            },
+            other => PolicyError::Local(Box::new(other)),
+        })
+    }
+}
+
+fn spoken(message: &Message) -> chat::Message {
+    let role = match message {
+        Message::System { .. } => Role::System,
+        Message::User { .. } => Role::User,
+        Message::Assistant { .. } => Role::Assistant,
+        Message::Tool { .. } => Role::Tool,
+    };
+    chat::Message::new(role, message.text())
+}
+
+fn record(prompt: &[u32], sampled: &[Sampled], hashes: &(String, String)) -> TokenRecord {
+    let given = prompt.iter().map(|token| (*token, None));
+    let chosen = sampled
+        .iter()
+        .map(|one| (one.token, Some(one.log_probability)));
+    let (ids, logprobs): (Vec<u32>, Vec<Option<f32>>) = given.chain(chosen).unzip();
+    TokenRecord {
+        loss_mask: logprobs.iter().map(Option::is_some).collect(),
+        ids,
+        logprobs,
+        template: hashes.0.clone(),
+        tokenizer: hashes.1.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sampled_tokens_are_learnt_from() {
+        let sampled = [Sampled {
+            token: 9,
+            log_probability: -0.5,
+        }];
+        let record = record(&[1, 2], &sampled, &("a".to_owned(), "b".to_owned()));
+        assert_eq!(record.ids, [1, 2, 9]);
+        assert_eq!(record.logprobs, [None, None, Some(-0.5)]);
+        assert_eq!(record.loss_mask, [false, false, true]);
+    }
+}

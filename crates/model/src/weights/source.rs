@@ -1,0 +1,187 @@
+//! The two kinds of file tensors come from, made to look the same.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::{QStorage, QTensor};
+use candle_core::{DType, Device, Tensor};
+use serde::Deserialize;
+
+use super::names::{LayerPart, Part};
+use crate::gguf::Gguf;
+use crate::matrix::Matrix;
+use crate::{Config, Family, ModelError};
+
+pub(super) enum Source {
+    Gguf(Gguf),
+    Safetensors(HashMap<String, Tensor>),
+}
+
+impl Source {
+    fn name(&self, part: Part, kind: &str) -> String {
+        match self {
+            Self::Gguf(_) => format!("{}.{kind}", part.in_gguf()),
+            Self::Safetensors(_) => format!("{}.{kind}", part.in_safetensors()),
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Gguf(gguf) => gguf.has(name),
+            Self::Safetensors(tensors) => tensors.contains_key(name),
+        }
+    }
+
+    /// A weight matrix of that many rows and columns, its rows in Hugging Face's order.
+    pub(super) fn matrix(
+        &mut self,
+        config: &Config,
+        part: Part,
+        shape: [usize; 2],
+    ) -> Result<Matrix, ModelError> {
+        let name = self.name(part, "weight");
+        match self {
+            Self::Gguf(gguf) => {
+                let tensor = gguf.tensor(&name)?;
+                check(&name, tensor.shape().dims(), &shape)?;
+                let tensor = match interleaved_heads(config, part) {
+                    Some(heads) => in_halves(&tensor, heads)?,
+                    None => tensor,
+                };
+                Ok(Matrix::new(tensor)?)
+            }
+            Self::Safetensors(tensors) => {
+                let tensor = take(tensors, &name)?;
+                check(&name, tensor.dims(), &shape)?;
+                Ok(Matrix::Full(tensor))
+            }
+        }
+    }
+
+    pub(super) fn vector(&mut self, part: Part, length: usize) -> Result<Vec<f32>, ModelError> {
+        let name = self.name(part, "weight");
+        self.floats(&name, length)
+    }
+
+    /// A bias, where the model has one.
+    pub(super) fn bias(
+        &mut self,
+        config: &Config,
+        part: Part,
+        length: usize,
+    ) -> Result<Option<Vec<f32>>, ModelError> {
+        let name = self.name(part, "bias");
+        if !self.has(&name) {
+            return Ok(None);
+        }
+        let bias = self.floats(&name, length)?;
+        Ok(Some(match (&self, interleaved_heads(config, part)) {
+            (Self::Gguf(_), Some(heads)) => halves(length, heads).map(|row| bias[row]).collect(),
+            _ => bias,
+        }))
+    }
+
+    fn floats(&mut self, name: &str, length: usize) -> Result<Vec<f32>, ModelError> {
+        let tensor = match self {
+            Self::Gguf(gguf) => gguf.tensor(name)?.dequantize(&Device::Cpu)?,
+            Self::Safetensors(tensors) => take(tensors, name)?,
+        };
+        check(name, tensor.dims(), &[length])?;
+        Ok(tensor.to_vec1()?)
+    }
+}
+
+fn check(name: &str, found: &[usize], expected: &[usize]) -> Result<(), ModelError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(ModelError::Shape {
+        name: name.to_owned(),
+        found: found.to_vec(),
+        expected: expected.to_vec(),
+    })
+}
+
+/// Each tensor is used once, so what was read is not kept twice.
+fn take(tensors: &mut HashMap<String, Tensor>, name: &str) -> Result<Tensor, ModelError> {
+    let tensor = tensors
+        .remove(name)
+        .ok_or_else(|| ModelError::MissingTensor {
+            name: name.to_owned(),
+        })?;
+    Ok(tensor.to_dtype(DType::F32)?)
+}
+
+/// Heads of a tensor whose rows llama.cpp's converter interleaves: q and k of the Llama family.
+///
+/// It does so to rotate neighbours instead of halves. Put back on loading, there is one kind of
+/// rotation here, and an adapter trained on the safetensors fits the GGUF.
+fn interleaved_heads(config: &Config, part: Part) -> Option<usize> {
+    match (config.family, part) {
+        (Family::Llama, Part::Layer(_, LayerPart::Query)) => Some(config.heads),
+        (Family::Llama, Part::Layer(_, LayerPart::Key)) => Some(config.kv_heads),
+        _ => None,
+    }
+}
+
+/// For each row in Hugging Face's order, its place among interleaved rows.
+fn halves(rows: usize, heads: usize) -> impl Iterator<Item = usize> {
+    let head_dim = rows / heads;
+    (0..rows).map(move |row| {
+        let (head, place) = (row / head_dim, row % head_dim);
+        let (half, pair) = (place / (head_dim / 2), place % (head_dim / 2));
+        head * head_dim + 2 * pair + half
+    })
+}
+
+/// Moves whole rows, and a row is a whole number of quantisation blocks: nothing is rounded again.
+fn in_halves(tensor: &QTensor, heads: usize) -> Result<QTensor, ModelError> {
+    let rows = tensor.shape().dims()[0];
+    let data = tensor.data()?;
+    let row_bytes = data.len() / rows;
+    let mut moved = Vec::with_capacity(data.len());
+    for row in halves(rows, heads) {
+        moved.extend_from_slice(&data[row * row_bytes..][..row_bytes]);
+    }
+    let storage = QStorage::from_data(moved.into(), &Device::Cpu, tensor.dtype())?;
+    Ok(QTensor::new(storage, tensor.shape().clone())?)
+}
+
+#[derive(Deserialize)]
+struct Shards {
+    weight_map: HashMap<String, String>,
+}
+
+/// All tensors of a safetensors folder, in one file or in shards.
+pub(super) fn read_safetensors(folder: &Path) -> Result<Source, ModelError> {
+    let single = folder.join("model.safetensors");
+    let index = folder.join("model.safetensors.index.json");
+    let files: Vec<PathBuf> = if single.is_file() {
+        vec![single]
+    } else if index.is_file() {
+        let text = fs_err::read_to_string(&index).map_err(|source| ModelError::Read {
+            path: index.clone(),
+            source,
+        })?;
+        let shards: Shards = serde_json::from_str(&text).map_err(|error| ModelError::Broken {
+            path: index.clone(),
+            reason: error.to_string(),
+        })?;
+        let names: BTreeSet<String> = shards.weight_map.into_values().collect();
+        names.iter().map(|name| folder.join(name)).collect()
+    } else {
+        return Err(ModelError::NotFound { path: single });
+    };
+    let mut tensors = HashMap::new();
+    for path in files {
+        if !path.is_file() {
+            return Err(ModelError::NotFound { path });
+        }
+        let read = candle_core::safetensors::load(&path, &Device::Cpu);
+        tensors.extend(read.map_err(|error| ModelError::Broken {
+            path,
+            reason: error.to_string(),
+        })?);
+    }
+    Ok(Source::Safetensors(tensors))
+}
