@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
-use rayon::prelude::*;
 
 use crate::ModelError;
 use crate::q4_1::Q4_1;
@@ -157,10 +156,9 @@ impl Linear {
 
     fn biased(&self, mut output: Rows) -> Rows {
         if let Some(bias) = &self.bias {
-            output
-                .data
-                .par_chunks_mut(output.width)
-                .for_each(|row| row.iter_mut().zip(bias).for_each(|(to, bias)| *to += bias));
+            for row in output.data.chunks_exact_mut(output.width) {
+                row.iter_mut().zip(bias).for_each(|(to, bias)| *to += bias);
+            }
         }
         output
     }
