@@ -4,6 +4,9 @@ use rayon::prelude::*;
 
 use crate::cache::LayerCache;
 
+/// Fewer products than this are not worth another thread: waking one costs more.
+const PARALLEL_PRODUCTS: usize = 1 << 19;
+
 /// What one call attends over.
 pub(crate) struct Attention<'a> {
     pub(crate) cache: &'a LayerCache,
@@ -21,10 +24,16 @@ impl Attention<'_> {
         let kv_heads = self.cache.keys.len();
         // The query heads of one key head lie side by side: its keys are read once for all of them.
         let group = self.heads / kv_heads * self.head_dim;
+        let products = output.len() * (self.first_position + 1);
         output
             .par_chunks_mut(group)
             .zip(self.queries.par_chunks(group))
             .enumerate()
+            .with_min_len(if products < PARALLEL_PRODUCTS {
+                usize::MAX
+            } else {
+                1
+            })
             .for_each_init(Vec::new, |scores, (index, (output, queries))| {
                 let (row, kv_head) = (index / kv_heads, index % kv_heads);
                 let seen = (self.first_position + row + 1) * self.head_dim;

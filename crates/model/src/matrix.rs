@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
-use rayon::prelude::*;
 
 use crate::ModelError;
+use crate::q4_1::Q4_1;
 
 /// Activations: one row a token.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,6 +51,8 @@ pub enum Matrix {
     Full(Tensor),
     /// As the file has it.
     Quantised(Arc<QTensor>),
+    /// The same in a format we multiply ourselves.
+    Q4_1(Arc<Q4_1>),
 }
 
 impl Matrix {
@@ -58,6 +60,13 @@ impl Matrix {
         Ok(match tensor.dtype() {
             GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => {
                 Self::Full(tensor.dequantize(&Device::Cpu)?)
+            }
+            GgmlDType::Q4_1 => {
+                let (rows, columns) = tensor.shape().dims2()?;
+                match Q4_1::new(&tensor.data()?, rows, columns) {
+                    Some(matrix) => Self::Q4_1(Arc::new(matrix)),
+                    None => Self::Quantised(Arc::new(tensor)),
+                }
             }
             _ => Self::Quantised(Arc::new(tensor)),
         })
@@ -67,29 +76,40 @@ impl Matrix {
         match self {
             Self::Full(tensor) => tensor.dims()[0],
             Self::Quantised(tensor) => tensor.shape().dims()[0],
+            Self::Q4_1(matrix) => matrix.rows(),
         }
     }
 
     /// The rows with these numbers, as numbers: an embedding.
     pub(crate) fn select(&self, rows: &[u32]) -> Result<Rows, ModelError> {
-        let rows = Tensor::new(rows, &Device::Cpu)?;
-        let (tensor, width) = match self {
-            Self::Full(tensor) => (tensor.index_select(&rows, 0)?, tensor.dims()[1]),
-            Self::Quantised(tensor) => (tensor.embedding(&rows)?, tensor.shape().dims()[1]),
-        };
-        Rows::from_tensor(&tensor, width)
-    }
-
-    fn apply(&self, input: &Tensor) -> Result<Rows, ModelError> {
-        let output = match self {
-            Self::Full(tensor) => input.matmul(&tensor.t()?)?,
-            Self::Quantised(tensor) => input.apply_op1_no_bwd(tensor.as_ref())?,
-        };
-        Rows::from_tensor(&output, self.rows())
+        let indices = Tensor::new(rows, &Device::Cpu)?;
+        match self {
+            Self::Full(tensor) => {
+                Rows::from_tensor(&tensor.index_select(&indices, 0)?, tensor.dims()[1])
+            }
+            Self::Quantised(tensor) => {
+                Rows::from_tensor(&tensor.embedding(&indices)?, tensor.shape().dims()[1])
+            }
+            Self::Q4_1(matrix) => {
+                let mut data = Vec::with_capacity(rows.len() * matrix.columns());
+                for &row in rows {
+                    matrix.extend_row(row as usize, &mut data);
+                }
+                Ok(Rows {
+                    data,
+                    width: matrix.columns(),
+                })
+            }
+        }
     }
 
     pub(crate) fn forward(&self, input: &Rows) -> Result<Rows, ModelError> {
-        self.apply(&input.tensor()?)
+        let output = match self {
+            Self::Full(tensor) => input.tensor()?.matmul(&tensor.t()?)?,
+            Self::Quantised(tensor) => input.tensor()?.apply_op1_no_bwd(tensor.as_ref())?,
+            Self::Q4_1(matrix) => return Ok(matrix.forward(input)),
+        };
+        Rows::from_tensor(&output, self.rows())
     }
 }
 
@@ -109,16 +129,15 @@ impl Linear {
         layers: [&Self; N],
         input: &Rows,
     ) -> Result<[Rows; N], ModelError> {
-        let tensor = input.tensor()?;
         let quantised: Vec<&QTensor> = layers
             .iter()
             .filter_map(|layer| match &layer.weight {
                 Matrix::Quantised(tensor) => Some(tensor.as_ref()),
-                Matrix::Full(_) => None,
+                Matrix::Full(_) | Matrix::Q4_1(_) => None,
             })
             .collect();
         let fused = if quantised.len() == N {
-            QTensor::gemv_fused_shared_lhs(&quantised, &tensor)?
+            QTensor::gemv_fused_shared_lhs(&quantised, &input.tensor()?)?
         } else {
             None
         };
@@ -126,7 +145,7 @@ impl Linear {
         for (index, layer) in layers.iter().enumerate() {
             let output = match &fused {
                 Some(tensors) => Rows::from_tensor(&tensors[index], layer.weight.rows())?,
-                None => layer.weight.apply(&tensor)?,
+                None => layer.weight.forward(input)?,
             };
             outputs.push(layer.biased(output));
         }
@@ -137,10 +156,9 @@ impl Linear {
 
     fn biased(&self, mut output: Rows) -> Rows {
         if let Some(bias) = &self.bias {
-            output
-                .data
-                .par_chunks_mut(output.width)
-                .for_each(|row| row.iter_mut().zip(bias).for_each(|(to, bias)| *to += bias));
+            for row in output.data.chunks_exact_mut(output.width) {
+                row.iter_mut().zip(bias).for_each(|(to, bias)| *to += bias);
+            }
         }
         output
     }
@@ -179,7 +197,9 @@ mod tests {
                 weight: Matrix::new(tensor).unwrap(),
                 bias: None,
             };
-            assert!(matches!(quantised.weight, Matrix::Quantised(_)));
+            assert!(!matches!(quantised.weight, Matrix::Full(_)));
+            let selected = quantised.weight.select(&[3, 0]).unwrap();
+            assert_eq!(selected, full.select(&[3, 0]).unwrap());
             for rows in [1, 2, 5, 40] {
                 let input = random(rows, 512, 2);
                 let expected = full.forward(&input).unwrap();

@@ -98,18 +98,20 @@ fn log_probability(logits: &[f32], token: usize) -> f32 {
 
 fn draw(logits: &[f32], temperature: f32, top_p: f32, unit: f64) -> usize {
     let highest = highest(logits);
-    let weight = |logit: f32| f64::from(((logit - highest) / temperature).exp());
-    let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
+    let weights: Vec<f32> = logits
+        .iter()
+        .map(|logit| ((logit - highest) / temperature).exp())
+        .collect();
+    let total: f64 = weights.iter().copied().map(f64::from).sum();
     let left_out = (1.0 - f64::from(top_p)) * total;
+    let all = weights.iter().copied().map(f64::from).enumerate();
+    if left_out <= 0.0 {
+        return pick(all, unit * total).unwrap_or_else(|| most_probable(logits));
+    }
     // Even if all tokens as improbable as this were left out, that would not be too many: the
     // rest need not be sorted with the few that matter.
     let floor = left_out / logits.len() as f64;
-    let mut kept: Vec<(usize, f64)> = logits
-        .iter()
-        .map(|&logit| weight(logit))
-        .enumerate()
-        .filter(|(_, weight)| *weight >= floor)
-        .collect();
+    let mut kept: Vec<(usize, f64)> = all.filter(|(_, weight)| *weight >= floor).collect();
     kept.sort_unstable_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
     let wanted = total - left_out;
     let mut sum = 0.0;
@@ -118,15 +120,21 @@ fn draw(logits: &[f32], temperature: f32, top_p: f32, unit: f64) -> usize {
         sum += kept[count].1;
         count += 1;
     }
-    let mut rest = unit * sum;
-    for &(token, weight) in &kept[..count] {
+    pick(kept[..count].iter().copied(), unit * sum).unwrap_or_else(|| most_probable(logits))
+}
+
+/// The token in whose share of the whole this place lies; the last where rounding leaves it beyond.
+fn pick(tokens: impl Iterator<Item = (usize, f64)>, place: f64) -> Option<usize> {
+    let mut rest = place;
+    let mut last = None;
+    for (token, weight) in tokens.filter(|(_, weight)| *weight > 0.0) {
+        last = Some(token);
         rest -= weight;
         if rest < 0.0 {
-            return token;
+            break;
         }
     }
-    kept.get(count.wrapping_sub(1))
-        .map_or_else(|| most_probable(logits), |(token, _)| *token)
+    last
 }
 
 /// A number in [0, 1) of a seed and a step: `SplitMix64`, which is fixed for good, so that a seed in a
