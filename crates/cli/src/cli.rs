@@ -3,9 +3,11 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
+#[cfg(feature = "local-models")]
+use crate::commands::models;
 use crate::commands::{
-    bench_judge, cache, completions, doctor, exploits, judge, models, new, optimize, profile,
-    replay, schema, setup,
+    bench_judge, cache, completions, doctor, exploits, judge, new, optimize, profile, replay,
+    schema, setup,
 };
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -37,6 +39,7 @@ enum Verb {
     Optimize(Box<optimize::OptimizeArgs>),
     Exploits(exploits::ExploitsArgs),
     BenchJudge(bench_judge::BenchJudgeArgs),
+    #[cfg(feature = "local-models")]
     Models(models::ModelsArgs),
     Cache(cache::CacheArgs),
     Schema(schema::SchemaArgs),
@@ -55,6 +58,7 @@ impl Cli {
             Verb::Optimize(args) => optimize::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),
             Verb::BenchJudge(args) => bench_judge::run(args, printer),
+            #[cfg(feature = "local-models")]
             Verb::Models(args) => models::run(args, printer),
             Verb::Cache(args) => cache::run(args, printer),
             Verb::Schema(args) => schema::run(args, printer),

@@ -5,6 +5,7 @@ use std::io;
 
 use warpsmith_judge::JudgeError;
 use warpsmith_machine::{MachineError, PythonChoice};
+#[cfg(feature = "local-models")]
 use warpsmith_model::ModelError;
 use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_store::StoreError;
@@ -113,6 +114,7 @@ impl From<StoreError> for Stop {
     }
 }
 
+#[cfg(feature = "local-models")]
 impl From<ModelError> for Stop {
     fn from(error: ModelError) -> Self {
         let (kind, code) = match &error {

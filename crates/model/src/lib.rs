@@ -2,30 +2,53 @@
 //! process, which is the rest of this crate: weights, the transformer, tokens and generation.
 //!
 //! Llama, Qwen2 and Qwen3, from GGUF files and safetensors folders. Quantised weights stay
-//! quantised; everything is computed on the processor.
+//! quantised; everything is computed on the processor. All of it behind the feature `local`.
 
+#[cfg(feature = "local")]
 mod attention;
+#[cfg(feature = "local")]
 mod cache;
+#[cfg(feature = "local")]
 pub mod catalogue;
+#[cfg(feature = "local")]
 pub mod chat;
+#[cfg(feature = "local")]
 mod config;
+#[cfg(feature = "local")]
 mod error;
+#[cfg(feature = "local")]
 mod generate;
+#[cfg(feature = "local")]
 mod gguf;
+#[cfg(feature = "local")]
 mod matrix;
 pub mod policy;
+#[cfg(feature = "local")]
 mod q4_1;
+#[cfg(feature = "local")]
 mod tokenizer;
+#[cfg(feature = "local")]
 mod transformer;
+#[cfg(feature = "local")]
 mod weights;
 
+#[cfg(feature = "local")]
 pub use cache::KvCache;
+#[cfg(feature = "local")]
 pub use chat::{ChatTemplate, Message, Role, Tool, ToolCall};
+#[cfg(feature = "local")]
 pub use config::{Config, Family, Rope, RopeScaling};
+#[cfg(feature = "local")]
 pub use error::ModelError;
+#[cfg(feature = "local")]
 pub use generate::{Engine, Event, Finish, Limits, Reply, Request, RequestId, Sampled, Sampling};
+#[cfg(feature = "local")]
 pub use matrix::{Linear, Matrix, Rows};
+#[cfg(feature = "local")]
 pub use q4_1::Q4_1;
+#[cfg(feature = "local")]
 pub use tokenizer::{TextStream, Tokenizer};
+#[cfg(feature = "local")]
 pub use transformer::{Segment, Transformer, Wanted};
+#[cfg(feature = "local")]
 pub use weights::{HeadNorms, Layer, Weights};

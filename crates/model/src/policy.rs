@@ -1,9 +1,11 @@
 //! Whoever writes the kernels: a transcript goes in, a reply comes out.
 
+#[cfg(feature = "local")]
 mod local;
 mod openai;
 mod script;
 
+#[cfg(feature = "local")]
 pub use local::Local;
 pub use openai::OpenAi;
 pub use script::Script;
@@ -97,6 +99,7 @@ pub enum PolicyError {
     NotACompletion { url: String, message: String },
     #[error("the conversation does not fit into the context of `{policy}`: {message}")]
     ContextFull { policy: String, message: String },
+    #[cfg(feature = "local")]
     #[error("the model failed")]
     Local(#[source] Box<crate::ModelError>),
     #[error("the script `{path}` has no reply number {number}")]

@@ -1,5 +1,6 @@
 //! The shipped models themselves, as `warpsmith models pull` leaves them in the cache folder:
 //! `cargo test --release -p warpsmith-model --test shipped -- --ignored`
+#![cfg(feature = "local")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::{Path, PathBuf};

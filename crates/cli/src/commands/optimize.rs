@@ -37,7 +37,7 @@ pub(crate) struct OptimizeArgs {
     /// A `KernelBench` module, `FILE.jsonl#level1/19`, or an example's name
     task: Option<String>,
     /// Who writes: `local:MODEL`, `openai:MODEL` or `script:FILE`
-    #[arg(long, value_name = "POLICY", default_value_t = policy::default_name())]
+    #[arg(long, value_name = "POLICY")]
     policy: String,
     /// Where an `openai:` policy is served, up to `/chat/completions`
     #[arg(
