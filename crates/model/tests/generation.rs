@@ -289,6 +289,25 @@ fn replies_end_where_they_should() {
 }
 
 #[test]
+fn waiting_for_one_reply_loses_no_other() {
+    let expected = expected("llama");
+    let mut engine = engine("llama", Limits::default());
+    let short = engine.submit(greedy(&expected.prompt, 5)).unwrap();
+    let long = engine.submit(greedy(&expected.prompt, 40)).unwrap();
+    let between = engine
+        .generate(greedy(&expected.prompt[1..], 20), |_| {})
+        .unwrap();
+    assert_eq!(between.tokens.len(), 20);
+    let replies = finish(&mut engine);
+    assert_eq!(replies.keys().copied().collect::<Vec<_>>(), [short, long]);
+    for (id, count) in [(short, 5), (long, 40)] {
+        let (text, reply) = &replies[&id];
+        assert_eq!(ids(reply), expected.continuation[..count]);
+        assert_eq!(*text, reply.text);
+    }
+}
+
+#[test]
 fn a_cancelled_request_leaves_the_others_alone() {
     let expected = expected("llama");
     let mut engine = engine("llama", Limits::default());

@@ -57,6 +57,8 @@ pub struct Engine {
     active: Vec<(RequestId, Sequence)>,
     prefixes: Prefixes,
     submitted: u64,
+    /// What nobody has been told yet.
+    undelivered: Vec<Event>,
 }
 
 impl Engine {
@@ -69,6 +71,7 @@ impl Engine {
             waiting: VecDeque::new(),
             active: Vec::new(),
             submitted: 0,
+            undelivered: Vec::new(),
         }
     }
 
@@ -111,11 +114,17 @@ impl Engine {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.active.is_empty()
+        self.waiting.is_empty() && self.active.is_empty() && self.undelivered.is_empty()
     }
 
     /// One pass of the model over everything under way.
     pub fn step(&mut self) -> Result<Vec<Event>, ModelError> {
+        let mut events = std::mem::take(&mut self.undelivered);
+        events.extend(self.advance()?);
+        Ok(events)
+    }
+
+    fn advance(&mut self) -> Result<Vec<Event>, ModelError> {
         self.admit();
         if self.active.is_empty() {
             return Ok(Vec::new());
@@ -174,7 +183,7 @@ impl Engine {
         Ok(events)
     }
 
-    /// Runs one request to its end, whatever else is under way.
+    /// Runs one request to its end. What happens to others meanwhile, the next [`Engine::step`] tells.
     pub fn generate(
         &mut self,
         request: Request,
@@ -182,12 +191,16 @@ impl Engine {
     ) -> Result<Reply, ModelError> {
         let id = self.submit(request)?;
         loop {
-            for event in self.step()? {
+            let mut done = None;
+            for event in self.advance()? {
                 match event {
                     Event::Text { request, text } if request == id => on_text(&text),
-                    Event::Done { request, reply } if request == id => return Ok(reply),
-                    Event::Text { .. } | Event::Done { .. } => {}
+                    Event::Done { request, reply } if request == id => done = Some(reply),
+                    other => self.undelivered.push(other),
                 }
+            }
+            if let Some(reply) = done {
+                return Ok(reply);
             }
         }
     }
