@@ -276,7 +276,7 @@ impl Judge {
             Profile::Rl => 3,
         };
         let mut class = Precision::Fp32;
-        let mut last = None;
+        let mut plain = None;
         for index in 0..checks.max(transforms.len()).max(variants) {
             let variant = index % variants;
             if variants > 1 {
@@ -309,9 +309,11 @@ impl Judge {
             if check.class == Some(Precision::Tf32) {
                 class = Precision::Tf32;
             }
-            last = Some(check);
+            if transform == PLAIN {
+                plain = Some(check);
+            }
         }
-        if let Some(check) = last {
+        if let Some(check) = plain {
             attempt.verdict.numerics = Some(Numerics {
                 candidate_vs_fp64: number(check.candidate_error.as_ref()),
                 eager_vs_fp64: number(check.eager_error.as_ref()),
