@@ -10,4 +10,4 @@ mod prompt;
 mod single;
 
 pub use fenced::{Files, Unreadable, read_files};
-pub use single::{AgentError, Court, Settings, Watch, run_single, submission};
+pub use single::{AgentError, Court, Settings, Watch, run_single};

@@ -5,17 +5,16 @@ use std::time::Instant;
 use warpsmith_judge::JudgeError;
 use warpsmith_model::policy::{Finish, Policy, PolicyError, Request, Sampling};
 use warpsmith_schema::{
-    Attempt, Ending, FORMAT, Form, MODEL_NEW, Message, Mode, Submission, Target, Task, Trajectory,
-    Usage, Verdict,
+    Attempt, Ending, FORMAT, Message, Mode, Target, Task, Trajectory, Usage, Verdict,
 };
 
 use crate::feedback;
 use crate::fenced::{Files, Unreadable, read_files};
 use crate::prompt;
 
-/// Judges submissions and keeps what stands behind each verdict.
+/// Judges what a policy wrote and keeps what stands behind each verdict.
 pub trait Court {
-    fn judge(&mut self, submission: &Submission) -> Result<Verdict, JudgeError>;
+    fn judge(&mut self, files: &Files) -> Result<Verdict, JudgeError>;
 }
 
 /// Sees an episode as it goes.
@@ -126,7 +125,7 @@ impl Episode {
             let told = match readable(&reply.text, reply.finish) {
                 Ok(files) => {
                     watch.judging(&files);
-                    let verdict = court.judge(&submission(files))?;
+                    let verdict = court.judge(&files)?;
                     if watch.interrupted() {
                         return Ok(Ending::Interrupted);
                     }
@@ -170,26 +169,6 @@ fn readable(text: &str, finish: Finish) -> Result<Files, Unreadable> {
         // Closed or not, a reply that ran into its limit has lost what was to come.
         Some(path) if finish == Finish::Length => Err(Unreadable::CutOff { path: path.clone() }),
         _ => Ok(files),
-    }
-}
-
-/// Files as a submission. The form follows from what `model_new.py` asks for; a wrong guess costs only the policy.
-pub fn submission(files: Files) -> Submission {
-    let model = files.get(MODEL_NEW).map(String::as_str).unwrap_or_default();
-    let kernels = files.keys().any(|path| path != MODEL_NEW);
-    let form = if model.contains("cuda_extension") {
-        Form::CudaAgent
-    } else if !kernels && model.contains("load_inline") {
-        Form::Inline
-    } else {
-        Form::Plain
-    };
-    Submission {
-        form,
-        files: files
-            .into_iter()
-            .map(|(path, text)| (path, text.into_bytes()))
-            .collect(),
     }
 }
 

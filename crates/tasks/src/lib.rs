@@ -13,6 +13,6 @@ mod solution;
 pub use error::TaskError;
 pub use kernelbench::load_all;
 pub use selector::load;
-pub use solution::{load_solution, solution_hash};
+pub use solution::{form, load_solution, solution_hash};
 /// What the loaders give.
 pub use warpsmith_schema::Task as LoadedTask;

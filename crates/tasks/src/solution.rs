@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -106,32 +107,27 @@ fn load_folder(path: &Path, target_is_cuda: bool) -> Result<Submission, TaskErro
         None => {}
     }
 
-    let source = freezer
-        .files()
-        .get(MODEL)
-        .map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    let names = names(source.as_deref().unwrap_or_default());
-    let has_sources = freezer
-        .files()
-        .keys()
-        .any(|name| name != MODEL && SOURCE_ENDINGS.iter().any(|ending| name.ends_with(ending)));
-    let form = if !has_sources {
-        if !names.used.contains("load_inline") {
-            return Err(TaskError::NoKernels {
-                path: path.to_path_buf(),
-                folder,
-            });
-        }
-        Form::Inline
-    } else if names.imported.contains("warpsmith_kernels")
-        && !names.imported.contains("cuda_extension")
-    {
-        Form::Plain
-    } else {
-        Form::CudaAgent
-    };
+    let form = form(freezer.files()).ok_or_else(|| TaskError::NoKernels {
+        path: path.to_path_buf(),
+        folder,
+    })?;
     Ok(Submission {
         form,
         files: freezer.into_files(),
     })
+}
+
+/// The form that a solution's files have, by what `model_new.py` imports; `None` where there is nothing to compile.
+pub fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<Form> {
+    let source = files.get(MODEL).map(|bytes| String::from_utf8_lossy(bytes));
+    let names = names(source.as_deref().unwrap_or_default());
+    let has_sources = files
+        .keys()
+        .any(|name| name != MODEL && SOURCE_ENDINGS.iter().any(|ending| name.ends_with(ending)));
+    if !has_sources {
+        return names.used.contains("load_inline").then_some(Form::Inline);
+    }
+    let plain =
+        names.imported.contains("warpsmith_kernels") && !names.imported.contains("cuda_extension");
+    Some(if plain { Form::Plain } else { Form::CudaAgent })
 }

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use warpsmith_agent::{AgentError, Court};
+use warpsmith_agent::{AgentError, Court, Files};
 use warpsmith_judge::{Judge, JudgeError, TaskSource};
-use warpsmith_schema::{Submission, Task, Verdict};
+use warpsmith_schema::{Form, Submission, Task, Verdict};
+use warpsmith_tasks::form;
 
 use crate::evidence;
 use crate::failure::Stop;
@@ -60,8 +61,8 @@ impl<'a> Bench<'a> {
 }
 
 impl Court for Bench<'_> {
-    fn judge(&mut self, submission: &Submission) -> Result<Verdict, JudgeError> {
-        let judged = self.judge.judge(&self.task, submission)?;
+    fn judge(&mut self, files: &Files) -> Result<Verdict, JudgeError> {
+        let judged = self.judge.judge(&self.task, &submission(files))?;
         let kept = fs_err::create_dir_all(&self.folder)
             .map_err(Stop::from)
             .and_then(|()| evidence::write(&self.next_place(), judged, self.compile_mode.clone()));
@@ -74,5 +75,17 @@ impl Court for Bench<'_> {
                 hint: None,
             }
         })
+    }
+}
+
+/// A policy's files as they are judged. With nothing to compile the judge says so, as of any other submission.
+pub(super) fn submission(files: &Files) -> Submission {
+    let files = files
+        .iter()
+        .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
+        .collect();
+    Submission {
+        form: form(&files).unwrap_or(Form::Plain),
+        files,
     }
 }

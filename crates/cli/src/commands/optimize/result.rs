@@ -6,7 +6,7 @@ use serde_json::json;
 use warpsmith_agent::read_files;
 use warpsmith_schema::{Ending, FORMAT, MODEL_NEW, Submission, Task, Trajectory, Verdict};
 
-use super::court::Bench;
+use super::court::{Bench, submission};
 use crate::evidence;
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -129,7 +129,7 @@ fn words(ending: &Ending) -> String {
 /// The files of an attempt, read from the very words of the policy.
 fn submission_of(trajectory: &Trajectory, message: u32) -> Option<Submission> {
     let files = read_files(trajectory.messages.get(message as usize)?.text()).ok()?;
-    Some(warpsmith_agent::submission(files))
+    Some(submission(&files))
 }
 
 fn lay_out(folder: &Path, task: &Task, submission: &Submission) -> Result<(), Stop> {
