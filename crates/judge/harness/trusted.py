@@ -20,6 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated in
 import torch  # noqa: E402
 
 import draws  # noqa: E402
+import nvml  # noqa: E402
 import regions  # noqa: E402
 import screen  # noqa: E402
 import task  # noqa: E402
@@ -83,6 +84,7 @@ class Memory:
     slot_bytes: int
     slot_count: int
     reader: regions.SampleReader | None = None  # CUDA; on the CPU the supervisor reads
+    veil: regions.Veil | None = None  # CUDA
 
     def close(self) -> None:
         for region in (self.slots, self.weights, self.arena, self.sample):
@@ -108,7 +110,7 @@ class Trusted:
 
     def handle(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         verb = request["verb"]
-        if verb not in ("hello", "load", "regions", "weights", "draw", "ping", "sample", "idle", "check", "forget", "quit"):
+        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "sample", "idle", "clocks", "check", "forget", "quit"):
             raise ValueError(f"unknown verb `{verb}`")
         if verb == "regions":
             return self.regions(request)
@@ -206,17 +208,18 @@ class Trusted:
     def weights(self, request: dict[str, Any]) -> dict[str, Any]:
         loaded = self._loaded()
         loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.perturbed))
-        self._write_weights(loaded)
+        memory = self._memory
+        if memory is not None:
+            veiled = request.get("veiled", False)
+            self._write_weights(loaded, memory.veil.weights(loaded.weights_bytes) if veiled else memory.weights.tensor)
         return {}
 
-    def _write_weights(self, loaded: Loaded) -> None:
-        if self._memory is None:
-            return
+    def _write_weights(self, loaded: Loaded, region: torch.Tensor) -> None:
         state = loaded.reference.state()
         for entry in loaded.state:
             source = state[entry["name"]]
             spec = {**entry, "stride": list(draws.contiguous_stride(source))}
-            values.view(self._memory.weights.tensor, spec).copy_(source)
+            values.view(region, spec).copy_(source)
         self._synchronize()
 
     def forget(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -241,8 +244,10 @@ class Trusted:
         self._release_memory()
         self._accepted, self._timing = None, False
         if self._target == "cuda":
-            made = [regions.create_cuda(size) for size in (count * slot_bytes, loaded.weights_bytes, arena)]
-            self._memory = Memory(*made, None, slot_bytes, count, regions.SampleReader(made[2]))
+            weights = max(loaded.weights_bytes, regions.COPIED_BYTES)
+            made = [regions.create_cuda(size) for size in (count * slot_bytes, weights, arena)]
+            reader = regions.SampleReader(made[2])
+            self._memory = Memory(*made, None, slot_bytes, count, reader, regions.Veil(made[0], made[1], slot_bytes))
         else:
             self._memory = Memory(
                 regions.create_cpu("slots", count * slot_bytes, read_only_for_others=True),
@@ -252,8 +257,8 @@ class Trusted:
                 slot_bytes,
                 count,
             )
-        self._write_weights(loaded)
         memory = self._memory
+        self._write_weights(loaded, memory.weights.tensor)
         if self._target == "cuda":
             weights = memory.weights.handle if loaded.weights_bytes else None
             return {"slots": memory.slots.handle, "weights": weights, "arena": memory.arena.handle}, []
@@ -281,7 +286,7 @@ class Trusted:
         transform, skipped = request["transform"], False
         if not request["answer"]:  # for baselines, whose outputs nobody compares
             inputs = loaded.reference.inputs(request["variant"], request["seed"])
-            self._fill_slot(variant, slot, inputs)
+            self._fill_slot(variant, request, inputs)
             self._drawn[slot] = Drawn(variant, [], [], False)
             return False
         if transform != "plain":
@@ -291,16 +296,25 @@ class Trusted:
         if transform == "plain" or skipped:
             made = self._answer(loaded, variant, request, "plain")
         inputs, answers, exact = made
-        self._fill_slot(variant, slot, inputs)
+        self._fill_slot(variant, request, inputs)
         self._drawn[slot] = Drawn(variant, _witnesses(inputs), answers, exact)
         return skipped
 
-    def _fill_slot(self, variant: Variant, slot: int, inputs: list[Any]) -> None:
+    def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Puts in place what was drawn behind the veil: the last thing before a timed call."""
+        self._mapped().veil.reveal(self._slot(request["slot"]))
+        return {}
+
+    def _fill_slot(self, variant: Variant, request: dict[str, Any], inputs: list[Any]) -> None:
         memory = self._mapped()
+        if request.get("veiled", False):
+            region, start = memory.veil.inputs(variant.input_bytes), 0
+        else:
+            region, start = memory.slots.tensor, request["slot"] * memory.slot_bytes
         if draws.outline(inputs) != variant.outline:
             raise TaskError("unsupported_input", "get_inputs() does not return the same shapes and numbers every time")
         for spec, tensor in zip(draws.tensor_specs(variant.specs), values.tensors(inputs)):
-            values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes).copy_(tensor)
+            values.view(region, spec, start, memory.slot_bytes).copy_(tensor)
 
     def _answer(
         self, loaded: Loaded, variant: Variant, request: dict[str, Any], transform: str
@@ -355,6 +369,9 @@ class Trusted:
             self._synchronize()
             times.append(time.perf_counter() - started)
         return {"us": min(times) * 1e6}
+
+    def clocks(self, request: dict[str, Any]) -> dict[str, Any]:
+        return nvml.clocks(request["uuid"])
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
         """The calls of one interval, up to the first that does not pass."""

@@ -409,31 +409,30 @@ def describe(error: BaseException) -> str:
 
 def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], support: Support) -> dict[str, Any]:
     verb = request["verb"]
-    if verb == "setup":
+    if verb == "extract":
+        torch.set_num_threads(request["threads"])
+        hide_what_is_absent()
+        return {"extensions": inline.extract(request["source"], request["file_name"], decode_arguments(request["init"]))}
+    if verb == "attach":
         torch.set_num_threads(request["threads"])
         state["spin"] = 0.05 if request["target"] == "cuda" else 0.0
-        if request["role"] == "extract":
-            hide_what_is_absent()
-            return {"extensions": inline.extract(request["source"], request["file_name"], decode_arguments(request["init"]))}
-        attached = fds[: 0 if request["target"] == "cuda" else 3]
-        rest = fds[len(attached) :]
-        setup = attach(request, attached, support)
-        state["setup"] = setup
-        if request["role"] == "candidate":
-            state["flag"] = flag = attach_cpu(rest.pop(0), 1, writable=False)
-            support.native.warpsmith_watch(ctypes.c_void_p(flag.data_ptr()))
-            load_libraries(request, rest)
-        for fd in fds:  # before any line of a submission's own runs
+        state["setup"] = attach(request, fds, support)
+        for fd in fds:
             os.close(fd)
-        if request["role"] == "candidate":
-            build_candidate(setup, request)
-        else:
-            build_reference(setup, request)
         return {}
     setup = state["setup"]
-    if verb == "call":
+    if verb == "candidate":
+        state["flag"] = flag = attach_cpu(fds[0], 1, writable=False)
+        support.native.warpsmith_watch(ctypes.c_void_p(flag.data_ptr()))
+        load_libraries(request, fds[1:])
+        for fd in fds:  # before any line of a submission's own runs
+            os.close(fd)
+        build_candidate(setup, request)
+    elif verb == "reference":
+        build_reference(setup, request)
+    elif verb == "call":
         return call(setup, request)
-    if verb == "release":
+    elif verb == "release":
         setup.kept.clear()
     elif verb == "prepare":
         prepare(setup, request["inputs"], request["stage"])

@@ -42,7 +42,7 @@ impl Key<'_> {
     pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         // Bump when the method of measuring changes: older numbers are then not comparable.
-        hasher.update(b"method 3\0");
+        hasher.update(b"method 4\0");
         // An unoptimised supervisor samples slowly: its constant is another.
         hasher.update(&[u8::from(cfg!(debug_assertions))]);
         let parts = [
@@ -161,14 +161,17 @@ pub(crate) fn measure(
 }
 
 fn set_up(process: &mut Process, session: &Session, wanted: &Wanted<'_>) -> Result<(), JudgeError> {
-    let (regions, fds) = attach(&session.regions, session.loaded.weights_bytes);
-    let body = json!({
-        "role": "baseline", "target": wanted.target.name(), "source": wanted.source,
-        "init": session.loaded.init, "state": session.loaded.state, "regions": regions,
-        "threads": wanted.threads,
-    });
+    let loaded = &session.loaded;
+    let (body, fds) = attach(
+        &session.regions,
+        loaded.weights_bytes,
+        wanted.target,
+        wanted.threads,
+    );
+    process.request_with("attach", body, &fds, Duration::from_mins(2))?;
+    let body = json!({ "source": wanted.source, "init": loaded.init, "state": loaded.state });
     process
-        .request_with("setup", body, &fds, Duration::from_mins(2))
+        .request_with("reference", body, &[], Duration::from_mins(2))
         .map(drop)
 }
 

@@ -9,7 +9,7 @@ use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 15] = [
+const FILES: [(&str, &str); 16] = [
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
     (
@@ -22,6 +22,7 @@ const FILES: [(&str, &str); 15] = [
         "kernels_module.py",
         include_str!("../harness/kernels_module.py"),
     ),
+    ("nvml.py", include_str!("../harness/nvml.py")),
     ("profiling.py", include_str!("../harness/profiling.py")),
     ("regions.py", include_str!("../harness/regions.py")),
     ("screen.py", include_str!("../harness/screen.py")),

@@ -11,13 +11,14 @@ use std::time::Instant;
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
-use serde_json::json;
+use serde_json::{Value, json};
 use warpsmith_machine::{Caches, Gpu, Nvcc, Python};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::{Precision, Profile, Reward, Rule, Status, Submission, Target, Verdict};
 
 use crate::JudgeError;
 use crate::baseline::Baselines;
+use crate::cores::Cores;
 use crate::evidence::{self, Evidence};
 use crate::harness::Harness;
 use crate::outcome::Fault;
@@ -27,7 +28,7 @@ use crate::submission::{Form, MODEL_NEW, content_hash, folder_unit};
 use crate::timing::Raw;
 use crate::toolchain::Toolchain;
 use crate::trusted::Trusted;
-use crate::zygote::{self, Allowance, Zygote};
+use crate::zygote::{self, Allowance, Worker, Zygote};
 
 /// How to judge.
 #[derive(Debug, Clone)]
@@ -64,11 +65,15 @@ pub struct Judge {
     toolchain: Toolchain,
     harness: Harness,
     allowance: Allowance,
+    /// Where a GPU is the target and there are enough.
+    cores: Option<Cores>,
     device_name: String,
     gpu: Option<Gpu>,
     trusted: Option<Trusted>,
     trusted_starting: Option<Process>,
     zygote: Option<Zygote>,
+    /// A worker that waits for a candidate.
+    standby: Option<Worker>,
     /// Output of the latest worker.
     printed: Option<Arc<File>>,
     /// Started ahead, used for one task: allocators and compilers keep too much behind to be reused.
@@ -94,6 +99,8 @@ struct Attempt {
     compile_log: String,
     raw: Vec<Raw>,
     baselines: Option<Baselines>,
+    /// How the device ran, before and after.
+    clocks: [Value; 2],
 }
 
 enum Step<T> {
@@ -137,6 +144,9 @@ impl Judge {
         };
         let mut judge = Self {
             allowance: Allowance::of_this_machine(),
+            cores: (options.target == Target::Cuda)
+                .then(Cores::split)
+                .flatten(),
             options,
             toolchain,
             harness,
@@ -145,6 +155,7 @@ impl Judge {
             trusted: None,
             trusted_starting: None,
             zygote: None,
+            standby: None,
             printed: None,
             baseline: None,
             ahead: None,
@@ -153,19 +164,14 @@ impl Judge {
         };
         judge.trusted_starting = Some(judge.launch_trusted()?);
         judge.zygote = Some(judge.launch_zygote()?);
-        judge.baseline = Some(judge.launch_baseline()?);
-        judge.ahead = judge.launch_ahead()?;
         Ok(judge)
     }
 
     /// Builds what would otherwise be built on first use, the bytecode of what is imported included.
     pub fn prepare(&mut self) -> Result<(), JudgeError> {
+        let mut baseline = self.launch_baseline()?;
         self.toolchain.precompile()?;
-        self.ahead = None;
-        match self.baseline.take() {
-            Some(mut process) => process.greet().map(drop),
-            None => Ok(()),
-        }
+        baseline.greet().map(drop)
     }
 
     /// Which protections hold for candidates.
@@ -209,12 +215,18 @@ impl Judge {
 
     /// After a failure every process is suspect.
     fn restart(&mut self) {
-        self.session = None;
+        self.close_session();
         self.trusted = None;
         self.trusted_starting = None;
         self.zygote = None;
         self.baseline = None;
         self.ahead = None;
+    }
+
+    /// A worker that stands by has the session's memory mapped.
+    fn close_session(&mut self) {
+        self.standby = None;
+        self.session = None;
     }
 
     fn attempt(
@@ -234,15 +246,12 @@ impl Judge {
             compile_log: String::new(),
             raw: Vec::new(),
             baselines: None,
+            clocks: [Value::Null, Value::Null],
         };
-        let before = self
-            .gpu
-            .as_ref()
-            .and_then(|gpu| warpsmith_machine::gpu_clocks(gpu.index));
         let outcome = match self.stages(task, submission, &mut attempt) {
             // The task was surveyed and its memory laid out before the candidate came.
             Err(error) if error.out_of_device_memory() && attempt.verdict.progress.loaded => {
-                self.session = None;
+                self.close_session();
                 let reason = "the candidate left no memory on the device for the judge";
                 Step::Stop(Fault::new(
                     Status::Crashed,
@@ -276,10 +285,7 @@ impl Judge {
         verdict.seconds.total = started.elapsed().as_secs_f64();
         verdict.reward = Reward::of(&verdict);
         let seed = self.session.as_ref().map_or(0, |session| session.seed);
-        let after = self
-            .gpu
-            .as_ref()
-            .and_then(|gpu| warpsmith_machine::gpu_clocks(gpu.index));
+        let [before, after] = attempt.clocks;
         let evidence = Evidence {
             task_name: task.name.clone(),
             task_source: task.source.clone(),
@@ -297,6 +303,7 @@ impl Judge {
                 .unwrap_or_default(),
         };
         if self.zygote.as_ref().is_some_and(Zygote::single_use) {
+            self.standby = None;
             self.zygote = None;
         }
         Ok(Judged { verdict, evidence })
@@ -321,7 +328,7 @@ impl Judge {
             )));
         };
         attempt.verdict.progress.parsed = true;
-        self.compile_ahead(task)?;
+        self.expect_baselines(task)?;
         // A new task is loaded while the compilers run.
         let built = if submission.form == Form::Inline {
             self.load_task(task)?;
@@ -338,7 +345,7 @@ impl Judge {
                     Instant::now(),
                 )
             });
-            let loaded = self.load_task(task);
+            let loaded = self.load_task(task).and_then(|()| self.stand_by());
             let (begun, built, done) = compiling
                 .join()
                 .map_err(|_| JudgeError::infrastructure("panic", "the compile thread panicked"))?;
@@ -349,6 +356,8 @@ impl Judge {
         let images = go!(Self::accept(built, attempt)?);
         self.check_trust(attempt);
         let _lease = self.lease()?;
+        let _held = self.cores.as_ref().and_then(Cores::hold);
+        attempt.clocks[0] = self.clocks()?;
 
         let verifying = Instant::now();
         let mut worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
@@ -366,6 +375,7 @@ impl Judge {
             (measured, true)
         };
         let candidate = go!(self.time(&mut worker, (&strict, fresh), attempt)?);
+        attempt.clocks[1] = self.clocks()?;
         drop(worker);
         let matched = match class {
             Precision::Fp32 => strict.clone(),
@@ -391,7 +401,7 @@ impl Judge {
             return Ok(());
         }
         let target = self.options.target;
-        self.session = None;
+        self.close_session();
         // A survey runs on the device too; on the CPU it may share the cores as a build does.
         let _lease = match target {
             Target::Cuda => Some(self.lease()?),

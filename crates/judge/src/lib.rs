@@ -10,6 +10,7 @@
 
 mod baseline;
 mod channel;
+mod cores;
 mod error;
 mod evidence;
 mod harness;

@@ -84,6 +84,10 @@ impl Process {
         })
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the answer to the hello that `start` sent.
     pub(crate) fn greet(&mut self) -> Result<Value, JudgeError> {
         let reply = self

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
+use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
@@ -186,12 +187,20 @@ fn checked_places(
     Ok(calls)
 }
 
-/// The `regions` part of a setup request, and the descriptors that go with it.
-pub(crate) fn attach(regions: &Regions, weights_bytes: u64) -> (Value, Vec<BorrowedFd<'_>>) {
+/// An `attach` request, and the descriptors that go with it.
+pub(crate) fn attach(
+    regions: &Regions,
+    weights_bytes: u64,
+    target: Target,
+    threads: usize,
+) -> (Value, Vec<BorrowedFd<'_>>) {
     let body = json!({
-        "slot_bytes": regions.slot_bytes, "slot_count": regions.slot_count,
-        "weights_bytes": weights_bytes, "arena_bytes": regions.arena_bytes,
-        "handles": regions.handles,
+        "target": target.name(), "threads": threads,
+        "regions": {
+            "slot_bytes": regions.slot_bytes, "slot_count": regions.slot_count,
+            "weights_bytes": weights_bytes, "arena_bytes": regions.arena_bytes,
+            "handles": regions.handles,
+        },
     });
     // The sample region is the supervisor's and the trusted process's alone.
     let fds = regions.fds.iter().take(3).map(AsFd::as_fd).collect();

@@ -135,21 +135,32 @@ impl Trusted {
         })
     }
 
-    pub(crate) fn weights(&mut self, seed: u64) -> Result<(), JudgeError> {
+    /// Fresh weights; `veiled` ones are in place only when [`Trusted::reveal`] says so.
+    pub(crate) fn weights(&mut self, seed: u64, veiled: bool) -> Result<(), JudgeError> {
         self.process
-            .request("weights", json!({ "seed": seed }), LONG)
+            .request("weights", json!({ "seed": seed, "veiled": veiled }), LONG)
             .map(drop)
     }
 
-    /// Fresh inputs for several slots. `answer`: whether anybody will compare; a baseline's outputs are not.
+    /// Fresh inputs for several slots. `answer`: whether anybody will compare; a baseline's outputs are not. `veiled`: one
+    /// slot's, kept back until [`Trusted::reveal`].
     pub(crate) fn draw(
         &mut self,
         variant: usize,
         answer: bool,
+        veiled: bool,
         draws: &[Draw<'_>],
     ) -> Result<(), JudgeError> {
-        let body = json!({ "variant": variant, "answer": answer, "draws": draws });
+        let body =
+            json!({ "variant": variant, "answer": answer, "veiled": veiled, "draws": draws });
         self.process.request("draw", body, LONG).map(drop)
+    }
+
+    /// CUDA: puts in place what was drawn veiled.
+    pub(crate) fn reveal(&mut self, slot: u32) -> Result<(), JudgeError> {
+        self.process
+            .request("reveal", json!({ "slot": slot }), LONG)
+            .map(drop)
     }
 
     /// Keeps it awake.
@@ -192,6 +203,12 @@ impl Trusted {
             ));
         }
         Ok(found.reports)
+    }
+
+    /// CUDA: how the GPU runs at this moment; null where the driver does not say.
+    pub(crate) fn clocks(&mut self, uuid: &str) -> Result<Value, JudgeError> {
+        self.process
+            .request("clocks", json!({ "uuid": uuid }), LONG)
     }
 
     /// Memory of the GPU; 0 without one.

@@ -244,6 +244,16 @@ impl Worker {
         }
     }
 
+    /// As this process numbers it.
+    pub(crate) fn host_pid(&self) -> Option<u32> {
+        host_pid(&self.pidfd)
+    }
+
+    /// Whether it is alive and has nothing to say.
+    pub(crate) fn quiet(&mut self) -> bool {
+        self.channel.quiet()
+    }
+
     pub(crate) fn out_of_memory(&self) -> bool {
         self.group
             .as_ref()

@@ -63,7 +63,7 @@ enum Part {
 }
 
 /// Judges side by side where a GPU is what they share; on a CPU one compiling would disturb another's timing.
-const CREW: usize = 3;
+const CREW: usize = 4;
 
 /// Edits, per form.
 const EDITS: u32 = 3;
@@ -90,7 +90,8 @@ pub(crate) fn run(args: &BenchJudgeArgs, printer: &Printer) -> Result<Exit, Stop
         bench.say("a cold process, a new task");
         bench.cold(engine.target)?;
     }
-    let mut crew = crew(&engine, Profile::Full)?;
+    // One judge alone, for what is not about throughput: others that start meanwhile would be in its way.
+    let mut alone = start(&engine, Profile::Full)?;
     if wants(Part::Edited) {
         for (form, name, goal) in [
             ("CUDA Agent form", "cuda_agent_form", 4.0),
@@ -98,9 +99,17 @@ pub(crate) fn run(args: &BenchJudgeArgs, printer: &Printer) -> Result<Exit, Stop
         ] {
             bench.say(&format!("a kernel edited, {form}"));
             let work = Work::example(name, engine.target)?;
-            bench.edited(crew.first(), &work, form, goal)?;
+            bench.edited(&mut alone, &work, form, goal)?;
         }
     }
+    if wants(Part::Spread) {
+        bench.say("one kernel again and again");
+        for work in Work::of_several_sizes(engine.target)? {
+            bench.spread(&mut alone, &work)?;
+        }
+    }
+    drop(alone);
+    let mut crew = crew(&engine, Profile::Full)?;
     if wants(Part::Full) {
         bench.say("ten examples, profile full");
         bench.full(&mut crew, &examples, "ten examples of our own")?;
@@ -113,13 +122,6 @@ pub(crate) fn run(args: &BenchJudgeArgs, printer: &Printer) -> Result<Exit, Stop
         let names: Vec<&str> = work.iter().map(|one| one.name.as_str()).collect();
         let names = names.join(", ");
         bench.full(&mut crew, &work, &names)?;
-    }
-    if wants(Part::Spread) {
-        bench.say("one kernel again and again");
-        for name in ["softmax", "conv_block"] {
-            let work = Work::example(name, engine.target)?;
-            bench.spread(crew.first(), &work)?;
-        }
     }
     drop(crew);
     if wants(Part::Rl) {
@@ -336,7 +338,8 @@ impl Bench<'_> {
     fn spread(&mut self, judge: &mut Judge, work: &Work) -> Result<(), Stop> {
         let mut times = Vec::new();
         for _ in 0..REPEATS {
-            if let Some(found) = self.one(judge, work)?.verdict.times_us {
+            let judged = self.one(judge, work)?;
+            if let Some(found) = judged.verdict.times_us {
                 times.push(found.candidate.0);
             }
         }

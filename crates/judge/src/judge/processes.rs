@@ -6,6 +6,7 @@ use crate::baseline;
 use crate::baseline::Baselines;
 use crate::process;
 use crate::process::Process;
+use crate::runner::attach;
 use crate::trusted::Trusted;
 use crate::zygote;
 use crate::zygote::Worker;
@@ -26,7 +27,7 @@ impl Judge {
         let mut environment = self.trusted_environment();
         // Its threads must not spin on the cores that the timed process needs.
         environment.push(("OMP_WAIT_POLICY".to_owned(), "PASSIVE".to_owned()));
-        Process::start(process::Launch {
+        let process = Process::start(process::Launch {
             name: "trusted",
             target: self.options.target,
             script: "trusted.py",
@@ -34,11 +35,15 @@ impl Judge {
             environment,
             python: &self.options.python,
             harness: &self.harness.dir,
-        })
+        })?;
+        if let Some(cores) = &self.cores {
+            cores.give_judging(process.id());
+        }
+        Ok(process)
     }
 
     pub(super) fn launch_baseline(&self) -> Result<Process, JudgeError> {
-        Process::start(process::Launch {
+        let process = Process::start(process::Launch {
             name: "baseline",
             target: self.options.target,
             script: "worker.py",
@@ -55,7 +60,11 @@ impl Judge {
             environment: self.compiler_environment(),
             python: &self.options.python,
             harness: &self.harness.dir,
-        })
+        })?;
+        if let Some(cores) = &self.cores {
+            cores.give_judged(process.id());
+        }
+        Ok(process)
     }
 
     /// On a CPU target the cores that would compile ahead are the ones the candidate's build needs.
@@ -83,15 +92,25 @@ impl Judge {
         }))
     }
 
-    /// Has the reference of a new task compiled beside everything that needs no baseline.
-    pub(super) fn compile_ahead(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+    /// Where a task is new, gets ready to measure its baselines beside everything that needs none. Where it is known,
+    /// nothing is started that would import PyTorch while somebody is timed.
+    pub(super) fn expect_baselines(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
         let hash = task_hash(task);
+        if self.baseline_path(&hash, Precision::Fp32).exists() {
+            return Ok(());
+        }
+        if self.baseline.is_none() {
+            self.baseline = Some(self.launch_baseline()?);
+        }
+        self.compile_ahead(task, hash)
+    }
+
+    fn compile_ahead(&mut self, task: &TaskSource, hash: String) -> Result<(), JudgeError> {
+        let at = self.ahead.as_ref().and_then(|ahead| ahead.at.as_ref());
         let Some(mode) = self.options.compile_mode.clone() else {
             return Ok(());
         };
-        let at = self.ahead.as_ref().and_then(|ahead| ahead.at.as_ref());
-        let known = self.baseline_path(&hash, Precision::Fp32).exists();
-        if !self.compiles_ahead() || known || at == Some(&hash) {
+        if !self.compiles_ahead() || at == Some(&hash) {
             return Ok(());
         }
         // One that is still at work on a task nobody waits for any more is of no use.
@@ -170,7 +189,7 @@ impl Judge {
             .as_mut()
             .is_none_or(|trusted| !trusted.usable())
         {
-            self.session = None;
+            self.close_session();
             let process = match self.trusted_starting.take() {
                 Some(process) => process,
                 None => self.launch_trusted()?,
@@ -189,10 +208,42 @@ impl Judge {
         match &mut self.zygote {
             Some(zygote) => {
                 let worker = zygote.fork()?;
-                self.printed = Some(worker.printed.clone());
+                if let (Some(cores), Some(pid)) = (&self.cores, worker.host_pid()) {
+                    cores.give_judged(pid);
+                }
                 Ok(worker)
             }
             None => Err(JudgeError::infrastructure("zygote", "no zygote")),
+        }
+    }
+
+    /// Has a worker ready that knows the task's memory and has run nothing of a candidate: on a GPU its context takes a
+    /// fifth of a second, which passes while compilers run.
+    pub(super) fn stand_by(&mut self) -> Result<(), JudgeError> {
+        if self.standby.as_mut().is_some_and(Worker::quiet) {
+            return Ok(());
+        }
+        self.standby = None;
+        let mut worker = self.fork()?;
+        let (target, threads) = (self.options.target, self.allowance.threads);
+        let (session, _) = self.at_work()?;
+        let weights = session.loaded.weights_bytes;
+        let (body, fds) = attach(&session.regions, weights, target, threads);
+        let attached = worker
+            .channel
+            .request("attach", body, &fds, Duration::from_mins(1));
+        attached.map_err(|error| {
+            JudgeError::infrastructure("worker", format!("a worker could not attach: {error}"))
+        })?;
+        self.standby = Some(worker);
+        Ok(())
+    }
+
+    /// How the GPU runs now, for the evidence; null on a CPU.
+    pub(super) fn clocks(&mut self) -> Result<Value, JudgeError> {
+        match (&self.gpu, &mut self.trusted) {
+            (Some(gpu), Some(trusted)) => trusted.clocks(&gpu.uuid),
+            _ => Ok(Value::Null),
         }
     }
 

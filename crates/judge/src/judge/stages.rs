@@ -12,7 +12,6 @@ use crate::outcome::Phase;
 use crate::outcome::channel_fault;
 use crate::outcome::sort;
 use crate::outcome::wrong;
-use crate::runner::attach;
 use crate::sample::Flag;
 use crate::session::PLAIN;
 use crate::session::Plan;
@@ -120,11 +119,9 @@ impl Judge {
         let init = session.loaded.init.clone();
         let target = self.options.target;
         let mut worker = self.fork()?;
-        let body = json!({
-            "role": "extract", "target": target.name(), "source": source, "file_name": MODEL_NEW, "init": init,
-            "threads": self.allowance.threads,
-        });
-        let reply = match worker.request("setup", body, Duration::from_secs(30)) {
+        self.printed = Some(worker.printed.clone());
+        let body = json!({ "source": source, "file_name": MODEL_NEW, "init": init, "threads": self.allowance.threads });
+        let reply = match worker.request("extract", body, Duration::from_secs(30)) {
             Ok(reply) => reply,
             Err(error) => return Ok(Step::Stop(channel_fault(error))),
         };
@@ -225,13 +222,16 @@ impl Judge {
         images: &[Image],
         attempt: &mut Attempt,
     ) -> Result<Step<Worker>, JudgeError> {
-        let mut worker = self.fork()?;
-        let threads = self.allowance.threads;
+        self.stand_by()?;
+        let mut worker = self
+            .standby
+            .take()
+            .ok_or_else(|| JudgeError::infrastructure("worker", "no worker stands by"))?;
+        self.printed = Some(worker.printed.clone());
         let target = self.options.target;
         let (session, _) = self.at_work()?;
-        let (regions, mut fds) = attach(&session.regions, session.loaded.weights_bytes);
         let flag = Flag::new().map_err(JudgeError::io("make the flag that arms the guards"))?;
-        fds.push(flag.as_fd());
+        let mut fds = vec![flag.as_fd()];
         fds.extend(images.iter().map(|image| image.fd.as_fd()));
         let variant = session.variant(0);
         let decoys: Vec<Value> = crate::value::tensors(&variant.outputs)
@@ -241,13 +241,12 @@ impl Judge {
         let names: Vec<Value> =
             images.iter().map(|Image { library, .. }| json!({ "name": library.name, "fingerprint": library.fingerprint, "with_status": library.with_status })).collect();
         let body = json!({
-            "role": "candidate", "target": target.name(), "source": source, "file_name": MODEL_NEW,
-            "init": session.loaded.init, "state": session.loaded.state, "regions": regions,
-            "libraries": names, "form": form.name(), "threads": threads, "decoys": decoys,
+            "target": target.name(), "source": source, "file_name": MODEL_NEW, "init": session.loaded.init, "state": session.loaded.state,
+            "libraries": names, "form": form.name(), "decoys": decoys,
         });
         if let Err(error) = worker
             .channel
-            .request("setup", body, &fds, Duration::from_mins(1))
+            .request("candidate", body, &fds, Duration::from_mins(1))
         {
             return Ok(Step::Stop(dead_or(&worker, channel_fault(error))));
         }

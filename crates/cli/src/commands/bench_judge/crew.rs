@@ -33,11 +33,6 @@ impl Crew {
         self.judges.len()
     }
 
-    /// One judge for what is measured alone.
-    pub(super) fn first(&mut self) -> &mut Judge {
-        &mut self.judges[0]
-    }
-
     /// Judges everything, in any order; a group stays with one judge, which has its task loaded then.
     pub(super) fn work(&mut self, groups: Vec<Vec<Work>>) -> Result<Vec<Done>, Stop> {
         let queue = Mutex::new(VecDeque::from(groups));

@@ -63,6 +63,22 @@ impl Work {
             .collect()
     }
 
+    /// Kernels that take some 20 us, some 60 us and more than a millisecond on a large GPU: the shorter, the harder to time.
+    pub(crate) fn of_several_sizes(target: Target) -> Result<Vec<Self>, Stop> {
+        let mut large = Self::example("matmul_epilogue", target)?;
+        large.task.source = large
+            .task
+            .source
+            .replace("4096, 256, 1024", "4096, 2048, 4096");
+        "matmul_epilogue, 4096 x 2048 x 4096".clone_into(&mut large.name);
+        let small = ["softmax", "conv_block"].map(|name| Self::example(name, target));
+        let mut all: Vec<Self> = small.into_iter().collect::<Result<_, _>>()?;
+        if target == Target::Cuda {
+            all.push(large);
+        }
+        Ok(all)
+    }
+
     /// The tasks of `file` that `folder/solutions.json` names a solution for.
     pub(crate) fn kernelbench(file: &Path, folder: &Path) -> Result<Vec<Self>, Stop> {
         let text = fs_err::read_to_string(folder.join("solutions.json"))?;
