@@ -52,6 +52,9 @@ pub(super) struct Image {
     fd: OwnedFd,
 }
 
+/// How long a submission may take to be imported and built.
+const LOAD_LIMIT: Duration = Duration::from_secs(30);
+
 fn candidate_plan(profile: Profile, bursts: Vec<u32>) -> Plan {
     let (singles, budget) = match profile {
         Profile::Full if bursts.is_empty() => (100, 20),
@@ -244,10 +247,7 @@ impl Judge {
             "target": target.name(), "source": source, "file_name": MODEL_NEW, "init": session.loaded.init, "state": session.loaded.state,
             "libraries": names, "form": form.name(), "decoys": decoys,
         });
-        if let Err(error) = worker
-            .channel
-            .request("candidate", body, &fds, Duration::from_mins(1))
-        {
+        if let Err(error) = worker.channel.request("candidate", body, &fds, LOAD_LIMIT) {
             return Ok(Step::Stop(dead_or(&worker, channel_fault(error))));
         }
         if let Err(failure) = prepare(&mut worker.channel, &variant.inputs, false) {
@@ -376,7 +376,7 @@ impl Judge {
                     }
                 };
                 let estimate = timing::estimate(&raw, &constant, gap);
-                let contradicts = timing::contradicts(&estimate, &constant);
+                let contradicts = timing::contradicts(&raw, &constant);
                 if contradicts && fresh && target == Target::Cuda {
                     let reason = "single calls were answered sooner than a call with nothing in it: not by the judge's own way";
                     return Ok(Step::Stop(Fault::new(
