@@ -1,15 +1,26 @@
 //! What a policy is told about an attempt.
 
+use std::fmt::Write;
+
 use warpsmith_schema::{Status, Verdict};
 
-use crate::Unreadable;
+use crate::{Unreadable, Wire};
 
 /// Enough for the first errors of a compiler; a small context must hold several of these.
 const REASON_CHARACTERS: usize = 1500;
 
+/// What a single turn is told of a failed attempt.
 pub(crate) fn on_verdict(verdict: &Verdict) -> String {
+    format!(
+        "{}\n\nWrite the files again, whole and mended.",
+        describe(verdict)
+    )
+}
+
+/// A verdict in words.
+pub(crate) fn describe(verdict: &Verdict) -> String {
     let what = match verdict.status {
-        Status::Passed => return "It passes.".to_owned(),
+        Status::Passed => return passed(verdict),
         Status::Rejected => "It was refused before it ran",
         Status::CompileFailed => "It does not compile",
         Status::Crashed => "It crashed",
@@ -18,10 +29,25 @@ pub(crate) fn on_verdict(verdict: &Verdict) -> String {
         Status::Cheating => "It broke a rule while it ran",
     };
     let reason = verdict.reason.as_deref().unwrap_or("no reason was given");
-    format!(
-        "{what}:\n\n{}\n\nWrite the files again, whole and mended.",
-        clip(reason)
-    )
+    format!("{what}:\n\n{}", clip(reason))
+}
+
+fn passed(verdict: &Verdict) -> String {
+    let (Some(times), Some(speedup)) = (&verdict.times_us, &verdict.speedup) else {
+        return "It passes.".to_owned();
+    };
+    let mut text = format!(
+        "It passes: {:.1} us; eager {:.1} us, {:.2}x",
+        times.candidate.0, times.eager.0, speedup.eager.0
+    );
+    if let (Some(time), Some(speedup)) = (&times.compile, &speedup.compile) {
+        let _ = write!(text, "; torch.compile {:.1} us, {:.2}x", time.0, speedup.0);
+    }
+    for note in &verdict.notes {
+        text.push('\n');
+        text.push_str(note);
+    }
+    text
 }
 
 pub(crate) fn on_unreadable(why: &Unreadable) -> String {
@@ -29,6 +55,17 @@ pub(crate) fn on_unreadable(why: &Unreadable) -> String {
         "Your reply could not be used: {why}. Write each file as a line `write PATH` followed by a fenced block: \
          `model_new.py` and the kernels."
     )
+}
+
+pub(crate) fn on_no_call(why: &Unreadable, wire: Wire) -> String {
+    let how = match wire {
+        Wire::Json => "Call a tool; when you are done, call `submit`.",
+        Wire::Fenced => {
+            "Write a file as a line `write PATH` followed by a fenced block, then `judge` on a line of its own; when you are \
+             done, `submit`."
+        }
+    };
+    format!("Nothing was done: {why}. {how}")
 }
 
 /// The beginning, where compilers and checks say what is wrong, and the end, where a traceback does.

@@ -8,30 +8,52 @@ use std::collections::BTreeMap;
 /// Relative path to content.
 pub type Files = BTreeMap<String, String>;
 
-/// Why a reply holds no files to judge.
+/// Why a reply holds nothing to act on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     #[error("the reply has no fenced block")]
     NoBlock,
     #[error("no fenced block has a heading that names its file")]
     NoHeading,
+    #[error("the reply calls no tool")]
+    NoCall,
     #[error("the last block, `{path}`, has no end: the reply was cut off")]
     CutOff { path: String },
 }
 
-/// The files of a reply; of two blocks for one path the later counts.
-pub fn read_files(reply: &str) -> Result<Files, Unreadable> {
-    let (mut files, mut blocks) = (Files::new(), 0);
+/// A reply, taken apart.
+pub(crate) enum Piece<'a> {
+    Line(&'a str),
+    Block(Block<'a>),
+}
+
+pub(crate) struct Block<'a> {
+    /// The last line before it that is not empty.
+    pub(crate) heading: &'a str,
+    pub(crate) content: String,
+    pub(crate) closed: bool,
+}
+
+impl Block<'_> {
+    /// The path it belongs to, in its heading or in its own first line.
+    pub(crate) fn path(&self) -> Option<String> {
+        let first = self.content.lines().next().unwrap_or_default();
+        path_in(self.heading).or_else(|| path_in(first))
+    }
+}
+
+pub(crate) fn pieces(reply: &str) -> Vec<Piece<'_>> {
+    let mut found = Vec::new();
     let mut heading = "";
     let mut lines = reply.lines();
     while let Some(line) = lines.next() {
         let Some(fence) = fence(line) else {
             if !line.trim().is_empty() {
                 heading = line;
+                found.push(Piece::Line(line));
             }
             continue;
         };
-        blocks += 1;
         let mut content = String::new();
         let mut closed = false;
         for line in lines.by_ref() {
@@ -42,13 +64,27 @@ pub fn read_files(reply: &str) -> Result<Files, Unreadable> {
             content.push_str(line);
             content.push('\n');
         }
-        let first = content.lines().next().unwrap_or_default();
-        let named = path_in(heading).or_else(|| path_in(first));
-        heading = "";
-        match named {
-            Some(path) if !closed => return Err(Unreadable::CutOff { path }),
+        found.push(Piece::Block(Block {
+            heading: std::mem::take(&mut heading),
+            content,
+            closed,
+        }));
+    }
+    found
+}
+
+/// The files of a reply; of two blocks for one path the later counts.
+pub fn read_files(reply: &str) -> Result<Files, Unreadable> {
+    let (mut files, mut blocks) = (Files::new(), 0);
+    for piece in pieces(reply) {
+        let Piece::Block(block) = piece else {
+            continue;
+        };
+        blocks += 1;
+        match block.path() {
+            Some(path) if !block.closed => return Err(Unreadable::CutOff { path }),
             Some(path) => {
-                files.insert(path, content);
+                files.insert(path, block.content);
             }
             None => {}
         }
@@ -79,7 +115,7 @@ fn path_in(line: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-fn is_of_a_submission(path: &str) -> bool {
+pub(crate) fn is_of_a_submission(path: &str) -> bool {
     let plain = path.split('/').all(|part| !part.is_empty() && part != "..");
     let kernel = path.strip_prefix("kernels/").is_some_and(|name| {
         [".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp"]

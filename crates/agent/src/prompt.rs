@@ -2,51 +2,56 @@
 
 use warpsmith_schema::{Message, Target, Task};
 
+use crate::react::{AgentSettings, Size};
+use crate::wire::Wire;
+
 const SINGLE: &str = include_str!("prompts/single.md");
+const SKILL: &str = include_str!("prompts/skill.md");
+const SKILL_SMALL: &str = include_str!("prompts/skill_small.md");
+const FENCED: &str = include_str!("prompts/fenced.md");
 const MODEL: &str = include_str!("prompts/example.py");
 const CPU: &str = include_str!("prompts/example.cpp");
 const CUDA: &str = include_str!("prompts/example.cu");
 
 /// The conversation that a single turn begins with.
 pub(crate) fn opening(task: &Task, target: Target) -> Vec<Message> {
-    vec![
-        Message::System {
-            text: rules(target),
-        },
-        Message::User {
-            text: format!(
-                "Write `ModelNew` for this `model.py`.\n\n```python\n{}\n```",
-                task.source.trim_end()
-            ),
-        },
-    ]
+    begin(task, fill(SINGLE, target))
 }
 
-fn rules(target: Target) -> String {
-    let words = match target {
-        Target::Cpu => Words {
-            language: "C++ with OpenMP",
-            kernels: "kernels/NAME.cpp",
-            stream: "void*",
-            advice: "Use `#pragma omp parallel for`, and inner loops that the compiler can vectorise.",
-            kernel: ("kernels/scale_relu.cpp", "cpp", CPU),
-        },
-        Target::Cuda => Words {
-            language: "CUDA C++",
-            kernels: "kernels/NAME.cu",
-            stream: "cudaStream_t",
-            advice: "Neighbouring threads read neighbouring addresses, wide (`float4`) where aligned; launch on the given stream.",
-            kernel: ("kernels/scale_relu.cu", "cuda", CUDA),
-        },
+/// The conversation that a loop begins with.
+pub(crate) fn for_agent(task: &Task, settings: &AgentSettings) -> Vec<Message> {
+    let skill = match settings.size {
+        Size::Small => SKILL_SMALL,
+        Size::Large => SKILL,
     };
+    let mut rules = fill(skill, settings.target);
+    if settings.wire == Wire::Fenced {
+        rules.push('\n');
+        rules.push_str(FENCED);
+    }
+    begin(task, rules)
+}
+
+fn begin(task: &Task, rules: String) -> Vec<Message> {
+    let text = format!(
+        "Write `ModelNew` for this `model.py`.\n\n```python\n{}\n```",
+        task.source.trim_end()
+    );
+    vec![Message::System { text: rules }, Message::User { text }]
+}
+
+/// Puts a target's words into a text.
+fn fill(text: &str, target: Target) -> String {
+    let words = words(target);
     let (path, fence, code) = words.kernel;
     let example =
         format!("write model_new.py\n```python\n{MODEL}```\n\nwrite {path}\n```{fence}\n{code}```");
-    SINGLE
-        .replace("{language}", words.language)
+    text.replace("{language}", words.language)
         .replace("{kernels}", words.kernels)
         .replace("{stream}", words.stream)
         .replace("{advice}", words.advice)
+        .replace("{libraries}", words.libraries)
+        .replace("{tuning}", words.tuning)
         .replace("{example}", &example)
 }
 
@@ -54,9 +59,44 @@ struct Words {
     language: &'static str,
     kernels: &'static str,
     stream: &'static str,
+    /// In one line, for small models.
     advice: &'static str,
+    libraries: &'static str,
+    /// Items of a list.
+    tuning: &'static str,
     /// Path, language of the fence, code.
     kernel: (&'static str, &'static str, &'static str),
+}
+
+fn words(target: Target) -> Words {
+    match target {
+        Target::Cpu => Words {
+            language: "C++ with OpenMP",
+            kernels: "kernels/NAME.cpp",
+            stream: "void*",
+            advice: "Use `#pragma omp parallel for`, and inner loops that the compiler can vectorise.",
+            libraries: "the one library routine is `extern \"C\" void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, int64_t k, \
+                        float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc)`, \
+                        row-major (declare it yourself)",
+            tuning: "- Threads over rows or blocks that fit the cache; `#pragma omp simd` on inner loops over neighbouring addresses.\n   \
+                     - Several independent sums, so that additions do not wait for one another. No `std::exp` a thousand times \
+                     where a polynomial in vectors is exact enough.",
+            kernel: ("kernels/scale_relu.cpp", "cpp", CPU),
+        },
+        Target::Cuda => Words {
+            language: "CUDA C++",
+            kernels: "kernels/NAME.cu",
+            stream: "cudaStream_t",
+            advice: "Neighbouring threads read neighbouring addresses, wide (`float4`) where aligned; launch on the given stream.",
+            libraries: "cuBLAS or cuBLASLt with its epilogues, cuDNN's fused convolution; tensor cores, in TF32 where the baseline's class allows it",
+            tuning: "- Neighbouring threads read neighbouring addresses, 16 bytes each (`float4`) where aligned.\n   \
+                     - Enough blocks to fill every multiprocessor, enough independent loads in each thread; watch registers and \
+                     spills in what `compile` says.\n   \
+                     - Shared memory without bank conflicts; asynchronous copies where there is something to overlap.\n   \
+                     - One launch instead of several: for short kernels the launch is the time.",
+            kernel: ("kernels/scale_relu.cu", "cuda", CUDA),
+        },
+    }
 }
 
 #[cfg(test)]
@@ -64,19 +104,48 @@ mod tests {
     use super::*;
     use crate::read_files;
 
+    const TARGETS: [(Target, &str); 2] = [
+        (Target::Cpu, "kernels/scale_relu.cpp"),
+        (Target::Cuda, "kernels/scale_relu.cu"),
+    ];
+
     /// A small model learns the form from the example: it must be one that is read as meant.
     #[test]
     fn the_example_is_a_reply_that_can_be_read() {
-        for (target, kernel) in [
-            (Target::Cpu, "kernels/scale_relu.cpp"),
-            (Target::Cuda, "kernels/scale_relu.cu"),
-        ] {
-            let rules = rules(target);
-            let (_, example) = rules.split_once("An example").unwrap();
-            let files = read_files(example).unwrap();
-            assert_eq!(files.keys().collect::<Vec<_>>(), [kernel, "model_new.py"]);
-            for place in ["language", "kernels", "stream", "advice", "example"] {
-                assert!(!rules.contains(&format!("{{{place}}}")), "{place}");
+        for (target, kernel) in TARGETS {
+            for text in [SINGLE, SKILL_SMALL] {
+                let rules = fill(text, target);
+                let (_, example) = rules.split_once("An example").unwrap();
+                let files = read_files(example).unwrap();
+                assert_eq!(files.keys().collect::<Vec<_>>(), [kernel, "model_new.py"]);
+            }
+            let calls = crate::wire::calls(
+                fill(SKILL_SMALL, target)
+                    .split_once("An example")
+                    .unwrap()
+                    .1,
+            );
+            let names: Vec<String> = calls.unwrap().into_iter().map(|call| call.name).collect();
+            assert_eq!(names, ["write", "write", "judge"]);
+        }
+    }
+
+    #[test]
+    fn no_place_is_left_empty() {
+        for (target, _) in TARGETS {
+            for text in [SINGLE, SKILL, SKILL_SMALL] {
+                let filled = fill(text, target);
+                for place in [
+                    "language",
+                    "kernels",
+                    "stream",
+                    "advice",
+                    "example",
+                    "libraries",
+                    "tuning",
+                ] {
+                    assert!(!filled.contains(&format!("{{{place}}}")), "{place}");
+                }
             }
         }
     }
@@ -84,8 +153,9 @@ mod tests {
     /// 1,200 tokens for the whole prompt of a small model; code is about three characters a token.
     #[test]
     fn the_rules_are_short() {
-        for target in [Target::Cpu, Target::Cuda] {
-            assert!(rules(target).len() < 3300, "{}", rules(target).len());
+        for (target, _) in TARGETS {
+            assert!(fill(SINGLE, target).len() < 3300);
+            assert!(fill(SKILL_SMALL, target).len() + FENCED.len() < 4300);
         }
     }
 }

@@ -59,6 +59,17 @@ pub struct Judged {
     pub evidence: Evidence,
 }
 
+/// How far a submission is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// It compiles, and what it imports is allowed.
+    Built,
+    /// Its results are right too.
+    Verified,
+    /// All the way: its time as well.
+    Timed,
+}
+
 /// Warm processes and the task they have loaded.
 pub struct Judge {
     options: Options,
@@ -191,21 +202,42 @@ impl Judge {
         {
             return Ok(known.clone());
         }
-        let judged = match self.attempt(task, submission) {
+        let judged = self.attempt_again(task, submission, Reach::Timed)?;
+        if self.options.profile == Profile::Rl {
+            self.known.insert(key, judged.clone());
+        }
+        Ok(judged)
+    }
+
+    /// Goes part of the way, for whoever is still at work: `None` if nothing is wrong that far, else the verdict that judging
+    /// would end with.
+    pub fn rehearse(
+        &mut self,
+        task: &TaskSource,
+        submission: &Submission,
+        reach: Reach,
+    ) -> Result<Option<Verdict>, JudgeError> {
+        let verdict = self.attempt_again(task, submission, reach)?.verdict;
+        Ok((!verdict.passed()).then_some(verdict))
+    }
+
+    fn attempt_again(
+        &mut self,
+        task: &TaskSource,
+        submission: &Submission,
+        reach: Reach,
+    ) -> Result<Judged, JudgeError> {
+        let judged = match self.attempt(task, submission, reach) {
             Err(error) if error.retryable() => {
                 self.restart();
-                self.attempt(task, submission)
+                self.attempt(task, submission, reach)
             }
             other => other,
         };
         if judged.is_err() {
             self.restart();
         }
-        let judged = judged?;
-        if self.options.profile == Profile::Rl {
-            self.known.insert(key, judged.clone());
-        }
-        Ok(judged)
+        judged
     }
 
     /// Judges what was judged before anew: in `rl` identical sources are otherwise judged once.
@@ -233,6 +265,7 @@ impl Judge {
         &mut self,
         task: &TaskSource,
         submission: &Submission,
+        reach: Reach,
     ) -> Result<Judged, JudgeError> {
         let started = Instant::now();
         let verdict = Verdict::unreached(
@@ -248,7 +281,7 @@ impl Judge {
             baselines: None,
             clocks: [Value::Null, Value::Null],
         };
-        let outcome = match self.stages(task, submission, &mut attempt) {
+        let outcome = match self.stages((task, submission), reach, &mut attempt) {
             // The task was surveyed and its memory laid out before the candidate came.
             Err(error) if error.out_of_device_memory() && attempt.verdict.progress.loaded => {
                 self.close_session();
@@ -311,8 +344,8 @@ impl Judge {
 
     fn stages(
         &mut self,
-        task: &TaskSource,
-        submission: &Submission,
+        (task, submission): (&TaskSource, &Submission),
+        reach: Reach,
         attempt: &mut Attempt,
     ) -> Result<Step<()>, JudgeError> {
         let Some(source) = submission
@@ -328,7 +361,9 @@ impl Judge {
             )));
         };
         attempt.verdict.progress.parsed = true;
-        self.expect_baselines(task)?;
+        if reach == Reach::Timed {
+            self.expect_baselines(task)?;
+        }
         // A new task is loaded while the compilers run.
         let built = if submission.form == Form::Inline {
             self.load_task(task)?;
@@ -354,6 +389,9 @@ impl Judge {
             built?
         };
         let images = go!(Self::accept(built, attempt)?);
+        if reach == Reach::Built {
+            return Ok(Step::Go(()));
+        }
         self.check_trust(attempt);
         let _lease = self.lease()?;
         let _held = self.cores.as_ref().and_then(Cores::hold);
@@ -363,6 +401,9 @@ impl Judge {
         let mut worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
         let class = go!(self.verify(&mut worker, attempt)?);
         attempt.verdict.seconds.verify = verifying.elapsed().as_secs_f64();
+        if reach == Reach::Verified {
+            return Ok(Step::Go(()));
+        }
 
         let timing = Instant::now();
         let (strict, fresh) = if let Some(kept) = self.kept_baselines(Precision::Fp32)? {

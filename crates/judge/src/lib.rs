@@ -31,4 +31,4 @@ mod zygote;
 
 pub use error::JudgeError;
 pub use evidence::Evidence;
-pub use judge::{Judge, Judged, Options, TaskSource};
+pub use judge::{Judge, Judged, Options, Reach, TaskSource};

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +41,9 @@ pub enum Mode {
 pub struct Attempt {
     /// Index of the assistant's message it came from.
     pub message: u32,
+    /// What was judged: relative path to content.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
     pub verdict: Verdict,
 }
 

@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use warpsmith_agent::{AgentError, Court, Files};
-use warpsmith_judge::{Judge, JudgeError, TaskSource};
+use warpsmith_judge::profile::{ProfileRequest, profile, render};
+use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
 use warpsmith_schema::{Form, Submission, Task, Verdict};
+use warpsmith_store::RunFolder;
 use warpsmith_tasks::form;
 
+use super::OptimizeArgs;
+use crate::engine::Engine;
 use crate::evidence;
 use crate::failure::Stop;
 use crate::source::judged;
@@ -16,6 +20,8 @@ pub(super) struct Bench<'a> {
     task: TaskSource,
     folder: PathBuf,
     compile_mode: Option<String>,
+    /// What a profile needs beside a solution.
+    profiling: ProfileRequest,
     /// Why evidence could not be kept, which the court's own errors have no word for.
     stop: Option<Stop>,
 }
@@ -24,14 +30,26 @@ impl<'a> Bench<'a> {
     pub(super) fn new(
         judge: &'a mut Judge,
         task: &Task,
-        run: &Path,
+        run: &RunFolder,
         compile_mode: Option<String>,
+        engine: &Engine,
+        args: &OptimizeArgs,
     ) -> Self {
         Self {
             judge,
             task: judged(task),
-            folder: run.join("attempts"),
+            folder: run.path().join("attempts"),
             compile_mode,
+            profiling: ProfileRequest {
+                task: judged(task),
+                solution: None,
+                target: engine.target,
+                device: args.machine.device,
+                python: engine.python.clone(),
+                caches: engine.caches.clone(),
+                sanitize: false,
+                isolation: args.isolation.into(),
+            },
             stop: None,
         }
     }
@@ -42,13 +60,17 @@ impl<'a> Bench<'a> {
         submission: &Submission,
         place: &Path,
     ) -> Result<Verdict, Stop> {
+        // Not the verdict that it remembers.
+        self.judge.forget();
         let judged = self.judge.judge(&self.task, submission)?;
         evidence::write(place, judged, self.compile_mode.clone())
     }
 
     pub(super) fn stopped(&mut self, error: AgentError) -> Stop {
-        let AgentError::Judge(error) = error;
-        self.stop.take().unwrap_or_else(|| error.into())
+        match error {
+            AgentError::Judge(error) => self.stop.take().unwrap_or_else(|| error.into()),
+            AgentError::Workspace(error) => error.into(),
+        }
     }
 
     /// Numbered on from what an interrupted run left.
@@ -75,6 +97,24 @@ impl Court for Bench<'_> {
                 hint: None,
             }
         })
+    }
+
+    fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError> {
+        self.judge.rehearse(&self.task, &submission(files), reach)
+    }
+
+    fn profile(&mut self, files: Option<&Files>) -> Result<String, JudgeError> {
+        self.profiled(files)
+    }
+}
+
+impl Bench<'_> {
+    fn profiled(&self, files: Option<&Files>) -> Result<String, JudgeError> {
+        let request = ProfileRequest {
+            solution: files.map(submission),
+            ..self.profiling.clone()
+        };
+        profile(&request).map(|report| render(&report))
     }
 }
 

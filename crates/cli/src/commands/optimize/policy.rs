@@ -9,29 +9,70 @@ use crate::printer::Printer;
 
 const KINDS: &str = "policies are `local:MODEL`, `openai:MODEL` and `script:FILE`";
 
-/// A policy by name, and where it may come from.
-pub(super) struct Wanted<'a> {
-    pub(super) name: &'a str,
-    pub(super) base_url: &'a str,
-    pub(super) offline: bool,
+/// Who writes where nobody is named.
+pub(super) const DEFAULT: &str = "local:qwen2.5-coder-1.5b";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Local,
+    OpenAi,
+    Script,
 }
 
-pub(super) fn open(wanted: &Wanted<'_>, printer: &Printer) -> Result<Box<dyn Policy>, Stop> {
-    match wanted.name.split_once(':') {
-        Some(("local", model)) if !model.is_empty() => local::open(model, wanted.offline, printer),
-        Some(("openai", model)) if !model.is_empty() => {
-            let key = std::env::var("OPENAI_API_KEY").ok();
-            let key = key.filter(|key| !key.is_empty());
-            Ok(Box::new(OpenAi::new(model, wanted.base_url, key)?))
+/// A policy by name, and where it may come from.
+pub(super) struct Wanted {
+    pub(super) kind: Kind,
+    name: String,
+    base_url: String,
+    offline: bool,
+}
+
+impl Wanted {
+    /// Finds out what can be known at once: a name that is none, a server's address that is none, a broken script.
+    pub(super) fn parse(policy: &str, base_url: &str, offline: bool) -> Result<Self, Stop> {
+        let (kind, name) = match policy.split_once(':') {
+            Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
+            Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
+            Some(("script", name)) if !name.is_empty() => (Kind::Script, name),
+            _ => {
+                return Err(Stop::config(
+                    "policy",
+                    format!("there is no policy `{policy}`"),
+                    Some(KINDS.to_owned()),
+                ));
+            }
+        };
+        let wanted = Self {
+            kind,
+            name: name.to_owned(),
+            base_url: base_url.to_owned(),
+            offline,
+        };
+        match kind {
+            Kind::Local => local::check(name)?,
+            Kind::OpenAi | Kind::Script => drop(wanted.ready()?),
         }
-        Some(("script", path)) if !path.is_empty() => Script::open(Path::new(path))
-            .map(|script| Box::new(script) as Box<dyn Policy>)
-            .map_err(|error| stop(&error)),
-        _ => Err(Stop::config(
-            "policy",
-            format!("there is no policy `{}`", wanted.name),
-            Some(KINDS.to_owned()),
-        )),
+        Ok(wanted)
+    }
+
+    /// Fetches weights if it must.
+    pub(super) fn open(&self, printer: &Printer) -> Result<Box<dyn Policy>, Stop> {
+        match self.kind {
+            Kind::Local => local::open(&self.name, self.offline, printer),
+            Kind::OpenAi | Kind::Script => self.ready(),
+        }
+    }
+
+    fn ready(&self) -> Result<Box<dyn Policy>, Stop> {
+        if self.kind == Kind::Script {
+            return match Script::open(Path::new(&self.name)) {
+                Ok(script) => Ok(Box::new(script)),
+                Err(error) => Err(stop(&error)),
+            };
+        }
+        let key = std::env::var("OPENAI_API_KEY").ok();
+        let key = key.filter(|key| !key.is_empty());
+        Ok(Box::new(OpenAi::new(&self.name, &self.base_url, key)?))
     }
 }
 
@@ -52,6 +93,10 @@ mod local {
     use crate::failure::Stop;
     use crate::printer::Printer;
     use crate::render::size;
+
+    pub(super) fn check(name: &str) -> Result<(), Stop> {
+        Ok(Reference::parse(name).map(drop)?)
+    }
 
     pub(super) fn open(
         name: &str,
@@ -89,13 +134,21 @@ mod local {
     use crate::failure::Stop;
     use crate::printer::Printer;
 
+    pub(super) fn check(name: &str) -> Result<(), Stop> {
+        Err(absent(name))
+    }
+
     pub(super) fn open(name: &str, _: bool, _: &Printer) -> Result<Box<dyn Policy>, Stop> {
-        Err(Stop::config(
+        Err(absent(name))
+    }
+
+    fn absent(name: &str) -> Stop {
+        Stop::config(
             "policy",
             format!(
                 "this program was built without models of its own, so there is no `local:{name}`"
             ),
             Some("build it with `--features local-models`, or use an `openai:` policy".to_owned()),
-        ))
+        )
     }
 }

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use warpsmith_agent::read_files;
 use warpsmith_schema::{Ending, FORMAT, MODEL_NEW, Submission, Task, Trajectory, Verdict};
 
 use super::court::{Bench, submission};
@@ -32,7 +31,7 @@ impl Outcome {
             .best
             .and_then(|best| trajectory.attempts.get(best as usize));
         let folder = run.join("result");
-        let Some(submission) = best.and_then(|best| submission_of(trajectory, best.message)) else {
+        let Some(submission) = best.map(|best| submission(&best.files)) else {
             lay_out_original(&folder, &trajectory.task)?;
             return Ok(Self {
                 verdict: None,
@@ -124,12 +123,6 @@ fn words(ending: &Ending) -> String {
         Ending::PolicyFailed { message } => message.clone(),
         Ending::Interrupted => "interrupted".to_owned(),
     }
-}
-
-/// The files of an attempt, read from the very words of the policy.
-fn submission_of(trajectory: &Trajectory, message: u32) -> Option<Submission> {
-    let files = read_files(trajectory.messages.get(message as usize)?.text()).ok()?;
-    Some(submission(&files))
 }
 
 fn lay_out(folder: &Path, task: &Task, submission: &Submission) -> Result<(), Stop> {

@@ -1,0 +1,306 @@
+//! The loop: a policy is asked, the tools it calls are run, it is told what they gave, until it submits or a limit is met.
+
+use std::path::Path;
+use std::time::Duration;
+
+use warpsmith_model::policy::{Policy, Reply, Request, Sampling};
+use warpsmith_schema::{
+    Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Trajectory, Usage,
+};
+
+use crate::court::{AgentError, Court, Watch};
+use crate::episode::{Episode, ending_of};
+use crate::shell::Confines;
+use crate::tools::{Answer, Effect, Tools, schemas};
+use crate::wire::{Wire, calls};
+use crate::{Unreadable, Workspace, feedback, prompt};
+
+/// How an episode of the loop is run.
+#[derive(Debug, Clone)]
+pub struct AgentSettings {
+    pub target: Target,
+    pub sampling: Sampling,
+    pub wire: Wire,
+    pub size: Size,
+    pub limits: AgentLimits,
+    pub confines: Confines,
+}
+
+/// Where an episode ends at the latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentLimits {
+    pub turns: u32,
+    /// Of the conversation, replies included.
+    pub tokens: u64,
+    pub wall: Option<Duration>,
+}
+
+/// How much a policy can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// A small model with a small context: the compact skill, short answers.
+    Small,
+    Large,
+}
+
+impl Size {
+    pub fn limits(self) -> AgentLimits {
+        let (turns, tokens) = match self {
+            Self::Small => (8, 8 << 10),
+            Self::Large => (40, 128 << 10),
+        };
+        AgentLimits {
+            turns,
+            tokens,
+            wall: None,
+        }
+    }
+
+    fn answer_characters(self) -> usize {
+        match self {
+            Self::Small => 1500,
+            Self::Large => 12_000,
+        }
+    }
+}
+
+/// Replies in a row without a call, and calls in a row that were the same, before it is over.
+const PATIENCE: u32 = 3;
+
+/// Runs one episode in `folder`, which is made.
+pub fn run_agent(
+    policy: &mut dyn Policy,
+    court: &mut dyn Court,
+    task: &Task,
+    folder: &Path,
+    settings: &AgentSettings,
+    watch: &mut dyn Watch,
+) -> Result<Trajectory, AgentError> {
+    let workspace = Workspace::open(folder, &task.source)?;
+    let tools = Tools::new(
+        workspace,
+        settings.confines.clone(),
+        court,
+        settings.size.answer_characters(),
+    );
+    let mut running = Running {
+        episode: Episode::begin(prompt::for_agent(task, settings)),
+        tools,
+        schemas: match settings.wire {
+            Wire::Json => schemas(),
+            Wire::Fenced => Vec::new(),
+        },
+        settings,
+        idle: 0,
+        same: 0,
+        before: None,
+        context: 0,
+    };
+    let ending = running.run(policy, watch)?;
+    let episode = running.episode;
+    Ok(episode.end(policy, task, settings.target, Mode::Agent, ending))
+}
+
+struct Running<'a> {
+    episode: Episode,
+    tools: Tools<'a>,
+    schemas: Vec<ToolSchema>,
+    settings: &'a AgentSettings,
+    /// Replies in a row without a call.
+    idle: u32,
+    /// Replies in a row like the one before.
+    same: u32,
+    before: Option<(String, Vec<ToolCall>)>,
+    /// Tokens of the conversation so far.
+    context: u64,
+}
+
+impl Running<'_> {
+    fn run(
+        &mut self,
+        policy: &mut dyn Policy,
+        watch: &mut dyn Watch,
+    ) -> Result<Ending, AgentError> {
+        let limits = self.settings.limits;
+        for turn in 1..=limits.turns {
+            if watch.interrupted() {
+                return Ok(Ending::Interrupted);
+            }
+            if limits
+                .wall
+                .is_some_and(|wall| self.episode.seconds() > wall.as_secs_f64())
+            {
+                return Ok(Ending::Limit { which: Limit::Time });
+            }
+            let left = limits.tokens.saturating_sub(self.context);
+            if left < MIN_REPLY_TOKENS {
+                return Ok(Ending::Limit {
+                    which: Limit::Tokens,
+                });
+            }
+            watch.asking(turn);
+            let sampling = self.settings.sampling;
+            let request = Request {
+                messages: &self.episode.messages,
+                tools: &self.schemas,
+                sampling: Sampling {
+                    max_tokens: sampling.max_tokens.min(left.try_into().unwrap_or(u32::MAX)),
+                    ..sampling
+                },
+            };
+            let reply = match policy.reply(&request, &mut |piece| watch.text(piece)) {
+                Ok(reply) => reply,
+                Err(error) => return Ok(ending_of(&error)),
+            };
+            if let Some(ending) = self.act(reply, watch)? {
+                return Ok(ending);
+            }
+        }
+        Ok(Ending::Limit {
+            which: Limit::Turns,
+        })
+    }
+
+    fn act(&mut self, reply: Reply, watch: &mut dyn Watch) -> Result<Option<Ending>, AgentError> {
+        self.episode.usage += reply.usage;
+        self.context = context(&reply.usage, &self.episode.messages, &reply.text);
+        let (wanted, wrong) = match self.settings.wire {
+            Wire::Json if reply.calls.is_empty() => (Vec::new(), Some(Unreadable::NoCall)),
+            Wire::Json => (reply.calls, None),
+            Wire::Fenced => match calls(&reply.text) {
+                Ok(found) => (found, None),
+                Err(why) => (Vec::new(), Some(why)),
+            },
+        };
+        self.episode.messages.push(Message::Assistant {
+            text: reply.text.clone(),
+            calls: match self.settings.wire {
+                Wire::Json => wanted.clone(),
+                // They are in the text already: a template would show them twice.
+                Wire::Fenced => Vec::new(),
+            },
+        });
+        let said = Some((reply.text, without_ids(&wanted)));
+        self.same = if said == self.before {
+            self.same + 1
+        } else {
+            0
+        };
+        self.before = said;
+        if self.same + 1 >= PATIENCE {
+            return Ok(Some(Ending::Looping));
+        }
+        let Some(why) = wrong else {
+            self.idle = 0;
+            return self.run_calls(&wanted, watch);
+        };
+        watch.unreadable(&why);
+        self.idle += 1;
+        if self.idle >= PATIENCE {
+            return Ok(Some(Ending::NothingUsable));
+        }
+        let text = feedback::on_no_call(&why, self.settings.wire);
+        self.episode.messages.push(Message::User { text });
+        Ok(None)
+    }
+
+    fn run_calls(
+        &mut self,
+        wanted: &[ToolCall],
+        watch: &mut dyn Watch,
+    ) -> Result<Option<Ending>, AgentError> {
+        let message = self.episode.messages.len() as u32 - 1;
+        let mut told = Vec::new();
+        let mut ending = None;
+        for call in wanted {
+            if watch.interrupted() {
+                return Ok(Some(Ending::Interrupted));
+            }
+            watch.called(call);
+            let Answer {
+                text,
+                failed,
+                effect,
+            } = self.tools.call(call)?;
+            if watch.interrupted() {
+                return Ok(Some(Ending::Interrupted));
+            }
+            watch.answered(call, &text, failed);
+            let (judged, submitted) = match effect {
+                Effect::Nothing => (None, false),
+                Effect::Judged(verdict, files) => (Some((verdict, files)), false),
+                Effect::Submitted(verdict, files) => (Some((verdict, files)), true),
+            };
+            if let Some((verdict, files)) = judged {
+                watch.judged(&verdict);
+                self.episode.attempted(message, &files, *verdict);
+            }
+            told.push((call, text, failed));
+            if submitted {
+                ending = Some(Ending::Finished);
+                break;
+            }
+        }
+        self.tell(told);
+        Ok(ending)
+    }
+
+    /// As the wire has it: one message a call, or one for all in the policy's own form.
+    fn tell(&mut self, told: Vec<(&ToolCall, String, bool)>) {
+        self.context += told.iter().map(|(_, text, _)| tokens(text)).sum::<u64>();
+        match self.settings.wire {
+            Wire::Json => {
+                for (call, text, failed) in told {
+                    self.episode.messages.push(Message::Tool {
+                        call: call.id.clone(),
+                        name: call.name.clone(),
+                        text,
+                        failed,
+                    });
+                }
+            }
+            Wire::Fenced => {
+                let parts: Vec<String> = told
+                    .iter()
+                    .map(|(call, text, failed)| {
+                        let how = if *failed { " failed" } else { "" };
+                        format!("{}{how}:\n{text}", call.name)
+                    })
+                    .collect();
+                self.episode.messages.push(Message::User {
+                    text: parts.join("\n\n"),
+                });
+            }
+        }
+    }
+}
+
+/// A reply shorter than this cannot hold a kernel.
+const MIN_REPLY_TOKENS: u64 = 256;
+
+/// Tokens of the conversation: as the policy counts, else guessed from its length.
+fn context(usage: &Usage, messages: &[Message], reply: &str) -> u64 {
+    match usage.prompt_tokens + usage.completion_tokens {
+        0 => {
+            messages
+                .iter()
+                .map(|message| tokens(message.text()))
+                .sum::<u64>()
+                + tokens(reply)
+        }
+        counted => counted,
+    }
+}
+
+fn tokens(text: &str) -> u64 {
+    text.len() as u64 / 3
+}
+
+/// Two replies are the same whatever their calls are numbered.
+fn without_ids(calls: &[ToolCall]) -> Vec<ToolCall> {
+    let without = |call: &ToolCall| ToolCall {
+        id: String::new(),
+        ..call.clone()
+    };
+    calls.iter().map(without).collect()
+}

@@ -1,0 +1,254 @@
+//! The loop of tool calls by the real binary: shell, sandbox, compiler and judge are real, the policy follows a script.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use common::{Context, alone, code, json, judged};
+use serde_json::{Value, json};
+
+const TASK: &str = "import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return torch.relu(x * self.scale)
+
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+
+def get_init_inputs():
+    return [256]
+";
+
+const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
+const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
+
+fn call(name: &str, arguments: &Value) -> Value {
+    json!({ "id": name, "name": name, "arguments": arguments })
+}
+
+fn context(lines: &[Value]) -> Context {
+    let context = Context::new();
+    context.write("task.py", TASK);
+    write_script(&context, lines);
+    context
+}
+
+fn write_script(context: &Context, lines: &[Value]) {
+    let text: String = lines.iter().map(|line| line.to_string() + "\n").collect();
+    context.write("script.jsonl", &text);
+}
+
+fn arguments<'a>(task: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec![
+        "optimize",
+        task,
+        "--policy",
+        "script:script.jsonl",
+        "--mode",
+        "agent",
+    ];
+    all.extend([
+        "--target",
+        "cpu",
+        "--no-compile",
+        "--profile",
+        "rl",
+        "--out",
+        "run",
+        "--json",
+        "-q",
+    ]);
+    all.extend(more);
+    all
+}
+
+fn run(context: &Context, more: &[&str]) -> Output {
+    context
+        .command(&arguments("task.py", more))
+        .output()
+        .unwrap()
+}
+
+fn trajectory(context: &Context) -> Value {
+    let text = context.read("run/trajectories.jsonl");
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+/// What tools said, in their order.
+fn told(trajectory: &Value) -> Vec<(String, String)> {
+    let messages = trajectory["messages"].as_array().unwrap().iter();
+    messages
+        .filter(|message| message["role"] == "tool")
+        .map(|message| {
+            let text = |field: &str| message[field].as_str().unwrap().to_owned();
+            (text("name"), text("text"))
+        })
+        .collect()
+}
+
+#[test]
+fn an_agent_writes_mends_verifies_and_submits() {
+    let _alone = alone();
+    let broken = KERNEL.replace("return 0;", "return 0");
+    let write =
+        |path: &str, content: &str| call("write", &json!({ "path": path, "content": content }));
+    let context = context(&[
+        json!({ "text": "I look around.", "calls": [
+            call("bash", &json!({ "command": "ls" })),
+            call("read", &json!({ "path": "model.py", "limit": 2 })),
+            call("fly", &json!({})),
+            call("write", &json!({ "path": "model_new.py" })),
+        ] }),
+        json!({ "text": "", "calls": [
+            write("model_new.py", MODEL_NEW), write("kernels/scale_relu.cpp", &broken), call("compile", &Value::Null),
+        ] }),
+        json!({ "text": "A semicolon.", "calls": [
+            call("edit", &json!({ "path": "kernels/scale_relu.cpp", "old": "return 0", "new": "return 0;" })),
+            call("compile", &json!({})), call("verify", &json!({})), call("judge", &json!({})), call("submit", &json!({})),
+        ] }),
+    ]);
+    let output = judged(|| context.command(&arguments("task.py", &["--wire", "json"])));
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(found["verdict"]["status"], "passed");
+    assert_eq!(found["ending"], json!({ "kind": "finished" }));
+    assert_eq!(context.read("run/result/kernels/scale_relu.cpp"), KERNEL);
+
+    let trajectory = trajectory(&context);
+    assert_eq!(trajectory["mode"], "agent");
+    assert_eq!(trajectory["attempts"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        trajectory["attempts"][0]["files"]["model_new.py"],
+        MODEL_NEW
+    );
+    let told = told(&trajectory);
+    let of = |number: usize| (told[number].0.as_str(), told[number].1.as_str());
+    assert_eq!(of(0), ("bash", "kernels\nmodel.py"));
+    assert_eq!(
+        of(1),
+        ("read", "    1  import torch\n    2  import torch.nn as nn")
+    );
+    assert!(of(2).1.contains("there is no tool `fly`"));
+    assert!(of(3).1.contains("missing field `content`"));
+    assert!(of(6).1.starts_with("It does not compile"), "{}", of(6).1);
+    assert_eq!(of(8), ("compile", "It compiles."));
+    assert_eq!(of(9), ("verify", "It compiles and its results are right."));
+    assert!(of(10).1.starts_with("It passes: "), "{}", of(10).1);
+}
+
+#[test]
+fn every_way_an_episode_can_end_has_a_name() {
+    let _alone = alone();
+    let again = json!({ "text": "", "calls": [call("bash", &json!({ "command": "true" }))] });
+    let prose = |text: &str| json!({ "text": text });
+    let busy = |number: u32| json!({ "text": format!("{number}"), "calls": [call("bash", &json!({ "command": "seq 30000" }))] });
+    let slow = |number: u32| json!({ "text": format!("{number}"), "calls": [call("bash", &json!({ "command": "sleep 1" }))] });
+    let script_end = json!({ "kind": "policy_failed", "message": "the script `script.jsonl` has no reply number 2" });
+    for (name, lines, more, ending) in [
+        (
+            "loops",
+            vec![again.clone(), again.clone(), again.clone(), again.clone()],
+            vec![],
+            json!({ "kind": "looping" }),
+        ),
+        (
+            "talks",
+            vec![prose("a"), prose("b"), prose("c"), prose("d")],
+            vec![],
+            json!({ "kind": "nothing_usable" }),
+        ),
+        ("stops", vec![again], vec![], script_end),
+        (
+            "turns",
+            vec![busy(1), busy(2), busy(3)],
+            vec!["--turns", "2"],
+            json!({ "kind": "limit", "which": "turns" }),
+        ),
+        (
+            "tokens",
+            (0..30).map(busy).collect(),
+            vec!["--tokens", "4000", "--turns", "30"],
+            json!({ "kind": "limit", "which": "tokens" }),
+        ),
+        (
+            "time",
+            (0..30).map(slow).collect(),
+            vec!["--minutes", "0.02"],
+            json!({ "kind": "limit", "which": "time" }),
+        ),
+    ] {
+        let context = context(&lines);
+        let mut more = more;
+        more.extend(["--wire", "json"]);
+        let output = run(&context, &more);
+        let found = json(&output);
+        assert_eq!(found["ending"], ending, "{name}: {found:#}");
+        assert_eq!(code(&output), 0, "{name}: the original is a correct result");
+        assert!(
+            context
+                .read("run/result/model_new.py")
+                .contains("from model import Model"),
+            "{name}"
+        );
+    }
+}
+
+/// Whatever the examples need can be written, compiled and judged from inside the loop.
+#[test]
+fn a_script_solves_every_example_through_the_loop() {
+    let _alone = alone();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut names: Vec<String> = fs_err::read_dir(&examples)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("model_new.py").exists())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(names.len() >= 10, "{names:?}");
+    for name in names {
+        let files = sources(&examples.join(&name)).into_iter();
+        let blocks = files.map(|(path, text)| format!("write {path}\n````\n{text}````\n\n"));
+        let reply: String = blocks.collect();
+        let context = Context::new();
+        write_script(
+            &context,
+            &[json!({ "text": reply }), json!({ "text": "submit" })],
+        );
+        let output = judged(|| context.command(&arguments(&name, &[])));
+        let found = json(&output);
+        assert_eq!(found["verdict"]["status"], "passed", "{name}: {found:#}");
+        assert_eq!(found["ending"], json!({ "kind": "finished" }), "{name}");
+    }
+}
+
+fn sources(folder: &Path) -> Vec<(String, String)> {
+    let mut found = vec![(
+        "model_new.py".to_owned(),
+        fs_err::read_to_string(folder.join("model_new.py")).unwrap(),
+    )];
+    let kernels = folder.join("kernels");
+    let entries: Vec<PathBuf> = match fs_err::read_dir(&kernels) {
+        Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
+        Err(_) => Vec::new(),
+    };
+    for path in entries {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        found.push((
+            format!("kernels/{name}"),
+            fs_err::read_to_string(&path).unwrap(),
+        ));
+    }
+    found
+}
