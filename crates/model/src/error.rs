@@ -2,6 +2,8 @@ use std::path::PathBuf;
 
 use warpsmith_machine::MachineError;
 
+use crate::adapter::AdapterError;
+
 /// Why a model could not be had, loaded or run. Always infrastructure, never a verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -69,6 +71,8 @@ pub enum ModelError {
         needed_gb: f64,
     },
     #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    #[error(transparent)]
     Machine(#[from] MachineError),
     #[error("a computation failed: {0}")]
     Compute(#[from] candle_core::Error),
@@ -110,6 +114,7 @@ impl ModelError {
             Self::DiskFull { .. } => Some(
                 "free some space, or set `WARPSMITH_CACHE` to a folder on a larger disk".into(),
             ),
+            Self::Adapter(error) => Some(error.hint()),
             Self::Machine(error) => error.hint(),
             Self::Read { .. } => Some("check that the file is there and may be read".into()),
             Self::Token { .. } | Self::NoTokens | Self::Template { .. } | Self::Sampling { .. } | Self::Compute(_) => None,

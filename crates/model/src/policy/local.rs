@@ -1,14 +1,14 @@
 //! A language model in this process as a policy.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use warpsmith_schema::{Message, PolicyVersion, TokenRecord, Usage};
 
 use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
 use crate::{
-    ChatTemplate, Engine, Limits, ModelError, Role, Sampled, Sampling, Tokenizer, Transformer,
-    Weights, chat,
+    Adapter, ChatTemplate, Engine, Limits, ModelError, Role, Sampled, Sampling, Tokenizer,
+    Transformer, Weights, chat,
 };
 
 pub struct Local {
@@ -23,13 +23,35 @@ pub struct Local {
 impl Local {
     /// Reads weights, tokenizer and chat template from a GGUF file or a folder.
     pub fn load(name: &str, path: &Path, hash: Option<String>) -> Result<Self, ModelError> {
+        Self::load_adapted(name, path, hash, &[])
+    }
+
+    /// The same with adapters stacked on it, the first lowest. `hash` is of the base alone.
+    pub fn load_adapted(
+        name: &str,
+        path: &Path,
+        hash: Option<String>,
+        adapters: &[PathBuf],
+    ) -> Result<Self, ModelError> {
+        let adapters: Vec<Adapter> = adapters
+            .iter()
+            .map(|folder| Adapter::load(folder))
+            .collect::<Result<_, _>>()?;
         let tokenizer = Arc::new(Tokenizer::load(path)?);
         let template = ChatTemplate::load(path, &tokenizer)?;
-        let weights = Weights::load(path)?;
+        let mut weights = Weights::load(path)?;
+        for adapter in &adapters {
+            weights = weights.stacked(adapter)?;
+        }
         // Both lie in the file that was hashed; where none was, its path at least tells models apart.
         let known = hash.clone().unwrap_or_else(|| path.display().to_string());
         let of = |what: &str| {
             blake3::hash(format!("{what} {known}").as_bytes()).to_hex()[..16].to_owned()
+        };
+        let hash = if adapters.is_empty() {
+            hash
+        } else {
+            Some(stack_hash(&known, &adapters)?)
         };
         Ok(Self {
             engine: Engine::new(
@@ -101,6 +123,17 @@ impl Policy for Local {
             other => PolicyError::Local(Box::new(other)),
         })
     }
+}
+
+/// Of the base and of each adapter's numbers, in their order.
+fn stack_hash(base: &str, adapters: &[Adapter]) -> Result<String, ModelError> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(base.as_bytes());
+    for adapter in adapters {
+        hasher.update(b"\n");
+        hasher.update(adapter.hash()?.as_bytes());
+    }
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
 fn spoken(message: &Message) -> chat::Message {
