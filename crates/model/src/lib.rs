@@ -19,7 +19,7 @@ mod config;
 #[cfg(feature = "local")]
 mod error;
 #[cfg(feature = "local")]
-mod export;
+pub mod export;
 #[cfg(feature = "local")]
 mod generate;
 #[cfg(feature = "local")]

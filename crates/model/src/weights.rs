@@ -15,6 +15,7 @@ use crate::gguf::Gguf;
 use crate::matrix::{Linear, Matrix};
 use crate::{Config, ModelError};
 
+pub(crate) use self::interleaving::{interleaved, interleaved_heads};
 pub(crate) use self::names::{LayerPart, Part};
 
 #[derive(Debug, Clone)]

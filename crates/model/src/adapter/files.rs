@@ -89,9 +89,9 @@ impl Adapter {
             .map_err(|error| failed(error.to_string()))?;
         let tensors = self.factors.iter().flat_map(|(place, Factors { a, b })| {
             let name = |factor| format!("{PREFIX}{place}.{factor}");
-            [(name(A), a), (name(B), b)]
+            [(name(A), a.clone()), (name(B), b.clone())]
         });
-        crate::export::write_safetensors(tensors, &folder.join(TENSORS)).map_err(failed)
+        crate::export::write_tensors(tensors.collect(), &folder.join(TENSORS)).map_err(failed)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one thing in which tensors of the two kinds of file differ: the order of some rows.
 
-use candle_core::Device;
 use candle_core::quantized::{QStorage, QTensor};
+use candle_core::{Device, Tensor};
 
 use super::names::{LayerPart, Part};
 use crate::{Config, Family, ModelError};
@@ -10,7 +10,7 @@ use crate::{Config, Family, ModelError};
 ///
 /// It does so to rotate neighbours instead of halves. Put back on loading, there is one kind of
 /// rotation here, and an adapter trained on the safetensors fits the GGUF.
-pub(super) fn interleaved_heads(config: &Config, part: Part) -> Option<usize> {
+pub(crate) fn interleaved_heads(config: &Config, part: Part) -> Option<usize> {
     match (config.family, part) {
         (Family::Llama, Part::Layer(_, LayerPart::Query)) => Some(config.heads),
         (Family::Llama, Part::Layer(_, LayerPart::Key)) => Some(config.kv_heads),
@@ -39,4 +39,11 @@ pub(super) fn in_halves(tensor: &QTensor, heads: usize) -> Result<QTensor, Model
     }
     let storage = QStorage::from_data(moved.into(), &Device::Cpu, tensor.dtype())?;
     Ok(QTensor::new(storage, tensor.shape().clone())?)
+}
+
+/// Back from halves to llama.cpp's order, for a file of ours: a matrix or a bias.
+pub(crate) fn interleaved(tensor: &Tensor, heads: usize) -> Result<Tensor, ModelError> {
+    let rows = tensor.dims()[0];
+    let apart = tensor.reshape((heads, 2, rows / heads / 2, ()))?;
+    Ok(apart.transpose(1, 2)?.reshape(tensor.shape())?)
 }
