@@ -26,6 +26,9 @@ pub struct Message {
     pub content: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
+    /// The tool that a result is of; some templates show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl Message {
@@ -34,6 +37,7 @@ impl Message {
             role,
             content: content.into(),
             tool_calls: Vec::new(),
+            name: None,
         }
     }
 }
