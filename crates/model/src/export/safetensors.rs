@@ -91,7 +91,18 @@ pub fn write_folder(
 pub(crate) fn write_tensors(tensors: BTreeMap<String, Tensor>, path: &Path) -> Result<(), String> {
     // transformers refuses a file that does not say for whom it is.
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    safetensors::serialize_to_file(tensors, Some(format), path).map_err(|error| error.to_string())
+    let in_words = |error: std::io::Error| error.to_string();
+    // What is written takes the place of this file and would be for its owner's eyes only.
+    let mut empty = fs_err::OpenOptions::new();
+    let empty = empty
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(in_words)?;
+    let permissions = empty.metadata().map_err(in_words)?.permissions();
+    safetensors::serialize_to_file(tensors, Some(format), path)
+        .map_err(|error| error.to_string())?;
+    fs_err::set_permissions(path, permissions).map_err(in_words)
 }
 
 fn copy_beside(origin: &Path, folder: &Path) -> Result<(), ModelError> {

@@ -99,7 +99,7 @@ impl Local {
         let calls = if request.tools.is_empty() {
             Vec::new()
         } else {
-            calls::read(&reply.text, calls_in(request.messages))
+            calls::read(&reply.text, request.tools, calls_in(request.messages))
         };
         Ok(Reply {
             usage: Usage {

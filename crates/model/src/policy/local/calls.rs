@@ -1,47 +1,84 @@
 //! Calls in a model's own words, as Qwen and the Hermes models write them: `<tool_call>{json}</tool_call>`.
 
 use serde_json::{Map, Value};
-use warpsmith_schema::ToolCall;
+use warpsmith_schema::{ToolCall, ToolSchema};
 
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
+const FENCE: &str = "```";
 
 /// Every call in a text, numbered from `first` on.
 ///
 /// What is no valid call is one still: its arguments are then the text itself, which whoever answers can quote.
-pub(super) fn read(text: &str, first: usize) -> Vec<ToolCall> {
+pub(super) fn read(text: &str, tools: &[ToolSchema], first: usize) -> Vec<ToolCall> {
+    let mut calls = tagged(text);
+    if calls.is_empty() {
+        calls = untagged(text, tools);
+    }
+    (first..)
+        .zip(calls)
+        .map(|(number, (name, arguments))| ToolCall {
+            id: format!("call_{number}"),
+            name,
+            arguments,
+        })
+        .collect()
+}
+
+fn tagged(text: &str) -> Vec<(String, Value)> {
     let mut calls = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find(OPEN) {
         let body = &rest[start + OPEN.len()..];
-        let (raw, value) = if let Some((length, value)) = leading_value(body) {
-            (&body[..length], Some(value))
-        } else {
-            let raw = up_to(up_to(body, CLOSE), OPEN);
-            (raw, unwrapped(raw))
-        };
-        let (name, arguments) = value.and_then(named).unwrap_or_else(|| {
-            let raw = raw.trim();
-            (name_in(raw), Value::String(raw.to_owned()))
-        });
-        calls.push(ToolCall {
-            id: format!("call_{}", first + calls.len()),
-            name,
-            arguments,
-        });
+        let (raw, call) = leading_call(body, &[CLOSE, OPEN]);
+        calls.push(call);
         rest = &body[raw.len()..];
     }
     calls
 }
 
-/// A JSON value that fills a call to its end, with its length: its strings may hold the closing tag too.
-fn leading_value(body: &str) -> Option<(usize, Value)> {
+/// Small models forget the tags. A JSON object that is the whole reply, or in a fence, is a call where it
+/// names a tool and has arguments for it.
+fn untagged(text: &str, tools: &[ToolSchema]) -> Vec<(String, Value)> {
+    let bodies: Vec<&str> = if text.trim_start().starts_with('{') {
+        vec![text]
+    } else {
+        text.split("```json").skip(1).collect()
+    };
+    let call = |body| {
+        let (raw, call) = leading_call(body, &[FENCE]);
+        let meant = tools.iter().any(|tool| tool.name == call.0)
+            && ["\"arguments\"", "\"parameters\""]
+                .iter()
+                .any(|key| raw.contains(key));
+        meant.then_some(call)
+    };
+    bodies.into_iter().filter_map(call).collect()
+}
+
+/// The call that a text begins with, and the part of the text that it is.
+fn leading_call<'a>(body: &'a str, ends: &[&str]) -> (&'a str, (String, Value)) {
+    let (raw, value) = if let Some((length, value)) = leading_value(body, ends) {
+        (&body[..length], Some(value))
+    } else {
+        let raw = ends.iter().fold(body, |raw, end| up_to(raw, end));
+        (raw, unwrapped(raw))
+    };
+    let call = value.and_then(named).unwrap_or_else(|| {
+        let raw = raw.trim();
+        (name_in(raw), Value::String(raw.to_owned()))
+    });
+    (raw, call)
+}
+
+/// A JSON value that fills a call to its end, with its length: its strings may hold what ends one too.
+fn leading_value(body: &str, ends: &[&str]) -> Option<(usize, Value)> {
     let mut values = serde_json::Deserializer::from_str(body).into_iter::<Value>();
     let value = values.next()?.ok()?;
     let length = values.byte_offset();
     let after = body[length..].trim_start();
-    let ends = after.is_empty() || after.starts_with(CLOSE) || after.starts_with(OPEN);
-    ends.then_some((length, value))
+    let fills = after.is_empty() || ends.iter().any(|end| after.starts_with(end));
+    fills.then_some((length, value))
 }
 
 /// The template of Qwen2.5-Coder shows the form in doubled braces by mistake, and the model repeats them.
@@ -91,6 +128,15 @@ fn name_in(raw: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn read(text: &str, first: usize) -> Vec<ToolCall> {
+        let tools = ["write", "judge"].map(|name| ToolSchema {
+            name: name.into(),
+            description: String::new(),
+            parameters: json!({}),
+        });
+        super::read(text, &tools, first)
+    }
 
     fn call(number: usize, name: &str, arguments: Value) -> ToolCall {
         ToolCall {
@@ -159,5 +205,31 @@ mod tests {
             read(twice, 0),
             [call(0, "", json!("{oops")), call(1, "judge", json!({}))]
         );
+    }
+
+    #[test]
+    fn a_fenced_object_that_names_a_tool_is_a_call() {
+        let object = "{\n  \"name\": \"write\",\n  \"arguments\": {\"text\": \"```\"}\n}";
+        let expected = [call(0, "write", json!({ "text": "```" }))];
+        assert_eq!(read(object, 0), expected);
+        assert_eq!(
+            read(&format!("So:\n```json\n{object}\n```\nDone."), 0),
+            expected
+        );
+        let broken = r#"{"name": "write", "arguments": {"text": }}"#;
+        assert_eq!(
+            read(&format!("```json\n{broken}\n```"), 0),
+            [call(0, "write", json!(broken))]
+        );
+        for other in [
+            r#"{"name": "Ann", "arguments": {}}"#,
+            r#"{"name": "write"}"#,
+            r#"{"arguments": {}}"#,
+        ] {
+            assert!(
+                read(&format!("```json\n{other}\n```"), 0).is_empty(),
+                "{other}"
+            );
+        }
     }
 }

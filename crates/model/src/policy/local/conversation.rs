@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
-use super::calls::{CLOSE, OPEN};
+use super::calls::{self, CLOSE, OPEN};
 use crate::{ChatTemplate, ModelError, Role, Tool, chat};
 
 /// Who tells the model of its tools.
@@ -35,12 +35,10 @@ impl ToolsBy {
         messages: &[Message],
         tools: &[ToolSchema],
     ) -> Result<String, ModelError> {
+        let messages: Vec<chat::Message> = messages.iter().map(|one| spoken(one, tools)).collect();
         let tools: Vec<Tool> = tools.iter().map(tool).collect();
         match self {
-            Self::Template => {
-                let messages: Vec<chat::Message> = messages.iter().map(spoken).collect();
-                template.render(&messages, &tools)
-            }
+            Self::Template => template.render(&messages, &tools),
             Self::Text => template.render(&in_text(messages, &tools), &[]),
         }
     }
@@ -54,7 +52,7 @@ fn tool(schema: &ToolSchema) -> Tool {
     }
 }
 
-fn spoken(message: &Message) -> chat::Message {
+fn spoken(message: &Message, tools: &[ToolSchema]) -> chat::Message {
     let role = match message {
         Message::System { .. } => Role::System,
         Message::User { .. } => Role::User,
@@ -65,7 +63,7 @@ fn spoken(message: &Message) -> chat::Message {
     match message {
         // Where the calls stand in the text it goes back word for word: the model then reads exactly what
         // it said, mistakes too, and nothing of it need be run again.
-        Message::Assistant { text, calls } if !text.contains(OPEN) => {
+        Message::Assistant { text, calls } if calls::read(text, tools, 0).is_empty() => {
             spoken.tool_calls = calls.iter().map(call).collect();
         }
         Message::Tool { name, .. } => spoken.name = Some(name.clone()),
@@ -82,12 +80,12 @@ fn call(call: &ToolCall) -> chat::ToolCall {
 }
 
 /// Tools in the system message, calls in the assistant's and results in the user's.
-fn in_text(messages: &[Message], tools: &[Tool]) -> Vec<chat::Message> {
+fn in_text(messages: Vec<chat::Message>, tools: &[Tool]) -> Vec<chat::Message> {
     let mut said: Vec<chat::Message> = Vec::new();
     let mut after_result = false;
     for message in messages {
-        let one = written_out(spoken(message));
-        let is_result = matches!(message, Message::Tool { .. });
+        let is_result = message.role == Role::Tool;
+        let one = written_out(message);
         match said.last_mut() {
             // Results of one turn are one message: many templates want turns to alternate.
             Some(last) if is_result && after_result => {
