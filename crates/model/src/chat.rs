@@ -26,6 +26,9 @@ pub struct Message {
     pub content: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
+    /// The tool that a result is of; some templates show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl Message {
@@ -34,6 +37,7 @@ impl Message {
             role,
             content: content.into(),
             tool_calls: Vec::new(),
+            name: None,
         }
     }
 }
@@ -72,14 +76,7 @@ const NAME: &str = "chat";
 impl ChatTemplate {
     /// The template in the `.gguf` file or the folder that also holds the weights.
     pub fn load(path: &Path, tokenizer: &Tokenizer) -> Result<Self, ModelError> {
-        let source = if path.is_dir() {
-            from_folder(path)?
-        } else {
-            let gguf = Gguf::open(path)?;
-            gguf.optional_text("tokenizer.chat_template")?
-                .map(str::to_owned)
-        };
-        let source = source.ok_or_else(|| ModelError::Template {
+        let source = source(path)?.ok_or_else(|| ModelError::Template {
             reason: format!("`{}` has none: it is no chat model", path.display()),
         })?;
         Self::new(source, tokenizer)
@@ -150,6 +147,16 @@ enum Templates {
 struct NamedTemplate {
     name: String,
     template: String,
+}
+
+/// The template itself, where the model has one.
+pub(crate) fn source(path: &Path) -> Result<Option<String>, ModelError> {
+    if path.is_dir() {
+        return from_folder(path);
+    }
+    let gguf = Gguf::open(path)?;
+    let text = gguf.optional_text("tokenizer.chat_template")?;
+    Ok(text.map(str::to_owned))
 }
 
 fn from_folder(folder: &Path) -> Result<Option<String>, ModelError> {

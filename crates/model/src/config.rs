@@ -18,6 +18,14 @@ pub enum Family {
 impl Family {
     pub const NAMES: [&'static str; 3] = ["llama", "qwen2", "qwen3"];
 
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+
     /// GGUF's `general.architecture` and `config.json`'s `model_type` use the same words.
     fn parse(name: &str) -> Option<Self> {
         match name {

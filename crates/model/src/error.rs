@@ -2,6 +2,8 @@ use std::path::PathBuf;
 
 use warpsmith_machine::MachineError;
 
+use crate::adapter::AdapterError;
+
 /// Why a model could not be had, loaded or run. Always infrastructure, never a verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -13,6 +15,12 @@ pub enum ModelError {
         #[source]
         source: std::io::Error,
     },
+    #[error("failed to write `{path}`: {reason}")]
+    Write { path: PathBuf, reason: String },
+    #[error("the model cannot be written as {form}: {reason}")]
+    CannotExport { form: &'static str, reason: String },
+    #[error("`{path}` is the model itself, which an export would overwrite")]
+    Overwrite { path: PathBuf },
     #[error("`{path}` is not a model we can read: {reason}")]
     Broken { path: PathBuf, reason: String },
     #[error("`{path}` holds a model of the family `{found}`")]
@@ -69,6 +77,8 @@ pub enum ModelError {
         needed_gb: f64,
     },
     #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    #[error(transparent)]
     Machine(#[from] MachineError),
     #[error("a computation failed: {0}")]
     Compute(#[from] candle_core::Error),
@@ -110,8 +120,12 @@ impl ModelError {
             Self::DiskFull { .. } => Some(
                 "free some space, or set `WARPSMITH_CACHE` to a folder on a larger disk".into(),
             ),
+            Self::Adapter(error) => Some(error.hint()),
             Self::Machine(error) => error.hint(),
             Self::Read { .. } => Some("check that the file is there and may be read".into()),
+            Self::Write { .. } => Some("check that the folder may be written and the disk has room".into()),
+            Self::CannotExport { .. } => Some("export it in the form of the base: GGUF from GGUF, safetensors from safetensors".into()),
+            Self::Overwrite { .. } => Some("export to another place".into()),
             Self::Token { .. } | Self::NoTokens | Self::Template { .. } | Self::Sampling { .. } | Self::Compute(_) => None,
         }
     }

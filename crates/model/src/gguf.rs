@@ -1,5 +1,6 @@
 //! Reading a GGUF file: typed metadata and tensors that stay as quantised as they are.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
@@ -30,6 +31,10 @@ impl Gguf {
             file,
             content,
         })
+    }
+
+    pub(crate) fn metadata(&self) -> &HashMap<String, Value> {
+        &self.content.metadata
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -5,6 +5,8 @@
 //! quantised; everything is computed on the processor. All of it behind the feature `local`.
 
 #[cfg(feature = "local")]
+mod adapter;
+#[cfg(feature = "local")]
 mod attention;
 #[cfg(feature = "local")]
 mod cache;
@@ -16,6 +18,8 @@ pub mod chat;
 mod config;
 #[cfg(feature = "local")]
 mod error;
+#[cfg(feature = "local")]
+pub mod export;
 #[cfg(feature = "local")]
 mod generate;
 #[cfg(feature = "local")]
@@ -32,6 +36,10 @@ mod transformer;
 #[cfg(feature = "local")]
 mod weights;
 
+#[cfg(feature = "local")]
+pub use adapter::{
+    Adapter, AdapterError, AdapterSettings, Factors, LowRank, Place, Projection, Scaling,
+};
 #[cfg(feature = "local")]
 pub use cache::KvCache;
 #[cfg(feature = "local")]

@@ -6,6 +6,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 
 use crate::ModelError;
+use crate::adapter::LowRank;
 use crate::q4_1::Q4_1;
 
 /// Activations: one row a token.
@@ -28,19 +29,26 @@ impl Rows {
         &self.data[index * self.width..][..self.width]
     }
 
-    fn from_tensor(tensor: &Tensor, width: usize) -> Result<Self, ModelError> {
+    pub(crate) fn from_tensor(tensor: &Tensor, width: usize) -> Result<Self, ModelError> {
         Ok(Self {
             data: tensor.flatten_all()?.to_vec1()?,
             width,
         })
     }
 
-    fn tensor(&self) -> Result<Tensor, ModelError> {
+    pub(crate) fn tensor(&self) -> Result<Tensor, ModelError> {
         Ok(Tensor::from_slice(
             &self.data,
             (self.len(), self.width),
             &Device::Cpu,
         )?)
+    }
+
+    /// Number by number.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (to, from) in self.data.iter_mut().zip(&other.data) {
+            *to += from;
+        }
     }
 }
 
@@ -80,6 +88,30 @@ impl Matrix {
         }
     }
 
+    pub fn columns(&self) -> usize {
+        match self {
+            Self::Full(tensor) => tensor.dims()[1],
+            Self::Quantised(tensor) => tensor.shape().dims()[1],
+            Self::Q4_1(matrix) => matrix.columns(),
+        }
+    }
+
+    /// All of it in `f32`.
+    pub(crate) fn numbers(&self) -> Result<Tensor, ModelError> {
+        match self {
+            Self::Full(tensor) => Ok(tensor.clone()),
+            Self::Quantised(tensor) => Ok(tensor.dequantize(&Device::Cpu)?),
+            Self::Q4_1(matrix) => {
+                let mut data = Vec::with_capacity(matrix.rows() * matrix.columns());
+                for row in 0..matrix.rows() {
+                    matrix.extend_row(row, &mut data);
+                }
+                let shape = (matrix.rows(), matrix.columns());
+                Ok(Tensor::from_vec(data, shape, &Device::Cpu)?)
+            }
+        }
+    }
+
     /// The rows with these numbers, as numbers: an embedding.
     pub(crate) fn select(&self, rows: &[u32]) -> Result<Rows, ModelError> {
         let indices = Tensor::new(rows, &Device::Cpu)?;
@@ -113,15 +145,17 @@ impl Matrix {
     }
 }
 
+/// A projection: a frozen matrix, and what adapters add to it.
 #[derive(Debug, Clone)]
 pub struct Linear {
     pub weight: Matrix,
     pub bias: Option<Vec<f32>>,
+    pub adapters: Vec<LowRank>,
 }
 
 impl Linear {
     pub(crate) fn forward(&self, input: &Rows) -> Result<Rows, ModelError> {
-        Ok(self.biased(self.weight.forward(input)?))
+        self.completed(self.weight.forward(input)?, input)
     }
 
     /// Several layers of the same input, in one pass over it where the processor has one.
@@ -147,20 +181,33 @@ impl Linear {
                 Some(tensors) => Rows::from_tensor(&tensors[index], layer.weight.rows())?,
                 None => layer.weight.forward(input)?,
             };
-            outputs.push(layer.biased(output));
+            outputs.push(layer.completed(output, input)?);
         }
         outputs
             .try_into()
             .map_err(|_| candle_core::Error::Msg("a layer gave no output".into()).into())
     }
 
-    fn biased(&self, mut output: Rows) -> Rows {
+    /// The matrix's product with the bias and the adapters' shares.
+    fn completed(&self, mut output: Rows, input: &Rows) -> Result<Rows, ModelError> {
         if let Some(bias) = &self.bias {
             for row in output.data.chunks_exact_mut(output.width) {
                 row.iter_mut().zip(bias).for_each(|(to, bias)| *to += bias);
             }
         }
-        output
+        for adapter in &self.adapters {
+            adapter.add_to(&mut output, input)?;
+        }
+        Ok(output)
+    }
+
+    /// One matrix in `f32` that does what the frozen one and the adapters do together.
+    pub(crate) fn merged_weight(&self) -> Result<Tensor, ModelError> {
+        let mut numbers = self.weight.numbers()?;
+        for adapter in &self.adapters {
+            numbers = (numbers + adapter.product()?)?;
+        }
+        Ok(numbers)
     }
 }
 
@@ -196,10 +243,13 @@ mod tests {
             let quantised = Linear {
                 weight: Matrix::new(tensor).unwrap(),
                 bias: None,
+                adapters: Vec::new(),
             };
             assert!(!matches!(quantised.weight, Matrix::Full(_)));
             let selected = quantised.weight.select(&[3, 0]).unwrap();
             assert_eq!(selected, full.select(&[3, 0]).unwrap());
+            let numbers = quantised.weight.numbers().unwrap();
+            assert_eq!(Matrix::Full(numbers).select(&[3, 0]).unwrap(), selected);
             for rows in [1, 2, 5, 40] {
                 let input = random(rows, 512, 2);
                 let expected = full.forward(&input).unwrap();

@@ -1,7 +1,9 @@
 //! Text to tokens and back, from `tokenizer.json` or from GGUF metadata.
 
 mod from_gguf;
+mod splitting;
 mod stream;
+mod to_gguf;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -137,6 +139,18 @@ impl Tokenizer {
 
     pub fn end(&self) -> Option<&str> {
         self.end.as_deref()
+    }
+
+    /// The tokens that end a reply.
+    pub(crate) fn ends(&self) -> &BTreeSet<u32> {
+        &self.ends
+    }
+
+    /// As a `tokenizer.json`.
+    pub(crate) fn to_json(&self) -> Result<String, ModelError> {
+        self.inner
+            .to_string(false)
+            .map_err(|error| unusable(&error))
     }
 
     pub fn vocabulary(&self) -> usize {

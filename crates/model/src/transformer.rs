@@ -203,7 +203,7 @@ impl Transformer {
             attention.write(&mut attended.data[span(&queries)]);
             start = end;
         }
-        add(hidden, &layer.attention_output.forward(&attended)?);
+        hidden.add(&layer.attention_output.forward(&attended)?);
         Ok(())
     }
 
@@ -222,19 +222,13 @@ impl Transformer {
                     *gate = *gate / (1.0 + (-*gate).exp()) * up;
                 }
             });
-        add(hidden, &layer.down.forward(&gate)?);
+        hidden.add(&layer.down.forward(&gate)?);
         Ok(())
     }
 }
 
 /// Fewer numbers than this are not worth another thread: waking one costs more than a row's work.
 const PARALLEL_CHUNK: usize = 16_384;
-
-fn add(to: &mut Rows, from: &Rows) {
-    for (to, from) in to.data.iter_mut().zip(&from.data) {
-        *to += from;
-    }
-}
 
 fn norm(rows: &Rows, weight: &[f32], epsilon: f32) -> Rows {
     let mut normed = rows.clone();

@@ -3,16 +3,20 @@
 //! Read once, never changed: whoever learns makes new ones. Rows of q and k are in Hugging Face's
 //! order whatever file they came from.
 
+mod interleaving;
 mod names;
 mod source;
+mod stack;
 
 use std::path::Path;
 
-use self::names::{LayerPart, Part};
 use self::source::Source;
 use crate::gguf::Gguf;
 use crate::matrix::{Linear, Matrix};
 use crate::{Config, ModelError};
+
+pub(crate) use self::interleaving::{interleaved, interleaved_heads};
+pub(crate) use self::names::{LayerPart, Part};
 
 #[derive(Debug, Clone)]
 pub struct Weights {
@@ -100,6 +104,7 @@ impl Layer {
             Ok(Linear {
                 weight: source.matrix(config, part, [rows, columns])?,
                 bias: source.bias(config, part, rows)?,
+                adapters: Vec::new(),
             })
         };
         let query = linear(L::Query, queries, hidden)?;

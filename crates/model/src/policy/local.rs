@@ -1,19 +1,24 @@
 //! A language model in this process as a policy.
 
-use std::path::Path;
+mod calls;
+mod conversation;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use warpsmith_schema::{Message, PolicyVersion, TokenRecord, Usage};
 
+use self::conversation::ToolsBy;
 use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
 use crate::{
-    ChatTemplate, Engine, Limits, ModelError, Role, Sampled, Sampling, Tokenizer, Transformer,
-    Weights, chat,
+    Adapter, ChatTemplate, Engine, Limits, ModelError, Sampled, Sampling, Tokenizer, Transformer,
+    Weights,
 };
 
 pub struct Local {
     engine: Engine,
     template: ChatTemplate,
+    tools_by: ToolsBy,
     version: PolicyVersion,
     /// Of the chat template and of the tokenizer, for the token record.
     hashes: (String, String),
@@ -23,13 +28,35 @@ pub struct Local {
 impl Local {
     /// Reads weights, tokenizer and chat template from a GGUF file or a folder.
     pub fn load(name: &str, path: &Path, hash: Option<String>) -> Result<Self, ModelError> {
+        Self::load_adapted(name, path, hash, &[])
+    }
+
+    /// The same with adapters stacked on it, the first lowest. `hash` is of the base alone.
+    pub fn load_adapted(
+        name: &str,
+        path: &Path,
+        hash: Option<String>,
+        adapters: &[PathBuf],
+    ) -> Result<Self, ModelError> {
+        let adapters: Vec<Adapter> = adapters
+            .iter()
+            .map(|folder| Adapter::load(folder))
+            .collect::<Result<_, _>>()?;
         let tokenizer = Arc::new(Tokenizer::load(path)?);
         let template = ChatTemplate::load(path, &tokenizer)?;
-        let weights = Weights::load(path)?;
+        let mut weights = Weights::load(path)?;
+        for adapter in &adapters {
+            weights = weights.stacked(adapter)?;
+        }
         // Both lie in the file that was hashed; where none was, its path at least tells models apart.
         let known = hash.clone().unwrap_or_else(|| path.display().to_string());
         let of = |what: &str| {
             blake3::hash(format!("{what} {known}").as_bytes()).to_hex()[..16].to_owned()
+        };
+        let hash = if adapters.is_empty() {
+            hash
+        } else {
+            Some(stack_hash(&known, &adapters)?)
         };
         Ok(Self {
             engine: Engine::new(
@@ -37,6 +64,7 @@ impl Local {
                 tokenizer,
                 Limits::default(),
             ),
+            tools_by: ToolsBy::of(&template),
             template,
             version: PolicyVersion {
                 name: format!("local:{name}"),
@@ -53,8 +81,9 @@ impl Local {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, ModelError> {
-        let messages: Vec<chat::Message> = request.messages.iter().map(spoken).collect();
-        let text = self.template.render(&messages, &[])?;
+        let text = self
+            .tools_by
+            .render(&self.template, request.messages, request.tools)?;
         let prompt = self.engine.tokenizer().encode(&text)?;
         let sampling = request.sampling;
         // Without a seed of the caller's, replies still differ from one another.
@@ -67,17 +96,23 @@ impl Local {
             stop: Vec::new(),
         };
         let reply = self.engine.generate(asked, on_text)?;
+        let calls = if request.tools.is_empty() {
+            Vec::new()
+        } else {
+            calls::read(&reply.text, request.tools, calls_in(request.messages))
+        };
         Ok(Reply {
             usage: Usage {
                 prompt_tokens: prompt.len() as u64,
                 completion_tokens: reply.tokens.len() as u64,
             },
             tokens: Some(record(&prompt, &reply.tokens, &self.hashes)),
-            calls: Vec::new(),
             finish: match reply.finish {
-                crate::Finish::End | crate::Finish::Stop(_) => Finish::Stopped,
                 crate::Finish::Length | crate::Finish::Context => Finish::Length,
+                crate::Finish::End | crate::Finish::Stop(_) if calls.is_empty() => Finish::Stopped,
+                crate::Finish::End | crate::Finish::Stop(_) => Finish::Calls,
             },
+            calls,
             text: reply.text,
         })
     }
@@ -103,14 +138,26 @@ impl Policy for Local {
     }
 }
 
-fn spoken(message: &Message) -> chat::Message {
-    let role = match message {
-        Message::System { .. } => Role::System,
-        Message::User { .. } => Role::User,
-        Message::Assistant { .. } => Role::Assistant,
-        Message::Tool { .. } => Role::Tool,
-    };
-    chat::Message::new(role, message.text())
+/// Of the base and of each adapter's numbers, in their order.
+fn stack_hash(base: &str, adapters: &[Adapter]) -> Result<String, ModelError> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(base.as_bytes());
+    for adapter in adapters {
+        hasher.update(b"\n");
+        hasher.update(adapter.hash()?.as_bytes());
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// So that a new call's number is no earlier one's.
+fn calls_in(messages: &[Message]) -> usize {
+    messages
+        .iter()
+        .map(|message| match message {
+            Message::Assistant { calls, .. } => calls.len(),
+            _ => 0,
+        })
+        .sum()
 }
 
 fn record(prompt: &[u32], sampled: &[Sampled], hashes: &(String, String)) -> TokenRecord {

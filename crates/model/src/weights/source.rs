@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::{QStorage, QTensor};
 use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
 
-use super::names::{LayerPart, Part};
+use super::interleaving::{halves, in_halves, interleaved_heads};
+use super::names::Part;
 use crate::gguf::Gguf;
 use crate::matrix::Matrix;
-use crate::{Config, Family, ModelError};
+use crate::{Config, ModelError};
 
 pub(super) enum Source {
     Gguf(Gguf),
@@ -110,41 +110,6 @@ fn take(tensors: &mut HashMap<String, Tensor>, name: &str) -> Result<Tensor, Mod
             name: name.to_owned(),
         })?;
     Ok(tensor.to_dtype(DType::F32)?)
-}
-
-/// Heads of a tensor whose rows llama.cpp's converter interleaves: q and k of the Llama family.
-///
-/// It does so to rotate neighbours instead of halves. Put back on loading, there is one kind of
-/// rotation here, and an adapter trained on the safetensors fits the GGUF.
-fn interleaved_heads(config: &Config, part: Part) -> Option<usize> {
-    match (config.family, part) {
-        (Family::Llama, Part::Layer(_, LayerPart::Query)) => Some(config.heads),
-        (Family::Llama, Part::Layer(_, LayerPart::Key)) => Some(config.kv_heads),
-        _ => None,
-    }
-}
-
-/// For each row in Hugging Face's order, its place among interleaved rows.
-fn halves(rows: usize, heads: usize) -> impl Iterator<Item = usize> {
-    let head_dim = rows / heads;
-    (0..rows).map(move |row| {
-        let (head, place) = (row / head_dim, row % head_dim);
-        let (half, pair) = (place / (head_dim / 2), place % (head_dim / 2));
-        head * head_dim + 2 * pair + half
-    })
-}
-
-/// Moves whole rows, and a row is a whole number of quantisation blocks: nothing is rounded again.
-fn in_halves(tensor: &QTensor, heads: usize) -> Result<QTensor, ModelError> {
-    let rows = tensor.shape().dims()[0];
-    let data = tensor.data()?;
-    let row_bytes = data.len() / rows;
-    let mut moved = Vec::with_capacity(data.len());
-    for row in halves(rows, heads) {
-        moved.extend_from_slice(&data[row * row_bytes..][..row_bytes]);
-    }
-    let storage = QStorage::from_data(moved.into(), &Device::Cpu, tensor.dtype())?;
-    Ok(QTensor::new(storage, tensor.shape().clone())?)
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,117 @@
+//! PEFT's folder: `adapter_config.json` and `adapter_model.safetensors`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::{Adapter, AdapterError, Factors, Place, Projection, settings};
+use crate::ModelError;
+
+const SETTINGS: &str = "adapter_config.json";
+const TENSORS: &str = "adapter_model.safetensors";
+const PREFIX: &str = "base_model.model.";
+const A: &str = "lora_A.weight";
+const B: &str = "lora_B.weight";
+
+/// What was found of one place so far.
+#[derive(Default)]
+struct Found {
+    a: Option<Tensor>,
+    b: Option<Tensor>,
+}
+
+impl Adapter {
+    /// Reads a folder that PEFT's `save_pretrained`, or [`Adapter::save`], wrote.
+    pub fn load(folder: &Path) -> Result<Self, ModelError> {
+        for file in [SETTINGS, TENSORS] {
+            if !folder.join(file).is_file() {
+                let folder = folder.to_path_buf();
+                return Err(AdapterError::Missing { folder, file }.into());
+            }
+        }
+        let (settings, modules) = settings::read(&folder.join(SETTINGS))?;
+        let path = folder.join(TENSORS);
+        let tensors = candle_core::safetensors::load(&path, &Device::Cpu).map_err(|error| {
+            AdapterError::Broken {
+                path,
+                reason: error.to_string(),
+            }
+        })?;
+        // By name, so that of several mistakes always the same is told.
+        let tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
+        let mut found: BTreeMap<Place, Found> = BTreeMap::new();
+        for (name, tensor) in tensors {
+            let (place, factor) =
+                parse(&name).ok_or(AdapterError::UnknownTensor { tensor: name })?;
+            let found = found.entry(place).or_default();
+            let slot = match factor {
+                Factor::A => &mut found.a,
+                Factor::B => &mut found.b,
+            };
+            *slot = Some(tensor.to_dtype(DType::F32)?);
+        }
+        let mut factors = BTreeMap::new();
+        for (place, found) in found {
+            let half = |missing| AdapterError::HalfPair {
+                module: place.to_string(),
+                missing,
+            };
+            let a = found.a.ok_or_else(|| half(A))?;
+            let b = found.b.ok_or_else(|| half(B))?;
+            factors.insert(place, Factors { a, b });
+        }
+        let adapter = Self::new(settings, factors)?;
+        let adapted = adapter.projections();
+        // PEFT writes a tensor for every module it lists, so that one without was lost.
+        let lost = |module: &&String| {
+            let last = module.rsplit('.').next();
+            !adapted.iter().any(|one| Some(one.name()) == last)
+        };
+        match modules.iter().find(lost) {
+            Some(module) => Err(AdapterError::NoTensors {
+                module: module.clone(),
+            }
+            .into()),
+            None => Ok(adapter),
+        }
+    }
+
+    /// Writes a folder that PEFT, vLLM and [`Adapter::load`] read.
+    pub fn save(&self, folder: &Path) -> Result<(), AdapterError> {
+        let failed = |reason: String| AdapterError::Write {
+            path: folder.to_path_buf(),
+            reason,
+        };
+        fs_err::create_dir_all(folder).map_err(|error| failed(error.to_string()))?;
+        let settings = settings::written(&self.settings, &self.projections());
+        fs_err::write(folder.join(SETTINGS), settings)
+            .map_err(|error| failed(error.to_string()))?;
+        let tensors = self.factors.iter().flat_map(|(place, Factors { a, b })| {
+            let name = |factor| format!("{PREFIX}{place}.{factor}");
+            [(name(A), a.clone()), (name(B), b.clone())]
+        });
+        crate::export::write_tensors(tensors.collect(), &folder.join(TENSORS)).map_err(failed)
+    }
+}
+
+enum Factor {
+    A,
+    B,
+}
+
+/// `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight`.
+fn parse(name: &str) -> Option<(Place, Factor)> {
+    let name = name.strip_prefix(PREFIX)?;
+    let (module, factor) = match (name.strip_suffix(A), name.strip_suffix(B)) {
+        (Some(module), _) => (module, Factor::A),
+        (None, module) => (module?, Factor::B),
+    };
+    let module = module.strip_suffix('.')?;
+    let layer = module.split('.').nth(2)?.parse().ok()?;
+    Projection::ALL
+        .into_iter()
+        .map(|projection| Place { layer, projection })
+        .find(|place| place.to_string() == module)
+        .map(|place| (place, factor))
+}
