@@ -29,7 +29,49 @@ pub(crate) fn describe(verdict: &Verdict) -> String {
         Status::Cheating => "It broke a rule while it ran",
     };
     let reason = verdict.reason.as_deref().unwrap_or("no reason was given");
-    format!("{what}:\n\n{}", clip(reason))
+    let mut text = format!("{what}:\n\n{}", clip(reason).trim_end());
+    for hint in hints(reason) {
+        text.push_str("\n\n");
+        text.push_str(hint);
+    }
+    text
+}
+
+/// What usually mends what compilers and Python say: small models do not infer it from the error.
+fn hints(reason: &str) -> Vec<&'static str> {
+    const KNOWN: [(&str, &str); 6] = [
+        (
+            "is not a member of 'std'",
+            "Add `#include <algorithm>` and `#include <cmath>`.",
+        ),
+        (
+            "__init__() missing",
+            "`ModelNew.__init__` must take exactly the arguments of the original's `__init__`.",
+        ),
+        (
+            "__init__() takes",
+            "`ModelNew.__init__` must take exactly the arguments of the original's `__init__`.",
+        ),
+        (
+            "no extern \"C\" launcher",
+            "The name in `kernels.NAME(...)` must be that of an `extern \"C\"` function.",
+        ),
+        (
+            "instead of a kernel of its own",
+            "`forward` may allocate, reshape and view; everything else belongs in a kernel.",
+        ),
+        (
+            "state_dict",
+            "Keep the original's parameters and buffers, under the same names, as attributes of the same modules.",
+        ),
+    ];
+    let mut found: Vec<&str> = KNOWN
+        .iter()
+        .filter(|(sign, _)| reason.contains(sign))
+        .map(|(_, hint)| *hint)
+        .collect();
+    found.dedup();
+    found
 }
 
 fn passed(verdict: &Verdict) -> String {

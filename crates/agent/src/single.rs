@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warpsmith_model::policy::{Finish, Policy, Request, Sampling};
-use warpsmith_schema::{Ending, Limit, Message, Mode, Target, Task, Trajectory};
+use warpsmith_schema::{Ending, Limit, MODEL_NEW, Message, Mode, Target, Task, Trajectory};
 
 use crate::court::{AgentError, Court, Watch};
 use crate::episode::{Episode, ending_of};
@@ -42,6 +42,7 @@ fn run(
     watch: &mut dyn Watch,
 ) -> Result<Ending, AgentError> {
     let mut before = None;
+    let mut kept = Files::new();
     for attempt in 1..=settings.repairs + 1 {
         if watch.interrupted() {
             return Ok(Ending::Interrupted);
@@ -72,6 +73,8 @@ fn run(
         }
         let told = match readable(&reply.text, reply.finish) {
             Ok(files) => {
+                let files = completed(files, &kept);
+                kept.clone_from(&files);
                 watch.judging(&files);
                 let verdict = court.judge(&files)?;
                 if watch.interrupted() {
@@ -102,11 +105,50 @@ fn run(
     })
 }
 
+/// A repair may name only what it changed. With a module of its own it stands for itself: what an earlier one called is not
+/// wanted any more.
+fn completed(mut files: Files, before: &Files) -> Files {
+    if !files.contains_key(MODEL_NEW) {
+        for (path, text) in before {
+            files.entry(path.clone()).or_insert_with(|| text.clone());
+        }
+    }
+    files
+}
+
 fn readable(text: &str, finish: Finish) -> Result<Files, Unreadable> {
     let files = read_files(text)?;
     match files.keys().next_back() {
         // Closed or not, a reply that ran into its limit has lost what was to come.
         Some(path) if finish == Finish::Length => Err(Unreadable::CutOff { path: path.clone() }),
         _ => Ok(files),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(paths: &[(&str, &str)]) -> Files {
+        let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        paths.iter().map(owned).collect()
+    }
+
+    #[test]
+    fn a_repair_of_one_file_keeps_the_others() {
+        let before = files(&[
+            (MODEL_NEW, "old"),
+            ("kernels/x.cpp", "old"),
+            ("kernels/y.cpp", "old"),
+        ]);
+        let mended = completed(files(&[("kernels/x.cpp", "new")]), &before);
+        let expected = files(&[
+            (MODEL_NEW, "old"),
+            ("kernels/x.cpp", "new"),
+            ("kernels/y.cpp", "old"),
+        ]);
+        assert_eq!(mended, expected);
+        let whole = files(&[(MODEL_NEW, "new"), ("kernels/z.cpp", "new")]);
+        assert_eq!(completed(whole.clone(), &before), whole);
     }
 }

@@ -129,7 +129,7 @@ fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
 #[test]
 fn without_an_improvement_the_original_is_the_result() {
     let _alone = alone();
-    let wrong = KERNEL.replace("< 0.0f ? 0.0f", "< 0.5f ? 0.5f");
+    let wrong = KERNEL.replace("scale[i], 0.0f)", "scale[i], 0.5f)");
     let context = context(&[reply(&wrong), reply(&wrong)]);
     let output = judged(|| context.command(&arguments(&["--require-speedup", "1"])));
     let found = json(&output);

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 extern "C" int scale_relu(float* out, const float* x, const float* scale, int64_t count, int64_t columns, void*) {
@@ -7,8 +9,7 @@ extern "C" int scale_relu(float* out, const float* x, const float* scale, int64_
         const float* from = x + row * columns;
         float* to = out + row * columns;
         for (int64_t i = 0; i < columns; ++i) {
-            const float value = from[i] * scale[i];
-            to[i] = value < 0.0f ? 0.0f : value;
+            to[i] = std::max(from[i] * scale[i], 0.0f);
         }
     }
     return 0;
