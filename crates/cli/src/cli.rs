@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-/// Judge GPU kernels: compile, verify and time them, and trust none of them
+/// Write fast GPU kernels with an agent, and judge them trusting none
 #[derive(Debug, Parser)]
 #[command(
     name = "warpsmith",

@@ -122,6 +122,7 @@ impl From<ModelError> for Stop {
             | ModelError::UnknownModel { .. }
             | ModelError::Broken { .. }
             | ModelError::Family { .. }
+            | ModelError::Adapter(_)
             | ModelError::Sampling { .. } => (FailureKind::Config, "model"),
             _ => (FailureKind::Infrastructure, "model"),
         };

@@ -153,6 +153,7 @@ fn a_policy_that_is_none_and_a_script_that_is_none_are_told_at_once() {
     for (policy, expected) in [
         ("teacher", "there is no policy `teacher`"),
         ("script:missing.jsonl", "failed to read the script"),
+        ("local:qwen2.5-coder-1.5b+missing", "missing"),
     ] {
         let output = context
             .command(&["optimize", "task.py", "--policy", policy, "--json", "-q"])

@@ -86,7 +86,10 @@ fn stop(error: &PolicyError) -> Stop {
 
 #[cfg(feature = "local-models")]
 mod local {
+    use std::path::PathBuf;
+
     use warpsmith_machine::Caches;
+    use warpsmith_model::Adapter;
     use warpsmith_model::catalogue::{self, Network, Reference};
     use warpsmith_model::policy::{Local, Policy};
 
@@ -94,8 +97,19 @@ mod local {
     use crate::printer::Printer;
     use crate::render::size;
 
+    /// `MODEL+ADAPTER+…`
+    fn parts(name: &str) -> (&str, Vec<PathBuf>) {
+        let mut parts = name.split('+');
+        let model = parts.next().unwrap_or_default();
+        (model, parts.map(PathBuf::from).collect())
+    }
+
     pub(super) fn check(name: &str) -> Result<(), Stop> {
-        Ok(Reference::parse(name).map(drop)?)
+        let (model, adapters) = parts(name);
+        for adapter in adapters {
+            Adapter::load(&adapter)?;
+        }
+        Ok(Reference::parse(model).map(drop)?)
     }
 
     pub(super) fn open(
@@ -103,7 +117,8 @@ mod local {
         offline: bool,
         printer: &Printer,
     ) -> Result<Box<dyn Policy>, Stop> {
-        let (path, hash) = match Reference::parse(name)? {
+        let (model, adapters) = parts(name);
+        let (path, hash) = match Reference::parse(model)? {
             Reference::Path(path) => (path, None),
             Reference::Known(model) => {
                 let caches = Caches::locate()?;
@@ -123,7 +138,7 @@ mod local {
                 (path, Some(model.sha256))
             }
         };
-        Ok(Box::new(Local::load(name, &path, hash)?))
+        Ok(Box::new(Local::load_adapted(name, &path, hash, &adapters)?))
     }
 }
 
