@@ -30,6 +30,18 @@ def get_init_inputs():
 const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
 const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
 
+/// A user's own program, without Warpsmith.
+const USE: &str = "
+import sys
+sys.path[:0] = ['run/result/package', '.']
+import torch
+from task import Model
+from task_fast import ModelNew
+assert 'warpsmith_kernels' not in sys.modules
+model, faster, x = Model(256), ModelNew(256), torch.randn(64, 256)
+torch.testing.assert_close(faster(x), model(x))
+";
+
 fn reply(kernel: &str) -> String {
     format!(
         "write model_new.py\n```python\n{MODEL_NEW}```\n\nwrite kernels/scale_relu.cpp\n```cpp\n{kernel}```\n"
@@ -106,6 +118,24 @@ fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
     assert!(
         told.starts_with("It does not compile") && told.contains("scale_relu.cpp"),
         "{told}"
+    );
+
+    // What was handed over stands by itself: it builds its kernels and agrees with the original.
+    let doctor = context.command(&["doctor", "--json"]).output().unwrap();
+    let python = json(&doctor)["python"]["executable"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let used = std::process::Command::new(python)
+        .args(["-I", "-c", USE])
+        .current_dir(context.path("."))
+        .env("XDG_CACHE_HOME", context.path("cache"))
+        .output()
+        .unwrap();
+    assert!(
+        used.status.success(),
+        "{}",
+        String::from_utf8_lossy(&used.stderr)
     );
 
     // Again: the script is at its end, but so was the run.

@@ -33,6 +33,9 @@ const FILES: [(&str, &str); 16] = [
     ("zygote.py", include_str!("../harness/zygote.py")),
     ("free_list.h", include_str!("../harness/free_list.h")),
 ];
+/// How launchers are called, as a module that stands by itself: solutions are handed over with it.
+pub const KERNELS_MODULE: &str = include_str!("../harness/kernels_module.py");
+
 const SUPPORT: &str = include_str!("../harness/support.cpp");
 const CUDA_ARENA: &str = include_str!("../harness/cuda_arena.cpp");
 

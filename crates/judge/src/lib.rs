@@ -31,4 +31,5 @@ mod zygote;
 
 pub use error::JudgeError;
 pub use evidence::Evidence;
+pub use harness::KERNELS_MODULE;
 pub use judge::{Judge, Judged, Options, Reach, TaskSource};

@@ -1,6 +1,7 @@
 //! `warpsmith optimize`
 
 mod court;
+mod package;
 mod policy;
 mod result;
 mod settings;

@@ -6,6 +6,7 @@ use serde_json::json;
 use warpsmith_schema::{Ending, FORMAT, MODEL_NEW, Submission, Task, Trajectory, Verdict};
 
 use super::court::{Bench, submission};
+use super::package;
 use crate::evidence;
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -105,10 +106,12 @@ impl Outcome {
         }
         table.row("attempts", &trajectory.attempts.len().to_string());
         table.row("folder", &self.folder.display().to_string());
-        table.row(
-            "import",
-            "from model_new import ModelNew  # with that folder on sys.path",
-        );
+        if self.verdict.is_some() {
+            let package = self.folder.join(package::FOLDER);
+            table.row("install", &format!("pip install {}", package.display()));
+            let name = package::name(&task.name);
+            table.row("import", &format!("from {name} import ModelNew"));
+        }
         Ok(printer.data(&table.text())?)
     }
 }
@@ -129,6 +132,7 @@ fn lay_out(folder: &Path, task: &Task, submission: &Submission) -> Result<(), St
     for (name, content) in &submission.files {
         write(&folder.join(name), content)?;
     }
+    package::lay_out(folder, task, submission)?;
     write(&folder.join("model.py"), task.source.as_bytes())
 }
 
@@ -137,7 +141,7 @@ fn lay_out_original(folder: &Path, task: &Task) -> Result<(), Stop> {
     write(&folder.join(MODEL_NEW), UNCHANGED.as_bytes())
 }
 
-fn write(path: &Path, content: &[u8]) -> Result<(), Stop> {
+pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Stop> {
     if let Some(parent) = path.parent() {
         fs_err::create_dir_all(parent)?;
     }
