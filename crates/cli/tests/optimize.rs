@@ -6,26 +6,7 @@ mod common;
 use common::{Context, alone, code, json, judged};
 use serde_json::{Value, json};
 
-const TASK: &str = "import torch
-import torch.nn as nn
-
-
-class Model(nn.Module):
-    def __init__(self, features):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(features))
-
-    def forward(self, x):
-        return torch.relu(x * self.scale)
-
-
-def get_inputs():
-    return [torch.randn(64, 256)]
-
-
-def get_init_inputs():
-    return [256]
-";
+const TASK: &str = include_str!("common/scale_relu.py");
 
 const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
 const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");

@@ -1,0 +1,169 @@
+//! The loop against an endpoint that speaks OpenAI's chat completions: a server of a few lines that replays what such
+//! servers send.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use common::{Context, alone, code, json, judged};
+use serde_json::{Value, json};
+
+const TASK: &str = include_str!("common/scale_relu.py");
+const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
+const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
+
+/// Answers one connection after the other, the last answer for ever, and hands over what was asked.
+fn serve(answers: Vec<String>) -> (String, Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let (asked, received) = channel();
+    thread::spawn(move || {
+        for number in 0.. {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let (mut length, mut line) = (0, String::new());
+            while reader.read_line(&mut line).unwrap() > 2 {
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            let _ = asked.send(serde_json::from_slice(&body).unwrap());
+            let answer = answers.get(number).or(answers.last()).unwrap();
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    (url, received)
+}
+
+/// Events as they are streamed, with a tool call in pieces.
+fn streamed(text: &str, calls: &[(&str, Value)]) -> String {
+    let mut events =
+        vec![json!({ "choices": [{ "delta": { "role": "assistant", "content": text } }] })];
+    for (index, (name, arguments)) in calls.iter().enumerate() {
+        let id = format!("call_{index}");
+        let begun = json!({ "index": index, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
+        events.push(json!({ "choices": [{ "delta": { "tool_calls": [begun] } }] }));
+        let arguments = arguments.to_string();
+        let half = arguments.chars().count() / 2;
+        let first: String = arguments.chars().take(half).collect();
+        let second: String = arguments.chars().skip(half).collect();
+        for piece in [first, second] {
+            let part = json!({ "index": index, "function": { "arguments": piece } });
+            events.push(json!({ "choices": [{ "delta": { "tool_calls": [part] } }] }));
+        }
+    }
+    let finish = if calls.is_empty() {
+        "stop"
+    } else {
+        "tool_calls"
+    };
+    events.push(json!({ "choices": [{ "delta": {}, "finish_reason": finish }] }));
+    events
+        .push(json!({ "choices": [], "usage": { "prompt_tokens": 900, "completion_tokens": 40 } }));
+    let lines: String = events
+        .iter()
+        .map(|event| format!("data: {event}\n\n"))
+        .collect();
+    format!("{HEAD}{lines}data: [DONE]\n\n")
+}
+
+const HEAD: &str =
+    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n";
+
+fn arguments(url: &str) -> Vec<&str> {
+    let mut all = vec![
+        "optimize",
+        "task.py",
+        "--policy",
+        "openai:some-model",
+        "--base-url",
+        url,
+    ];
+    all.extend(["--target", "cpu", "--no-compile", "--profile", "rl"]);
+    all.extend(["--out", "run", "--json", "-q"]);
+    all
+}
+
+fn context() -> Context {
+    let context = Context::new();
+    context.write("task.py", TASK);
+    context
+}
+
+#[test]
+fn a_served_model_drives_the_loop() {
+    let _alone = alone();
+    let write = |path: &str, text: &str| ("write", json!({ "path": path, "content": text }));
+    let (url, asked) = serve(vec![
+        streamed(
+            "I look.",
+            &[("bash", json!({ "command": "ls" })), ("judge", json!({}))],
+        ),
+        streamed(
+            "",
+            &[
+                write("model_new.py", MODEL_NEW),
+                write("kernels/scale_relu.cpp", KERNEL),
+                ("verify", json!({})),
+            ],
+        ),
+        streamed("Done.", &[("submit", json!({}))]),
+    ]);
+    let context = context();
+    let output = judged(|| context.command(&arguments(&url)));
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(found["verdict"]["status"], "passed");
+    assert_eq!(
+        found["usage"],
+        json!({ "prompt_tokens": 2700, "completion_tokens": 120 })
+    );
+
+    let first = asked.recv().unwrap();
+    let tools = first["tools"].as_array().unwrap();
+    assert!(
+        tools
+            .iter()
+            .any(|tool| tool["function"]["name"] == "submit")
+    );
+    let second = asked.recv().unwrap();
+    let told: Vec<&str> = second["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(told[0], "kernels\nmodel.py");
+    assert!(
+        told[1].contains("there is no `model_new.py` yet"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_server_that_dies_or_is_none_ends_with_a_name() {
+    let _alone = alone();
+    let broken =
+        format!("{HEAD}data: {{\"choices\": [{{\"delta\": {{\"content\": \"I \"}}}}]}}\n\n");
+    let (url, _asked) = serve(vec![broken]);
+    for (url, expected) in [
+        (url.as_str(), "broke off"),
+        ("http://127.0.0.1:9/v1", "does not answer"),
+    ] {
+        let context = context();
+        let output = context.command(&arguments(url)).output().unwrap();
+        let found = json(&output);
+        assert_eq!(found["ending"]["kind"], "policy_failed", "{found:#}");
+        let message = found["ending"]["message"].as_str().unwrap();
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(code(&output), 0, "the original is a correct result");
+    }
+}
