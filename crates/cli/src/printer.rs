@@ -17,10 +17,8 @@ enum Volume {
     Verbose,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Printer {
-    stdout: io::Stdout,
-    stderr: io::Stderr,
     json: bool,
     volume: Volume,
     color: bool,
@@ -38,8 +36,6 @@ impl Printer {
         let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self {
-            stdout: io::stdout(),
-            stderr: io::stderr(),
             json: args.json,
             volume: match (args.quiet, args.verbose) {
                 (true, _) => Volume::Quiet,
@@ -60,7 +56,7 @@ impl Printer {
 
     /// A table or a document, ending in a newline of its own.
     pub(crate) fn data(&self, text: &str) -> io::Result<()> {
-        let mut out = self.stdout.lock();
+        let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
     }
@@ -85,7 +81,7 @@ impl Printer {
 
     /// Errors are said even to those who asked for quiet. A closed stderr is no reason to fail.
     fn complain(&self, line: &str) {
-        let _ = writeln!(self.stderr.lock(), "{line}");
+        let _ = writeln!(io::stderr().lock(), "{line}");
     }
 
     pub(crate) fn failure(&self, stop: &Stop) {
