@@ -17,11 +17,24 @@ enum Volume {
     Verbose,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Printer {
+    stdout: io::Stdout,
+    stderr: io::Stderr,
     json: bool,
     volume: Volume,
     color: bool,
+}
+
+/// For a thread of its own; the streams are the same.
+impl Clone for Printer {
+    fn clone(&self) -> Self {
+        Self {
+            stdout: io::stdout(),
+            stderr: io::stderr(),
+            ..*self
+        }
+    }
 }
 
 /// What a word means, for those who see colours.
@@ -36,6 +49,8 @@ impl Printer {
         let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self {
+            stdout: io::stdout(),
+            stderr: io::stderr(),
             json: args.json,
             volume: match (args.quiet, args.verbose) {
                 (true, _) => Volume::Quiet,
@@ -56,7 +71,7 @@ impl Printer {
 
     /// A table or a document, ending in a newline of its own.
     pub(crate) fn data(&self, text: &str) -> io::Result<()> {
-        let mut out = io::stdout().lock();
+        let mut out = self.stdout.lock();
         out.write_all(text.as_bytes())?;
         out.flush()
     }
@@ -81,7 +96,7 @@ impl Printer {
 
     /// Errors are said even to those who asked for quiet. A closed stderr is no reason to fail.
     fn complain(&self, line: &str) {
-        let _ = writeln!(io::stderr().lock(), "{line}");
+        let _ = writeln!(self.stderr.lock(), "{line}");
     }
 
     pub(crate) fn failure(&self, stop: &Stop) {

@@ -56,7 +56,8 @@ pub(crate) fn run(args: &McpArgs, printer: &Printer) -> Result<Exit, Stop> {
     let task = source.task()?;
     let folder = args.workspace.clone();
     let folder = folder.unwrap_or_else(|| evidence::plain(&task.name).into());
-    let workspace = Workspace::open_for_user(&folder, &task.source).map_err(unusable)?;
+    let workspace =
+        Workspace::open_for_user(&folder, &task.source).map_err(|refused| unusable(&refused))?;
     printer.note(&format!("workspace: {}", workspace.root().display()));
 
     let abandoned = Arc::new(AtomicBool::new(false));
@@ -81,8 +82,8 @@ pub(crate) fn run(args: &McpArgs, printer: &Printer) -> Result<Exit, Stop> {
     Ok(Exit::DONE)
 }
 
-fn unusable(refused: Refused) -> Stop {
-    let hint = match &refused {
+fn unusable(refused: &Refused) -> Stop {
+    let hint = match refused {
         Refused::OtherTask { .. } => "name another folder with `--workspace DIR`",
         _ => "name a folder that can be written to with `--workspace DIR`",
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use warpsmith_agent::{Court, Files};
 use warpsmith_judge::profile::{ProfileRequest, profile, render};
 use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
-use warpsmith_schema::{FailureKind, Task, Verdict};
+use warpsmith_schema::{Task, Verdict};
 
 use crate::args::MachineArgs;
 use crate::engine::{Engine, Manner};
@@ -51,7 +51,7 @@ impl Lazy {
             self.judge = None;
         }
         if self.engine.is_none() {
-            self.engine = Some(Engine::prepare(&self.machine, &self.printer).map_err(unprepared)?);
+            self.engine = Some(Engine::prepare(&self.machine, &self.printer).map_err(around)?);
         }
         self.engine.as_ref().ok_or_else(given_up)
     }
@@ -80,7 +80,7 @@ impl Court for Lazy {
         let judged = self.judge()?.judge(&task, &submission);
         let judged = self.unless_given_up(judged)?;
         let place = evidence::place(&self.engine()?.caches, &task.name, &submission);
-        evidence::write(&place, judged, self.manner.compile_mode.clone()).map_err(unprepared)
+        evidence::write(&place, judged, self.manner.compile_mode.clone()).map_err(around)
     }
 
     fn forget(&mut self) {
@@ -114,20 +114,7 @@ fn given_up() -> JudgeError {
     }
 }
 
-/// What the court's own errors have no word for.
-fn unprepared(stop: Stop) -> JudgeError {
-    let failure = stop.0;
-    let (message, hint) = (failure.message, failure.hint);
-    match failure.kind {
-        FailureKind::Infrastructure => JudgeError::Infrastructure {
-            code: "unprepared",
-            message,
-            hint,
-        },
-        FailureKind::Task | FailureKind::Config => JudgeError::Config {
-            code: "unprepared",
-            message,
-            hint,
-        },
-    }
+/// What the judge's own errors have no word for.
+fn around(stop: Stop) -> JudgeError {
+    JudgeError::Around(stop.0)
 }
