@@ -9,6 +9,9 @@ use crate::{Files, Unreadable};
 pub trait Court {
     fn judge(&mut self, files: &Files) -> Result<Verdict, JudgeError>;
 
+    /// The next verdict is reached anew, even if the same files were judged before.
+    fn forget(&mut self) {}
+
     /// Part of the way: `None` if nothing is wrong that far.
     fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError>;
 

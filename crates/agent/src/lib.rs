@@ -6,13 +6,14 @@
 //!
 //! Two kinds of episode: [`run_single`], one reply with all files and a few repairs, and [`run_agent`], a loop of tool calls
 //! in a workspace of its own. An agent's shell runs in the sandbox; what compiles, verifies, profiles and judges is behind
-//! the [`Court`], out of its reach.
+//! the [`Court`], out of its reach. [`mcp`] offers the same judge to agents of others.
 
 mod clip;
 mod court;
 mod episode;
 mod feedback;
 mod fenced;
+pub mod mcp;
 mod prompt;
 mod react;
 mod shell;
@@ -23,6 +24,7 @@ mod workspace;
 
 pub use court::{AgentError, Court, Watch};
 pub use fenced::{Files, Unreadable, read_files};
+pub use prompt::skill;
 pub use react::{AgentLimits, AgentSettings, Size, run_agent};
 pub use shell::Confines;
 pub use single::{Settings, run_single};

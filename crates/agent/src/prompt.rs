@@ -8,6 +8,8 @@ use crate::wire::Wire;
 const SINGLE: &str = include_str!("prompts/single.md");
 const SKILL: &str = include_str!("prompts/skill.md");
 const SKILL_SMALL: &str = include_str!("prompts/skill_small.md");
+/// Of a policy that nobody watches.
+const ALONE: &str = "\nSay shortly what you are about to do and why, then call tools. Never ask for permission: nobody answers.\n";
 const FENCED: &str = include_str!("prompts/fenced.md");
 const MODEL: &str = include_str!("prompts/example.py");
 const CPU: &str = include_str!("prompts/example.cpp");
@@ -18,13 +20,17 @@ pub(crate) fn opening(task: &Task, target: Target) -> Vec<Message> {
     begin(task, fill(SINGLE, target))
 }
 
+/// How a faster module is written, for whoever can be told much.
+pub fn skill(target: Target) -> String {
+    fill(SKILL, target)
+}
+
 /// The conversation that a loop begins with.
 pub(crate) fn for_agent(task: &Task, settings: &AgentSettings) -> Vec<Message> {
-    let skill = match settings.size {
-        Size::Small => SKILL_SMALL,
-        Size::Large => SKILL,
+    let mut rules = match settings.size {
+        Size::Small => fill(SKILL_SMALL, settings.target),
+        Size::Large => skill(settings.target) + ALONE,
     };
-    let mut rules = fill(skill, settings.target);
     if settings.wire == Wire::Fenced {
         rules.push('\n');
         rules.push_str(FENCED);

@@ -56,7 +56,7 @@ impl Size {
         }
     }
 
-    fn answer_characters(self) -> usize {
+    pub(crate) fn answer_characters(self) -> usize {
         match self {
             Self::Small => 1500,
             Self::Large => 12_000,
@@ -227,7 +227,7 @@ impl Running<'_> {
             }
             watch.answered(call, &text, failed);
             let (judged, submitted) = match effect {
-                Effect::Nothing => (None, false),
+                Effect::Nothing | Effect::Rehearsed(_) => (None, false),
                 Effect::Judged(verdict, files) => (Some((verdict, files)), false),
                 Effect::Submitted(verdict, files) => (Some((verdict, files)), true),
             };

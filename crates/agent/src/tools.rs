@@ -4,7 +4,7 @@
 
 mod args;
 mod files;
-mod judging;
+pub(crate) mod judging;
 mod shell;
 #[cfg(test)]
 mod tests;
@@ -19,6 +19,7 @@ use crate::shell::Confines;
 use crate::{Court, Files, Workspace};
 use args::Todo;
 pub(crate) use args::schemas;
+use judging::Judging;
 
 /// What a call gave.
 pub(crate) struct Answer {
@@ -30,6 +31,8 @@ pub(crate) struct Answer {
 /// What a call means for the episode.
 pub(crate) enum Effect {
     Nothing,
+    /// The judge went part of the way and found it wrong.
+    Rehearsed(Box<Verdict>),
     /// The workspace was judged as it was.
     Judged(Box<Verdict>, Files),
     /// The same, and the agent is done.
@@ -45,7 +48,7 @@ impl Answer {
         }
     }
 
-    fn bad(text: impl Into<String>) -> Self {
+    pub(crate) fn bad(text: impl Into<String>) -> Self {
         Self {
             failed: true,
             ..Self::good(text)
@@ -103,15 +106,18 @@ impl<'a> Tools<'a> {
             "glob" => with(given, |args: args::Glob| self.glob(&args.pattern)),
             "grep" => with(given, |args| self.grep(&args)),
             "todo" => with(given, |args: args::Todos| self.note(args.items)),
-            "compile" => return tried(given, |_: args::Nothing| self.compile()),
-            "verify" => return tried(given, |_: args::Nothing| self.verify()),
-            "profile" => return tried(given, |args: args::Profile| self.profile(&args)),
-            "judge" => return tried(given, |_: args::Nothing| self.judge()),
-            "submit" => return tried(given, |_: args::Nothing| self.submit()),
-            other => Answer::bad(format!(
-                "there is no tool `{other}`; there are {}",
-                args::NAMES.join(", ")
-            )),
+            other => {
+                let mut judging = Judging {
+                    workspace: &self.workspace,
+                    court: &mut *self.court,
+                };
+                return judging.call(call).unwrap_or_else(|| {
+                    Ok(Answer::bad(format!(
+                        "there is no tool `{other}`; there are {}",
+                        args::NAMES.join(", ")
+                    )))
+                });
+            }
         };
         Ok(answer)
     }

@@ -26,8 +26,20 @@ const END_BYTES: u64 = 64 << 10;
 pub struct Workspace {
     root: PathBuf,
     folder: OwnedFd,
+    /// What is judged, whatever becomes of `model.py`.
+    task: String,
+    writers: Writers,
     /// What the agent has seen: it may not overwrite a file it never read.
     seen: BTreeSet<String>,
+}
+
+/// Who changes files here, beside this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writers {
+    /// A shell in the sandbox, perhaps as another user.
+    Shell,
+    /// The user's own programs.
+    User,
 }
 
 /// Why a file was not read or written.
@@ -47,30 +59,56 @@ pub enum Refused {
     Unread { path: String },
     #[error("`{path}` is the task and may not be changed")]
     Fixed { path: String },
+    #[error("`{path}` is of another task")]
+    OtherTask { path: String },
     #[error("`{path}`: {source}")]
     Io { path: String, source: io::Error },
 }
 
 /// The task's own module, for reading.
 pub(crate) const MODEL: &str = "model.py";
+/// Where submitted solutions are kept.
+const SUBMITTED: &str = "submitted";
 
 impl Workspace {
     /// A folder with the task in it; one that is there already is gone on with.
     pub fn open(root: &Path, task: &str) -> io::Result<Self> {
+        let workspace = Self::at(root, task, Writers::Shell)?;
+        fchmod(&workspace.folder, Mode::from_raw_mode(0o777))?;
+        let laid = workspace.put(MODEL, task.as_bytes());
+        laid.map_err(|refused| io::Error::other(refused.to_string()))?;
+        Ok(workspace)
+    }
+
+    /// The same in a folder of the user's: modes are left alone, and a `model.py` of another task is not overwritten.
+    pub fn open_for_user(root: &Path, task: &str) -> Result<Self, Refused> {
+        let workspace = Self::at(root, task, Writers::User)
+            .map_err(|source| io_refusal(&root.display().to_string(), source))?;
+        match workspace.peek(MODEL) {
+            Ok(text) if text == task => {}
+            Ok(_) => {
+                return Err(Refused::OtherTask {
+                    path: workspace.root.join(MODEL).display().to_string(),
+                });
+            }
+            Err(Refused::Missing { .. }) => workspace.put(MODEL, task.as_bytes())?,
+            Err(other) => return Err(other),
+        }
+        Ok(workspace)
+    }
+
+    fn at(root: &Path, task: &str, writers: Writers) -> io::Result<Self> {
         fs_err::create_dir_all(root.join("kernels"))?;
         let root = fs_err::canonicalize(root)?;
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let folder = rustix::fs::open(&root, flags, Mode::empty())?;
-        // The sandbox may run under another user.
-        fchmod(&folder, Mode::from_raw_mode(0o777))?;
-        let workspace = Self {
+        Ok(Self {
             root,
             folder,
+            task: task.to_owned(),
+            writers,
             seen: BTreeSet::new(),
-        };
-        let laid = workspace.put(MODEL, task.as_bytes());
-        laid.map_err(|refused| io::Error::other(refused.to_string()))?;
-        Ok(workspace)
+        })
     }
 
     pub fn root(&self) -> &Path {
@@ -112,6 +150,20 @@ impl Workspace {
             .into_iter()
             .map(|path| Ok((path.clone(), self.peek(&path)?)))
             .collect()
+    }
+
+    /// Keeps files and the task in a new folder, `submitted/NUMBER`, whatever happens to the workspace afterwards.
+    pub(crate) fn keep(&self, files: &Files) -> Result<PathBuf, Refused> {
+        let mut number = 1_u32;
+        while self.exists(&format!("{SUBMITTED}/{number:02}"))? {
+            number += 1;
+        }
+        let place = format!("{SUBMITTED}/{number:02}");
+        self.put(&format!("{place}/{MODEL}"), self.task.as_bytes())?;
+        for (path, text) in files {
+            self.put(&format!("{place}/{path}"), text.as_bytes())?;
+        }
+        Ok(self.root.join(place))
     }
 
     fn sources(&self, below: &str, depth: usize, found: &mut Vec<String>) -> Result<(), Refused> {
@@ -216,7 +268,9 @@ impl Workspace {
             });
         }
         // Fails where the shell made the file and nobody is root here; then it is the shell's to change already.
-        let _ = fchmod(&fd, Mode::from_raw_mode(0o666));
+        if self.writers == Writers::Shell {
+            let _ = fchmod(&fd, Mode::from_raw_mode(0o666));
+        }
         File::from(fd).write_all(content).map_err(failed)
     }
 
@@ -234,7 +288,9 @@ impl Workspace {
             }
             so_far.push_str(part);
             let made = self.resolve(&so_far, OFlags::DIRECTORY | OFlags::RDONLY)?;
-            let _ = fchmod(&made, Mode::from_raw_mode(0o777));
+            if self.writers == Writers::Shell {
+                let _ = fchmod(&made, Mode::from_raw_mode(0o777));
+            }
         }
         Ok(())
     }
@@ -304,6 +360,48 @@ mod tests {
             workspace.write("model.py", ""),
             Err(Refused::Fixed { .. })
         ));
+    }
+
+    #[test]
+    fn a_folder_of_the_users_keeps_its_modes_and_its_task() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let open = |task: &str| Workspace::open_for_user(folder.path(), task);
+        let mode = || {
+            fs_err::metadata(folder.path())
+                .unwrap()
+                .permissions()
+                .mode()
+        };
+        let before = mode();
+        open("# one\n").unwrap();
+        open("# one\n").unwrap();
+        assert_eq!(mode(), before);
+        let refused = open("# another\n").err().unwrap();
+        assert!(matches!(refused, Refused::OtherTask { .. }), "{refused}");
+        let kept = fs_err::read_to_string(folder.path().join(MODEL)).unwrap();
+        assert_eq!(kept, "# one\n");
+    }
+
+    #[test]
+    fn what_was_submitted_is_kept_apart() {
+        let (_folder, workspace) = workspace();
+        fs_err::write(workspace.root().join(MODEL), "# changed\n").unwrap();
+        let files = Files::from([("kernels/x.cu".to_owned(), "int a;\n".to_owned())]);
+        let first = workspace.keep(&files).unwrap();
+        let second = workspace.keep(&files).unwrap();
+        assert!(first.ends_with("submitted/01") && second.ends_with("submitted/02"));
+        let read = |name: &str| fs_err::read_to_string(second.join(name)).unwrap();
+        assert_eq!(
+            (read(MODEL), read("kernels/x.cu")),
+            ("# the task\n".to_owned(), "int a;\n".to_owned())
+        );
+
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs_err::remove_dir_all(workspace.root().join(SUBMITTED)).unwrap();
+        symlink(elsewhere.path(), workspace.root().join(SUBMITTED)).unwrap();
+        assert!(workspace.keep(&files).is_err());
+        assert_eq!(fs_err::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 
     /// The shell may have put links anywhere.

@@ -6,7 +6,7 @@ use crate::args::OutputArgs;
 #[cfg(feature = "local-models")]
 use crate::commands::models;
 use crate::commands::{
-    bench_judge, cache, completions, doctor, exploits, judge, new, optimize, profile, replay,
+    bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile, replay,
     schema, setup,
 };
 use crate::exit::Exit;
@@ -37,6 +37,7 @@ enum Verb {
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
     Optimize(Box<optimize::OptimizeArgs>),
+    Mcp(mcp::McpArgs),
     Exploits(exploits::ExploitsArgs),
     BenchJudge(bench_judge::BenchJudgeArgs),
     #[cfg(feature = "local-models")]
@@ -56,6 +57,7 @@ impl Cli {
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Optimize(args) => optimize::run(args, printer),
+            Verb::Mcp(args) => mcp::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),
             Verb::BenchJudge(args) => bench_judge::run(args, printer),
             #[cfg(feature = "local-models")]

@@ -1,6 +1,7 @@
 //! From flags to a judge: caches, a Python, a target.
 
-use warpsmith_judge::Options;
+use warpsmith_judge::profile::ProfileRequest;
+use warpsmith_judge::{Options, TaskSource};
 use warpsmith_machine::{Caches, Python, ensure_python, find_nvcc, gpus};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Profile, Target};
@@ -67,6 +68,20 @@ impl Engine {
             seed: manner.seed,
             caches: self.caches.clone(),
             python: self.python.clone(),
+        }
+    }
+
+    /// What a profile needs beside a solution.
+    pub(crate) fn profiling(&self, task: TaskSource, isolation: Isolation) -> ProfileRequest {
+        ProfileRequest {
+            task,
+            solution: None,
+            target: self.target,
+            device: self.device,
+            python: self.python.clone(),
+            caches: self.caches.clone(),
+            sanitize: false,
+            isolation,
         }
     }
 }

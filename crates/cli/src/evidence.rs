@@ -41,18 +41,8 @@ pub(crate) struct Recorded {
 /// `<utc>-<task>-<hash8>` in the cache, numbered where that is taken.
 pub(crate) fn place(caches: &Caches, task: &str, submission: &Submission) -> PathBuf {
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
-    let plain: String = task
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || "._-".contains(c) {
-                c
-            } else {
-                '-'
-            }
-        })
-        .collect();
     let hash = solution_hash(submission);
-    let stem = format!("{now}-{plain}-{}", &hash[..8]);
+    let stem = format!("{now}-{}-{}", plain(task), &hash[..8]);
     let mut names = (2..SAME_SECOND).map(|number| format!("{stem}-{number}"));
     let mut path = caches.evidence().join(&stem);
     while path.exists() {
@@ -62,6 +52,19 @@ pub(crate) fn place(caches: &Caches, task: &str, submission: &Submission) -> Pat
         }
     }
     path
+}
+
+/// A task's name as a folder's.
+pub(crate) fn plain(task: &str) -> String {
+    task.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect()
 }
 
 /// Writes the bundle, whose path the verdict then names.

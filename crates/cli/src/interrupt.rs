@@ -29,8 +29,6 @@ pub(crate) fn listen() -> io::Result<()> {
     thread::spawn(move || {
         if signals.forever().next().is_some() {
             HAPPENED.store(true, Ordering::SeqCst);
-            // Orphans of what is killed come to us instead of slipping away to init.
-            let _ = set_child_subreaper(Some(getpid()));
             for _ in 0..ROUNDS {
                 kill_descendants();
                 thread::sleep(ROUND);
@@ -49,6 +47,8 @@ fn leave() -> ! {
 
 /// Who exits between the look and the kill is gone, which is all we want.
 pub(crate) fn kill_descendants() {
+    // Orphans of what is killed come to us instead of slipping away to init.
+    let _ = set_child_subreaper(Some(getpid()));
     for process in descendants() {
         if let Some(pid) = Pid::from_raw(process) {
             let _ = kill_process(pid, Signal::KILL);

@@ -26,6 +26,17 @@ pub(crate) struct Printer {
     color: bool,
 }
 
+/// For a thread of its own; the streams are the same.
+impl Clone for Printer {
+    fn clone(&self) -> Self {
+        Self {
+            stdout: io::stdout(),
+            stderr: io::stderr(),
+            ..*self
+        }
+    }
+}
+
 /// What a word means, for those who see colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {

@@ -67,11 +67,12 @@ fn streamed(text: &str, calls: &[(&str, Value)]) -> String {
     events.push(json!({ "choices": [{ "delta": {}, "finish_reason": finish }] }));
     events
         .push(json!({ "choices": [], "usage": { "prompt_tokens": 900, "completion_tokens": 40 } }));
-    let lines: String = events
+    let lines: Vec<String> = events
         .iter()
-        .map(|event| format!("data: {event}\n\n"))
+        .map(|event| format!("data: {event}"))
         .collect();
-    format!("{HEAD}{lines}data: [DONE]\n\n")
+    let lines = lines.join("\n\n");
+    format!("{HEAD}{lines}\n\ndata: [DONE]\n\n")
 }
 
 const HEAD: &str =

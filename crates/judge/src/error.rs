@@ -31,6 +31,9 @@ pub enum JudgeError {
     Sandbox(#[from] warpsmith_sandbox::SandboxError),
     #[error("the machine lacks something")]
     Machine(#[from] warpsmith_machine::MachineError),
+    /// Whoever holds the judge failed before or after it, and has said how.
+    #[error("{}", .0.message)]
+    Around(Failure),
 }
 
 /// As the trusted process names it.
@@ -110,6 +113,7 @@ impl JudgeError {
                 Some("run `warpsmith doctor` to see which protection is missing; `--isolation weak` goes without".to_owned()),
             ),
             Self::Machine(error) => (FailureKind::Infrastructure, "machine".to_owned(), error.hint()),
+            Self::Around(failure) => return failure.clone(),
         };
         Failure {
             kind,

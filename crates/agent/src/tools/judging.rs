@@ -1,18 +1,39 @@
 //! Tools that go through the judge: an agent reads what they say and never touches what says it.
 
 use warpsmith_judge::{JudgeError, Reach};
-use warpsmith_schema::Verdict;
+use warpsmith_schema::{ToolCall, Verdict};
 
-use super::args::Profile;
-use super::{Answer, Effect, Tools};
-use crate::{Files, feedback};
+use super::args::{Nothing, Profile};
+use super::{Answer, Effect, tried};
+use crate::{Court, Files, Workspace, feedback};
 
-impl Tools<'_> {
-    pub(super) fn compile(&mut self) -> Result<Answer, JudgeError> {
+pub(crate) const NAMES: [&str; 5] = ["compile", "verify", "profile", "judge", "submit"];
+
+/// What lies in a workspace at this moment, before the judge.
+pub(crate) struct Judging<'a> {
+    pub(crate) workspace: &'a Workspace,
+    pub(crate) court: &'a mut dyn Court,
+}
+
+impl Judging<'_> {
+    /// `None` if it is no tool of these. Only the judge's own failure is an error.
+    pub(crate) fn call(&mut self, call: &ToolCall) -> Option<Result<Answer, JudgeError>> {
+        let given = &call.arguments;
+        Some(match call.name.as_str() {
+            "compile" => tried(given, |_: Nothing| self.compile()),
+            "verify" => tried(given, |_: Nothing| self.verify()),
+            "profile" => tried(given, |args: Profile| self.profile(&args)),
+            "judge" => tried(given, |_: Nothing| self.judged(Effect::Judged)),
+            "submit" => tried(given, |_: Nothing| self.judged(Effect::Submitted)),
+            _ => return None,
+        })
+    }
+
+    fn compile(&mut self) -> Result<Answer, JudgeError> {
         self.rehearse(Reach::Built, "It compiles.")
     }
 
-    pub(super) fn verify(&mut self) -> Result<Answer, JudgeError> {
+    fn verify(&mut self) -> Result<Answer, JudgeError> {
         self.rehearse(Reach::Verified, "It compiles and its results are right.")
     }
 
@@ -23,25 +44,21 @@ impl Tools<'_> {
         };
         Ok(match self.court.rehearse(&files, reach)? {
             None => Answer::good(good),
-            Some(verdict) => Answer::bad(feedback::describe(&verdict)),
+            Some(verdict) => Answer {
+                text: feedback::describe(&verdict),
+                failed: true,
+                effect: Effect::Rehearsed(Box::new(verdict)),
+            },
         })
     }
 
-    pub(super) fn profile(&mut self, args: &Profile) -> Result<Answer, JudgeError> {
+    fn profile(&mut self, args: &Profile) -> Result<Answer, JudgeError> {
         let files = match self.files() {
             Ok(files) if !args.original => Some(files),
             // Nothing written yet: the original is all there is to look at.
             _ => None,
         };
         Ok(Answer::good(self.court.profile(files.as_ref())?))
-    }
-
-    pub(super) fn judge(&mut self) -> Result<Answer, JudgeError> {
-        self.judged(Effect::Judged)
-    }
-
-    pub(super) fn submit(&mut self) -> Result<Answer, JudgeError> {
-        self.judged(Effect::Submitted)
     }
 
     fn judged(&mut self, effect: fn(Box<Verdict>, Files) -> Effect) -> Result<Answer, JudgeError> {

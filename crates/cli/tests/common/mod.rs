@@ -1,6 +1,8 @@
 //! The real binary in an empty folder, its output with what differs from run to run filtered out.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod processes;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 use warpsmith_agent::{AgentError, Court, Files};
 use warpsmith_judge::profile::{ProfileRequest, profile, render};
 use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
-use warpsmith_schema::{Form, Submission, Task, Verdict};
+use warpsmith_schema::{Submission, Task, Verdict};
 use warpsmith_store::RunFolder;
-use warpsmith_tasks::form;
 
 use super::OptimizeArgs;
 use crate::engine::Engine;
 use crate::evidence;
 use crate::failure::Stop;
-use crate::source::judged;
+use crate::source::{judged, submission};
 
 pub(super) struct Bench<'a> {
     judge: &'a mut Judge,
@@ -40,16 +39,7 @@ impl<'a> Bench<'a> {
             task: judged(task),
             folder: run.path().join("attempts"),
             compile_mode,
-            profiling: ProfileRequest {
-                task: judged(task),
-                solution: None,
-                target: engine.target,
-                device: args.machine.device,
-                python: engine.python.clone(),
-                caches: engine.caches.clone(),
-                sanitize: false,
-                isolation: args.isolation.into(),
-            },
+            profiling: engine.profiling(judged(task), args.isolation.into()),
             stop: None,
         }
     }
@@ -115,17 +105,5 @@ impl Bench<'_> {
             ..self.profiling.clone()
         };
         profile(&request).map(|report| render(&report))
-    }
-}
-
-/// A policy's files as they are judged. With nothing to compile the judge says so, as of any other submission.
-pub(super) fn submission(files: &Files) -> Submission {
-    let files = files
-        .iter()
-        .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
-        .collect();
-    Submission {
-        form: form(&files).unwrap_or(Form::Plain),
-        files,
     }
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use warpsmith_schema::{Ending, FORMAT, MODEL_NEW, Submission, Task, Trajectory, Verdict};
 
-use super::court::{Bench, submission};
+use super::court::Bench;
 use super::package;
 use crate::evidence;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::render::{Table, time};
+use crate::source::submission;
 
 /// The original under the name that users import.
 const UNCHANGED: &str = "\"\"\"No faster module was found: this is the original.\"\"\"\n\nfrom model import Model as ModelNew\n\n__all__ = [\"ModelNew\"]\n";

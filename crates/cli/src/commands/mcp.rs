@@ -1,0 +1,91 @@
+//! `warpsmith mcp`
+
+mod court;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use warpsmith_agent::mcp::{Offer, serve};
+use warpsmith_agent::{Refused, Workspace, skill};
+
+use crate::args::{IsolationChoice, MachineArgs, ProfileChoice};
+use crate::engine::{Manner, choose};
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+use crate::source::Source;
+use crate::{evidence, examples, interrupt};
+use court::Lazy;
+
+/// Give the judge's tools to another agent, over MCP on stdin and stdout
+///
+/// Started by a client, for one task; PyTorch and the judge are started with its first call. Exit code 0: the client left.
+/// 2: wrong usage or a broken task. 3: this machine.
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
+    /// A `KernelBench` module, `FILE.jsonl#level1/19`, or an example's name
+    task: Option<String>,
+    /// The folder that the client edits; else one with the task's name, here
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Do not measure `torch.compile`
+    #[arg(long)]
+    no_compile: bool,
+    /// How thoroughly to judge
+    #[arg(long, value_enum, default_value_t)]
+    profile: ProfileChoice,
+    /// What to do where a required protection cannot be had
+    #[arg(long, value_enum, default_value_t)]
+    isolation: IsolationChoice,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+pub(crate) fn run(args: &McpArgs, printer: &Printer) -> Result<Exit, Stop> {
+    if printer.json() {
+        let hint = "leave out `--json`; clients get verdicts as structured content".to_owned();
+        let message = "`mcp` speaks a protocol of its own on stdout";
+        return Err(Stop::config("usage", message, Some(hint)));
+    }
+    let source = match &args.task {
+        Some(task) => Source::given(task, None)?,
+        None => Source::example(examples::DEFAULT)?,
+    };
+    let task = source.task()?;
+    let folder = args.workspace.clone();
+    let folder = folder.unwrap_or_else(|| evidence::plain(&task.name).into());
+    let workspace =
+        Workspace::open_for_user(&folder, &task.source).map_err(|refused| unusable(&refused))?;
+    printer.note(&format!("workspace: {}", workspace.root().display()));
+
+    let abandoned = Arc::new(AtomicBool::new(false));
+    let manner = Manner {
+        profile: args.profile.into(),
+        isolation: args.isolation.into(),
+        compile_mode: (!args.no_compile).then(|| "default".to_owned()),
+        seed: None,
+    };
+    let court = Lazy::new(&task, &args.machine, manner, printer, abandoned.clone());
+    let target = args.machine.target;
+    serve(Offer {
+        workspace,
+        court: Box::new(court),
+        skill: Arc::new(move || skill(choose(target, None).0)),
+        abandon: Arc::new(move || {
+            abandoned.store(true, Ordering::SeqCst);
+            interrupt::kill_descendants();
+        }),
+        interrupted: interrupt::happened,
+    })?;
+    Ok(Exit::DONE)
+}
+
+fn unusable(refused: &Refused) -> Stop {
+    let hint = match refused {
+        Refused::OtherTask { .. } => "name another folder with `--workspace DIR`",
+        _ => "name a folder that can be written to with `--workspace DIR`",
+    };
+    Stop::config("workspace", refused.to_string(), Some(hint.to_owned()))
+}
