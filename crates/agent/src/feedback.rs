@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use warpsmith_schema::{Status, Verdict};
 
+use crate::clip::clip_middle;
 use crate::{Unreadable, Wire};
 
 /// Enough for the first errors of a compiler; a small context must hold several of these.
@@ -29,7 +30,10 @@ pub(crate) fn describe(verdict: &Verdict) -> String {
         Status::Cheating => "It broke a rule while it ran",
     };
     let reason = verdict.reason.as_deref().unwrap_or("no reason was given");
-    let mut text = format!("{what}:\n\n{}", clip(reason).trim_end());
+    let mut text = format!(
+        "{what}:\n\n{}",
+        clip_middle(reason, REASON_CHARACTERS).trim_end()
+    );
     for hint in hints(reason) {
         text.push_str("\n\n");
         text.push_str(hint);
@@ -108,33 +112,4 @@ pub(crate) fn on_no_call(why: &Unreadable, wire: Wire) -> String {
         }
     };
     format!("Nothing was done: {why}. {how}")
-}
-
-/// The beginning, where compilers and checks say what is wrong, and the end, where a traceback does.
-fn clip(text: &str) -> String {
-    let count = text.chars().count();
-    if count <= REASON_CHARACTERS {
-        return text.to_owned();
-    }
-    let half = REASON_CHARACTERS / 2;
-    let head: String = text.chars().take(half).collect();
-    let tail: String = text.chars().skip(count - half).collect();
-    format!(
-        "{head}\n[… {} characters left out …]\n{tail}",
-        count - 2 * half
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_reasons_keep_both_ends() {
-        let long = format!("error: first\n{}\nlast line", "x".repeat(10_000));
-        let clipped = clip(&long);
-        assert!(clipped.starts_with("error: first") && clipped.ends_with("last line"));
-        assert!(clipped.chars().count() < REASON_CHARACTERS + 60);
-        assert_eq!(clip("short"), "short");
-    }
 }

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use warpsmith_agent::AgentError;
 use warpsmith_judge::JudgeError;
 use warpsmith_machine::{MachineError, PythonChoice};
 #[cfg(feature = "local-models")]
@@ -149,6 +150,15 @@ impl From<JudgeError> for Stop {
         match error {
             JudgeError::Machine(error) => error.into(),
             other => Self(other.failure()),
+        }
+    }
+}
+
+impl From<AgentError> for Stop {
+    fn from(error: AgentError) -> Self {
+        match error {
+            AgentError::Judge(error) => error.into(),
+            AgentError::Workspace(error) => error.into(),
         }
     }
 }

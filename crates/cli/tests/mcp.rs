@@ -15,26 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::Caches;
 
-const TASK: &str = "import torch
-import torch.nn as nn
-
-
-class Model(nn.Module):
-    def __init__(self, features):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(features))
-
-    def forward(self, x):
-        return torch.relu(x * self.scale)
-
-
-def get_inputs():
-    return [torch.randn(64, 256)]
-
-
-def get_init_inputs():
-    return [256]
-";
+const TASK: &str = include_str!("common/scale_relu.py");
 
 const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
 const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");

@@ -14,7 +14,7 @@ use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::submission::{Form, Submission, Unit};
-pub(crate) use flags::{build_flags, system_paths};
+pub(crate) use flags::build_flags;
 
 /// The registry header and module file of the CUDA Agent workspace form; frozen there, ours here.
 const REGISTRY: &str = include_str!("../harness/binding_registry.h");

@@ -16,7 +16,6 @@ use crate::JudgeError;
 use crate::channel::{Channel, ChannelError, unwrap_reply};
 use crate::harness::Harness;
 use crate::runner::Runner;
-use crate::toolchain::system_paths;
 
 /// What a worker may use.
 #[derive(Debug, Clone)]
@@ -88,7 +87,7 @@ impl Zygote {
         );
         let (mut control, theirs) =
             Channel::pair(launch.target).map_err(JudgeError::io("open the zygote's channel"))?;
-        let mut read = system_paths();
+        let mut read = sandbox::system_paths();
         read.extend(launch.python.prefixes.iter().cloned());
         read.push(launch.harness.dir.clone());
         read.extend(launch.harness.support.parent().map(PathBuf::from));

@@ -32,5 +32,5 @@ pub use cgroup::Group;
 pub use child::{Child, run, spawn};
 pub use effective::{Effective, Protection, effective};
 pub use error::SandboxError;
-pub use policy::{Command, Exit, Isolation, Limits, Output, Policy};
+pub use policy::{Command, Exit, Isolation, Limits, Output, Policy, system_paths};
 pub use seccomp::worker_filter;

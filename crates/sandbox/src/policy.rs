@@ -78,3 +78,20 @@ pub enum Exit {
     TimedOut,
     OutOfMemory,
 }
+
+/// What programs of the system need of it to run, for [`Policy::read`].
+pub fn system_paths() -> Vec<PathBuf> {
+    [
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/bin",
+        "/sbin",
+        "/etc/alternatives",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.conf",
+        "/etc/ld.so.conf.d",
+    ]
+    .map(PathBuf::from)
+    .to_vec()
+}

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warpsmith_judge::{JudgeError, Reach};
-use warpsmith_sandbox::Isolation;
+use warpsmith_sandbox::{Isolation, system_paths};
 use warpsmith_schema::{ToolCall, Verdict};
 
 use super::{Answer, Tools};
@@ -67,9 +67,7 @@ fn desk(court: &mut Closed) -> Desk<'_> {
     fs_err::set_permissions(folder.path(), open).unwrap();
     let workspace = Workspace::open(&folder.path().join("work"), "# the task\n").unwrap();
     let confines = Confines {
-        read: ["/usr", "/bin", "/lib", "/lib64", "/etc/alternatives"]
-            .map(Into::into)
-            .to_vec(),
+        read: system_paths(),
         isolation: Isolation::Weak,
     };
     Desk {

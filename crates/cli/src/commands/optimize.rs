@@ -128,43 +128,44 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let wanted = Wanted::parse(&args.policy, &args.base_url, args.machine.python.offline)?;
-    // Weights may take minutes to arrive; PyTorch, the judge and a first verdict do not wait for them.
-    thread::scope(|scope| {
-        let arriving = scope.spawn(|| wanted.open(printer));
-        let engine = Engine::prepare(&args.machine, printer)?;
-        let way = Way::of(args, &wanted, &engine);
-        let run = settings::folder(args, &task, &way)?;
-        printer.note(&format!("run: {}", run.path().display()));
+    // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
+    let arriving = {
+        let (wanted, printer) = (wanted.clone(), printer.clone());
+        thread::spawn(move || wanted.open(&printer))
+    };
+    let engine = Engine::prepare(&args.machine, printer)?;
+    let way = Way::of(args, &wanted, &engine);
+    let run = settings::folder(args, &task, &way)?;
+    printer.note(&format!("run: {}", run.path().display()));
 
-        let compile_mode = (!args.no_compile).then(|| "default".to_owned());
-        let mut judge = Judge::start(engine.options(Manner {
-            profile: args.profile.into(),
-            isolation: args.isolation.into(),
-            compile_mode: compile_mode.clone(),
-            seed: None,
-        }))?;
-        if args.task.is_none() {
-            by_hand(&source, &task, &mut judge, &engine, printer)?;
-        }
-        let mut bench = Bench::new(&mut judge, &task, &run, compile_mode, &engine, args);
-        let trajectory = if let Some(done) = finished(&run)? {
-            printer.note("resumed: the policy had finished");
-            done
-        } else {
-            let mut policy = arriving
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            let trajectory = episode(&way, policy.as_mut(), &mut bench, &task, &run, printer)?;
-            run.log(TRAJECTORIES)?.append(&trajectory)?;
-            trajectory
-        };
-        if interrupt::happened() {
-            return Err(Stop::interrupted());
-        }
-        let outcome = Outcome::reach(&trajectory, &mut bench, run.path())?;
-        outcome.report(&task, &trajectory, run.path(), printer)?;
-        Ok(outcome.exit(args.require_speedup))
-    })
+    let compile_mode = (!args.no_compile).then(|| "default".to_owned());
+    let mut judge = Judge::start(engine.options(Manner {
+        profile: args.profile.into(),
+        isolation: args.isolation.into(),
+        compile_mode: compile_mode.clone(),
+        seed: None,
+    }))?;
+    if args.task.is_none() {
+        by_hand(&source, &task, &mut judge, &engine, printer)?;
+    }
+    let mut bench = Bench::new(&mut judge, &task, &run, compile_mode, &engine, args);
+    let trajectory = if let Some(done) = finished(&run)? {
+        printer.note("resumed: the policy had finished");
+        done
+    } else {
+        let mut policy = arriving
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let trajectory = episode(&way, policy.as_mut(), &mut bench, &task, &run, printer)?;
+        run.log(TRAJECTORIES)?.append(&trajectory)?;
+        trajectory
+    };
+    if interrupt::happened() {
+        return Err(Stop::interrupted());
+    }
+    let outcome = Outcome::reach(&trajectory, &mut bench, run.path())?;
+    outcome.report(&task, &trajectory, run.path(), printer)?;
+    Ok(outcome.exit(args.require_speedup))
 }
 
 /// What an embedded example can be: its own solution, judged while the model is still on its way.
@@ -202,12 +203,11 @@ fn episode(
     printer: &Printer,
 ) -> Result<Trajectory, Stop> {
     let mut show = Show::new(printer);
-    let trajectory = match way {
-        Way::Single(settings) => run_single(policy, bench, task, settings, &mut show),
+    Ok(match way {
+        Way::Single(settings) => run_single(policy, bench, task, settings, &mut show)?,
         Way::Agent(settings) => {
             let workspace = run.path().join("workspace");
-            run_agent(policy, bench, task, &workspace, settings, &mut show)
+            run_agent(policy, bench, task, &workspace, settings, &mut show)?
         }
-    };
-    trajectory.map_err(|error| bench.stopped(error))
+    })
 }

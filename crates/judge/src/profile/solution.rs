@@ -19,7 +19,7 @@ use super::resources::{KernelResources, occupancy, parse_ptxas, resources_of};
 use super::tools;
 use crate::JudgeError;
 use crate::submission::{Extension, Form, MODEL_NEW, Submission, Unit, folder_unit, inline_units};
-use crate::toolchain::{Built, Library, system_paths};
+use crate::toolchain::{Built, Library};
 use crate::zygote::{Allowance, cuda_devices, cuda_paths, device_environment};
 
 const RUN_LIMIT: Duration = Duration::from_mins(3);
@@ -303,7 +303,7 @@ impl Job<'_> {
         let request = self.bench.request;
         let harness = &self.bench.harness;
         let allowance = Allowance::of_this_machine();
-        let mut read = system_paths();
+        let mut read = warpsmith_sandbox::system_paths();
         read.extend(request.python.prefixes.iter().cloned());
         read.push(harness.dir.clone());
         read.extend(harness.support.parent().map(PathBuf::from));

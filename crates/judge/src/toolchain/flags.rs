@@ -22,23 +22,6 @@ pub(crate) mod build_flags {
     }
 }
 
-/// The system's own folders, which every sandboxed program needs to run.
-pub(crate) fn system_paths() -> Vec<PathBuf> {
-    [
-        "/usr",
-        "/lib",
-        "/lib64",
-        "/bin",
-        "/sbin",
-        "/etc/alternatives",
-        "/etc/ld.so.cache",
-        "/etc/ld.so.conf",
-        "/etc/ld.so.conf.d",
-    ]
-    .map(PathBuf::from)
-    .to_vec()
-}
-
 /// The folder that a compiler outside the system's own folders was installed to.
 fn home_of(program: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(program).ok()?;
@@ -170,7 +153,7 @@ impl Toolchain {
     }
 
     pub(super) fn readable(&self) -> Vec<PathBuf> {
-        let mut paths: Vec<PathBuf> = system_paths();
+        let mut paths: Vec<PathBuf> = warpsmith_sandbox::system_paths();
         paths.extend(self.python.torch.include_dirs.iter().cloned());
         paths.push(self.python.torch.lib_dir.clone());
         paths.extend(self.python.include.clone());

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use warpsmith_agent::{AgentError, Court, Files};
+use warpsmith_agent::{Court, Files};
 use warpsmith_judge::profile::{ProfileRequest, profile, render};
 use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
 use warpsmith_schema::{Submission, Task, Verdict};
@@ -21,8 +21,6 @@ pub(super) struct Bench<'a> {
     compile_mode: Option<String>,
     /// What a profile needs beside a solution.
     profiling: ProfileRequest,
-    /// Why evidence could not be kept, which the court's own errors have no word for.
-    stop: Option<Stop>,
 }
 
 impl<'a> Bench<'a> {
@@ -40,7 +38,6 @@ impl<'a> Bench<'a> {
             folder: run.path().join("attempts"),
             compile_mode,
             profiling: engine.profiling(judged(task), args.isolation.into()),
-            stop: None,
         }
     }
 
@@ -56,13 +53,6 @@ impl<'a> Bench<'a> {
         evidence::write(place, judged, self.compile_mode.clone())
     }
 
-    pub(super) fn stopped(&mut self, error: AgentError) -> Stop {
-        match error {
-            AgentError::Judge(error) => self.stop.take().unwrap_or_else(|| error.into()),
-            AgentError::Workspace(error) => error.into(),
-        }
-    }
-
     /// Numbered on from what an interrupted run left.
     fn next_place(&self) -> PathBuf {
         let mut places = (1_u32..).map(|number| self.folder.join(format!("{number:02}")));
@@ -75,18 +65,10 @@ impl<'a> Bench<'a> {
 impl Court for Bench<'_> {
     fn judge(&mut self, files: &Files) -> Result<Verdict, JudgeError> {
         let judged = self.judge.judge(&self.task, &submission(files))?;
-        let kept = fs_err::create_dir_all(&self.folder)
+        fs_err::create_dir_all(&self.folder)
             .map_err(Stop::from)
-            .and_then(|()| evidence::write(&self.next_place(), judged, self.compile_mode.clone()));
-        kept.map_err(|stop| {
-            let message = stop.0.message.clone();
-            self.stop = Some(stop);
-            JudgeError::Infrastructure {
-                code: "evidence",
-                message,
-                hint: None,
-            }
-        })
+            .and_then(|()| evidence::write(&self.next_place(), judged, self.compile_mode.clone()))
+            .map_err(|stop| JudgeError::Around(stop.0))
     }
 
     fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError> {
@@ -94,12 +76,6 @@ impl Court for Bench<'_> {
     }
 
     fn profile(&mut self, files: Option<&Files>) -> Result<String, JudgeError> {
-        self.profiled(files)
-    }
-}
-
-impl Bench<'_> {
-    fn profiled(&self, files: Option<&Files>) -> Result<String, JudgeError> {
         let request = ProfileRequest {
             solution: files.map(submission),
             ..self.profiling.clone()

@@ -20,6 +20,7 @@ pub(super) enum Kind {
 }
 
 /// A policy by name, and where it may come from.
+#[derive(Debug, Clone)]
 pub(super) struct Wanted {
     pub(super) kind: Kind,
     name: String,

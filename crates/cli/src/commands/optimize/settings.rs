@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use warpsmith_agent::{AgentLimits, AgentSettings, Confines, Settings, Size, Wire};
 use warpsmith_model::policy::Sampling;
+use warpsmith_sandbox::system_paths;
 use warpsmith_schema::{FORMAT, Profile, Task};
 use warpsmith_store::RunFolder;
 
@@ -88,21 +89,8 @@ impl Way {
 
 /// Programs for an agent's shell, and the Python that it may try things with.
 fn readable(engine: &Engine) -> Vec<PathBuf> {
-    let system = [
-        "/usr",
-        "/bin",
-        "/sbin",
-        "/lib",
-        "/lib64",
-        "/etc/alternatives",
-        "/etc/ld.so.cache",
-    ];
     let python = engine.python.prefixes.iter().cloned();
-    system
-        .into_iter()
-        .map(PathBuf::from)
-        .chain(python)
-        .collect()
+    system_paths().into_iter().chain(python).collect()
 }
 
 /// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
