@@ -66,6 +66,9 @@ impl Runner<'_> {
     }
 }
 
+/// Calls of a burst on a GPU that are sampled inside its interval, at most.
+const READ_CALLS: usize = 8;
+
 /// The trusted read that ends an interval.
 pub(crate) enum Reader<'a> {
     /// CPU: the supervisor reads shared memory itself.
@@ -139,8 +142,13 @@ pub(crate) fn call(
     let sampled = match reader {
         Reader::Host(sampler) => sampler.take(&places),
         Reader::Device(trusted) => {
-            trusted.sample(call.slots, &places)?;
-            vec![Value::Null; outputs.len()]
+            let read = calls_to_read(call.slots.len());
+            let slots: Vec<u32> = read.iter().map(|&index| call.slots[index]).collect();
+            let places: Vec<_> = read.iter().map(|&index| places[index].clone()).collect();
+            trusted.sample(&slots, &places)?;
+            (0..outputs.len())
+                .map(|index| Value::Bool(read.contains(&index)))
+                .collect()
         }
     };
     let elapsed = started.elapsed();
@@ -149,6 +157,19 @@ pub(crate) fn call(
         outputs,
         sampled,
     })
+}
+
+/// Which calls of a burst are looked at before its clock stops: the last, and others drawn now that all are said to be done.
+/// Reading every one cost more than a short kernel itself. Whoever leaves the work of any eight for later is met in two
+/// bursts of three, and has gained an eighth.
+fn calls_to_read(calls: usize) -> Vec<usize> {
+    let Some(last) = calls.checked_sub(1) else {
+        return Vec::new();
+    };
+    let drawn = last.min(READ_CALLS - 1);
+    let mut read = rand::seq::index::sample(&mut rand::rng(), last, drawn).into_vec();
+    read.push(last);
+    read
 }
 
 /// Every place a worker names lies inside the arena, has the right structure, and overlaps no other.

@@ -288,11 +288,21 @@ impl Session {
             return Vec::new();
         }
         match (self.longest_burst(variant) >= 32, profile) {
-            (true, Profile::Full) if self.veils(variant) => vec![2, 2, 8, 8, 8],
+            (true, Profile::Full) if self.veils(variant) => vec![8; 8],
+            (true, Profile::Rl) if self.veils(variant) => vec![8; 3],
             (true, Profile::Full) => vec![2, 4, 8, 8],
             (true, Profile::Rl) => vec![2, 8],
             (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
             (false, Profile::Rl) => [2, 4, 6, 8].repeat(2),
+        }
+    }
+
+    /// The same for the null module. What warm calls of it cost is told apart by the length of its bursts alone.
+    pub(crate) fn bursts_of_nothing(&self, variant: usize) -> Vec<u32> {
+        if self.veils(variant) {
+            [2, 8].repeat(6)
+        } else {
+            self.bursts(variant, Profile::Full)
         }
     }
 

@@ -1,9 +1,9 @@
 //! From raw intervals to a time: pure functions, so that every rule here has a table test.
 //!
 //! Two measurements (see `docs/concepts/timing.md`): *single calls*, where the next input does not exist until the last
-//! output was taken away, less the constant a call costs with nothing in it; and *bursts*, whose slope over their length
-//! has no constant to subtract. Work that was batched or put off makes the slope smaller than the single call; then the
-//! larger counts.
+//! output was taken away, less the constant a call costs with nothing in it; and *bursts*, over which that constant is
+//! spread thin. Work that was batched or put off makes a call in a burst quicker than the single call; then the single
+//! call counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,11 @@ const DEFERRED_SHARE: f64 = 0.10;
 /// A single call runs on cold caches and a freshly woken context, which the constant covers only roughly: honest kernels of
 /// 20 to 40 us were seen up to a quarter of it above their bursts on an H200.
 const DEFERRED_CONSTANT_SHARE: f64 = 0.35;
+
+/// Of short bursts on a GPU the quick ones count: a core that was taken away for a moment made one in ten take twice or ten
+/// times as long on a virtual machine with an H200, and nothing ever made one quicker. A cheat cannot make some of them
+/// quick either, since every output of every burst is compared.
+const QUICK_BURSTS: f64 = 0.2;
 
 /// Intervals as measured, in microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,9 +31,20 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Half the interquartile range of the single calls over their median.
+    /// Half an interquartile range over its median: of what the time rests on.
     pub(crate) fn spread(&self) -> f64 {
-        relative_spread(&self.singles)
+        relative_spread(&self.decisive())
+    }
+
+    /// Bursts per call where calls are warm and there are a few of them, else single calls.
+    fn decisive(&self) -> Vec<f64> {
+        if self.warm && self.bursts.len() > 2 {
+            let each = self.bursts.iter();
+            each.map(|(length, time)| time / f64::from(*length))
+                .collect()
+        } else {
+            self.singles.clone()
+        }
     }
 
     /// What a single call takes when nothing is in its way. After warm-ups what is left of unrest only ever adds to a call:
@@ -43,11 +59,18 @@ impl Raw {
 }
 
 /// What a call costs with nothing in it.
+#[expect(
+    clippy::struct_field_names,
+    reason = "each says its unit, as all times here do"
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Constant {
     pub(crate) single_us: f64,
     /// Per call inside a burst.
     pub(crate) slope_us: f64,
+    /// Per burst, whatever its length; only where calls are warm and bursts are not compared with one another.
+    #[serde(default)]
+    pub(crate) burst_us: f64,
 }
 
 /// A time and what stands behind it.
@@ -56,7 +79,7 @@ pub(crate) struct Estimate {
     pub(crate) time_us: f64,
     pub(crate) single_us: f64,
     pub(crate) burst_us: Option<f64>,
-    /// Half the interquartile range of the single calls over their median.
+    /// See [`Raw::spread`].
     pub(crate) spread: f64,
     pub(crate) samples: u32,
     pub(crate) deferred: bool,
@@ -64,10 +87,41 @@ pub(crate) struct Estimate {
 
 /// The constant, from single calls of a null module that wakes the device and from bursts of one that does not.
 pub(crate) fn constant(singles: &Raw, bursts: &Raw) -> Constant {
+    let (slope_us, burst_us) = if bursts.warm {
+        line_of_nothing(bursts).unwrap_or((0.0, 0.0))
+    } else {
+        (slope(bursts).unwrap_or(0.0), 0.0)
+    };
     Constant {
         single_us: singles.quick_single(),
-        slope_us: slope(bursts).unwrap_or(0.0).max(0.0),
+        slope_us: slope_us.max(0.0),
+        burst_us: burst_us.max(0.0),
     }
+}
+
+/// Slope and start of the line through the quick ones of the shortest and of the longest bursts.
+fn line_of_nothing(raw: &Raw) -> Option<(f64, f64)> {
+    let shortest = raw.bursts.iter().map(|(length, _)| *length).min()?;
+    let longest = raw.bursts.iter().map(|(length, _)| *length).max()?;
+    let at = |wanted: u32| {
+        let of_length = raw.bursts.iter().filter(|(length, _)| *length == wanted);
+        let times: Vec<f64> = of_length.map(|(_, time)| *time).collect();
+        quantile(&times, QUICK_BURSTS)
+    };
+    let slope = (at(longest) - at(shortest)) / f64::from((longest - shortest).max(1));
+    Some((slope, at(shortest) - slope * f64::from(shortest)))
+}
+
+/// What a call adds to a burst, the null module's share included.
+fn call_in_burst(raw: &Raw, constant: &Constant) -> Option<f64> {
+    if !raw.warm {
+        return slope(raw);
+    }
+    let each = raw.bursts.iter();
+    let each: Vec<f64> = each
+        .map(|(length, time)| (time - constant.burst_us) / f64::from(*length))
+        .collect();
+    (!each.is_empty()).then(|| quantile(&each, QUICK_BURSTS))
 }
 
 /// How much quicker bursts are than single calls for honest reasons, learnt from a baseline nobody could tamper with.
@@ -81,7 +135,8 @@ pub(crate) fn honest_gap_us(baseline: &Estimate) -> f64 {
 pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Estimate {
     let single_us = median(&raw.singles) - constant.single_us;
     // A candidate may answer by a shorter way than the one the constant was measured on: half of what was seen stays.
-    let burst_us = slope(raw).map(|slope| (slope - constant.slope_us).max(0.5 * slope));
+    let burst_us =
+        call_in_burst(raw, constant).map(|call| (call - constant.slope_us).max(0.5 * call));
     let spread = raw.spread();
     let (time_us, deferred) = match burst_us {
         Some(burst) => {
@@ -170,8 +225,8 @@ pub(crate) fn clear_of(raw: &Raw, constant: &Constant, lines_us: &[f64]) -> bool
     }
     let now = estimate(raw, constant, f64::INFINITY);
     // The standard error of a median is 1.2533 sigma / sqrt(n); sigma is 0.7413 interquartile ranges.
-    let quartiles = interquartile(&raw.singles);
-    let error = 3.0 * 1.2533 * 0.7413 * quartiles / (raw.singles.len() as f64).sqrt();
+    let decisive = raw.decisive();
+    let error = 3.0 * 1.2533 * 0.7413 * interquartile(&decisive) / (decisive.len() as f64).sqrt();
     lines_us
         .iter()
         .all(|line| (now.time_us - line).abs() > error)
@@ -256,6 +311,7 @@ mod tests {
     const CONSTANT: Constant = Constant {
         single_us: 180.0,
         slope_us: 8.0,
+        burst_us: 0.0,
     };
 
     fn raw(single: f64, per_call: f64) -> Raw {
@@ -291,12 +347,67 @@ mod tests {
         restless.singles = vec![300.0, 305.0, 460.0, 480.0, 490.0, 500.0];
         assert!(estimate(&restless, &CONSTANT, 0.0).deferred);
         restless.warm = true;
-        let honest = estimate(&restless, &CONSTANT, 0.0);
+        restless.bursts = vec![(64, 150.0 + 108.0 * 64.0); 5];
+        let constant = Constant {
+            burst_us: 150.0,
+            ..CONSTANT
+        };
+        let honest = estimate(&restless, &constant, 0.0);
         assert!(!honest.deferred);
         assert!((honest.time_us - 100.0).abs() < 1e-9);
         // Batched work is in every single call.
         restless.singles = vec![800.0, 805.0, 860.0, 880.0, 890.0, 900.0];
         assert!(estimate(&restless, &CONSTANT, 0.0).deferred);
+    }
+
+    #[test]
+    fn bursts_after_which_a_core_was_taken_away_do_not_count() {
+        let nothing = Raw {
+            singles: vec![300.0],
+            bursts: [(16, 160.0 + 16.0 * 15.0), (64, 160.0 + 64.0 * 15.0)].repeat(6),
+            warm: true,
+        };
+        let constant = constant(&nothing, &nothing);
+        assert!(
+            (constant.slope_us - 15.0).abs() < 1e-9 && (constant.burst_us - 160.0).abs() < 1e-9
+        );
+        let clean = 160.0 + 64.0 * (15.0 + 20.0);
+        let kernel = Raw {
+            singles: vec![330.0; 8],
+            bursts: [1.0, 2.2, 1.0, 9.0, 1.0, 1.0, 1.4, 1.0]
+                .map(|times| (64, clean * times))
+                .to_vec(),
+            warm: true,
+        };
+        let estimate = estimate(&kernel, &constant, 0.0);
+        assert!(
+            (estimate.time_us - 20.0).abs() < 1e-9,
+            "{}",
+            estimate.time_us
+        );
+        // Restless single calls are not what the time rests on.
+        let mut restless = kernel.clone();
+        restless.singles = vec![200.0, 300.0, 600.0, 900.0];
+        assert!((restless.spread() - kernel.spread()).abs() < 1e-12);
+        restless.warm = false;
+        assert!(restless.spread() > kernel.spread());
+    }
+
+    /// Slow short bursts once made the slope of long ones look small.
+    #[test]
+    fn slow_short_bursts_gain_nothing_where_calls_are_warm() {
+        let constant = Constant {
+            burst_us: 160.0,
+            ..CONSTANT
+        };
+        let mut kernel = Raw {
+            singles: vec![220.0; 8],
+            bursts: vec![(64, 160.0 + 64.0 * 48.0); 6],
+            warm: true,
+        };
+        let honest = estimate(&kernel, &constant, 0.0).time_us;
+        kernel.bursts.push((16, 160.0 + 64.0 * 48.0));
+        assert!(estimate(&kernel, &constant, 0.0).time_us >= honest - 1e-9);
     }
 
     #[test]
@@ -319,6 +430,7 @@ mod tests {
         let stale = Constant {
             single_us: 36_900.0,
             slope_us: 8.0,
+            burst_us: 0.0,
         };
         assert!(contradicts(&raw(20_000.0, 20_000.0), &stale));
         assert!(!contradicts(&raw(280.0, 108.0), &CONSTANT));

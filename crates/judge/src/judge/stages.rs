@@ -420,7 +420,7 @@ impl Judge {
                     return Err(JudgeError::Infrastructure {
                         code: "noisy_machine",
                         message: format!(
-                            "the spread of single calls stayed at {:.0} % in three runs",
+                            "the spread of timed calls stayed at {:.0} % in three runs",
                             100.0 * estimate.spread
                         ),
                         hint: Some("stop other work on this machine and judge again".to_owned()),
