@@ -3,6 +3,10 @@
 //! Supervisor and trusted process spin while they wait for an answer, since a core that sleeps takes longer to wake than many
 //! kernels run. On the sibling of the core that launches kernels such a spin halves its speed: seen on a virtual machine
 //! with an H200, in phases, as the scheduler moved processes about. So the two sides are kept on different physical cores.
+//!
+//! On a virtual machine a sibling may also be a neighbour's: there the same loop took 130 us on one core and 280 on another,
+//! and seconds later the other way round. Nothing here can help that. (Dealing each timed interval another core was tried:
+//! spreads stayed, and a thread that may not leave a core waits for it.)
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

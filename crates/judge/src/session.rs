@@ -70,8 +70,10 @@ pub(crate) struct Session {
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) singles: usize,
-    /// Lengths of bursts, in eighths of the longest; run in random order among the single calls.
+    /// Lengths of bursts, in eighths of the longest.
     pub(crate) bursts: Vec<u32>,
+    /// They come at random places among this many single calls.
+    pub(crate) bursts_among: usize,
     pub(crate) budget: Duration,
     /// Compare every output, as for a candidate.
     pub(crate) checked: bool,
@@ -248,6 +250,7 @@ impl Session {
         let started = Instant::now();
         let mut raw = Raw {
             warm: self.veils(variant),
+            alike: self.bursts_alike(),
             ..Raw::default()
         };
         let longest = self.longest_burst(variant);
@@ -281,28 +284,32 @@ impl Session {
         Ok(raw)
     }
 
-    /// Lengths of the bursts for one shape, in eighths of the longest; none where single calls decide. A few long ones tell
-    /// as much as many short ones.
+    /// Whether all bursts of a candidate are as long as can be. On a GPU few long ones stand a restless host better than a
+    /// slope: the queue runs ahead of it, and only a burst's ends feel it. On a CPU a burst is too short for that.
+    fn bursts_alike(&self) -> bool {
+        self.target == Target::Cuda
+    }
+
+    /// Lengths of the bursts for one shape, in eighths of the longest; none where single calls decide.
     pub(crate) fn bursts(&self, variant: usize, profile: Profile) -> Vec<u32> {
         if self.variant(variant).eager_us > bursts_below_us(self.target) {
             return Vec::new();
         }
-        match (self.longest_burst(variant) >= 32, profile) {
-            (true, Profile::Full) if self.veils(variant) => vec![8; 8],
-            (true, Profile::Rl) if self.veils(variant) => vec![8; 3],
-            (true, Profile::Full) => vec![2, 4, 8, 8],
-            (true, Profile::Rl) => vec![2, 8],
+        match (self.bursts_alike(), profile) {
+            (true, Profile::Full) => vec![8; 4],
+            (true, Profile::Rl) => vec![8; 2],
             (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
             (false, Profile::Rl) => [2, 4, 6, 8].repeat(2),
         }
     }
 
-    /// The same for the null module. What warm calls of it cost is told apart by the length of its bursts alone.
+    /// The same for the null module: bursts of two lengths tell what a burst costs from what a call does.
     pub(crate) fn bursts_of_nothing(&self, variant: usize) -> Vec<u32> {
-        if self.veils(variant) {
+        let bursts = self.bursts(variant, Profile::Full);
+        if self.bursts_alike() && !bursts.is_empty() {
             [2, 8].repeat(6)
         } else {
-            self.bursts(variant, Profile::Full)
+            bursts
         }
     }
 
@@ -315,7 +322,9 @@ impl Session {
     fn steps(&mut self, plan: &Plan, longest: u32) -> Vec<u32> {
         let mut steps: Vec<u32> = vec![1; plan.singles];
         for length in &plan.bursts {
-            let place = self.random.random_range(0..=steps.len());
+            let place = self
+                .random
+                .random_range(0..=steps.len().min(plan.bursts_among));
             // Lengths are in eighths of what there is room for.
             let length = (length * longest).div_ceil(8).clamp(2, longest);
             steps.insert(place, length);

@@ -14,7 +14,7 @@ const DEFERRED_SHARE: f64 = 0.10;
 /// 20 to 40 us were seen up to a quarter of it above their bursts on an H200.
 const DEFERRED_CONSTANT_SHARE: f64 = 0.35;
 
-/// Of short bursts on a GPU the quick ones count: a core that was taken away for a moment made one in ten take twice or ten
+/// Of bursts that are alike the quick ones count: a core that was taken away for a moment made one in ten take twice or ten
 /// times as long on a virtual machine with an H200, and nothing ever made one quicker. A cheat cannot make some of them
 /// quick either, since every output of every burst is compared.
 const QUICK_BURSTS: f64 = 0.2;
@@ -25,9 +25,13 @@ pub(crate) struct Raw {
     pub(crate) singles: Vec<f64>,
     /// Length and interval.
     pub(crate) bursts: Vec<(u32, f64)>,
-    /// Single calls followed warm-ups, which bursts never do: then they are no bursts of one.
+    /// Single calls followed warm-ups.
     #[serde(default)]
     pub(crate) warm: bool,
+    /// All bursts have one length, and what they cost besides their calls is known from the null module's. Else their
+    /// lengths differ, and the slope tells.
+    #[serde(default)]
+    pub(crate) alike: bool,
 }
 
 impl Raw {
@@ -36,9 +40,9 @@ impl Raw {
         relative_spread(&self.decisive())
     }
 
-    /// Bursts per call where calls are warm and there are a few of them, else single calls.
+    /// Bursts, per call, where they are alike and more than one, else single calls.
     fn decisive(&self) -> Vec<f64> {
-        if self.warm && self.bursts.len() > 2 {
+        if self.alike && self.bursts.len() > 1 {
             let each = self.bursts.iter();
             each.map(|(length, time)| time / f64::from(*length))
                 .collect()
@@ -68,7 +72,7 @@ pub(crate) struct Constant {
     pub(crate) single_us: f64,
     /// Per call inside a burst.
     pub(crate) slope_us: f64,
-    /// Per burst, whatever its length; only where calls are warm and bursts are not compared with one another.
+    /// Per burst, whatever its length; only where a candidate's bursts are alike.
     #[serde(default)]
     pub(crate) burst_us: f64,
 }
@@ -87,7 +91,7 @@ pub(crate) struct Estimate {
 
 /// The constant, from single calls of a null module that wakes the device and from bursts of one that does not.
 pub(crate) fn constant(singles: &Raw, bursts: &Raw) -> Constant {
-    let (slope_us, burst_us) = if bursts.warm {
+    let (slope_us, burst_us) = if bursts.alike {
         line_of_nothing(bursts).unwrap_or((0.0, 0.0))
     } else {
         (slope(bursts).unwrap_or(0.0), 0.0)
@@ -114,7 +118,7 @@ fn line_of_nothing(raw: &Raw) -> Option<(f64, f64)> {
 
 /// What a call adds to a burst, the null module's share included.
 fn call_in_burst(raw: &Raw, constant: &Constant) -> Option<f64> {
-    if !raw.warm {
+    if !raw.alike {
         return slope(raw);
     }
     let each = raw.bursts.iter();
@@ -233,19 +237,16 @@ pub(crate) fn clear_of(raw: &Raw, constant: &Constant, lines_us: &[f64]) -> bool
 }
 
 /// Theil-Sen, weighted: the median of the slopes of all pairs, each with the weight of its difference in length, since an
-/// error of an interval moves a short difference most. Single calls are bursts of one, unless they had warm-ups.
+/// error of an interval moves a short difference most. Single calls are bursts of one.
 fn slope(raw: &Raw) -> Option<f64> {
     if raw.bursts.is_empty() || raw.singles.is_empty() {
         return None;
     }
-    let mut points: Vec<(f64, f64)> = raw
-        .bursts
-        .iter()
+    let bursts = raw.bursts.iter();
+    let points: Vec<(f64, f64)> = bursts
         .map(|(length, time)| (f64::from(*length), *time))
+        .chain([(1.0, median(&raw.singles))])
         .collect();
-    if !raw.warm {
-        points.push((1.0, median(&raw.singles)));
-    }
     let mut slopes = Vec::new();
     for (index, first) in points.iter().enumerate() {
         for second in &points[index + 1..] {
@@ -322,6 +323,7 @@ mod tests {
                 .map(|&length| (length, single + per_call * f64::from(length - 1)))
                 .collect(),
             warm: false,
+            alike: false,
         }
     }
 
@@ -346,7 +348,7 @@ mod tests {
         let mut restless = raw(180.0 + 300.0, 108.0);
         restless.singles = vec![300.0, 305.0, 460.0, 480.0, 490.0, 500.0];
         assert!(estimate(&restless, &CONSTANT, 0.0).deferred);
-        restless.warm = true;
+        (restless.warm, restless.alike) = (true, true);
         restless.bursts = vec![(64, 150.0 + 108.0 * 64.0); 5];
         let constant = Constant {
             burst_us: 150.0,
@@ -366,6 +368,7 @@ mod tests {
             singles: vec![300.0],
             bursts: [(16, 160.0 + 16.0 * 15.0), (64, 160.0 + 64.0 * 15.0)].repeat(6),
             warm: true,
+            alike: true,
         };
         let constant = constant(&nothing, &nothing);
         assert!(
@@ -378,6 +381,7 @@ mod tests {
                 .map(|times| (64, clean * times))
                 .to_vec(),
             warm: true,
+            alike: true,
         };
         let estimate = estimate(&kernel, &constant, 0.0);
         assert!(
@@ -389,13 +393,13 @@ mod tests {
         let mut restless = kernel.clone();
         restless.singles = vec![200.0, 300.0, 600.0, 900.0];
         assert!((restless.spread() - kernel.spread()).abs() < 1e-12);
-        restless.warm = false;
+        restless.alike = false;
         assert!(restless.spread() > kernel.spread());
     }
 
     /// Slow short bursts once made the slope of long ones look small.
     #[test]
-    fn slow_short_bursts_gain_nothing_where_calls_are_warm() {
+    fn slow_short_bursts_gain_nothing_where_bursts_are_alike() {
         let constant = Constant {
             burst_us: 160.0,
             ..CONSTANT
@@ -404,6 +408,7 @@ mod tests {
             singles: vec![220.0; 8],
             bursts: vec![(64, 160.0 + 64.0 * 48.0); 6],
             warm: true,
+            alike: true,
         };
         let honest = estimate(&kernel, &constant, 0.0).time_us;
         kernel.bursts.push((16, 160.0 + 64.0 * 48.0));

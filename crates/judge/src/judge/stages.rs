@@ -64,6 +64,11 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>) -> Plan {
     Plan {
         singles,
         bursts,
+        bursts_among: match profile {
+            Profile::Full => usize::MAX,
+            // Timing cannot end before them.
+            Profile::Rl => 8,
+        },
         budget: Duration::from_secs(budget),
         checked: true,
     }
