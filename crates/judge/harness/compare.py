@@ -47,6 +47,7 @@ TINY = 1e-30
 SCALE_SAMPLE = 1 << 22
 FEW = 1024  # fewer elements than this say little about eager's typical error: earlier draws help out
 UNKNOWN_EPS = 2.0
+QUICK = 1 << 25  # elements that are compared in one piece
 
 
 @dataclass(frozen=True)
@@ -112,15 +113,37 @@ def all_finite(tensor: torch.Tensor) -> bool:
 def scale_of(answer: torch.Tensor) -> Scale:
     """Sizes over the finite elements, in float64; a few million of them where there are more."""
     flat = answer.reshape(-1)
-    step = flat.numel() // SCALE_SAMPLE
-    step += step % 2 == 0  # odd: not in step with rows and channels
-    sample, finite = flat[::step].double(), all_finite(flat)
+    sample, finite = _sample_of(flat), all_finite(flat)
     if not finite:
         sample = sample[sample.isfinite()]
     if sample.numel() == 0:
         return Scale(0.0, 0.0, 0.0, 0, finite)
     spread, mean = torch.std_mean(sample, correction=0)
     return Scale(float(sample.abs().mean()), float(mean), float(spread), sample.numel(), finite)
+
+
+def scale_numbers(answer: torch.Tensor) -> torch.Tensor:
+    """What `scale_from` needs of an answer, without waiting for it: for answers that are finite, as they nearly always are."""
+    flat = answer.reshape(-1)
+    if flat.numel() == 0:
+        return torch.zeros(4, dtype=torch.float64, device=answer.device)
+    sample = _sample_of(flat)
+    spread, mean = torch.std_mean(sample, correction=0)
+    return torch.stack([flat.sum().isfinite().double(), sample.abs().mean(), mean, spread])
+
+
+def scale_from(answer: torch.Tensor, numbers: list[float]) -> Scale:
+    finite, mean_abs, mean, spread = numbers
+    if not finite:  # empty, not finite, or a sum too large for its type
+        return scale_of(answer)
+    return Scale(mean_abs, mean, spread, _sample_of(answer.reshape(-1)).numel(), True)
+
+
+def _sample_of(flat: torch.Tensor) -> torch.Tensor:
+    """In float64; a few million where there are more."""
+    step = flat.numel() // SCALE_SAMPLE
+    step += step % 2 == 0  # odd: not in step with rows and channels
+    return flat[::step].double()
 
 
 def errors_of(
@@ -360,8 +383,10 @@ class Runs:
     calls: list[IndexCall]
 
 
-def answer_leaves(runs: Runs, learnt: dict[Path, Learnt], plain: bool, tf32_class: bool) -> tuple[list[LeafAnswer], dict[Path, Learnt]]:
-    """The answers of one draw, and what is known after it."""
+def answer_leaves(
+    runs: Runs, learnt: dict[Path, Learnt], plain: bool, tf32_class: bool, scales: dict[Path, Scale] | None = None
+) -> tuple[list[LeafAnswer], dict[Path, Learnt]]:
+    """The answers of one draw, and what is known after it. `scales` are eager's, where they were taken already."""
     exact = {leaf.path: leaf.value for leaf in leaves(runs.exact)} if runs.exact is not None else {}
     rounded = {leaf.path: leaf.value for leaf in leaves(runs.tf32)} if runs.tf32 is not None else {}
     answers, known = [], dict(learnt)
@@ -373,18 +398,21 @@ def answer_leaves(runs: Runs, learnt: dict[Path, Learnt], plain: bool, tf32_clas
             answers.append(LeafAnswer(leaf.path, leaf.kind, leaf.value.contiguous(), leaf.value.dtype, call=call))
         else:
             before = known.get(leaf.path, Learnt())
-            made, after = _float_answer(leaf, exact.get(leaf.path), rounded.get(leaf.path), before, plain, tf32_class)
+            truth = exact.get(leaf.path)
+            scale = scales[leaf.path] if scales is not None and truth is None else None
+            made, after = _float_answer(leaf, truth, rounded.get(leaf.path), before, plain, tf32_class, scale)
             answers.append(made)
             known[leaf.path] = after
     return answers, known
 
 
 def _float_answer(
-    leaf: Leaf, exact: torch.Tensor | None, rounded: torch.Tensor | None, before: Learnt, plain: bool, tf32_class: bool
-) -> tuple[LeafAnswer, Learnt]:
+    leaf: Leaf, exact: torch.Tensor | None, rounded: torch.Tensor | None, before: Learnt, plain: bool, tf32_class: bool,
+    scale: Scale | None = None,
+) -> tuple[LeafAnswer, Learnt]:  # fmt: skip
     eager_value, dtype = leaf.value.contiguous(), leaf.value.dtype
     value = eager_value if exact is None else exact.double().contiguous()
-    scale = scale_of(value)
+    scale = scale or scale_of(value)
     # An answer that happens to be all zero under one transform is still judged by the size it has otherwise.
     scale = replace(scale, mean_abs=max(scale.mean_abs, 1e-3 * before.mean_abs))
     after = before.with_scale(scale) if plain else before
@@ -433,6 +461,32 @@ def judge_leaf(candidate: Any, answer: LeafAnswer) -> LeafReport:
     return _judge_float(candidate, answer)
 
 
+def quick_numbers(candidate: torch.Tensor, answer: LeafAnswer) -> torch.Tensor | None:
+    """What `quick_report` needs, without waiting for it; None where only a close look tells."""
+    if answer.scale is None:
+        return (candidate == answer.value).all() if answer.call is None else None
+    if answer.exclude is not None or not answer.scale.finite or not 0 < answer.value.numel() <= QUICK:
+        return None
+    ratio, _ = _ratios(candidate.reshape(-1), answer.value.reshape(-1), max(answer.scale.mean_abs, TINY), True)
+    return torch.stack([torch.linalg.vector_norm(ratio), ratio.max()])
+
+
+def quick_report(answer: LeafAnswer, numbers: list[float]) -> LeafReport | None:
+    """How an output compares that is right; None where it may not be, and `judge_leaf` must say how."""
+    if answer.scale is None:
+        return LeafReport("fp32", True, 1.0, None, None) if numbers[0] else None
+    norm, peak = numbers
+    if not (math.isfinite(norm) and math.isfinite(peak)):
+        return None
+    errors = Errors(norm / math.sqrt(answer.value.numel()), peak)
+    grade = _grade(answer, errors)
+    return LeafReport(grade, True, 1.0, errors, None) if grade else None
+
+
+def _grade(answer: LeafAnswer, errors: Errors) -> str | None:
+    return "fp32" if answer.strict.admit(errors) else "tf32" if answer.loose and answer.loose.admit(errors) else None
+
+
 def passes(candidate: Any, answer: LeafAnswer) -> bool:
     """As `judge_leaf`, but only whether, and quick where not: for answers that are expected to fail."""
     if answer.scale is None or answer.allowed:
@@ -450,7 +504,7 @@ def _judge_float(candidate: torch.Tensor, answer: LeafAnswer) -> LeafReport:
         if more is not None:
             exclude = more if exclude is None else more | exclude
             errors = errors_of(candidate, answer.value, answer.scale, exclude)
-    grade = "fp32" if answer.strict.admit(errors) else "tf32" if answer.loose and answer.loose.admit(errors) else None
+    grade = _grade(answer, errors)
     if grade is not None:
         return LeafReport(grade, True, 1.0, errors, None)
     share = share_within(candidate, answer.value, answer.scale, widest.peak, exclude)

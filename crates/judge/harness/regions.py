@@ -195,10 +195,11 @@ class Sample:
     start: int
     width: int
 
-    def agrees(self, copy: torch.Tensor) -> bool:
-        """Whether a later full read, contiguous, holds the same bytes."""
+    def agrees(self, copy: torch.Tensor) -> torch.Tensor:
+        """Whether a later full read, contiguous, holds the same bytes: one truth value, on the copy's device."""
         seen = copy.view(-1).as_strided(self.items.shape, (self.width, 1), self.start)
-        return bool(torch.equal(rows_of_bytes(seen).to(self.items.device), rows_of_bytes(self.items)))
+        items = rows_of_bytes(self.items).to(copy.device, non_blocking=True)
+        return (rows_of_bytes(seen) == items).all()
 
 
 def strata(count: int, runs: int) -> tuple[int, int, int, int]:
@@ -400,7 +401,7 @@ class Witness:
 
     copy: torch.Tensor | None
     key: int = 0
-    total: int = 0
+    total: torch.Tensor | None = None
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Witness:
@@ -409,13 +410,14 @@ class Witness:
         key = int.from_bytes(os.urandom(7), "little")
         return Witness(None, key, _keyed_sum(tensor, key))
 
-    def confirms(self, seen: torch.Tensor) -> bool:
+    def confirms(self, seen: torch.Tensor) -> torch.Tensor:
+        """One truth value, on the tensor's device."""
         if self.copy is None:
             return _keyed_sum(seen, self.key) == self.total
-        return torch.equal(rows_of_bytes(seen), rows_of_bytes(self.copy))
+        return (rows_of_bytes(seen) == rows_of_bytes(self.copy)).all()
 
 
-def _keyed_sum(tensor: torch.Tensor, key: int) -> int:
+def _keyed_sum(tensor: torch.Tensor, key: int) -> torch.Tensor:
     """Sum of word times random factor, modulo 2^64, over the elements in row-major order."""
     words = tensor.contiguous().reshape(-1).view(torch.int32)
     generator = torch.Generator(words.device).manual_seed(key)
@@ -423,7 +425,7 @@ def _keyed_sum(tensor: torch.Tensor, key: int) -> int:
     for part in words.split(1 << 25):
         factors = torch.randint(-(1 << 62), 1 << 62, part.shape, generator=generator, device=words.device)
         total += (factors * part).sum()
-    return int(total)
+    return total
 
 
 # ---- the machine -----------------------------------------------------------------------------------------------------

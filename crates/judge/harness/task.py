@@ -352,13 +352,17 @@ class Reference:
     def inputs(self, variant: int, seed: int) -> list[Any]:
         return inputs(self.module, variant, self.target, seed)
 
-    def run(self, arguments: list[Any], mode: TorchDispatchMode | None = None, tf32: bool = False) -> Any:
-        """The answer in the task's own precision. The arguments are left as they were."""
+    def run(self, arguments: list[Any], mode: TorchDispatchMode | None = None, tf32: bool = False, wait: bool = True) -> Any:
+        """The answer in the task's own precision. The arguments are left as they were.
+
+        Without `wait` the device may still be at it, and a failure there is met by whoever waits next.
+        """
         given = tree_map(torch.clone, arguments) if self.mutates else arguments
         before = [tensor._version for tensor in tensors(given)]
         with blame("model_raised", "Model.forward"), math_mode(tf32), mode or contextlib.nullcontext():
             answer = self.model(*given)
-        self._synchronize()
+        if wait:
+            self._synchronize()
         if not self.mutates and before != [tensor._version for tensor in tensors(given)]:
             self.mutates = True
             raise InputsChanged

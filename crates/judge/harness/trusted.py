@@ -6,13 +6,11 @@ both are checked before use. Errors propagate and are told apart in one place, `
 
 from __future__ import annotations
 
-import math
 import os
-import random
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated interpreter does not look beside its script
@@ -22,30 +20,30 @@ import torch  # noqa: E402
 import draws  # noqa: E402
 import nvml  # noqa: E402
 import regions  # noqa: E402
+import reports  # noqa: E402
 import screen  # noqa: E402
 import task  # noqa: E402
 import values  # noqa: E402
+import variants  # noqa: E402
 from channel import Channel  # noqa: E402
-from compare import LeafAnswer, LeafReport, Learnt, Runs, answer_leaves, judge_leaf  # noqa: E402
+from compare import (  # noqa: E402
+    LeafAnswer,
+    LeafReport,
+    Runs,
+    answer_leaves,
+    judge_leaf,
+    quick_numbers,
+    quick_report,
+    scale_from,
+    scale_numbers,
+)
+from readings import Readings  # noqa: E402
 from task import InputsChanged, Recorder, Reference, TaskError  # noqa: E402
+from variants import Variant  # noqa: E402
 
 PROTOCOL = 1
 SAMPLE_BYTES = 64 << 20
 POISON = 0xFF
-
-
-@dataclass
-class Variant:
-    """One form of a task's inputs."""
-
-    survey: screen.Survey
-    specs: list[Any]
-    outputs: Any
-    outline: list[Any]
-    input_bytes: int
-    output_bytes: int
-    traffic_bytes: int  # what a call must read and write, weights aside
-    learnt: dict[values.Path, Learnt]
 
 
 @dataclass
@@ -71,6 +69,33 @@ class Drawn:
     inputs: list[regions.Witness]
     answers: list[LeafAnswer]
     exact: bool
+
+
+@dataclass
+class Draft:
+    """A draw whose reference has been started, and what is to be read of its answer."""
+
+    request: dict[str, Any]
+    variant: Variant
+    inputs: list[Any]
+    answer: Any
+    calls: list[task.IndexCall]
+    transform: str
+    scales: dict[values.Path, int]
+
+
+@dataclass
+class Read:
+    """The outputs of one call, copied, and what is to be read of their comparison."""
+
+    request: dict[str, Any]
+    drawn: Drawn
+    tree: Any
+    places: list[tuple[int, int]]
+    message: str
+    intact: list[int]
+    sampled: list[int] | bool
+    leaves: dict[values.Path, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -132,7 +157,7 @@ class Trusted:
         self._target, seed = request["target"], request["seed"]
         module = task.execute(request["source"])
         init = task.init_inputs(module)
-        init_values = [_encode_init(value) for value in init]
+        init_values = [variants.encode_init(value) for value in init]
         reference = Reference(module, init, self._target)
         loaded = Loaded(reference, True, [], 0)
         with task.SizeGuard(task.free_memory(self._target) // 4):
@@ -164,7 +189,7 @@ class Trusted:
 
     def _survey_variants(self, loaded: Loaded, seed: int) -> None:
         count = task.variant_count(loaded.reference.module)
-        loaded.variants = [_variant(screen.survey(loaded.reference, index, seed + 16 * index)) for index in range(count)]
+        loaded.variants = [variants.variant_of(screen.survey(loaded.reference, index, seed + 16 * index)) for index in range(count)]
 
     def _describe(self, loaded: Loaded, init: list[Any]) -> dict[str, Any]:
         surveys = [variant.survey for variant in loaded.variants]
@@ -175,7 +200,7 @@ class Trusted:
             "class_name": "Model",
             "state": loaded.state,
             "weights_bytes": loaded.weights_bytes,
-            "variants": [_describe_variant(variant) for variant in loaded.variants],
+            "variants": [variants.describe(variant) for variant in loaded.variants],
             "has_matmul_or_conv": loaded.has_gemm,
             "flops": min(found.traits.flops for found in surveys),
             "min_bytes": min(variant.traffic_bytes for variant in loaded.variants) + weights,
@@ -272,33 +297,47 @@ class Trusted:
     # ---- draws -------------------------------------------------------------------------------------------------------
 
     def draw(self, request: dict[str, Any]) -> dict[str, Any]:
-        skipped = [self._draw_one({**request, **one}) for one in request["draws"]]
+        """Fills slots; for each, whether its transform had to be left out."""
+        readings = Readings()
+        drafts = [self._draft({**request, **one}, readings) for one in request["draws"]]
+        readings.take()
+        skipped = [self._keep(draft, readings) for draft in drafts]
         if self._target == "cuda":
             regions.flush_cache()
         self._synchronize()
         return {"skipped": skipped}
 
-    def _draw_one(self, request: dict[str, Any]) -> bool:
-        """Fills one slot; whether the transform had to be left out."""
+    def _draft(self, request: dict[str, Any], readings: Readings) -> Draft | None:
+        """Inputs and the reference's answer, which the device may still be at; None if its transform does not fit."""
         loaded = self._loaded()
-        variant, slot = loaded.variants[request["variant"]], self._slot(request["slot"])
+        variant, slot, transform = loaded.variants[request["variant"]], self._slot(request["slot"]), request["transform"]
         self._drawn.pop(slot, None)
-        transform, skipped = request["transform"], False
         if not request["answer"]:  # for baselines, whose outputs nobody compares
-            inputs = loaded.reference.inputs(request["variant"], request["seed"])
-            self._fill_slot(variant, request, inputs)
-            self._drawn[slot] = Drawn(variant, [], [], False)
-            return False
+            return Draft(request, variant, loaded.reference.inputs(request["variant"], request["seed"]), None, [], transform, {})
         if transform != "plain":
             draws.factor(transform, 0)  # an unknown name is our mistake, whatever the task allows
-            made = self._answer(loaded, variant, request, transform) if variant.survey.traits.transformable else None
-            skipped = made is None
-        if transform == "plain" or skipped:
-            made = self._answer(loaded, variant, request, "plain")
-        inputs, answers, exact = made
-        self._fill_slot(variant, request, inputs)
-        self._drawn[slot] = Drawn(variant, _witnesses(inputs), answers, exact)
-        return skipped
+            made = self._started(variant, request, transform) if variant.survey.traits.transformable else None
+        if transform == "plain" or made is None:
+            made, transform = self._started(variant, request, "plain"), "plain"
+        inputs, answer, calls = made
+        scales = {leaf.path: readings.add(scale_numbers(leaf.value)) for leaf in values.leaves(answer) if _is_float(leaf)}
+        return Draft(request, variant, inputs, answer, calls, transform, scales)
+
+    def _keep(self, draft: Draft, readings: Readings) -> bool:
+        """Puts a draw into its slot with its answer; whether the transform was left out."""
+        request, variant = draft.request, draft.variant
+        if not request["answer"]:
+            self._fill_slot(variant, request, draft.inputs)
+            self._drawn[request["slot"]] = Drawn(variant, [], [], False)
+            return False
+        answered = self._answered(draft, readings)
+        if answered is None:  # the reference does not stand the transform
+            inputs, answer, calls = self._started(variant, request, "plain")
+            draft = Draft(request, variant, inputs, answer, calls, "plain", {})
+            answered = self._answered(draft, None)
+        self._fill_slot(variant, request, draft.inputs)
+        self._drawn[request["slot"]] = Drawn(variant, _witnesses(draft.inputs), *answered)
+        return request["transform"] != draft.transform
 
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Puts in place what was drawn behind the veil: the last thing before a timed call."""
@@ -316,38 +355,44 @@ class Trusted:
         for spec, tensor in zip(draws.tensor_specs(variant.specs), values.tensors(inputs)):
             values.view(region, spec, start, memory.slot_bytes).copy_(tensor)
 
-    def _answer(
-        self, loaded: Loaded, variant: Variant, request: dict[str, Any], transform: str
-    ) -> tuple[list[Any], list[LeafAnswer], bool] | None:
-        """Inputs and answer of one draw, or None if the reference does not stand the transform."""
-        reference, number, seed = loaded.reference, request["variant"], request["seed"]
-        picks = variant.survey.traits.picks
-        for _ in range(2):
+    def _started(self, variant: Variant, request: dict[str, Any], transform: str) -> tuple[list[Any], Any, list[Any]] | None:
+        """Inputs, answer and calls that choose; None if the reference refuses the transform."""
+        reference, number, seed = self._loaded().reference, request["variant"], request["seed"]
+        while True:
             inputs = draws.transformed(reference.inputs(number, seed), transform, seed)
-            recorder = Recorder(keep_calls=True) if picks else None
+            recorder = Recorder(keep_calls=True) if variant.survey.traits.picks else None
             try:
-                answer = reference.run(inputs, mode=recorder)
-                break
-            except InputsChanged:
+                answer = reference.run(inputs, mode=recorder, wait=False)
+                return inputs, answer, recorder.calls if recorder else []
+            except InputsChanged:  # met once: from then on it is given copies
                 continue
             except TaskError:
                 if transform == "plain":
                     raise
                 return None
-        if transform != "plain" and not screen.stays_finite(answer, variant.learnt):
+
+    def _answered(self, draft: Draft, readings: Readings | None) -> tuple[list[LeafAnswer], bool] | None:
+        """The answer to compare with and whether it is exact, or None if the reference does not stand the transform."""
+        reference, variant, transform = self._loaded().reference, draft.variant, draft.transform
+        scales = None
+        if readings is not None:
+            found = {leaf.path: leaf.value for leaf in values.leaves(draft.answer) if _is_float(leaf)}
+            scales = {path: scale_from(found[path], readings.of(part)) for path, part in draft.scales.items()}
+        finite = scales is not None and all(scale.finite for scale in scales.values())
+        if transform != "plain" and not finite and not screen.stays_finite(draft.answer, variant.learnt):
             return None
         wide = rounded = None
         if transform == "far" and reference.double in ("none", "one_draw"):
             return None  # so far out eager errs in ways of its own, which only float64 tells
-        if request["exact"] and reference.double not in ("none", "one_draw"):
-            wide = reference.run_double(inputs, answer)
+        if draft.request["exact"] and reference.double not in ("none", "one_draw"):
+            wide = reference.run_double(draft.inputs, draft.answer)
         if wide is not None and variant.survey.traits.has_gemm:
-            rounded = reference.run_tf32(inputs)
-        runs = Runs(answer, wide, rounded, recorder.calls if recorder else [])
-        answers, learnt = answer_leaves(runs, variant.learnt, transform == "plain", self._target == "cuda")
+            rounded = reference.run_tf32(draft.inputs)
+        runs = Runs(draft.answer, wide, rounded, draft.calls)
+        answers, learnt = answer_leaves(runs, variant.learnt, transform == "plain", self._target == "cuda", scales)
         if transform != "far":
             variant.learnt = learnt
-        return inputs, answers, wide is not None
+        return answers, wide is not None
 
     # ---- checks ------------------------------------------------------------------------------------------------------
 
@@ -375,16 +420,21 @@ class Trusted:
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
         """The calls of one interval, up to the first that does not pass."""
-        reports = []
-        for one in request["calls"]:
-            reports.append(self._check_one({**request, **one}))
-            if not all(reports[-1][part] for part in ("passed", "sample_ok", "inputs_ok")):
+        readings, told = Readings(), []
+        reads = [self._read({**request, **one}, readings) for one in request["calls"]]
+        readings.take()
+        for read in reads:
+            told.append(self._report(read, readings))
+            if not all(told[-1][part] for part in ("passed", "sample_ok", "inputs_ok")):
                 break
-        return {"reports": reports}
+        for start, end in (place for read in reads for place in read.places):
+            self._mapped().arena.tensor[start:end].fill_(POISON)
+        self._synchronize()
+        return {"reports": told}
 
-    def _check_one(self, request: dict[str, Any]) -> dict[str, Any]:
-        memory, drawn = self._mapped(), self._at(request["slot"])
-        arena, places = memory.arena.tensor, []
+    def _read(self, request: dict[str, Any], readings: Readings) -> Read:
+        """The one full read of a call's outputs: everything after it looks at these copies, which the worker cannot reach."""
+        drawn, arena, places = self._at(request["slot"]), self._mapped().arena.tensor, []
 
         def copied(raw: dict[str, Any]) -> torch.Tensor:
             found = values.view(arena, raw)
@@ -393,38 +443,51 @@ class Trusted:
             return found.clone(memory_format=torch.contiguous_format)
 
         try:
-            # The one full read: everything below looks at these copies, which the worker cannot reach.
             tree, message = values.decode(request["outputs"], copied), ""
         except values.ValueRefused as error:
             tree, message = None, f"the outputs cannot be read: {error}"
-        self._synchronize()
-        copies = values.tensors(tree)
-        sample_ok = bool(not message and self._sample_agrees(request, copies))
-        inputs_ok = self._inputs_intact(request["slot"], drawn)
-        if request["phase"] == "exact" and self._timing:
-            self._accepted, self._timing = None, False
-        self._timing |= request["phase"] == "timed"
-        report = self._compare(tree, drawn, message)
-        for start, end in places:
-            arena[start:end].fill_(POISON)
-        self._synchronize()
-        return {**report, "sample_ok": sample_ok, "inputs_ok": inputs_ok}
+        intact = [readings.add(one) for one in self._inputs_intact(request["slot"], drawn)]
+        sampled = False if message else self._sample_agrees(request, values.tensors(tree), readings)
+        read = Read(request, drawn, tree, places, message, intact, sampled)
+        given = {leaf.path: leaf.value for leaf in values.leaves(tree)}
+        for answer in drawn.answers:
+            value = given.get(answer.path)
+            if answer.kind == "tensor" and isinstance(value, torch.Tensor) and _alike(value, answer):
+                numbers = quick_numbers(value, answer)
+                if numbers is not None:
+                    read.leaves[answer.path] = readings.add(numbers)
+        return read
 
-    def _compare(self, tree: Any, drawn: Drawn, message: str) -> dict[str, Any]:
-        report = _empty_report(drawn.answers)
-        given = {leaf.path: leaf for leaf in values.leaves(tree)}
+    def _report(self, read: Read, readings: Readings) -> dict[str, Any]:
+        said = [bool(readings.of(part)[0]) for part in read.sampled] if isinstance(read.sampled, list) else [read.sampled]
+        if read.request["phase"] == "exact" and self._timing:
+            self._accepted, self._timing = None, False
+        self._timing |= read.request["phase"] == "timed"
+        report = self._compare(read, readings)
+        return {**report, "sample_ok": all(said), "inputs_ok": all(readings.of(part)[0] for part in read.intact)}
+
+    def _compare(self, read: Read, readings: Readings) -> dict[str, Any]:
+        drawn, message = read.drawn, read.message
+        report = reports.empty_report(drawn.answers)
+        given = {leaf.path: leaf for leaf in values.leaves(read.tree)}
         wanted = [(answer.path, answer.kind) for answer in drawn.answers]
         if message or sorted(map(repr, wanted)) != sorted(repr((leaf.path, leaf.kind)) for leaf in given.values()):
-            return report | {"message": message or _structure_message(drawn.answers, given)}
+            return report | {"message": message or reports.structure_message(drawn.answers, given)}
         pairs = [(given[answer.path].value, answer) for answer in drawn.answers]
         tensors = [(value, answer) for value, answer in pairs if answer.kind == "tensor"]
         report["structure_ok"] = True
         report["shape_ok"] = all(value.shape == answer.value.shape for value, answer in tensors)
         report["dtype_ok"] = all(value.dtype == answer.dtype for value, answer in tensors)
         if not (report["shape_ok"] and report["dtype_ok"]):
-            return report | {"message": _form_message(tensors)}
-        results = [judge_leaf(value, answer) for value, answer in pairs]
+            return report | {"message": reports.form_message(tensors)}
+        results = [self._judged(value, answer, read, readings) for value, answer in pairs]
         return report | self._summary(pairs, results, drawn.exact)
+
+    @staticmethod
+    def _judged(value: Any, answer: LeafAnswer, read: Read, readings: Readings) -> LeafReport:
+        part = read.leaves.get(answer.path)
+        quick = None if part is None else quick_report(answer, readings.of(part))
+        return quick or judge_leaf(value, answer)
 
     def _summary(self, pairs: list[tuple[Any, LeafAnswer]], results: list[LeafReport], exact: bool) -> dict[str, Any]:
         grades = {result.grade for result in results}
@@ -436,35 +499,34 @@ class Trusted:
         sizes = [answer.value.numel() if answer.kind == "tensor" else 1 for _, answer in pairs]
         share = sum(size * result.share for size, result in zip(sizes, results)) / max(sum(sizes), 1)
         failed = [number for number, result in enumerate(results) if result.grade is None]
-        worst = _worst(failed[0], *pairs[failed[0]], results[failed[0]]) if failed else None
+        worst = reports.worst(failed[0], *pairs[failed[0]], results[failed[0]]) if failed else None
         return {
             "finite_ok": all(result.finite for result in results),
             "passed": grade is not None,
             "class": grade,
             "share_within_tolerance": share,
             "worst": worst,
-            "candidate_error": _number(max((r.errors.rms for r in results if r.errors), default=0.0)),
-            "message": "" if grade else _value_message(worst, share),
+            "candidate_error": reports.number(max((r.errors.rms for r in results if r.errors), default=0.0)),
+            "message": "" if grade else reports.value_message(worst, share),
         }
 
-    def _sample_agrees(self, request: dict[str, Any], copies: list[torch.Tensor]) -> bool:
-        """Whether what was seen at the end of the timed interval is what lies there now."""
-        if self._target == "cuda":
-            if request["sampled"] is False:  # one of a burst that the supervisor did not ask to see
-                return True
-            samples = self._mapped().reader.seen(request["slot"])
-            kept = [copy for copy in copies if copy.numel()]
-            return samples is not None and len(kept) == len(samples) and all(map(regions.Sample.agrees, samples, kept))
+    def _sample_agrees(self, request: dict[str, Any], copies: list[torch.Tensor], readings: Readings) -> list[int] | bool:
+        """Whether what was seen at the end of the timed interval is what lies there now: known already, or to be read."""
         sampled = request.get("sampled")
-        return sampled is None or regions.sample_agrees(self._mapped().sample.tensor, sampled, copies)
+        if self._target == "cpu":
+            return sampled is None or regions.sample_agrees(self._mapped().sample.tensor, sampled, copies)
+        if sampled is False:  # one of a burst that the supervisor did not ask to see
+            return True
+        samples, kept = self._mapped().reader.seen(request["slot"]), [copy for copy in copies if copy.numel()]
+        if samples is None or len(kept) != len(samples):
+            return False
+        return [readings.add(sample.agrees(copy)) for sample, copy in zip(samples, kept)]
 
-    def _inputs_intact(self, slot: int, drawn: Drawn) -> bool:
-        memory = self._mapped()
-        for spec, witness in zip(draws.tensor_specs(drawn.variant.specs), drawn.inputs):
-            seen = values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes)
-            if not witness.confirms(seen):
-                return False
-        return True
+    def _inputs_intact(self, slot: int, drawn: Drawn) -> list[torch.Tensor]:
+        """For each input, whether it is as it was drawn."""
+        memory, specs = self._mapped(), draws.tensor_specs(drawn.variant.specs)
+        seen = (values.view(memory.slots.tensor, spec, slot * memory.slot_bytes, memory.slot_bytes) for spec in specs)
+        return [witness.confirms(tensor) for tensor, witness in zip(seen, drawn.inputs)]
 
     # ---- what must be there ------------------------------------------------------------------------------------------
 
@@ -499,110 +561,19 @@ class Trusted:
             torch.cuda.synchronize()
 
 
-# ---- describing ------------------------------------------------------------------------------------------------------
-
-
-def _encode_init(value: Any) -> Any:
-    def refuse(_: torch.Tensor) -> dict[str, Any]:
-        raise values.ValueRefused("tensors as constructor arguments")
-
-    try:
-        return values.encode(value, refuse)
-    except values.ValueRefused as error:
-        raise TaskError("unsupported_input", f"get_init_inputs() returns {error}") from None
-
-
-def _variant(found: screen.Survey) -> Variant:
-    """Lays out inputs and outputs; of the survey everything is kept but its tensors."""
-    inputs, outputs = draws.Layout(), draws.Layout()
-    try:
-        specs = [
-            values.encode(value, lambda t: values.describe(t, inputs.place(t), draws.dense_stride(t))) for value in found.inputs
-        ]
-    except values.ValueRefused as error:
-        raise TaskError("unsupported_input", f"get_inputs() returns {error}") from None
-    answer = values.encode(found.answer, lambda t: values.describe(t, outputs.place(t), draws.contiguous_stride(t)))
-    read = sum(tensor.nbytes for tensor in values.tensors(found.inputs)) if found.traits.reads_all else 0
-    return Variant(
-        survey=replace(found, inputs=[], answer=None),
-        specs=specs,
-        outputs=answer,
-        outline=draws.outline(found.inputs),
-        input_bytes=inputs.bytes,
-        output_bytes=outputs.bytes,
-        traffic_bytes=read + sum(tensor.nbytes for tensor in values.tensors(found.answer)),
-        learnt=dict(found.learnt),
-    )
+# ---- helpers -------------------------------------------------------------------------------------------------------
 
 
 def _witnesses(inputs: list[Any]) -> list[regions.Witness]:
     return [regions.Witness.of(tensor) for tensor in values.tensors(inputs)]
 
 
-def _describe_variant(variant: Variant) -> dict[str, Any]:
-    return {
-        "inputs": variant.specs,
-        "outputs": variant.outputs,
-        "input_bytes": variant.input_bytes,
-        "output_bytes": variant.output_bytes,
-        "eager_us": variant.survey.eager_us,
-    }
+def _is_float(leaf: values.Leaf) -> bool:
+    return leaf.kind == "tensor" and leaf.value.dtype in values.FLOATS.values()
 
 
-# ---- reports ---------------------------------------------------------------------------------------------------------
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinity and no NaN: they travel as text."""
-    return value if math.isfinite(value) else repr(value)
-
-
-def _empty_report(answers: list[LeafAnswer]) -> dict[str, Any]:
-    eager = [answer.eager.rms for answer in answers if answer.eager]
-    tf32 = [answer.tf32.rms for answer in answers if answer.tf32 and answer.loose]
-    return {
-        "structure_ok": False,
-        "shape_ok": False,
-        "dtype_ok": False,
-        "finite_ok": False,
-        "passed": False,
-        "class": None,
-        "share_within_tolerance": 0.0,
-        "worst": None,
-        "excluded": sum(answer.excluded for answer in answers),
-        "candidate_error": None,
-        "eager_error": _number(max(eager, default=0.0)),
-        "tf32_error": _number(max(tf32)) if tf32 else None,
-        "message": "",
-    }
-
-
-def _worst(leaf: int, got: Any, answer: LeafAnswer, result: LeafReport) -> dict[str, Any] | None:
-    if result.position is None:
-        return None
-    want = answer.value
-    if answer.kind == "tensor":
-        got, want = got.reshape(-1)[result.position].item(), want.reshape(-1)[result.position].item()
-    kept = [_number(float(value)) if isinstance(value, (int, float)) else str(value)[:200] for value in (got, want)]
-    return {"leaf": leaf, "index": result.position, "got": kept[0], "want": kept[1]}
-
-
-def _value_message(worst: dict[str, Any] | None, share: float) -> str:
-    if worst is None:
-        return "less exact than the draws before it"
-    return f"output {worst['leaf']} at {worst['index']}: got {worst['got']}, want {worst['want']}; {share:.2%} within tolerance"
-
-
-def _structure_message(answers: list[LeafAnswer], given: dict[values.Path, values.Leaf]) -> str:
-    want = [answer.kind for answer in answers][:8]
-    got = [leaf.kind for leaf in given.values()][:8]
-    return f"the output's structure differs: got {got}, want {want}"
-
-
-def _form_message(pairs: list[tuple[torch.Tensor, LeafAnswer]]) -> str:
-    got = [f"{values.NAMES[value.dtype]}{list(value.shape)}" for value, _ in pairs][:8]
-    want = [f"{values.NAMES[answer.dtype]}{list(answer.value.shape)}" for _, answer in pairs][:8]
-    return f"shape or dtype differs: got {', '.join(got)}; want {', '.join(want)}"
+def _alike(value: torch.Tensor, answer: LeafAnswer) -> bool:
+    return value.shape == answer.value.shape and value.dtype == answer.dtype
 
 
 # ---- the loop --------------------------------------------------------------------------------------------------------

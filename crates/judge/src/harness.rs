@@ -9,7 +9,7 @@ use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 16] = [
+const FILES: [(&str, &str); 19] = [
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
     (
@@ -24,11 +24,14 @@ const FILES: [(&str, &str); 16] = [
     ),
     ("nvml.py", include_str!("../harness/nvml.py")),
     ("profiling.py", include_str!("../harness/profiling.py")),
+    ("readings.py", include_str!("../harness/readings.py")),
     ("regions.py", include_str!("../harness/regions.py")),
+    ("reports.py", include_str!("../harness/reports.py")),
     ("screen.py", include_str!("../harness/screen.py")),
     ("task.py", include_str!("../harness/task.py")),
     ("trusted.py", include_str!("../harness/trusted.py")),
     ("values.py", include_str!("../harness/values.py")),
+    ("variants.py", include_str!("../harness/variants.py")),
     ("worker.py", include_str!("../harness/worker.py")),
     ("zygote.py", include_str!("../harness/zygote.py")),
     ("free_list.h", include_str!("../harness/free_list.h")),

@@ -12,7 +12,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from compare import LeafAnswer, Runs, answer_leaves, judge_leaf, passes
+from compare import (
+    LeafAnswer,
+    Runs,
+    answer_leaves,
+    judge_leaf,
+    passes,
+    quick_numbers,
+    quick_report,
+    scale_from,
+    scale_numbers,
+    scale_of,
+)
 from task import OperandRounding, Recorder, round_to_tf32
 
 
@@ -42,6 +53,42 @@ def grade(candidate: Any, eager: Any, exact: Any = None, tf32: Any = None, tf32_
 
 def noisy(values: torch.Tensor, ulps: float) -> torch.Tensor:
     return values * (1 + (2 * torch.rand_like(values) - 1) * ulps * torch.finfo(values.dtype).eps)
+
+
+class QuickTest(unittest.TestCase):
+    """What is worked out without waiting says the same as the close look, or nothing."""
+
+    def test_scales(self) -> None:
+        torch.manual_seed(3)
+        cases = [torch.randn(1000), torch.zeros(5), torch.empty(0), torch.full((9,), 3e38), torch.rand(3, 4).bfloat16()]
+        cases += [torch.tensor([1.0, math.inf, 2.0]), torch.tensor([math.nan])]
+        for case in cases:
+            self.assertEqual(scale_from(case, scale_numbers(case).tolist()), scale_of(case))
+
+    def test_reports(self) -> None:
+        torch.manual_seed(4)
+        eager = torch.randn(5000)
+        for ulps in (0.0, 1.0, 30.0, 300.0, 1e5):
+            for spoil in (None, math.nan, math.inf, 1.0):
+                candidate = noisy(eager, ulps)
+                if spoil is not None:
+                    candidate[17] = spoil
+                answer = answers(eager, eager.double())[0]
+                close = judge_leaf(candidate, answer)
+                quick = quick_report(answer, quick_numbers(candidate, answer).tolist())
+                if close.grade is None:
+                    self.assertIsNone(quick)
+                else:
+                    self.assertEqual(quick.grade, close.grade)
+                    self.assertAlmostEqual(quick.errors.rms, close.errors.rms, delta=1e-6 * close.errors.rms + 1e-12)
+
+    def test_integers_and_what_needs_a_close_look(self) -> None:
+        whole = torch.arange(50)
+        answer = answers(whole)[0]
+        self.assertEqual(quick_report(answer, [float(quick_numbers(whole, answer))]).grade, "fp32")
+        self.assertIsNone(quick_report(answer, [float(quick_numbers(whole + 1, answer))]))
+        infinite = torch.tensor([1.0, math.inf])
+        self.assertIsNone(quick_numbers(infinite, answers(infinite)[0]))
 
 
 class GemmTest(unittest.TestCase):

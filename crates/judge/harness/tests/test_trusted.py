@@ -371,6 +371,19 @@ class CheckTest(unittest.TestCase):
         self.assertFalse(bench.check(kept[0], slot=1, phase="timed")["passed"])
         self.assertTrue(bench.check(kept[1], slot=1, phase="timed")["passed"])
 
+    def test_several_calls_at_once(self) -> None:
+        bench = Bench(task("return x.sin()", "[torch.rand(300)]"))
+        draws = [{"slot": slot, "seed": slot, "transform": name} for slot, name in enumerate(("plain", "negated", "scaled"))]
+        self.assertEqual(bench.ask("draw", draws=draws, variant=0, exact=False, answer=True)["skipped"], [False] * 3)
+        right = [bench.inputs(slot)[0].sin() for slot in (0, 1, 2)]
+        for wrong in (None, 0, 1, 2):
+            kept = [answer + 1 if slot == wrong else answer for slot, answer in enumerate(right)]
+            wires = bench.put(kept)["list"]
+            calls = [{"slot": slot, "outputs": wire, "sampled": None} for slot, wire in enumerate(wires)]
+            passed = [report["passed"] for report in bench.ask("check", calls=calls, phase="timed")["reports"]]
+            self.assertEqual(passed, [True] * 3 if wrong is None else [True] * wrong + [False])
+            self.assertEqual(bench.arena[:1200].unique().tolist(), [255])
+
     def test_strided_outputs(self) -> None:
         bench = Bench(task("return x.T * 2", "[torch.rand(30, 20)]"))
         self.assertTrue(bench.passes(lambda x: (x * 2).T))

@@ -1,0 +1,71 @@
+"""The forms that a task's inputs and outputs take, and how the supervisor is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+import draws
+import screen
+import values
+from compare import Learnt
+from task import TaskError
+
+
+@dataclass
+class Variant:
+    """One form of a task's inputs."""
+
+    survey: screen.Survey
+    specs: list[Any]
+    outputs: Any
+    outline: list[Any]
+    input_bytes: int
+    output_bytes: int
+    traffic_bytes: int  # what a call must read and write, weights aside
+    learnt: dict[values.Path, Learnt]
+
+
+def encode_init(value: Any) -> Any:
+    def refuse(_: torch.Tensor) -> dict[str, Any]:
+        raise values.ValueRefused("tensors as constructor arguments")
+
+    try:
+        return values.encode(value, refuse)
+    except values.ValueRefused as error:
+        raise TaskError("unsupported_input", f"get_init_inputs() returns {error}") from None
+
+
+def variant_of(found: screen.Survey) -> Variant:
+    """Lays out inputs and outputs; of the survey everything is kept but its tensors."""
+    inputs, outputs = draws.Layout(), draws.Layout()
+    try:
+        specs = [
+            values.encode(value, lambda t: values.describe(t, inputs.place(t), draws.dense_stride(t))) for value in found.inputs
+        ]
+    except values.ValueRefused as error:
+        raise TaskError("unsupported_input", f"get_inputs() returns {error}") from None
+    answer = values.encode(found.answer, lambda t: values.describe(t, outputs.place(t), draws.contiguous_stride(t)))
+    read = sum(tensor.nbytes for tensor in values.tensors(found.inputs)) if found.traits.reads_all else 0
+    return Variant(
+        survey=replace(found, inputs=[], answer=None),
+        specs=specs,
+        outputs=answer,
+        outline=draws.outline(found.inputs),
+        input_bytes=inputs.bytes,
+        output_bytes=outputs.bytes,
+        traffic_bytes=read + sum(tensor.nbytes for tensor in values.tensors(found.answer)),
+        learnt=dict(found.learnt),
+    )
+
+
+def describe(variant: Variant) -> dict[str, Any]:
+    return {
+        "inputs": variant.specs,
+        "outputs": variant.outputs,
+        "input_bytes": variant.input_bytes,
+        "output_bytes": variant.output_bytes,
+        "eager_us": variant.survey.eager_us,
+    }
