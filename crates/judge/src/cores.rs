@@ -5,9 +5,11 @@
 //! with an H200, in phases, as the scheduler moved processes about. So the two sides are kept on different physical cores.
 //!
 //! On a virtual machine a sibling may also be a neighbour's: there the same loop took 130 us on one core and 280 on another,
-//! and seconds later the other way round. Nothing here can help that. (Dealing each timed interval another core was tried:
-//! spreads stayed, and a thread that may not leave a core waits for it.)
+//! and seconds later the other way round. A process stays where it is for long, so all its single calls are quick, or all
+//! slow. Where that matters, for the constant and for a candidate in doubt, cores are dealt: some of several are quick. (Not
+//! for every interval: it was tried, and a thread that may not leave a core waits for it.)
 
+use rand::seq::{IndexedRandom, IteratorRandom};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -54,12 +56,66 @@ impl Cores {
         give(pid, &self.judging);
     }
 
+    /// Deals cores to a runner, to the trusted process and to this thread until the answer is dropped.
+    pub(crate) fn deal(&self, runner: Option<u32>, trusted: u32) -> Dealt {
+        Dealt {
+            cores: self.clone(),
+            runner,
+            trusted,
+        }
+    }
+
     /// This thread stays on the judge's side until the guard is dropped.
     pub(crate) fn hold(&self) -> Option<Held> {
         let before = sched_getaffinity(None).ok()?;
         sched_setaffinity(None, &self.judging).ok()?;
         Some(Held { before })
     }
+}
+
+/// Three threads that sit on one core each, another one whenever they are told.
+pub(crate) struct Dealt {
+    cores: Cores,
+    runner: Option<u32>,
+    trusted: u32,
+}
+
+impl Dealt {
+    /// The main threads alone are moved; other threads of a candidate stay on any core of its side.
+    pub(crate) fn next(&self) {
+        let mut random = rand::rng();
+        let judged: Vec<usize> = members(&self.cores.judged);
+        if let (Some(runner), Some(&core)) = (self.runner, judged.choose(&mut random)) {
+            give(runner, &only(core));
+        }
+        let judging = members(&self.cores.judging);
+        if let [ours, theirs] = judging.into_iter().choose_multiple(&mut random, 2)[..] {
+            give(self.trusted, &only(theirs));
+            let _ = sched_setaffinity(None, &only(ours));
+        }
+    }
+}
+
+impl Drop for Dealt {
+    fn drop(&mut self) {
+        if let Some(runner) = self.runner {
+            self.cores.give_judged(runner);
+        }
+        self.cores.give_judging(self.trusted);
+        let _ = sched_setaffinity(None, &self.cores.judging);
+    }
+}
+
+fn members(cores: &CpuSet) -> Vec<usize> {
+    (0..CpuSet::MAX_CPU)
+        .filter(|&core| cores.is_set(core))
+        .collect()
+}
+
+fn only(core: usize) -> CpuSet {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    cores
 }
 
 fn give(pid: u32, cores: &CpuSet) {
@@ -88,6 +144,25 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dealt_cores_are_given_back() {
+        let before = sched_getaffinity(None).unwrap();
+        let mut cores = Cores {
+            judging: before,
+            judged: before,
+        };
+        if let [first, .., last] = members(&before)[..] {
+            cores.judging = only(first);
+            cores.judging.set(last);
+        }
+        let dealt = cores.deal(None, std::process::id());
+        dealt.next();
+        assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+        drop(dealt);
+        assert_eq!(sched_getaffinity(None).unwrap(), cores.judging);
+        sched_setaffinity(None, &before).unwrap();
+    }
 
     #[test]
     fn siblings_are_never_parted() {

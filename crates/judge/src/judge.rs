@@ -448,8 +448,10 @@ impl Judge {
             Target::Cuda => Some(self.lease()?),
             Target::Cpu => None,
         };
+        let cores = self.cores.clone();
         let trusted = self.trusted()?;
-        let session = Session::open(trusted, (&task.name, &task.source, hash), target, seed)?;
+        let task = (task.name.as_str(), task.source.as_str(), hash);
+        let session = Session::open(trusted, task, target, cores, seed)?;
         self.session = Some(session);
         Ok(())
     }

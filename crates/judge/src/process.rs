@@ -144,6 +144,7 @@ impl Process {
         Runner {
             channel: &mut self.channel,
             pidfd: self.pidfd.as_fd(),
+            pid: Some(self.child.id()),
         }
     }
 

@@ -43,6 +43,8 @@ impl From<JudgeError> for CallFailure {
 pub(crate) struct Runner<'a> {
     pub(crate) channel: &'a mut Channel,
     pub(crate) pidfd: BorrowedFd<'a>,
+    /// As this process numbers it, where that is known.
+    pub(crate) pid: Option<u32>,
 }
 
 impl Runner<'_> {

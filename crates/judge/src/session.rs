@@ -12,6 +12,7 @@ use warpsmith_schema::{Profile, Target};
 
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
+use crate::cores::Cores;
 use crate::runner::{Call, CallFailure, Called, Reader, Runner, call};
 use crate::sample::{Mapping, Sampler};
 use crate::timing::Raw;
@@ -57,6 +58,7 @@ pub(crate) struct Session {
     pub(crate) loaded: Loaded,
     pub(crate) regions: Regions,
     sampler: Option<Sampler>,
+    cores: Option<Cores>,
     random: StdRng,
     /// Distributions of the next timed calls.
     deck: Vec<String>,
@@ -77,7 +79,12 @@ pub(crate) struct Plan {
     pub(crate) budget: Duration,
     /// Compare every output, as for a candidate.
     pub(crate) checked: bool,
+    /// On other cores every few calls, where cores can be dealt.
+    pub(crate) dealt: bool,
 }
+
+/// Calls between two deals.
+const DEALT_CALLS: usize = 5;
 
 /// Above this single calls alone decide. On a GPU a call that follows a change of context is slower than one that does not
 /// (a GEMM of 2.8 ms by 7 % on an H200), so there bursts are worth their time for longer.
@@ -132,6 +139,7 @@ impl Session {
         trusted: &mut Trusted,
         task: (&str, &str, String),
         target: Target,
+        cores: Option<Cores>,
         seed: u64,
     ) -> Result<Self, JudgeError> {
         let (name, source, task_hash) = task;
@@ -149,6 +157,7 @@ impl Session {
             loaded,
             regions,
             sampler,
+            cores,
             random,
             deck: Vec::new(),
             filled: None,
@@ -254,6 +263,8 @@ impl Session {
             ..Raw::default()
         };
         let longest = self.longest_burst(variant);
+        let cores = self.cores.as_ref().filter(|_| plan.dealt);
+        let dealt = cores.map(|cores| cores.deal(runner.pid, trusted.id()));
         // Others wait for the device: a candidate that is slow in everything does not have it for ever.
         let patience = 6 * plan.budget + self.limit(variant, plan.singles);
         for (step, length) in self.steps(plan, longest).into_iter().enumerate() {
@@ -270,6 +281,10 @@ impl Session {
                 length,
                 checked: plan.checked,
             };
+            if let Some(dealt) = dealt.as_ref().filter(|_| step % DEALT_CALLS == 0) {
+                runner.rest();
+                dealt.next();
+            }
             let elapsed = self.interval(trusted, runner, &interval)?;
             match (step, length) {
                 (0 | 1, _) => {}

@@ -107,6 +107,10 @@ impl Trusted {
         Ok(Self { process, hello })
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn load(
         &mut self,
         source: &str,

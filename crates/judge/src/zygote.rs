@@ -237,9 +237,11 @@ pub(crate) fn tail(printed: &File) -> String {
 
 impl Worker {
     pub(crate) fn runner(&mut self) -> Runner<'_> {
+        let pid = self.host_pid();
         Runner {
             channel: &mut self.channel,
             pidfd: self.pidfd.as_fd(),
+            pid,
         }
     }
 
