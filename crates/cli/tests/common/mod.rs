@@ -135,7 +135,7 @@ pub(crate) fn files(folder: &Path) -> Vec<String> {
 }
 
 /// Numbers with a unit, and everything a machine decides.
-pub(crate) const FILTERS: [(&str, &str); 10] = [
+pub(crate) const FILTERS: [(&str, &str); 12] = [
     (r"on cpu, .*", "on cpu, [DEVICE]"),
     (r" *[0-9.]+ (us|ms)\b", " [TIME]"),
     (r"\+-[0-9.]+ %", "+-[SPREAD]"),
@@ -145,6 +145,12 @@ pub(crate) const FILTERS: [(&str, &str); 10] = [
     (r"(robust|raw|composite|ladder) -?[0-9.]+", "$1 [REWARD]"),
     (r"(compile|verify|time|total) [0-9.]+", "$1 [SECONDS]"),
     (r"[0-9]+ of [0-9]+ protections", "[N] of [N] protections"),
+    // What a busy machine adds.
+    (r"(?m)^  note +the candidate's calls differ widely.*\n", ""),
+    (
+        r"(?m)^  note +calls were answered sooner.*\n( {10,}\S.*\n)*",
+        "",
+    ),
     // Every compiler has words of its own.
     (r"(?s)reason +== kernels.*?\n  next", "reason [LOG]\n  next"),
 ];
