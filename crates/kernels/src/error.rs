@@ -21,3 +21,20 @@ pub enum GpuError {
     #[error("cuBLAS failed")]
     Cublas(#[from] CublasError),
 }
+
+impl GpuError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoDriver => Some("install NVIDIA's driver, version 580 or later".into()),
+            Self::NoDevice { .. } => Some("choose another with `--device`".into()),
+            Self::NoCublas => Some(
+                "install CUDA 13, or put the folder of libcublas.so.13 (PyTorch brings one) into LD_LIBRARY_PATH".into(),
+            ),
+            Self::TooOld { .. } | Self::Attention { .. } => {
+                Some("run the model on the processor".into())
+            }
+            Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
+        }
+    }
+}

@@ -113,6 +113,31 @@ impl Gpu {
         Ok(self.stream.clone_dtoh(&buffer.slice(..len))?)
     }
 
+    /// Copies within a buffer, from one place to another that does not overlap it.
+    pub fn copy_within<T: DeviceRepr>(
+        &self,
+        buffer: &mut Buffer<T>,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<(), GpuError> {
+        assert!(from + len <= to || to + len <= from);
+        if len == 0 {
+            return Ok(());
+        }
+        let (mut low, mut high) = buffer.split_at_mut(from.max(to));
+        if from < to {
+            let source = low.slice(from..from + len);
+            self.stream
+                .memcpy_dtod(&source, &mut high.slice_mut(..len))?;
+        } else {
+            let source = high.slice(..len);
+            self.stream
+                .memcpy_dtod(&source, &mut low.slice_mut(to..to + len))?;
+        }
+        Ok(())
+    }
+
     /// Waits until all work is done.
     pub fn wait(&self) -> Result<(), GpuError> {
         Ok(self.stream.synchronize()?)
