@@ -80,6 +80,8 @@ pub enum ModelError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Machine(#[from] MachineError),
+    #[error(transparent)]
+    Gpu(#[from] warpsmith_kernels::GpuError),
     #[error("a computation failed: {0}")]
     Compute(#[from] candle_core::Error),
 }
@@ -126,6 +128,7 @@ impl ModelError {
             Self::Write { .. } => Some("check that the folder may be written and the disk has room".into()),
             Self::CannotExport { .. } => Some("export it in the form of the base: GGUF from GGUF, safetensors from safetensors".into()),
             Self::Overwrite { .. } => Some("export to another place".into()),
+            Self::Gpu(error) => error.hint(),
             Self::Token { .. } | Self::NoTokens | Self::Template { .. } | Self::Sampling { .. } | Self::Compute(_) => None,
         }
     }

@@ -25,6 +25,8 @@ mod generate;
 #[cfg(feature = "local")]
 mod gguf;
 #[cfg(feature = "local")]
+pub mod gpu;
+#[cfg(feature = "local")]
 mod matrix;
 pub mod policy;
 #[cfg(feature = "local")]

@@ -1,0 +1,232 @@
+// One token a row from its logits, as the processor's sampler does it: temperature, then top-p, then a draw that depends on
+// seed and step alone. With it the token's log-probability under the model itself, before temperature and top-p.
+#include "common.cuh"
+
+struct Choice {
+    float temperature;  // 0: the most probable token
+    float top_p;
+    uint64_t seed;
+};
+
+namespace {
+
+constexpr int threads = 1024, warps = threads / 32;
+constexpr int most_kept = 2048;  // tokens that top-p may leave and that still fit into shared memory
+
+__device__ uint64_t mixed(uint64_t state) {
+    state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9ull;
+    state = (state ^ (state >> 27)) * 0x94d049bb133111ebull;
+    return state ^ (state >> 31);
+}
+
+// A number in [0, 1): SplitMix64, the same as the processor's.
+__device__ double unit(uint64_t seed, uint64_t step) {
+    const uint64_t bits = mixed(mixed(seed) + (step + 1) * 0x9e3779b97f4a7c15ull);
+    return static_cast<double>(bits >> 11) * (1.0 / 9007199254740992.0);
+}
+
+__device__ double block_sum_double(double value, double* room) {
+#pragma unroll
+    for (int step = 16; step; step >>= 1) value += __shfl_xor_sync(~0u, value, step);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = 0.0;
+    for (int warp = 0; warp < warps; ++warp) value += room[warp];
+    return value;
+}
+
+// More probable first; of equals the lower number.
+__device__ bool before(float weight, uint32_t token, float other_weight, uint32_t other) {
+    return weight > other_weight || (weight == other_weight && token < other);
+}
+
+// The token in whose share of all that weigh at least `floor` the place lies, in the order of their numbers.
+__device__ uint32_t pick_in_order(const float* logits, int vocabulary, float highest, float temperature, float floor,
+                                  double unit, double* room, uint32_t* answer) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int span = ((vocabulary + warps - 1) / warps + 31) / 32 * 32;
+    const int begin = warp * span, end = min(vocabulary, begin + span);
+    auto weight_of = [&](int token) {
+        if (token >= end) return 0.0f;
+        const float weight = expf((logits[token] - highest) / temperature);
+        return weight >= floor ? weight : 0.0f;
+    };
+    double sum = 0.0;
+    for (int token = begin + lane; token < end; token += 32) sum += weight_of(token);
+#pragma unroll
+    for (int step = 16; step; step >>= 1) sum += __shfl_xor_sync(~0u, sum, step);
+    __syncthreads();
+    if (lane == 0) room[warp] = sum;
+    if (threadIdx.x == 0) *answer = ~0u;
+    __syncthreads();
+    double all = 0.0, below = 0.0;
+    for (int w = 0; w < warps; ++w) {
+        if (w < warp) below += room[w];
+        all += room[w];
+    }
+    double rest = unit * all - below;
+    // The last warp with any weight takes what rounding leaves beyond the end.
+    bool last = room[warp] > 0.0;
+    for (int w = warp + 1; w < warps; ++w) last = last && room[w] == 0.0;
+    if (room[warp] > 0.0 && rest >= 0.0 && (rest < room[warp] || last)) {
+        uint32_t found = ~0u, latest = ~0u;
+        for (int first = begin; first < end && found == ~0u; first += 32) {
+            const float weight = weight_of(first + lane);
+            double running = weight;
+#pragma unroll
+            for (int step = 1; step < 32; step <<= 1) {
+                const double other = __shfl_up_sync(~0u, running, step);
+                if (lane >= step) running += other;
+            }
+            const unsigned some = __ballot_sync(~0u, weight > 0.0f);
+            const unsigned beyond = __ballot_sync(~0u, weight > 0.0f && running > rest);
+            if (beyond) found = first + __ffs(beyond) - 1;
+            if (some) latest = first + 31 - __clz(some);
+            rest -= __shfl_sync(~0u, running, 31);
+        }
+        if (lane == 0) atomicMin(answer, found == ~0u ? latest : found);
+    }
+    __syncthreads();
+    return *answer;
+}
+
+}  // namespace
+
+// Grid: rows. `steps` and `positions` are moved on, so that a captured graph goes on by itself.
+extern "C" __global__ __launch_bounds__(threads) void sample(uint32_t* __restrict__ tokens, float* __restrict__ log_probabilities,
+                                                            const float* __restrict__ all_logits, int vocabulary,
+                                                            const Choice* __restrict__ choices, uint64_t* __restrict__ steps,
+                                                            uint32_t* __restrict__ positions) {
+    __shared__ double room[warps];
+    __shared__ float best_room[warps];
+    __shared__ uint32_t token_room[warps], answer;
+    __shared__ int kept_count;
+    __shared__ float kept_weight[most_kept];
+    __shared__ uint32_t kept_token[most_kept];
+    const float* logits = all_logits + static_cast<size_t>(blockIdx.x) * vocabulary;
+    const Choice choice = choices[blockIdx.x];
+
+    float best = -INFINITY;
+    uint32_t token = ~0u;
+    for (int i = threadIdx.x; i < vocabulary; i += threads)
+        if (token == ~0u || logits[i] > best) {
+            best = logits[i];
+            token = i;
+        }
+#pragma unroll
+    for (int step = 16; step; step >>= 1) {
+        const float other = __shfl_xor_sync(~0u, best, step);
+        const uint32_t other_token = __shfl_xor_sync(~0u, token, step);
+        if (other_token != ~0u && (token == ~0u || before(other, other_token, best, token))) {
+            best = other;
+            token = other_token;
+        }
+    }
+    if (threadIdx.x % 32 == 0) {
+        best_room[threadIdx.x / 32] = best;
+        token_room[threadIdx.x / 32] = token;
+    }
+    __syncthreads();
+    for (int warp = 0; warp < warps; ++warp)
+        if (token_room[warp] != ~0u && before(best_room[warp], token_room[warp], best, token)) {
+            best = best_room[warp];
+            token = token_room[warp];
+        }
+
+    double plain = 0.0, tempered = 0.0;
+    for (int i = threadIdx.x; i < vocabulary; i += threads) {
+        plain += expf(logits[i] - best);
+        if (choice.temperature > 0.0f) tempered += expf((logits[i] - best) / choice.temperature);
+    }
+    plain = block_sum_double(plain, room);
+
+    if (choice.temperature > 0.0f) {
+        tempered = block_sum_double(tempered, room);
+        const double place = unit(choice.seed, steps[blockIdx.x]);
+        const double left_out = (1.0 - static_cast<double>(choice.top_p)) * tempered;
+        if (left_out <= 0.0) {
+            token = pick_in_order(logits, vocabulary, best, choice.temperature, 0.0f, place, room, &answer);
+        } else {
+            // If all tokens lighter than this were left out that would not be too many: the rest is what matters.
+            const float floor = static_cast<float>(left_out / vocabulary);
+            if (threadIdx.x == 0) kept_count = 0;
+            __syncthreads();
+            for (int i = threadIdx.x; i < vocabulary; i += threads) {
+                const float weight = expf((logits[i] - best) / choice.temperature);
+                if (weight >= floor) {
+                    const int at = atomicAdd(&kept_count, 1);
+                    if (at < most_kept) {
+                        kept_weight[at] = weight;
+                        kept_token[at] = i;
+                    }
+                }
+            }
+            __syncthreads();
+            const double wanted = tempered - left_out;
+            const int count = kept_count;
+            if (count <= most_kept) {
+                int padded = 2;
+                while (padded < count) padded <<= 1;
+                for (int i = count + threadIdx.x; i < padded; i += threads) {
+                    kept_weight[i] = -1.0f;
+                    kept_token[i] = ~0u;
+                }
+                for (int size = 2; size <= padded; size <<= 1)
+                    for (int stride = size >> 1; stride; stride >>= 1) {
+                        __syncthreads();
+                        for (int i = threadIdx.x; i < padded; i += threads) {
+                            const int j = i ^ stride;
+                            if (j <= i) continue;
+                            const bool forwards = (i & size) == 0;
+                            const bool ordered = before(kept_weight[i], kept_token[i], kept_weight[j], kept_token[j]);
+                            if (ordered != forwards) {
+                                const float weight = kept_weight[i];
+                                kept_weight[i] = kept_weight[j];
+                                kept_weight[j] = weight;
+                                const uint32_t other = kept_token[i];
+                                kept_token[i] = kept_token[j];
+                                kept_token[j] = other;
+                            }
+                        }
+                    }
+                __syncthreads();
+                if (threadIdx.x == 0) {
+                    double sum = 0.0;
+                    int used = 0;
+                    while (used < count && (used == 0 || sum < wanted)) sum += kept_weight[used++];
+                    double rest = place * sum;
+                    answer = kept_token[0];
+                    for (int i = 0; i < used && kept_weight[i] > 0.0f; ++i) {
+                        answer = kept_token[i];
+                        rest -= kept_weight[i];
+                        if (rest < 0.0) break;
+                    }
+                }
+                __syncthreads();
+                token = answer;
+            } else {
+                // A very flat distribution: the lightest weight that may stay is found by halving.
+                float low = floor, high = 1.0f;
+                for (int turn = 0; turn < 24; ++turn) {
+                    const float middle = 0.5f * (low + high);
+                    double mass = 0.0;
+                    for (int i = threadIdx.x; i < vocabulary; i += threads) {
+                        const float weight = expf((logits[i] - best) / choice.temperature);
+                        if (weight >= middle) mass += weight;
+                    }
+                    mass = block_sum_double(mass, room);
+                    if (mass >= wanted) low = middle;
+                    else high = middle;
+                }
+                token = pick_in_order(logits, vocabulary, best, choice.temperature, low, place, room, &answer);
+            }
+        }
+    }
+    if (threadIdx.x == 0) {
+        tokens[blockIdx.x] = token;
+        log_probabilities[blockIdx.x] = logits[token] - best - static_cast<float>(log(plain));
+        steps[blockIdx.x] += 1;
+        positions[blockIdx.x] += 1;
+    }
+}

@@ -1,0 +1,215 @@
+//! Attention over kept keys and values.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaModule, DeviceRepr, LaunchConfig, PushKernelArg};
+
+use crate::gpu::{allow_shared, plain};
+use crate::{Buffer, Gpu, GpuError, bf16};
+
+/// Query heads that may share a key head.
+pub const MOST_IN_GROUP: usize = 8;
+/// New positions that one block of a prompt has.
+pub const TILE: usize = 64;
+
+/// One layer's keys and values of all sequences, and where the rows at hand stand in them.
+pub struct Cached<'a> {
+    /// `[slot][head][position][number]`.
+    pub keys: &'a mut Buffer<bf16>,
+    pub values: &'a mut Buffer<bf16>,
+    /// Each row's sequence.
+    pub slots: &'a Buffer<u32>,
+    /// Each row's place in it.
+    pub positions: &'a Buffer<u32>,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Positions a slot has.
+    pub capacity: usize,
+}
+
+/// Neighbouring new positions of one sequence, at most [`TILE`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tile {
+    pub row: u32,
+    pub count: u32,
+    pub slot: u32,
+    pub position: u32,
+}
+
+#[expect(unsafe_code, reason = "plain numbers, laid out as the kernel's struct")]
+// SAFETY: see the reason.
+unsafe impl DeviceRepr for Tile {}
+
+/// Room for the parts of sequences that several blocks share.
+pub struct Decoding {
+    sums: Buffer<f32>,
+    scales: Buffer<f32>,
+    splits: usize,
+}
+
+impl Decoding {
+    /// For so many rows of so many numbers each; `splits` blocks share a sequence.
+    pub fn new(gpu: &Gpu, rows: usize, width: usize, splits: usize) -> Result<Self, GpuError> {
+        let parts = if splits > 1 { splits * rows } else { 0 };
+        Ok(Self {
+            sums: gpu.zeros((parts * width).max(1))?,
+            scales: gpu.zeros((2 * parts * width).max(2))?,
+            splits: splits.max(1),
+        })
+    }
+
+    /// Blocks that may share a sequence, so that a device with that many multiprocessors has enough of them.
+    pub fn splits_for(rows: usize, kv_heads: usize, multiprocessors: usize) -> usize {
+        (2 * multiprocessors / (rows * kv_heads).max(1)).clamp(1, 16)
+    }
+}
+
+pub(crate) struct Attention {
+    /// By head size, then by group.
+    decode: [Vec<CudaFunction>; 2],
+    combine: CudaFunction,
+    prefill: [CudaFunction; 2],
+}
+
+const HEAD_DIMS: [usize; 2] = [64, 128];
+
+/// As `Shared` in the kernel.
+fn prefill_bytes(head_dim: usize) -> u32 {
+    (640 * head_dim + 30_720) as u32
+}
+
+impl Attention {
+    pub(crate) fn load(
+        decode: &Arc<CudaModule>,
+        prefill: &Arc<CudaModule>,
+    ) -> Result<Self, GpuError> {
+        let groups = |head_dim: usize| -> Result<Vec<CudaFunction>, GpuError> {
+            (1..=MOST_IN_GROUP)
+                .map(|group| {
+                    Ok(decode.load_function(&format!("attention_decode_{head_dim}_{group}"))?)
+                })
+                .collect()
+        };
+        let prompts = |head_dim: usize| -> Result<CudaFunction, GpuError> {
+            let function = prefill.load_function(&format!("attention_prefill_{head_dim}"))?;
+            allow_shared(&function, prefill_bytes(head_dim))?;
+            Ok(function)
+        };
+        Ok(Self {
+            decode: [groups(HEAD_DIMS[0])?, groups(HEAD_DIMS[1])?],
+            combine: decode.load_function("attention_combine")?,
+            prefill: [prompts(HEAD_DIMS[0])?, prompts(HEAD_DIMS[1])?],
+        })
+    }
+
+    fn place(head_dim: usize, group: usize) -> Result<usize, GpuError> {
+        HEAD_DIMS
+            .iter()
+            .position(|known| *known == head_dim)
+            .filter(|_| (1..=MOST_IN_GROUP).contains(&group))
+            .ok_or(GpuError::Attention { head_dim, group })
+    }
+}
+
+#[expect(unsafe_code, reason = "launches kernels; sizes are checked before")]
+impl Gpu {
+    /// Whether attention of this shape can be had.
+    pub fn attends(head_dim: usize, group: usize) -> Result<(), GpuError> {
+        Attention::place(head_dim, group).map(drop)
+    }
+
+    /// One new position a row. `qkv` is what `rotate_append` left.
+    pub fn attention_decode(
+        &self,
+        out: &mut Buffer<bf16>,
+        qkv: &Buffer<bf16>,
+        cached: &Cached<'_>,
+        heads: usize,
+        room: &mut Decoding,
+        rows: usize,
+    ) -> Result<(), GpuError> {
+        let (head_dim, kv_heads) = (cached.head_dim, cached.kv_heads);
+        let group = heads / kv_heads;
+        let place = Attention::place(head_dim, group)?;
+        let width = (heads + 2 * kv_heads) * head_dim;
+        assert!(qkv.len() >= rows * width && out.len() >= rows * heads * head_dim);
+        let splits = room.splits;
+        assert!(splits == 1 || room.sums.len() >= splits * rows * heads * head_dim);
+        let (wide, kv, capacity) = (width as i32, kv_heads as i32, cached.capacity as i32);
+        let scale = (head_dim as f32).sqrt().recip();
+        let function = &self.functions.attention.decode[place][group - 1];
+        let mut launch = self.stream.launch_builder(function);
+        launch
+            .arg(&mut *out)
+            .arg(&mut room.sums)
+            .arg(&mut room.scales);
+        launch
+            .arg(qkv)
+            .arg(&wide)
+            .arg(&*cached.keys)
+            .arg(&*cached.values);
+        launch
+            .arg(cached.slots)
+            .arg(cached.positions)
+            .arg(&kv)
+            .arg(&capacity)
+            .arg(&scale);
+        // SAFETY: sizes were checked; slots and positions within them are the caller's word.
+        unsafe { launch.launch(plain((kv_heads, rows, splits), 128)) }?;
+        if splits > 1 {
+            let count = splits as i32;
+            let mut launch = self
+                .stream
+                .launch_builder(&self.functions.attention.combine);
+            launch
+                .arg(out)
+                .arg(&room.sums)
+                .arg(&room.scales)
+                .arg(&count);
+            // SAFETY: as above.
+            unsafe { launch.launch(plain((rows * heads, 1, 1), head_dim)) }?;
+        }
+        Ok(())
+    }
+
+    /// Many new positions of a sequence, cut into tiles.
+    pub fn attention_prefill(
+        &self,
+        out: &mut Buffer<bf16>,
+        qkv: &Buffer<bf16>,
+        cached: &Cached<'_>,
+        heads: usize,
+        tiles: &Buffer<Tile>,
+        count: usize,
+    ) -> Result<(), GpuError> {
+        let (head_dim, kv_heads) = (cached.head_dim, cached.kv_heads);
+        let place = Attention::place(head_dim, heads / kv_heads)?;
+        assert!(tiles.len() >= count);
+        let wide = ((heads + 2 * kv_heads) * head_dim) as i32;
+        let (all, kv, capacity) = (heads as i32, kv_heads as i32, cached.capacity as i32);
+        let scale = (head_dim as f32).sqrt().recip();
+        let mut launch = self
+            .stream
+            .launch_builder(&self.functions.attention.prefill[place]);
+        launch
+            .arg(out)
+            .arg(qkv)
+            .arg(&wide)
+            .arg(&*cached.keys)
+            .arg(&*cached.values);
+        launch
+            .arg(tiles)
+            .arg(&all)
+            .arg(&kv)
+            .arg(&capacity)
+            .arg(&scale);
+        let config = LaunchConfig {
+            shared_mem_bytes: prefill_bytes(head_dim),
+            ..plain((count, heads, 1), 128)
+        };
+        // SAFETY: tiles name rows and slots that exist: the caller's word.
+        unsafe { launch.launch(config) }?;
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+use cudarc::cublas::result::CublasError;
+use cudarc::driver::DriverError;
+
+/// Why something on a GPU did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    #[error("there is no NVIDIA driver on this machine")]
+    NoDriver,
+    #[error("there is no GPU number {ordinal}: this machine has {count}")]
+    NoDevice { ordinal: usize, count: usize },
+    #[error("the GPU is too old: compute capability {major}.{minor}, at least 8.0 is needed")]
+    TooOld { major: i32, minor: i32 },
+    #[error("cuBLAS was not found")]
+    NoCublas,
+    #[error("the GPU cannot do attention with heads of {head_dim} in groups of {group}")]
+    Attention { head_dim: usize, group: usize },
+    #[error("nothing was launched while a graph was captured")]
+    NothingCaptured,
+    #[error("the GPU failed")]
+    Driver(#[from] DriverError),
+    #[error("cuBLAS failed")]
+    Cublas(#[from] CublasError),
+}
+
+impl GpuError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoDriver => Some("install NVIDIA's driver, version 580 or later".into()),
+            Self::NoDevice { .. } => Some("choose another with `--device`".into()),
+            Self::NoCublas => Some(
+                "install CUDA 13, or put the folder of libcublas.so.13 (PyTorch brings one) into LD_LIBRARY_PATH".into(),
+            ),
+            Self::TooOld { .. } | Self::Attention { .. } => {
+                Some("run the model on the processor".into())
+            }
+            Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
+        }
+    }
+}

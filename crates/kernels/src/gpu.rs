@@ -1,0 +1,222 @@
+//! A device with everything loaded on it.
+
+use std::sync::Arc;
+
+use cudarc::cublas::{CudaBlas, sys as cublas};
+use cudarc::driver::sys::{
+    self, CUfunction_attribute, CUgraphInstantiate_flags, CUstreamCaptureMode,
+};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr,
+    LaunchConfig, ValidAsZeroBits,
+};
+use cudarc::nvrtc::Ptx;
+
+use crate::attention::Attention;
+use crate::{Buffer, GpuError, Graph};
+
+/// What cuBLAS may use beside its operands: given once, so that nothing is allocated while a graph is captured.
+const BLAS_BYTES: usize = 32 << 20;
+
+pub struct Gpu {
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) blas: CudaBlas,
+    pub(crate) functions: Functions,
+    /// cuBLAS has its address.
+    _blas_room: CudaSlice<u8>,
+}
+
+pub(crate) struct Functions {
+    pub(crate) embed: CudaFunction,
+    pub(crate) add_norm: CudaFunction,
+    pub(crate) swiglu: CudaFunction,
+    pub(crate) rotate_append: CudaFunction,
+    pub(crate) attention: Attention,
+    pub(crate) sample: CudaFunction,
+}
+
+impl Gpu {
+    /// Whether there is a driver at all; says nothing of devices.
+    pub fn has_driver() -> bool {
+        #[expect(unsafe_code, reason = "opens a library, whose initialisers then run")]
+        // SAFETY: the driver's library does nothing when it is opened.
+        unsafe {
+            sys::is_culib_present()
+        }
+    }
+
+    pub fn open(ordinal: usize) -> Result<Self, GpuError> {
+        if !Self::has_driver() {
+            return Err(GpuError::NoDriver);
+        }
+        cudarc::driver::result::init()?;
+        let count = usize::try_from(CudaContext::device_count()?).unwrap_or(0);
+        if ordinal >= count {
+            return Err(GpuError::NoDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal)?;
+        let (major, minor) = context.compute_capability()?;
+        if major < 8 {
+            return Err(GpuError::TooOld { major, minor });
+        }
+        #[expect(unsafe_code, reason = "see below")]
+        // SAFETY: everything is done on one stream, in order: no buffer needs events of its own.
+        unsafe {
+            context.disable_event_tracking();
+        }
+        let stream = context.new_stream()?;
+        let functions = Functions::load(&context)?;
+        let (blas, room) = open_blas(&stream)?;
+        Ok(Self {
+            stream,
+            blas,
+            functions,
+            _blas_room: room,
+        })
+    }
+
+    /// A buffer of zeros.
+    pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(
+        &self,
+        len: usize,
+    ) -> Result<Buffer<T>, GpuError> {
+        Ok(self.stream.alloc_zeros(len)?)
+    }
+
+    pub fn upload<T: DeviceRepr>(&self, numbers: &[T]) -> Result<Buffer<T>, GpuError> {
+        Ok(self.stream.clone_htod(numbers)?)
+    }
+
+    /// Writes the beginning of a buffer.
+    pub fn write<T: DeviceRepr>(
+        &self,
+        buffer: &mut Buffer<T>,
+        numbers: &[T],
+    ) -> Result<(), GpuError> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        Ok(self
+            .stream
+            .memcpy_htod(numbers, &mut buffer.slice_mut(..numbers.len()))?)
+    }
+
+    /// The beginning of a buffer, once all work before is done.
+    pub fn read<T: DeviceRepr + Clone + Default>(
+        &self,
+        buffer: &Buffer<T>,
+        len: usize,
+    ) -> Result<Vec<T>, GpuError> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(self.stream.clone_dtoh(&buffer.slice(..len))?)
+    }
+
+    /// Copies within a buffer, from one place to another that does not overlap it.
+    pub fn copy_within<T: DeviceRepr>(
+        &self,
+        buffer: &mut Buffer<T>,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<(), GpuError> {
+        assert!(from + len <= to || to + len <= from);
+        if len == 0 {
+            return Ok(());
+        }
+        let (mut low, mut high) = buffer.split_at_mut(from.max(to));
+        if from < to {
+            let source = low.slice(from..from + len);
+            self.stream
+                .memcpy_dtod(&source, &mut high.slice_mut(..len))?;
+        } else {
+            let source = high.slice(..len);
+            self.stream
+                .memcpy_dtod(&source, &mut low.slice_mut(to..to + len))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all work is done.
+    pub fn wait(&self) -> Result<(), GpuError> {
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Free bytes and all bytes of the device.
+    pub fn memory(&self) -> Result<(usize, usize), GpuError> {
+        Ok(self.stream.context().mem_get_info()?)
+    }
+
+    pub fn name(&self) -> Result<String, GpuError> {
+        Ok(self.stream.context().name()?)
+    }
+
+    /// What `work` launches, to be launched again as one: nothing of it is run now.
+    pub fn capture(&self, work: impl FnOnce() -> Result<(), GpuError>) -> Result<Graph, GpuError> {
+        self.stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let done = work();
+        // Also after a failure, or the stream would stay in capture.
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        done?;
+        graph?.ok_or(GpuError::NothingCaptured)
+    }
+}
+
+impl Functions {
+    fn load(context: &Arc<CudaContext>) -> Result<Self, GpuError> {
+        let rows = module(context, include_str!("../ptx/rows.ptx"))?;
+        let sample = module(context, include_str!("../ptx/sample.ptx"))?;
+        Ok(Self {
+            embed: rows.load_function("embed")?,
+            add_norm: rows.load_function("add_norm")?,
+            swiglu: rows.load_function("swiglu")?,
+            rotate_append: rows.load_function("rotate_append")?,
+            attention: Attention::load(
+                &module(context, include_str!("../ptx/attention_decode.ptx"))?,
+                &module(context, include_str!("../ptx/attention_prefill.ptx"))?,
+            )?,
+            sample: sample.load_function("sample")?,
+        })
+    }
+}
+
+fn module(context: &Arc<CudaContext>, ptx: &str) -> Result<Arc<CudaModule>, GpuError> {
+    Ok(context.load_module(Ptx::from_src(ptx))?)
+}
+
+/// Lets a kernel use more shared memory than all devices have.
+pub(crate) fn allow_shared(function: &CudaFunction, bytes: u32) -> Result<(), GpuError> {
+    let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    Ok(function.set_attribute(attribute, bytes.cast_signed())?)
+}
+
+fn open_blas(stream: &Arc<CudaStream>) -> Result<(CudaBlas, CudaSlice<u8>), GpuError> {
+    #[expect(unsafe_code, reason = "opens a library, whose initialisers then run")]
+    // SAFETY: cuBLAS does nothing when it is opened.
+    if !unsafe { cublas::is_culib_present() } {
+        return Err(GpuError::NoCublas);
+    }
+    let blas = CudaBlas::new(stream.clone())?;
+    let mut room = stream.alloc_zeros::<u8>(BLAS_BYTES)?;
+    {
+        let (pointer, _used) = room.device_ptr_mut(stream);
+        #[expect(unsafe_code, reason = "hands memory to cuBLAS")]
+        // SAFETY: the memory is kept beside the handle, and dropped after it.
+        unsafe {
+            cublas::cublasSetWorkspace_v2(*blas.handle(), pointer as *mut _, BLAS_BYTES)
+                .result()?;
+        }
+    }
+    Ok((blas, room))
+}
+
+/// Blocks and threads, without shared memory beyond what the kernel declares.
+pub(crate) fn plain(grid: (usize, usize, usize), threads: usize) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (grid.0 as u32, grid.1 as u32, grid.2 as u32),
+        block_dim: (threads as u32, 1, 1),
+        shared_mem_bytes: 0,
+    }
+}

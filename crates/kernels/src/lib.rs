@@ -1,0 +1,25 @@
+//! Our own CUDA kernels for language models.
+//!
+//! [`Gpu`] holds a device, its stream and everything loaded on it; each kernel is a method of it. Activations that matrices
+//! read are bfloat16, the residual stream and all sums are float32. [`twin`] has the same in plain Rust: slow, obviously
+//! right, and what the kernels are tested against.
+//!
+//! The kernels are in `cuda/`, and as PTX, which the driver compiles for the device at hand, in `ptx/`:
+//! `scripts/kernels-ptx` makes one from the other.
+
+mod attention;
+mod error;
+mod gpu;
+mod linear;
+mod rows;
+mod sample;
+pub mod twin;
+
+pub use attention::{Cached, Decoding, MOST_IN_GROUP, TILE, Tile};
+pub use cudarc::driver::{CudaGraph as Graph, CudaSlice as Buffer};
+pub use error::GpuError;
+pub use gpu::Gpu;
+pub use half::bf16;
+pub use linear::Product;
+pub use rows::Rotation;
+pub use sample::Choice;

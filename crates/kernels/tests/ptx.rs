@@ -1,0 +1,33 @@
+//! PTX in the repository belongs to the sources beside it.
+
+use std::fs;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+#[test]
+fn ptx_was_made_from_these_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let common = fs::read(root.join("cuda/common.cuh")).unwrap();
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root.join("cuda")).unwrap() {
+        let source = entry.unwrap().path();
+        if source.extension().is_none_or(|kind| kind != "cu") {
+            continue;
+        }
+        let digest = Sha256::new()
+            .chain_update(&common)
+            .chain_update(fs::read(&source).unwrap())
+            .finalize();
+        let name = source.file_stem().unwrap().to_str().unwrap().to_owned();
+        let ptx = fs::read_to_string(root.join(format!("ptx/{name}.ptx"))).unwrap();
+        let wanted = format!("// made by scripts/kernels-ptx from {digest:x}");
+        assert_eq!(
+            ptx.lines().next(),
+            Some(wanted.as_str()),
+            "{name}: run scripts/kernels-ptx"
+        );
+        names.push(name);
+    }
+    assert_eq!(names.len(), fs::read_dir(root.join("ptx")).unwrap().count());
+}

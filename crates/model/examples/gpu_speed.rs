@@ -1,0 +1,180 @@
+//! How fast tokens are written on a GPU: `gpu_speed [REPEATS]`
+//!
+//! Random weights of known shapes, since speed does not depend on what they say: milliseconds a step after a prompt of 512
+//! tokens, as median, least and most of several runs of 32 steps; with it the time that reading weights, and keys and values,
+//! takes at the device's bandwidth.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a measurement that fails has nothing to say"
+)]
+
+#[path = "../tests/random_weights/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod random_weights;
+
+use std::io::Write;
+use std::time::Instant;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use warpsmith_kernels::{Choice, Gpu};
+use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
+use warpsmith_model::{Config, Family, Rope, RopeScaling, Weights};
+
+const PROMPT: usize = 512;
+const STEPS: usize = 32;
+/// Of an H200.
+const BYTES_A_SECOND: f64 = 4.8e12;
+
+fn main() {
+    let repeats: usize = std::env::args()
+        .nth(1)
+        .map_or(5, |text| text.parse().unwrap());
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "| model | batch | ms a step | least, most | reading alone | share | prompt, tokens/s |"
+    )
+    .unwrap();
+    writeln!(out, "|---|---|---|---|---|---|---|").unwrap();
+    for (name, config, batches) in [
+        ("SmolLM2-135M", smollm2(), &[1, 256][..]),
+        ("Qwen2.5-Coder-1.5B", qwen(), &[1, 64][..]),
+    ] {
+        let weights = shaped(&config);
+        for &batch in batches {
+            let row = measure(&weights, batch, repeats);
+            writeln!(out, "| {name} | {batch} | {row} |").unwrap();
+            out.flush().unwrap();
+        }
+    }
+}
+
+fn measure(weights: &Weights, batch: usize, repeats: usize) -> String {
+    let room = Room {
+        sequences: batch,
+        slots: batch,
+        positions: PROMPT + (repeats + 2) * STEPS,
+        rows: 8192,
+    };
+    let mut device = DeviceTransformer::new(Gpu::open(0).unwrap(), weights, room).unwrap();
+    let config = &weights.config;
+    let prompt: Vec<u32> = (0..PROMPT)
+        .map(|one| (one * 7919 % config.vocabulary) as u32)
+        .collect();
+    let mut caches: Vec<_> = (0..batch).map(|_| device.new_cache().unwrap()).collect();
+    let mut last = vec![0u32; batch];
+    let mut step =
+        |device: &mut DeviceTransformer, last: &mut Vec<u32>, number: u64, first: bool| {
+            let mut segments: Vec<DeviceSegment<'_>> = caches
+                .iter_mut()
+                .zip(last.iter())
+                .enumerate()
+                .map(|(row, (cache, last))| DeviceSegment {
+                    cache,
+                    tokens: if first {
+                        &prompt
+                    } else {
+                        std::slice::from_ref(last)
+                    },
+                    choice: Some((
+                        Choice {
+                            temperature: 1.0,
+                            top_p: 0.95,
+                            seed: row as u64,
+                        },
+                        number,
+                    )),
+                })
+                .collect();
+            let chosen = device.step(&mut segments).unwrap();
+            *last = chosen.into_iter().map(|one| one.unwrap().token).collect();
+        };
+    let started = Instant::now();
+    step(&mut device, &mut last, 0, true);
+    let prompt_seconds = started.elapsed().as_secs_f64();
+    let mut times = Vec::new();
+    let mut number = 1;
+    for run in 0..=repeats {
+        let started = Instant::now();
+        for _ in 0..STEPS {
+            step(&mut device, &mut last, number, false);
+            number += 1;
+        }
+        // The first run captures the graph.
+        if run > 0 {
+            times.push(started.elapsed().as_secs_f64() * 1e3 / STEPS as f64);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let middle = times[times.len() / 2];
+    let matrices = config.layers
+        * (config.hidden * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
+            + 3 * config.hidden * config.feed_forward)
+        + config.vocabulary * config.hidden;
+    let kept = batch * PROMPT * config.layers * 2 * config.kv_heads * config.head_dim;
+    let reading = |numbers: usize| numbers as f64 * 2.0 / BYTES_A_SECOND * 1e3;
+    format!(
+        "{middle:.3} | {:.3}, {:.3} | {:.3} + {:.3} | {:.0} % | {:.0}",
+        times[0],
+        times[times.len() - 1],
+        reading(matrices),
+        reading(kept),
+        100.0 * reading(matrices) / middle,
+        (batch * PROMPT) as f64 / prompt_seconds,
+    )
+}
+
+/// Every layer has the same numbers.
+fn shaped(config: &Config) -> Weights {
+    let one = Config {
+        layers: 1,
+        ..config.clone()
+    };
+    let mut weights = random_weights::random_weights(one, 1);
+    let layer = random_weights::layer(config, &mut StdRng::seed_from_u64(2));
+    weights.layers = vec![layer; config.layers];
+    weights.config = config.clone();
+    weights
+}
+
+fn smollm2() -> Config {
+    Config {
+        family: Family::Llama,
+        layers: 30,
+        hidden: 576,
+        feed_forward: 1536,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        vocabulary: 49_152,
+        norm_epsilon: 1e-5,
+        rope: Rope {
+            theta: 100_000.0,
+            scaling: RopeScaling::None,
+        },
+        context: 8192,
+        tied: true,
+    }
+}
+
+fn qwen() -> Config {
+    Config {
+        family: Family::Qwen2,
+        layers: 28,
+        hidden: 1536,
+        feed_forward: 8960,
+        heads: 12,
+        kv_heads: 2,
+        head_dim: 128,
+        vocabulary: 151_936,
+        norm_epsilon: 1e-6,
+        rope: Rope {
+            theta: 1_000_000.0,
+            scaling: RopeScaling::None,
+        },
+        context: 32_768,
+        tied: true,
+    }
+}

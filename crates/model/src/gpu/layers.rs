@@ -1,0 +1,244 @@
+//! Weights on a device, and one pass of rows through them.
+
+use candle_core::Tensor;
+use rayon::prelude::*;
+use warpsmith_kernels::{Buffer, Cached, Gpu, GpuError, Rotation, bf16};
+
+use super::slots::Slots;
+use super::work::Work;
+use crate::matrix::Linear;
+use crate::{Config, ModelError, Weights};
+
+pub(super) struct DeviceWeights {
+    embedding: Buffer<bf16>,
+    layers: Vec<DeviceLayer>,
+    final_norm: Buffer<f32>,
+    /// Absent where the embedding serves again.
+    output: Option<Buffer<bf16>>,
+    frequencies: Buffer<f32>,
+}
+
+/// Matrices that read the same rows are one.
+struct DeviceLayer {
+    attention_norm: Buffer<f32>,
+    qkv: Buffer<bf16>,
+    bias: Option<Buffer<f32>>,
+    head_norms: Option<(Buffer<f32>, Buffer<f32>)>,
+    attention_output: Buffer<bf16>,
+    feed_forward_norm: Buffer<f32>,
+    gate_and_up: Buffer<bf16>,
+    down: Buffer<bf16>,
+}
+
+impl DeviceWeights {
+    pub(super) fn upload(gpu: &Gpu, weights: &Weights) -> Result<Self, ModelError> {
+        let layers = weights.layers.iter().map(|layer| {
+            Ok(DeviceLayer {
+                attention_norm: gpu.upload(&layer.attention_norm)?,
+                qkv: matrices(gpu, &[&layer.query, &layer.key, &layer.value])?,
+                bias: biases(gpu, &[&layer.query, &layer.key, &layer.value])?,
+                head_norms: match &layer.head_norms {
+                    Some(norms) => Some((gpu.upload(&norms.query)?, gpu.upload(&norms.key)?)),
+                    None => None,
+                },
+                attention_output: matrices(gpu, &[&layer.attention_output])?,
+                feed_forward_norm: gpu.upload(&layer.feed_forward_norm)?,
+                gate_and_up: matrices(gpu, &[&layer.gate, &layer.up])?,
+                down: matrices(gpu, &[&layer.down])?,
+            })
+        });
+        Ok(Self {
+            embedding: gpu.upload(&narrow(&weights.embedding.numbers()?)?)?,
+            layers: layers.collect::<Result<_, ModelError>>()?,
+            final_norm: gpu.upload(&weights.final_norm)?,
+            output: match &weights.output {
+                Some(output) => Some(gpu.upload(&narrow(&output.numbers()?)?)?),
+                None => None,
+            },
+            frequencies: gpu.upload(&weights.config.frequencies())?,
+        })
+    }
+}
+
+fn narrow(numbers: &Tensor) -> Result<Vec<bf16>, ModelError> {
+    let numbers: Vec<f32> = numbers.flatten_all()?.to_vec1()?;
+    Ok(numbers.into_par_iter().map(bf16::from_f32).collect())
+}
+
+fn matrices(gpu: &Gpu, linears: &[&Linear]) -> Result<Buffer<bf16>, ModelError> {
+    let mut rows = Vec::new();
+    for linear in linears {
+        rows.extend(narrow(&linear.merged_weight()?)?);
+    }
+    Ok(gpu.upload(&rows)?)
+}
+
+/// All biases one after the other; where some have one, the others' are zeros.
+fn biases(gpu: &Gpu, linears: &[&Linear]) -> Result<Option<Buffer<f32>>, ModelError> {
+    if linears.iter().all(|linear| linear.bias.is_none()) {
+        return Ok(None);
+    }
+    let mut all = Vec::new();
+    for linear in linears {
+        match &linear.bias {
+            Some(bias) => all.extend_from_slice(bias),
+            None => all.resize(all.len() + linear.weight.rows(), 0.0),
+        }
+    }
+    Ok(Some(gpu.upload(&all)?))
+}
+
+/// How the rows of a pass stand to each other.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Positions {
+    /// Each in a sequence of its own.
+    Single,
+    /// So many tiles of neighbours.
+    Tiles(usize),
+}
+
+pub(super) struct Pass<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) config: &'a Config,
+    pub(super) weights: &'a DeviceWeights,
+    pub(super) slots: &'a mut Slots,
+    pub(super) work: &'a mut Work,
+}
+
+impl Pass<'_> {
+    /// From tokens to logits: of the picked rows, so many of them, or of all.
+    pub(super) fn run(
+        &mut self,
+        rows: usize,
+        positions: Positions,
+        picked: Option<usize>,
+    ) -> Result<(), GpuError> {
+        let (gpu, config, work) = (self.gpu, self.config, &mut *self.work);
+        let (hidden, epsilon) = (config.hidden, config.norm_epsilon);
+        let queries = config.heads * config.head_dim;
+        gpu.embed(
+            &mut work.residual,
+            &self.weights.embedding,
+            &work.tokens,
+            (rows, hidden),
+        )?;
+        for (index, layer) in self.weights.layers.iter().enumerate() {
+            let before = (index > 0).then_some(&work.delta);
+            gpu.add_norm(
+                &mut work.normed,
+                &mut work.residual,
+                before,
+                &layer.attention_norm,
+                None,
+                rows,
+                epsilon,
+            )?;
+            gpu.linear(&mut work.qkv, &work.normed, &layer.qkv, (rows, hidden))?;
+            let mut cached = Cached {
+                keys: &mut self.slots.keys[index],
+                values: &mut self.slots.values[index],
+                slots: &work.slots,
+                positions: &work.positions,
+                kv_heads: config.kv_heads,
+                head_dim: config.head_dim,
+                capacity: self.slots.room.positions,
+            };
+            let rotation = Rotation {
+                bias: layer.bias.as_ref(),
+                head_norms: layer.head_norms.as_ref().map(|(query, key)| (query, key)),
+                frequencies: &self.weights.frequencies,
+                heads: config.heads,
+                epsilon,
+            };
+            gpu.rotate_append(&mut work.qkv, &mut cached, &rotation, rows)?;
+            match positions {
+                Positions::Single => {
+                    let room = work.decoding.of(rows);
+                    gpu.attention_decode(
+                        &mut work.attended,
+                        &work.qkv,
+                        &cached,
+                        config.heads,
+                        room,
+                        rows,
+                    )?;
+                }
+                Positions::Tiles(count) => {
+                    gpu.attention_prefill(
+                        &mut work.attended,
+                        &work.qkv,
+                        &cached,
+                        config.heads,
+                        &work.tiles,
+                        count,
+                    )?;
+                }
+            }
+            gpu.linear(
+                &mut work.delta,
+                &work.attended,
+                &layer.attention_output,
+                (rows, queries),
+            )?;
+            let (norm, delta) = (&layer.feed_forward_norm, Some(&work.delta));
+            gpu.add_norm(
+                &mut work.normed,
+                &mut work.residual,
+                delta,
+                norm,
+                None,
+                rows,
+                epsilon,
+            )?;
+            gpu.linear(
+                &mut work.both,
+                &work.normed,
+                &layer.gate_and_up,
+                (rows, hidden),
+            )?;
+            gpu.swiglu(&mut work.gated, &work.both, (rows, config.feed_forward))?;
+            gpu.linear(
+                &mut work.delta,
+                &work.gated,
+                &layer.down,
+                (rows, config.feed_forward),
+            )?;
+        }
+        let rows = match picked {
+            Some(0) => return Ok(()),
+            Some(count) => count,
+            None => rows,
+        };
+        let picked = picked.is_some().then_some(&work.picked);
+        let (norm, delta) = (&self.weights.final_norm, Some(&work.delta));
+        gpu.add_norm(
+            &mut work.normed,
+            &mut work.residual,
+            delta,
+            norm,
+            picked,
+            rows,
+            epsilon,
+        )?;
+        let head = self
+            .weights
+            .output
+            .as_ref()
+            .unwrap_or(&self.weights.embedding);
+        gpu.linear(&mut work.logits, &work.normed, head, (rows, hidden))
+    }
+
+    /// Chooses a token for each of the first rows of logits.
+    pub(super) fn choose(&mut self, rows: usize) -> Result<(), GpuError> {
+        let work = &mut *self.work;
+        self.gpu.sample(
+            &mut work.tokens,
+            &mut work.log_probabilities,
+            &work.logits,
+            &work.choices,
+            &mut work.steps,
+            &mut work.positions,
+            (rows, self.config.vocabulary),
+        )
+    }
+}

@@ -1,0 +1,223 @@
+//! The transformer on a GPU against the one on the processor. They need a GPU and are run by `scripts/gpu/kernels`.
+#![cfg(feature = "local")]
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod random_weights;
+
+use std::sync::Arc;
+
+use random_weights::{random_weights, small};
+use warpsmith_kernels::{Choice, Gpu};
+use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
+use warpsmith_model::{Family, Rows, Segment, Transformer, Wanted};
+
+const ROOM: Room = Room {
+    sequences: 8,
+    slots: 10,
+    positions: 300,
+    rows: 100,
+};
+
+/// Bfloat16 rounds every product's inputs to eight bits; over a few layers that comes to a few hundredths of the largest logit.
+const ROUNDED: f32 = 0.04;
+
+fn both(family: Family, head_dim: usize) -> (Transformer, DeviceTransformer) {
+    let weights = Arc::new(random_weights(small(family, head_dim), 7));
+    let device = DeviceTransformer::new(Gpu::open(0).unwrap(), &weights, ROOM).unwrap();
+    (Transformer::new(weights), device)
+}
+
+fn on_processor(model: &Transformer, tokens: &[u32]) -> Rows {
+    let mut cache = model.new_cache();
+    let mut segments = [Segment {
+        cache: &mut cache,
+        tokens,
+        wanted: Wanted::All,
+    }];
+    model.forward(&mut segments).unwrap().remove(0)
+}
+
+fn off(seen: &[f32], wanted: &[f32]) -> f32 {
+    assert_eq!(seen.len(), wanted.len());
+    let size = wanted.iter().fold(0.0f32, |most, one| most.max(one.abs()));
+    let pairs = seen.iter().zip(wanted);
+    let worst = pairs.fold(0.0f32, |worst, (one, two)| {
+        assert!(one.is_finite());
+        worst.max((one - two).abs())
+    });
+    worst / size
+}
+
+fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
+    (0..count)
+        .map(|one| ((one * 7919 + 13) % vocabulary) as u32)
+        .collect()
+}
+
+const FAMILIES: [(Family, usize); 4] = [
+    (Family::Llama, 64),
+    (Family::Qwen2, 128),
+    (Family::Qwen3, 128),
+    (Family::Qwen2, 64),
+];
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn logits_are_those_of_the_processor() {
+    for (family, head_dim) in FAMILIES {
+        let (model, mut device) = both(family, head_dim);
+        let tokens = tokens(150, 1000);
+        let wanted = on_processor(&model, &tokens);
+        let mut cache = device.new_cache().unwrap();
+        // In two parts: the second continues what the first left.
+        let mut seen = device.logits(&mut cache, &tokens[..70]).unwrap();
+        seen.data
+            .extend(device.logits(&mut cache, &tokens[70..]).unwrap().data);
+        let worst = off(&seen.data, &wanted.data);
+        assert!(worst < ROUNDED, "{family:?} {head_dim}: {worst}");
+        assert_eq!(cache.len(), 150);
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn a_reply_is_the_same_however_it_is_made() {
+    for (family, head_dim) in FAMILIES {
+        let (_, mut device) = both(family, head_dim);
+        let prompts: Vec<Vec<u32>> = [3, 64, 65, 120, 1].map(|count| tokens(count, 900)).to_vec();
+        // Alone, each from its whole text again and again: prompts only.
+        let alone: Vec<Vec<u32>> = prompts
+            .iter()
+            .map(|prompt| {
+                let mut text = prompt.clone();
+                for step in 0..12 {
+                    let mut cache = device.new_cache().unwrap();
+                    let mut segments = [DeviceSegment {
+                        cache: &mut cache,
+                        tokens: &text,
+                        choice: Some((Choice::GREEDY, step)),
+                    }];
+                    let chosen = device.step(&mut segments).unwrap()[0].unwrap();
+                    text.push(chosen.token);
+                }
+                text.split_off(prompt.len())
+            })
+            .collect();
+        // Together, each step one token: graphs, and a batch that is filled up.
+        let mut caches: Vec<_> = prompts
+            .iter()
+            .map(|_| device.new_cache().unwrap())
+            .collect();
+        let mut replies = vec![Vec::new(); prompts.len()];
+        for step in 0..12u64 {
+            let mut segments: Vec<DeviceSegment<'_>> = caches
+                .iter_mut()
+                .zip(&prompts)
+                .zip(&replies)
+                .map(|((cache, prompt), reply): (_, &Vec<u32>)| DeviceSegment {
+                    cache,
+                    tokens: reply.last().map_or(&prompt[..], std::slice::from_ref),
+                    choice: Some((Choice::GREEDY, step)),
+                })
+                .collect();
+            let chosen = device.step(&mut segments).unwrap();
+            for (reply, chosen) in replies.iter_mut().zip(chosen) {
+                reply.push(chosen.unwrap().token);
+            }
+        }
+        // Sums are made in another order, so near ties may fall otherwise; most of each reply must be the same.
+        let same: usize = alone
+            .iter()
+            .zip(&replies)
+            .map(|(one, two)| one.iter().zip(two).take_while(|(a, b)| a == b).count())
+            .sum();
+        assert!(
+            same >= 45,
+            "{family:?} {head_dim}: {same} of 60 tokens\n{alone:?}\n{replies:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn a_prefix_is_copied_and_slots_come_back() {
+    let (_, mut device) = both(Family::Llama, 64);
+    let tokens = tokens(90, 900);
+    let mut whole = device.new_cache().unwrap();
+    let wanted = device.logits(&mut whole, &tokens).unwrap();
+    let mut copy = device.prefix(&whole, 50).unwrap().unwrap();
+    assert_eq!(copy.len(), 50);
+    let seen = device.logits(&mut copy, &tokens[50..]).unwrap();
+    let worst = off(&seen.data, &wanted.data[50 * wanted.width..]);
+    assert!(worst < 0.01, "{worst}");
+    let mut taken = Vec::new();
+    while let Some(cache) = device.new_cache() {
+        taken.push(cache);
+    }
+    assert_eq!(taken.len(), ROOM.slots - 2);
+    drop(taken.pop());
+    assert!(device.new_cache().is_some());
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn log_probabilities_are_the_models_own() {
+    let (_, mut device) = both(Family::Qwen3, 128);
+    let prompt = tokens(20, 900);
+    let choice = Choice {
+        temperature: 0.8,
+        top_p: 0.9,
+        seed: 5,
+    };
+    let mut cache = device.new_cache().unwrap();
+    let (mut text, mut recorded) = (prompt.clone(), Vec::new());
+    for step in 0..20 {
+        let from = cache.len();
+        let mut segments = [DeviceSegment {
+            cache: &mut cache,
+            tokens: &text[from..],
+            choice: Some((choice, step)),
+        }];
+        let chosen = device.step(&mut segments).unwrap()[0].unwrap();
+        text.push(chosen.token);
+        recorded.push(chosen.log_probability);
+    }
+    let mut again = device.new_cache().unwrap();
+    let logits = device.logits(&mut again, &text).unwrap();
+    for (step, recorded) in recorded.iter().enumerate() {
+        let row = logits.row(prompt.len() + step - 1);
+        let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = row.iter().map(|one| (one - highest).exp()).sum();
+        let own = row[text[prompt.len() + step] as usize] - highest - sum.ln();
+        assert!(
+            (own - recorded).abs() < 0.05,
+            "step {step}: {own} and {recorded}"
+        );
+    }
+    // The same seed draws the same.
+    let mut cache = device.new_cache().unwrap();
+    let mut segments = [DeviceSegment {
+        cache: &mut cache,
+        tokens: &prompt,
+        choice: Some((choice, 0)),
+    }];
+    assert_eq!(
+        device.step(&mut segments).unwrap()[0].unwrap().token,
+        text[20]
+    );
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn what_cannot_work_is_said() {
+    let (_, mut device) = both(Family::Llama, 64);
+    let mut cache = device.new_cache().unwrap();
+    let long = tokens(301, 900);
+    assert!(device.logits(&mut cache, &long).is_err());
+    assert!(device.logits(&mut cache, &[]).is_err());
+    assert!(device.logits(&mut cache, &[1000]).is_err());
+    assert!(cache.is_empty());
+    let config = small(Family::Llama, 32);
+    let refused = DeviceTransformer::new(Gpu::open(0).unwrap(), &random_weights(config, 1), ROOM);
+    assert!(refused.unwrap_err().to_string().contains("heads of 32"));
+}
