@@ -92,9 +92,11 @@ impl Worker {
                 self.take(order);
             }
             self.forget_who_left();
-            self.under_way.store(self.listeners.len(), Ordering::Relaxed);
+            self.under_way
+                .store(self.listeners.len(), Ordering::Relaxed);
             self.step();
-            self.under_way.store(self.listeners.len(), Ordering::Relaxed);
+            self.under_way
+                .store(self.listeners.len(), Ordering::Relaxed);
         }
     }
 
