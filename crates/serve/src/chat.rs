@@ -1,5 +1,8 @@
 //! `POST /v1/chat/completions`
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -89,22 +92,25 @@ impl Exchange {
     }
 
     fn streamed(self, usage: bool) -> impl Stream<Item = Result<Event, Infallible>> {
+        unfold(self.streaming(usage), |mut streaming| async move {
+            let data = streaming.next().await?;
+            Some((Ok(Event::default().data(data)), streaming))
+        })
+    }
+
+    fn streaming(self, usage: bool) -> Streaming {
         let mut first = self
             .head
             .chunk(&json!({ "role": "assistant", "content": "" }));
         self.add_prompt(&mut first);
-        let streaming = Streaming {
+        Streaming {
             exchange: self,
             usage,
             reply: String::new(),
             given: 0,
             waiting: VecDeque::from([first.to_string()]),
             over: false,
-        };
-        unfold(streaming, |mut streaming| async move {
-            let data = streaming.next().await?;
-            Some((Ok(Event::default().data(data)), streaming))
-        })
+        }
     }
 
     fn ending(&self, reply: &Reply) -> Ending {

@@ -16,6 +16,7 @@ use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
 
+use axum::serve::ListenerExt;
 use warpsmith_model::policy::ChatModel;
 
 pub use guard::Token;
@@ -57,6 +58,8 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        // A piece of a reply is small and must not wait for the next.
+        let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
         tokio::select! {
             ended = axum::serve(listener, app) => ended,
             () = until(offer.interrupted) => Ok(()),
