@@ -169,9 +169,7 @@ fn a_reply_comes_whole_or_in_pieces_with_what_was_asked_for() {
 #[test]
 fn clients_are_served_together_and_one_that_leaves_is_forgotten() {
     let server = Server::start(&[]);
-    let mut endless = question("Write a very long story about the sea.");
-    endless["max_tokens"] = json!(4000);
-    endless["temperature"] = json!(1.0);
+    let endless = endless();
     // One waits for the whole, one reads along.
     let clients: Vec<TcpStream> = [false, true]
         .map(|streamed| {
@@ -195,6 +193,14 @@ fn clients_are_served_together_and_one_that_leaves_is_forgotten() {
     drop(clients);
     server.until_requests(0);
     assert!(before.elapsed() < Duration::from_secs(5));
+}
+
+/// So hot that every token is as likely as the one that would end it.
+fn endless() -> Value {
+    let mut request = question("Talk.");
+    request["max_tokens"] = json!(4000);
+    request["temperature"] = json!(50);
+    request
 }
 
 /// A client that has asked and does not read.
@@ -414,8 +420,7 @@ fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
 #[test]
 fn ctrl_c_ends_it_in_the_middle_of_a_reply() {
     let mut server = Server::start(&[]);
-    let mut request = question("Write a very long story about the sea.");
-    request["max_tokens"] = json!(4000);
+    let mut request = endless();
     request["stream"] = json!(true);
     let _client = began(&server, &request);
     server.until_requests(1);

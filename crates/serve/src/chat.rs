@@ -40,6 +40,11 @@ pub(crate) async fn complete(
     })
 }
 
+/// A thread has died, and the server with it in a moment.
+fn gone() -> Refusal {
+    Refusal::broke_off("this server is at its end")
+}
+
 /// One request and the reply to it that is coming.
 struct Exchange {
     served: Arc<Served>,
@@ -59,7 +64,7 @@ impl Exchange {
                 prompt.map(|prompt| (asked, prompt))
             })
         };
-        let (asked, prompt) = rendering.await.map_err(|_| Refusal::broke_off())??;
+        let (asked, prompt) = rendering.await.map_err(|_| gone())??;
         let request = Request {
             prompt: prompt.clone(),
             sampling: asked.sampling,
@@ -67,7 +72,7 @@ impl Exchange {
             stop: asked.stop.clone(),
         };
         let ordered = served.generation.order(request).await;
-        let listening = ordered.map_err(|_| Refusal::broke_off())??;
+        let listening = ordered.map_err(|_| gone())??;
         Ok(Self {
             head: Head::new(&served.name),
             served,
@@ -86,7 +91,8 @@ impl Exchange {
                     self.add_prompt(&mut whole);
                     return Ok(whole);
                 }
-                None => return Err(Refusal::broke_off()),
+                Some(Told::Failed(why)) => return Err(Refusal::broke_off(&why)),
+                None => return Err(gone()),
             }
         }
     }
@@ -158,12 +164,8 @@ impl Streaming {
                     self.give(&more);
                 }
                 Some(Told::Done(reply)) => self.end(&reply),
-                // The status has been sent; an error can only be told where the next chunk would be.
-                None => {
-                    self.waiting
-                        .push_back(Refusal::broke_off().body().to_string());
-                    self.over = true;
-                }
+                Some(Told::Failed(why)) => self.break_off(&Refusal::broke_off(&why)),
+                None => self.break_off(&gone()),
             }
         }
         self.waiting.pop_front()
@@ -175,6 +177,12 @@ impl Streaming {
             let chunk = self.exchange.head.chunk(&json!({ "content": text }));
             self.waiting.push_back(chunk.to_string());
         }
+    }
+
+    /// The status has been sent; an error can only be told where the next chunk would be.
+    fn break_off(&mut self, refusal: &Refusal) {
+        self.waiting.push_back(refusal.body().to_string());
+        self.over = true;
     }
 
     fn end(&mut self, reply: &Reply) {

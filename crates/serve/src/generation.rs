@@ -9,11 +9,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use warpsmith_model::{Engine, Event, ModelError, Reply, Request, RequestId};
 
-/// What a listener is told of its reply. No word after `Done`, and none at all where generation failed.
+/// What a listener is told of its reply. `Text` comes any number of times, then one of the others and no more.
 #[derive(Debug)]
 pub(crate) enum Told {
     Text(String),
     Done(Reply),
+    /// It will not come.
+    Failed(String),
 }
 
 /// A reply on its way. Dropping it cancels the request.
@@ -92,12 +94,14 @@ impl Worker {
                 self.take(order);
             }
             self.forget_who_left();
-            self.under_way
-                .store(self.listeners.len(), Ordering::Relaxed);
+            self.count();
             self.step();
-            self.under_way
-                .store(self.listeners.len(), Ordering::Relaxed);
         }
+    }
+
+    fn count(&self) {
+        let count = self.listeners.len();
+        self.under_way.store(count, Ordering::Relaxed);
     }
 
     fn take(&mut self, order: Order) {
@@ -122,12 +126,16 @@ impl Worker {
     }
 
     fn step(&mut self) {
-        let Ok(events) = self.engine.step() else {
-            // Whose fault it was cannot be told, so all replies under way end; their listeners hear it as silence.
-            for (id, _) in self.listeners.drain() {
-                self.engine.cancel(id);
+        let events = match self.engine.step() {
+            Ok(events) => events,
+            // Whose fault it was cannot be told, so all replies under way end.
+            Err(error) => {
+                for (id, tell) in self.listeners.drain() {
+                    self.engine.cancel(id);
+                    let _ = tell.send(Told::Failed(error.to_string()));
+                }
+                return self.count();
             }
-            return;
         };
         for event in events {
             // Who is not listening any more is noticed before the next step.
@@ -139,6 +147,7 @@ impl Worker {
                 }
                 Event::Done { request, reply } => {
                     if let Some(tell) = self.listeners.remove(&request) {
+                        self.count();
                         let _ = tell.send(Told::Done(reply));
                     }
                 }

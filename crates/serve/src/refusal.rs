@@ -68,9 +68,9 @@ impl Refusal {
         Self::new(StatusCode::FORBIDDEN, None, message)
     }
 
-    /// Generation failed; the reply will not come.
-    pub(crate) fn broke_off() -> Self {
-        let message = "generation failed before the reply was complete";
+    /// The reply will not come, or not to its end.
+    pub(crate) fn broke_off(why: &str) -> Self {
+        let message = format!("the reply was not completed: {why}");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)
     }
 
