@@ -3,12 +3,12 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
-#[cfg(feature = "local-models")]
-use crate::commands::models;
 use crate::commands::{
     bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile, replay,
     schema, setup,
 };
+#[cfg(feature = "local-models")]
+use crate::commands::{models, serve};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -37,6 +37,8 @@ enum Verb {
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
     Optimize(Box<optimize::OptimizeArgs>),
+    #[cfg(feature = "local-models")]
+    Serve(serve::ServeArgs),
     Mcp(mcp::McpArgs),
     Exploits(exploits::ExploitsArgs),
     BenchJudge(bench_judge::BenchJudgeArgs),
@@ -57,6 +59,8 @@ impl Cli {
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Optimize(args) => optimize::run(args, printer),
+            #[cfg(feature = "local-models")]
+            Verb::Serve(args) => serve::run(args, printer),
             Verb::Mcp(args) => mcp::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),
             Verb::BenchJudge(args) => bench_judge::run(args, printer),

@@ -9,6 +9,8 @@ mod examples;
 mod exit;
 mod failure;
 mod interrupt;
+#[cfg(feature = "local-models")]
+mod language_model;
 mod printer;
 mod render;
 mod source;

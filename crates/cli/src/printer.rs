@@ -2,6 +2,8 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use warpsmith_machine::{Bars, Progress, Silent};
@@ -22,6 +24,8 @@ pub(crate) struct Printer {
     stdout: io::Stdout,
     stderr: io::Stderr,
     json: bool,
+    /// Whether the one object of `--json` was printed.
+    answered: Arc<AtomicBool>,
     volume: Volume,
     color: bool,
 }
@@ -32,6 +36,7 @@ impl Clone for Printer {
         Self {
             stdout: io::stdout(),
             stderr: io::stderr(),
+            answered: self.answered.clone(),
             ..*self
         }
     }
@@ -52,6 +57,7 @@ impl Printer {
             stdout: io::stdout(),
             stderr: io::stderr(),
             json: args.json,
+            answered: Arc::default(),
             volume: match (args.quiet, args.verbose) {
                 (true, _) => Volume::Quiet,
                 (false, true) => Volume::Verbose,
@@ -84,6 +90,7 @@ impl Printer {
     pub(crate) fn object<T: Serialize + ?Sized>(&self, value: &T) -> Result<(), Stop> {
         let mut text = serde_json::to_string_pretty(value)?;
         text.push('\n');
+        self.answered.store(true, Ordering::SeqCst);
         Ok(self.data(&text)?)
     }
 
@@ -101,7 +108,8 @@ impl Printer {
 
     pub(crate) fn failure(&self, stop: &Stop) {
         let failure = &stop.0;
-        if self.json {
+        // What answers first and goes on, as `serve` does, has said its object when it is interrupted.
+        if self.json && !self.answered.load(Ordering::SeqCst) {
             // Stdout may be what failed; the message below is then all there is.
             let _ = self.object(&FailureReport::new(failure.clone()));
         }

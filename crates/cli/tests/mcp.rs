@@ -4,12 +4,13 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::processes::{assert_gone, descendants};
+use common::venv::python_with;
 use common::{Context, alone, code};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -34,37 +35,10 @@ fn context() -> Context {
     context
 }
 
-/// The client's own environment, made once and kept in the cache folder.
-fn client_python() -> PathBuf {
-    let folder = Caches::locate().unwrap().root.join("tests").join(CLIENT);
-    let python = folder.join("bin/python");
-    let whole = folder.join("whole");
-    fs_err::create_dir_all(&folder).unwrap();
-    // Tests run side by side; one makes it, the others wait.
-    let lock = fs_err::File::create(folder.join("lock")).unwrap();
-    lock.file().lock().unwrap();
-    if !whole.exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&folder));
-        let pip = ["-m", "pip", "install", "--quiet", CLIENT];
-        run(Command::new(&python).args(pip));
-        fs_err::write(whole, "").unwrap();
-    }
-    python
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "this test needs python3 with venv, and `{CLIENT}` from PyPI: {command:?} failed:\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 /// What the client saw.
 fn play(scene: &str, context: &Context) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp_client.py");
-    let output = Command::new(client_python())
+    let output = Command::new(python_with(CLIENT, &[CLIENT]))
         .arg(script)
         .args([scene, env!("CARGO_BIN_EXE_warpsmith")])
         .arg(context.path(&format!("{}.py", task())))

@@ -9,3 +9,4 @@ mod stop;
 pub use engine::{Engine, Event, Limits, RequestId};
 pub use sampling::{Sampled, Sampling};
 pub use sequence::{Finish, Reply, Request};
+pub(crate) use stop::overlap;

@@ -3,11 +3,13 @@
 #[cfg(feature = "local")]
 mod local;
 mod openai;
+mod origin;
 mod script;
 
 #[cfg(feature = "local")]
-pub use local::Local;
+pub use local::{ChatModel, Dialogue, Local, Said};
 pub use openai::OpenAi;
+pub use origin::Origin;
 pub use script::Script;
 
 use std::time::Duration;

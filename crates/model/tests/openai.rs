@@ -123,6 +123,20 @@ fn a_conversation_goes_out_whole_and_a_reply_comes_back() {
     assert_eq!(body["tools"][0]["function"]["name"], "read");
 }
 
+/// OpenAI itself refuses what it does not know.
+#[test]
+fn a_server_that_has_no_tokens_to_give_is_asked_without() {
+    let refused =
+        r#"{"error": {"message": "Unrecognized request argument supplied: return_token_ids"}}"#;
+    let (url, asked) = serve(vec![answer("400 Bad Request", "", refused), stream(&HELLO)]);
+    assert_eq!(ask(&url, &user("hi"), &[]).unwrap().text, "Hello");
+    let asked: Vec<Value> = asked.iter().collect();
+    assert_eq!(asked[0]["return_token_ids"], true);
+    for field in ["return_token_ids", "logprobs", "top_logprobs"] {
+        assert_eq!(asked[1].get(field), None);
+    }
+}
+
 #[test]
 fn a_busy_server_and_one_that_dies_are_asked_again() {
     let (url, asked) = serve(vec![

@@ -14,4 +14,6 @@ pub(crate) mod optimize;
 pub(crate) mod profile;
 pub(crate) mod replay;
 pub(crate) mod schema;
+#[cfg(feature = "local-models")]
+pub(crate) mod serve;
 pub(crate) mod setup;

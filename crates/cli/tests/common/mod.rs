@@ -1,7 +1,9 @@
 //! The real binary in an empty folder, its output with what differs from run to run filtered out.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod endpoint;
 pub(crate) mod processes;
+pub(crate) mod venv;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

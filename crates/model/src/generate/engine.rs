@@ -79,6 +79,11 @@ impl Engine {
         &self.tokenizer
     }
 
+    /// Tokens that a prompt and its reply can have together.
+    pub fn context(&self) -> usize {
+        self.model.weights().config.context
+    }
+
     /// Takes a request in; what cannot work is said here and not in the middle of others' steps.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, ModelError> {
         let config = &self.model.weights().config;
@@ -157,7 +162,7 @@ impl Engine {
             });
         }
         let logits = self.model.forward(&mut segments)?;
-        let context = self.model.weights().config.context;
+        let context = self.context();
         let mut events = Vec::new();
         let mut finished = Vec::new();
         for (index, logits) in running.into_iter().zip(logits) {

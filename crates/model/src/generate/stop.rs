@@ -63,7 +63,7 @@ impl Stops {
 }
 
 /// Bytes at the end of the text that the stop text begins with.
-fn overlap(text: &str, stop: &str) -> usize {
+pub(crate) fn overlap(text: &str, stop: &str) -> usize {
     (1..stop.len())
         .rev()
         .find(|&length| stop.is_char_boundary(length) && text.ends_with(&stop[..length]))

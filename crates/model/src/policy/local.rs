@@ -1,79 +1,26 @@
 //! A language model in this process as a policy.
 
 mod calls;
+mod chat_model;
 mod conversation;
+mod dialogue;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+pub use chat_model::ChatModel;
+pub use dialogue::{Dialogue, Said};
 
-use warpsmith_schema::{Message, PolicyVersion, TokenRecord, Usage};
+use warpsmith_schema::{PolicyVersion, Usage};
 
-use self::conversation::ToolsBy;
 use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
-use crate::{
-    Adapter, ChatTemplate, Engine, Limits, ModelError, Sampled, Sampling, Tokenizer, Transformer,
-    Weights,
-};
+use crate::{ModelError, Sampling};
 
 pub struct Local {
-    engine: Engine,
-    template: ChatTemplate,
-    tools_by: ToolsBy,
-    version: PolicyVersion,
-    /// Of the chat template and of the tokenizer, for the token record.
-    hashes: (String, String),
+    model: ChatModel,
     replies: u64,
 }
 
 impl Local {
-    /// Reads weights, tokenizer and chat template from a GGUF file or a folder.
-    pub fn load(name: &str, path: &Path, hash: Option<String>) -> Result<Self, ModelError> {
-        Self::load_adapted(name, path, hash, &[])
-    }
-
-    /// The same with adapters stacked on it, the first lowest. `hash` is of the base alone.
-    pub fn load_adapted(
-        name: &str,
-        path: &Path,
-        hash: Option<String>,
-        adapters: &[PathBuf],
-    ) -> Result<Self, ModelError> {
-        let adapters: Vec<Adapter> = adapters
-            .iter()
-            .map(|folder| Adapter::load(folder))
-            .collect::<Result<_, _>>()?;
-        let tokenizer = Arc::new(Tokenizer::load(path)?);
-        let template = ChatTemplate::load(path, &tokenizer)?;
-        let mut weights = Weights::load(path)?;
-        for adapter in &adapters {
-            weights = weights.stacked(adapter)?;
-        }
-        // Both lie in the file that was hashed; where none was, its path at least tells models apart.
-        let known = hash.clone().unwrap_or_else(|| path.display().to_string());
-        let of = |what: &str| {
-            blake3::hash(format!("{what} {known}").as_bytes()).to_hex()[..16].to_owned()
-        };
-        let hash = if adapters.is_empty() {
-            hash
-        } else {
-            Some(stack_hash(&known, &adapters)?)
-        };
-        Ok(Self {
-            engine: Engine::new(
-                Transformer::new(Arc::new(weights)),
-                tokenizer,
-                Limits::default(),
-            ),
-            tools_by: ToolsBy::of(&template),
-            template,
-            version: PolicyVersion {
-                name: format!("local:{name}"),
-                hash,
-                step: None,
-            },
-            hashes: (of("template"), of("tokenizer")),
-            replies: 0,
-        })
+    pub fn new(model: ChatModel) -> Self {
+        Self { model, replies: 0 }
     }
 
     fn ask(
@@ -81,10 +28,10 @@ impl Local {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, ModelError> {
-        let text = self
-            .tools_by
-            .render(&self.template, request.messages, request.tools)?;
-        let prompt = self.engine.tokenizer().encode(&text)?;
+        let ChatModel {
+            engine, dialogue, ..
+        } = &mut self.model;
+        let prompt = dialogue.prompt(request.messages, request.tools)?;
         let sampling = request.sampling;
         // Without a seed of the caller's, replies still differ from one another.
         let seed = sampling.seed.unwrap_or(0).wrapping_add(self.replies);
@@ -95,24 +42,22 @@ impl Local {
             max_tokens: sampling.max_tokens as usize,
             stop: Vec::new(),
         };
-        let reply = self.engine.generate(asked, on_text)?;
-        let calls = if request.tools.is_empty() {
-            Vec::new()
-        } else {
-            calls::read(&reply.text, request.tools, calls_in(request.messages))
-        };
+        let reply = engine.generate(asked, on_text)?;
+        let said = dialogue.said(&reply.text, request.messages, request.tools);
+        let calls = said.calls;
         Ok(Reply {
             usage: Usage {
                 prompt_tokens: prompt.len() as u64,
                 completion_tokens: reply.tokens.len() as u64,
             },
-            tokens: Some(record(&prompt, &reply.tokens, &self.hashes)),
+            tokens: Some(dialogue.record(&prompt, &reply.tokens)),
             finish: match reply.finish {
                 crate::Finish::Length | crate::Finish::Context => Finish::Length,
                 crate::Finish::End | crate::Finish::Stop(_) if calls.is_empty() => Finish::Stopped,
                 crate::Finish::End | crate::Finish::Stop(_) => Finish::Calls,
             },
             calls,
+            // Word for word, calls and all: it goes back to the model as it was said.
             text: reply.text,
         })
     }
@@ -120,7 +65,7 @@ impl Local {
 
 impl Policy for Local {
     fn version(&self) -> &PolicyVersion {
-        &self.version
+        &self.model.version
     }
 
     fn reply(
@@ -130,64 +75,10 @@ impl Policy for Local {
     ) -> Result<Reply, PolicyError> {
         self.ask(request, on_text).map_err(|error| match error {
             ModelError::ContextFull { .. } => PolicyError::ContextFull {
-                policy: self.version.name.clone(),
+                policy: self.model.version.name.clone(),
                 message: error.to_string(),
             },
             other => PolicyError::Local(Box::new(other)),
         })
-    }
-}
-
-/// Of the base and of each adapter's numbers, in their order.
-fn stack_hash(base: &str, adapters: &[Adapter]) -> Result<String, ModelError> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(base.as_bytes());
-    for adapter in adapters {
-        hasher.update(b"\n");
-        hasher.update(adapter.hash()?.as_bytes());
-    }
-    Ok(hasher.finalize().to_hex().to_string())
-}
-
-/// So that a new call's number is no earlier one's.
-fn calls_in(messages: &[Message]) -> usize {
-    messages
-        .iter()
-        .map(|message| match message {
-            Message::Assistant { calls, .. } => calls.len(),
-            _ => 0,
-        })
-        .sum()
-}
-
-fn record(prompt: &[u32], sampled: &[Sampled], hashes: &(String, String)) -> TokenRecord {
-    let given = prompt.iter().map(|token| (*token, None));
-    let chosen = sampled
-        .iter()
-        .map(|one| (one.token, Some(one.log_probability)));
-    let (ids, logprobs): (Vec<u32>, Vec<Option<f32>>) = given.chain(chosen).unzip();
-    TokenRecord {
-        loss_mask: logprobs.iter().map(Option::is_some).collect(),
-        ids,
-        logprobs,
-        template: hashes.0.clone(),
-        tokenizer: hashes.1.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sampled_tokens_are_learnt_from() {
-        let sampled = [Sampled {
-            token: 9,
-            log_probability: -0.5,
-        }];
-        let record = record(&[1, 2], &sampled, &("a".to_owned(), "b".to_owned()));
-        assert_eq!(record.ids, [1, 2, 9]);
-        assert_eq!(record.logprobs, [None, None, Some(-0.5)]);
-        assert_eq!(record.loss_mask, [false, false, true]);
     }
 }

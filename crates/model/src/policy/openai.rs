@@ -10,8 +10,9 @@ use std::time::Duration;
 use warpsmith_machine::{MachineError, http_agent};
 use warpsmith_schema::PolicyVersion;
 
-use crate::policy::{Policy, PolicyError, Reply, Request};
+use crate::policy::{Origin, Policy, PolicyError, Reply, Request};
 use stream::Assembly;
+use wire::Tokens;
 
 /// A large model may think for minutes before its first word.
 const SILENCE: Duration = Duration::from_mins(10);
@@ -29,6 +30,7 @@ pub struct OpenAi {
     key: Option<String>,
     version: PolicyVersion,
     first_pause: Duration,
+    tokens: Tokens,
 }
 
 impl OpenAi {
@@ -45,6 +47,7 @@ impl OpenAi {
                 step: None,
             },
             first_pause: FIRST_PAUSE,
+            tokens: Tokens::Asked,
         })
     }
 
@@ -93,7 +96,9 @@ impl OpenAi {
             }
         }
         let received = assembly.characters();
-        assembly.finish().ok_or_else(|| PolicyError::BrokeOff {
+        // A server that does not say what its tokens are tokens of is told from others by its name.
+        let named = Origin::of(&format!("{} of {}", self.model, self.url));
+        assembly.finish(named).ok_or_else(|| PolicyError::BrokeOff {
             url: self.url.clone(),
             received,
         })
@@ -133,10 +138,14 @@ impl Policy for OpenAi {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, PolicyError> {
-        let body = wire::request(&self.model, request).to_string();
         let (mut pause, mut tried) = (self.first_pause, 1);
         loop {
+            let body = wire::request(&self.model, request, self.tokens).to_string();
             match self.ask(&body, on_text) {
+                // It may be that, and it is said by every server in other words.
+                Err(PolicyError::Refused {
+                    status: 400 | 422, ..
+                }) if self.tokens == Tokens::Asked => self.tokens = Tokens::NotAsked,
                 Err(error) if error.retryable() && tried < TRIES => {
                     let asked = match &error {
                         PolicyError::Refused { retry_after, .. } => *retry_after,

@@ -87,59 +87,21 @@ fn stop(error: &PolicyError) -> Stop {
 
 #[cfg(feature = "local-models")]
 mod local {
-    use std::path::PathBuf;
-
-    use warpsmith_machine::Caches;
-    use warpsmith_model::Adapter;
-    use warpsmith_model::catalogue::{self, Network, Reference};
     use warpsmith_model::policy::{Local, Policy};
 
     use crate::failure::Stop;
+    use crate::language_model;
     use crate::printer::Printer;
-    use crate::render::size;
 
-    /// `MODEL+ADAPTER+…`
-    fn parts(name: &str) -> (&str, Vec<PathBuf>) {
-        let mut parts = name.split('+');
-        let model = parts.next().unwrap_or_default();
-        (model, parts.map(PathBuf::from).collect())
-    }
-
-    pub(super) fn check(name: &str) -> Result<(), Stop> {
-        let (model, adapters) = parts(name);
-        for adapter in adapters {
-            Adapter::load(&adapter)?;
-        }
-        Ok(Reference::parse(model).map(drop)?)
-    }
+    pub(super) use crate::language_model::check;
 
     pub(super) fn open(
         name: &str,
         offline: bool,
         printer: &Printer,
     ) -> Result<Box<dyn Policy>, Stop> {
-        let (model, adapters) = parts(name);
-        let (path, hash) = match Reference::parse(model)? {
-            Reference::Path(path) => (path, None),
-            Reference::Known(model) => {
-                let caches = Caches::locate()?;
-                if !model.is_present(&caches) {
-                    printer.note(&format!(
-                        "fetching {}: {}",
-                        model.description,
-                        size(model.bytes)
-                    ));
-                }
-                let network = if offline {
-                    Network::Offline
-                } else {
-                    Network::Allowed
-                };
-                let path = catalogue::pull(&model, &caches, network, printer.progress().as_ref())?;
-                (path, Some(model.sha256))
-            }
-        };
-        Ok(Box::new(Local::load_adapted(name, &path, hash, &adapters)?))
+        let model = language_model::load(name, offline, printer)?;
+        Ok(Box::new(Local::new(model)))
     }
 }
 

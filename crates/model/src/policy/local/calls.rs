@@ -3,55 +3,81 @@
 use serde_json::{Map, Value};
 use warpsmith_schema::{ToolCall, ToolSchema};
 
+use crate::generate::overlap;
+
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
 const FENCE: &str = "```";
+const FENCED_JSON: &str = "```json";
+
+/// The calls in a text, and where the first begins.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Found {
+    pub(super) calls: Vec<ToolCall>,
+    /// Where there is no call, the text's end.
+    pub(super) start: usize,
+}
 
 /// Every call in a text, numbered from `first` on.
 ///
 /// What is no valid call is one still: its arguments are then the text itself, which whoever answers can quote.
-pub(super) fn read(text: &str, tools: &[ToolSchema], first: usize) -> Vec<ToolCall> {
+pub(super) fn read(text: &str, tools: &[ToolSchema], first: usize) -> Found {
     let mut calls = tagged(text);
     if calls.is_empty() {
         calls = untagged(text, tools);
     }
-    (first..)
-        .zip(calls)
-        .map(|(number, (name, arguments))| ToolCall {
-            id: format!("call_{number}"),
-            name,
-            arguments,
-        })
-        .collect()
+    Found {
+        start: calls.first().map_or(text.len(), |(start, _)| *start),
+        calls: (first..)
+            .zip(calls)
+            .map(|(number, (_, (name, arguments)))| ToolCall {
+                id: format!("call_{number}"),
+                name,
+                arguments,
+            })
+            .collect(),
+    }
 }
 
-fn tagged(text: &str) -> Vec<(String, Value)> {
+/// The beginning of an unfinished text that is no part of a call, whatever comes.
+pub(super) fn certain(text: &str) -> &str {
+    if text.trim_start().starts_with('{') {
+        return "";
+    }
+    let begins = |sign: &str| text.find(sign).unwrap_or(text.len() - overlap(text, sign));
+    let end = begins(OPEN).min(begins(FENCED_JSON));
+    text[..end].trim_end()
+}
+
+fn tagged(text: &str) -> Vec<(usize, (String, Value))> {
     let mut calls = Vec::new();
-    let mut rest = text;
-    while let Some(start) = rest.find(OPEN) {
-        let body = &rest[start + OPEN.len()..];
+    let mut read = 0;
+    while let Some(start) = text[read..].find(OPEN).map(|place| read + place) {
+        let body = &text[start + OPEN.len()..];
         let (raw, call) = leading_call(body, &[CLOSE, OPEN]);
-        calls.push(call);
-        rest = &body[raw.len()..];
+        calls.push((start, call));
+        read = start + OPEN.len() + raw.len();
     }
     calls
 }
 
 /// Small models forget the tags. A JSON object that is the whole reply, or in a fence, is a call where it
 /// names a tool and has arguments for it.
-fn untagged(text: &str, tools: &[ToolSchema]) -> Vec<(String, Value)> {
-    let bodies: Vec<&str> = if text.trim_start().starts_with('{') {
-        vec![text]
+fn untagged(text: &str, tools: &[ToolSchema]) -> Vec<(usize, (String, Value))> {
+    let bodies: Vec<(usize, &str)> = if text.trim_start().starts_with('{') {
+        vec![(0, text)]
     } else {
-        text.split("```json").skip(1).collect()
+        text.match_indices(FENCED_JSON)
+            .map(|(start, sign)| (start, &text[start + sign.len()..]))
+            .collect()
     };
-    let call = |body| {
+    let call = |(start, body)| {
         let (raw, call) = leading_call(body, &[FENCE]);
         let meant = tools.iter().any(|tool| tool.name == call.0)
             && ["\"arguments\"", "\"parameters\""]
                 .iter()
                 .any(|key| raw.contains(key));
-        meant.then_some(call)
+        meant.then_some((start, call))
     };
     bodies.into_iter().filter_map(call).collect()
 }
@@ -129,13 +155,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(text: &str, first: usize) -> Vec<ToolCall> {
+    fn found(text: &str, first: usize) -> Found {
         let tools = ["write", "judge"].map(|name| ToolSchema {
             name: name.into(),
             description: String::new(),
             parameters: json!({}),
         });
         super::read(text, &tools, first)
+    }
+
+    fn read(text: &str, first: usize) -> Vec<ToolCall> {
+        found(text, first).calls
     }
 
     fn call(number: usize, name: &str, arguments: Value) -> ToolCall {
@@ -230,6 +260,36 @@ mod tests {
                 read(&format!("```json\n{other}\n```"), 0).is_empty(),
                 "{other}"
             );
+        }
+    }
+
+    /// However much has come, what is called certain stands before the first call.
+    #[test]
+    fn what_is_certain_stays_so() {
+        let call = r#"{"name": "judge", "arguments": {}}"#;
+        for (text, before) in [
+            (format!("So.\n<tool_call>{call}</tool_call>"), "So."),
+            (format!("a <b\n```json\n{call}\n```"), "a <b"),
+            (
+                format!("```json\n[1]\n```\n<tool_call>{call}"),
+                "```json\n[1]\n```",
+            ),
+            (format!(" {call}"), ""),
+            (
+                "a <tool> and ```js\n```".to_owned(),
+                "a <tool> and ```js\n```",
+            ),
+        ] {
+            assert_eq!(text[..found(&text, 0).start].trim_end(), before);
+            let mut given = "";
+            for (end, _) in text.char_indices() {
+                let now = certain(&text[..end]);
+                assert!(
+                    now.starts_with(given) && before.starts_with(now),
+                    "{now:?} of {text:?}"
+                );
+                given = now;
+            }
         }
     }
 }

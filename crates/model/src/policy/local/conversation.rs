@@ -63,7 +63,7 @@ fn spoken(message: &Message, tools: &[ToolSchema]) -> chat::Message {
     match message {
         // Where the calls stand in the text it goes back word for word: the model then reads exactly what
         // it said, mistakes too, and nothing of it need be run again.
-        Message::Assistant { text, calls } if calls::read(text, tools, 0).is_empty() => {
+        Message::Assistant { text, calls } if calls::read(text, tools, 0).calls.is_empty() => {
             spoken.tool_calls = calls.iter().map(call).collect();
         }
         Message::Tool { name, .. } => spoken.name = Some(name.clone()),

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use warpsmith_schema::{ToolCall, Usage};
+use warpsmith_schema::{TokenRecord, ToolCall, Usage};
 
-use crate::policy::{Finish, Reply};
+use crate::policy::{Finish, Origin, Reply};
 
 /// What has arrived so far.
 #[derive(Debug, Default)]
@@ -13,8 +13,28 @@ pub(super) struct Assembly {
     calls: Vec<Part>,
     finish: Option<Finish>,
     usage: Usage,
+    tokens: Sampled,
     /// The end was announced.
     done: bool,
+}
+
+/// What a server tells of tokens, each part where it does.
+#[derive(Debug, Default)]
+struct Sampled {
+    prompt: Option<Vec<u32>>,
+    ids: Vec<u32>,
+    log_probabilities: Vec<f32>,
+    origin: Option<Origin>,
+}
+
+impl Sampled {
+    /// Only where nothing is missing: half of it is nothing to learn from.
+    fn record(self, named: Origin) -> Option<TokenRecord> {
+        let whole = !self.ids.is_empty() && self.ids.len() == self.log_probabilities.len();
+        let prompt = self.prompt.filter(|_| whole)?;
+        let sampled = self.ids.into_iter().zip(self.log_probabilities);
+        Some(self.origin.unwrap_or(named).record(&prompt, sampled))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +50,8 @@ struct Chunk {
     choices: Vec<Choice>,
     usage: Option<Paid>,
     error: Option<Value>,
+    prompt_token_ids: Option<Vec<u32>>,
+    token_origin: Option<Origin>,
 }
 
 #[derive(Deserialize)]
@@ -38,6 +60,18 @@ struct Choice {
     #[serde(alias = "message")]
     delta: Option<Delta>,
     finish_reason: Option<String>,
+    token_ids: Option<Vec<u32>>,
+    logprobs: Option<LogProbabilities>,
+}
+
+#[derive(Deserialize)]
+struct LogProbabilities {
+    content: Option<Vec<LogProbability>>,
+}
+
+#[derive(Deserialize)]
+struct LogProbability {
+    logprob: f32,
 }
 
 #[derive(Deserialize)]
@@ -97,6 +131,8 @@ impl Assembly {
                 completion_tokens: paid.completion_tokens,
             };
         }
+        self.tokens.prompt = chunk.prompt_token_ids.or(self.tokens.prompt.take());
+        self.tokens.origin = chunk.token_origin.or(self.tokens.origin.take());
         for choice in chunk.choices {
             self.add(choice, on_text);
         }
@@ -113,6 +149,10 @@ impl Assembly {
                 self.add_call(place, call);
             }
         }
+        self.tokens.ids.extend(choice.token_ids.unwrap_or_default());
+        let told = choice.logprobs.and_then(|told| told.content);
+        let told = told.unwrap_or_default().into_iter().map(|one| one.logprob);
+        self.tokens.log_probabilities.extend(told);
         if let Some(reason) = choice.finish_reason {
             self.finish = Some(match reason.as_str() {
                 "length" => Finish::Length,
@@ -148,8 +188,8 @@ impl Assembly {
                 .sum::<usize>()
     }
 
-    /// The reply, or nothing if its end never came.
-    pub(super) fn finish(self) -> Option<Reply> {
+    /// The reply, or nothing if its end never came. `named`: whose tokens they are where the server does not say.
+    pub(super) fn finish(self, named: Origin) -> Option<Reply> {
         let finish = self.finish.or(self.done.then_some(Finish::Stopped))?;
         let calls = self
             .calls
@@ -173,7 +213,7 @@ impl Assembly {
             calls,
             finish,
             usage: self.usage,
-            tokens: None,
+            tokens: self.tokens.record(named),
         })
     }
 }
@@ -200,7 +240,7 @@ mod tests {
                 break;
             }
         }
-        (assembly.finish(), shown)
+        (assembly.finish(Origin::of("a server")), shown)
     }
 
     #[test]
@@ -238,6 +278,33 @@ mod tests {
     fn an_end_that_never_came_is_no_reply() {
         let (reply, _) = read(&[r#"data: {"choices": [{"delta": {"content": "Hel"}}]}"#]);
         assert_eq!(reply, None);
+    }
+
+    #[test]
+    fn tokens_are_kept_where_nothing_is_missing() {
+        let prompt = r#"data: {"prompt_token_ids": [1, 2], "choices": [{"delta": {"content": "a"}, "token_ids": [5], "logprobs": {"content": [{"token": "a", "logprob": -0.5}]}}]}"#;
+        let end = r#"data: {"choices": [{"delta": {}, "finish_reason": "stop", "token_ids": [6], "logprobs": {"content": [{"token": "", "logprob": -1}]}}]}"#;
+        let (reply, _) = read(&[prompt, end]);
+        let tokens = reply.unwrap().tokens.unwrap();
+        assert_eq!(tokens.ids, [1, 2, 5, 6]);
+        assert_eq!(tokens.logprobs, [None, None, Some(-0.5), Some(-1.0)]);
+        assert_eq!(tokens.template, Origin::of("a server").template);
+
+        let told = end.replacen(
+            '{',
+            r#"{"token_origin": {"template": "a", "tokenizer": "b"}, "#,
+            1,
+        );
+        let tokens = read(&[prompt, &told]).0.unwrap().tokens.unwrap();
+        assert_eq!(
+            (tokens.template.as_str(), tokens.tokenizer.as_str()),
+            ("a", "b")
+        );
+
+        let (reply, _) = read(&[&prompt.replace("prompt_token_ids", "other"), end]);
+        assert_eq!(reply.unwrap().tokens, None);
+        let (reply, _) = read(&[&prompt.replace("token_ids\": [5]", "other\": [5]"), end]);
+        assert_eq!(reply.unwrap().tokens, None);
     }
 
     #[test]

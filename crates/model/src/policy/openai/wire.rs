@@ -5,7 +5,14 @@ use warpsmith_schema::Message;
 
 use crate::policy::Request;
 
-pub(super) fn request(model: &str, request: &Request<'_>) -> Value {
+/// Whether a server is asked for the tokens it samples: not all know the words for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tokens {
+    Asked,
+    NotAsked,
+}
+
+pub(super) fn request(model: &str, request: &Request<'_>, tokens: Tokens) -> Value {
     let sampling = &request.sampling;
     let mut body = json!({
         "model": model,
@@ -16,6 +23,13 @@ pub(super) fn request(model: &str, request: &Request<'_>) -> Value {
         "stream": true,
         "stream_options": { "include_usage": true },
     });
+    if tokens == Tokens::Asked {
+        // Of the sampled tokens alone: alternatives cost some servers a sort of their vocabulary.
+        body["logprobs"] = json!(true);
+        body["top_logprobs"] = json!(0);
+        // As vLLM and `warpsmith serve` have it.
+        body["return_token_ids"] = json!(true);
+    }
     if let Some(seed) = sampling.seed {
         body["seed"] = json!(seed);
     }

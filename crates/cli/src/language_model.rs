@@ -1,0 +1,54 @@
+//! Language models of this process, by name or path.
+
+use std::path::PathBuf;
+
+use warpsmith_machine::Caches;
+use warpsmith_model::Adapter;
+use warpsmith_model::catalogue::{self, Network, Reference};
+use warpsmith_model::policy::ChatModel;
+
+use crate::failure::Stop;
+use crate::printer::Printer;
+use crate::render::size;
+
+/// `MODEL+ADAPTER+…`
+fn parts(name: &str) -> (&str, Vec<PathBuf>) {
+    let mut parts = name.split('+');
+    let model = parts.next().unwrap_or_default();
+    (model, parts.map(PathBuf::from).collect())
+}
+
+/// Finds out what can be known without reading the model.
+pub(crate) fn check(name: &str) -> Result<(), Stop> {
+    let (model, adapters) = parts(name);
+    for adapter in adapters {
+        Adapter::load(&adapter)?;
+    }
+    Ok(Reference::parse(model).map(drop)?)
+}
+
+/// Fetches it if it must.
+pub(crate) fn load(name: &str, offline: bool, printer: &Printer) -> Result<ChatModel, Stop> {
+    let (model, adapters) = parts(name);
+    let (path, hash) = match Reference::parse(model)? {
+        Reference::Path(path) => (path, None),
+        Reference::Known(model) => {
+            let caches = Caches::locate()?;
+            if !model.is_present(&caches) {
+                printer.note(&format!(
+                    "fetching {}: {}",
+                    model.description,
+                    size(model.bytes)
+                ));
+            }
+            let network = if offline {
+                Network::Offline
+            } else {
+                Network::Allowed
+            };
+            let path = catalogue::pull(&model, &caches, network, printer.progress().as_ref())?;
+            (path, Some(model.sha256))
+        }
+    };
+    Ok(ChatModel::load(name, &path, hash, &adapters)?)
+}

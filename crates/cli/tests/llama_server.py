@@ -1,0 +1,22 @@
+"""Serves a GGUF file with llama.cpp's own server until stdin is closed; prints the address.
+
+    llama_server.py FILE NAME
+"""
+
+import os
+import sys
+
+import xllamacpp
+
+params = xllamacpp.CommonParams()
+params.model.path = sys.argv[1]
+params.model_alias = {sys.argv[2]}
+params.n_ctx = 8192
+params.n_parallel = 1
+params.port = 0
+params.warmup = False
+server = xllamacpp.Server(params)
+print(server.listening_address, flush=True)
+sys.stdin.read()
+# Its threads need not be waited for.
+os._exit(0)

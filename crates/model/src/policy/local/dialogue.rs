@@ -1,0 +1,106 @@
+//! Between conversations and tokens.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use warpsmith_schema::{Message, TokenRecord, ToolCall, ToolSchema};
+
+use super::calls;
+use super::conversation::ToolsBy;
+use crate::policy::Origin;
+use crate::{ChatTemplate, ModelError, Sampled, Tokenizer};
+
+/// How to talk to one model: its template, its tokenizer, and the calls in what it says.
+#[derive(Debug)]
+pub struct Dialogue {
+    template: ChatTemplate,
+    tools_by: ToolsBy,
+    tokenizer: Arc<Tokenizer>,
+    origin: Origin,
+}
+
+/// A reply of a model that has tools.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said<'a> {
+    /// What stands before the first call.
+    pub text: &'a str,
+    pub calls: Vec<ToolCall>,
+}
+
+impl Dialogue {
+    /// Template and tokenizer from a GGUF file or a folder.
+    pub(super) fn load(path: &Path, origin: Origin) -> Result<Self, ModelError> {
+        let tokenizer = Arc::new(Tokenizer::load(path)?);
+        let template = ChatTemplate::load(path, &tokenizer)?;
+        Ok(Self {
+            tools_by: ToolsBy::of(&template),
+            template,
+            tokenizer,
+            origin,
+        })
+    }
+
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// A conversation up to where the model's next reply begins.
+    pub fn prompt(
+        &self,
+        messages: &[Message],
+        tools: &[ToolSchema],
+    ) -> Result<Vec<u32>, ModelError> {
+        let text = self.tools_by.render(&self.template, messages, tools)?;
+        self.tokenizer.encode(&text)
+    }
+
+    /// What a reply to these messages says, and the calls it makes.
+    pub fn said<'a>(&self, reply: &'a str, messages: &[Message], tools: &[ToolSchema]) -> Said<'a> {
+        if tools.is_empty() {
+            return Said {
+                text: reply,
+                calls: Vec::new(),
+            };
+        }
+        let found = calls::read(reply, tools, calls_in(messages));
+        let text = &reply[..found.start];
+        Said {
+            // A template puts calls on lines of their own.
+            text: if found.calls.is_empty() {
+                text
+            } else {
+                text.trim_end()
+            },
+            calls: found.calls,
+        }
+    }
+
+    /// The beginning of an unfinished reply that will be part of [`Said::text`], whatever comes.
+    pub fn certain<'a>(&self, unfinished: &'a str, tools: &[ToolSchema]) -> &'a str {
+        if tools.is_empty() {
+            unfinished
+        } else {
+            calls::certain(unfinished)
+        }
+    }
+
+    pub fn record(&self, prompt: &[u32], sampled: &[Sampled]) -> TokenRecord {
+        let sampled = sampled.iter().map(|one| (one.token, one.log_probability));
+        self.origin.record(prompt, sampled)
+    }
+}
+
+/// So that a new call's number is no earlier one's.
+fn calls_in(messages: &[Message]) -> usize {
+    messages
+        .iter()
+        .map(|message| match message {
+            Message::Assistant { calls, .. } => calls.len(),
+            _ => 0,
+        })
+        .sum()
+}

@@ -1,0 +1,115 @@
+//! Who is answered.
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::http::header::{AUTHORIZATION, HOST};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::refusal::Refusal;
+
+/// What a client must show to be answered. Kept as its hash, whose comparison takes as long whatever was shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token(blake3::Hash);
+
+impl Token {
+    pub fn new(token: &str) -> Self {
+        Self(blake3::hash(token.as_bytes()))
+    }
+}
+
+pub(crate) async fn admit(
+    State(token): State<Option<Token>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match check(token, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+fn check(token: Option<Token>, headers: &HeaderMap) -> Result<(), Refusal> {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    if let Some(token) = token {
+        let shown = header(AUTHORIZATION).and_then(|value| {
+            let (scheme, shown) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| shown.trim())
+        });
+        return match shown.map(Token::new) {
+            Some(shown) if shown == token => Ok(()),
+            _ => Err(Refusal::wrong_token()),
+        };
+    }
+    // A page in a browser can have its own name lead to this machine; the name it then asks for gives it away.
+    match header(HOST) {
+        Some(host) if !is_local(host) => Err(Refusal::foreign_host(host)),
+        _ => Ok(()),
+    }
+}
+
+fn is_local(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || address
+            .parse()
+            .is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, value.parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn without_a_token_only_names_of_this_machine_are_answered() {
+        for (host, answered) in [
+            ("127.0.0.1:8000", true),
+            ("localhost", true),
+            ("LOCALHOST:80", true),
+            ("[::1]:8000", true),
+            ("127.0.0.1.evil.example:8000", false),
+            ("evil.example", false),
+            ("192.168.0.7:8000", false),
+        ] {
+            assert_eq!(
+                check(None, &headers("host", host)).is_ok(),
+                answered,
+                "{host}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_must_be_the_right_one() {
+        let token = Some(Token::new("secret"));
+        assert_eq!(
+            check(token, &headers("authorization", "Bearer secret")),
+            Ok(())
+        );
+        assert_eq!(
+            check(token, &headers("authorization", "bearer  secret")),
+            Ok(())
+        );
+        for wrong in [
+            "Bearer",
+            "Bearer ",
+            "Bearer secre",
+            "Basic secret",
+            "secret",
+        ] {
+            let found = check(token, &headers("authorization", wrong));
+            assert_eq!(found, Err(Refusal::wrong_token()), "{wrong}");
+        }
+        assert!(check(token, &headers("host", "localhost")).is_err());
+    }
+}
