@@ -2,17 +2,19 @@
 
 mod calls;
 mod conversation;
+mod past;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use warpsmith_schema::{Message, PolicyVersion, TokenRecord, Usage};
+use warpsmith_schema::{Message, PolicyVersion, Usage};
 
 use self::conversation::ToolsBy;
-use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
+use self::past::Pasts;
+use crate::chat::Until;
+use crate::policy::{Finish, Policy, PolicyError, Reply, ReplyTokens, Request, SampledToken};
 use crate::{
-    Adapter, ChatTemplate, Engine, Limits, ModelError, Sampled, Sampling, Tokenizer, Transformer,
-    Weights,
+    Adapter, ChatTemplate, Engine, Limits, ModelError, Sampling, Tokenizer, Transformer, Weights,
 };
 
 pub struct Local {
@@ -22,6 +24,7 @@ pub struct Local {
     version: PolicyVersion,
     /// Of the chat template and of the tokenizer, for the token record.
     hashes: (String, String),
+    pasts: Pasts,
     replies: u64,
 }
 
@@ -72,6 +75,7 @@ impl Local {
                 step: None,
             },
             hashes: (of("template"), of("tokenizer")),
+            pasts: Pasts::default(),
             replies: 0,
         })
     }
@@ -81,32 +85,54 @@ impl Local {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, ModelError> {
-        let text = self
-            .tools_by
-            .render(&self.template, request.messages, request.tools)?;
-        let prompt = self.engine.tokenizer().encode(&text)?;
-        let sampling = request.sampling;
+        let Request {
+            messages,
+            tools,
+            sampling,
+        } = *request;
+        let form = |messages: &[Message], until: Until| {
+            self.tools_by.render(&self.template, messages, tools, until)
+        };
+        let tokenizer = self.engine.tokenizer();
+        let prompt = self.pasts.prompt(messages, tools, tokenizer, &form)?;
         // Without a seed of the caller's, replies still differ from one another.
         let seed = sampling.seed.unwrap_or(0).wrapping_add(self.replies);
         self.replies += 1;
         let asked = crate::Request {
-            prompt: prompt.clone(),
+            prompt: prompt.tokens.clone(),
             sampling: Sampling::random(sampling.temperature, sampling.top_p, seed)?,
             max_tokens: sampling.max_tokens as usize,
             stop: Vec::new(),
         };
         let reply = self.engine.generate(asked, on_text)?;
-        let calls = if request.tools.is_empty() {
+        let calls = if tools.is_empty() {
             Vec::new()
         } else {
-            calls::read(&reply.text, request.tools, calls_in(request.messages))
+            calls::read(&reply.text, tools, calls_in(messages))
         };
+        let sampled = |one: &crate::Sampled| SampledToken {
+            id: one.token,
+            logprob: one.log_probability,
+        };
+        let tokens = ReplyTokens {
+            prompt: prompt.tokens.clone(),
+            sampled: reply.tokens.iter().map(sampled).collect(),
+            template: Some(self.hashes.0.clone()),
+            tokenizer: Some(self.hashes.1.clone()),
+        };
+        let said = Message::Assistant {
+            text: reply.text.clone(),
+            calls: calls.clone(),
+        };
+        let ids = reply.tokens.iter().map(|one| one.token);
+        self.pasts.keep(messages, tools, prompt, said, ids);
         Ok(Reply {
             usage: Usage {
-                prompt_tokens: prompt.len() as u64,
+                prompt_tokens: reply.prompt_tokens as u64,
                 completion_tokens: reply.tokens.len() as u64,
+                reused_tokens: reply.reused_tokens as u64,
             },
-            tokens: Some(record(&prompt, &reply.tokens, &self.hashes)),
+            tokens: Some(tokens),
             finish: match reply.finish {
                 crate::Finish::Length | crate::Finish::Context => Finish::Length,
                 crate::Finish::End | crate::Finish::Stop(_) if calls.is_empty() => Finish::Stopped,
@@ -158,36 +184,4 @@ fn calls_in(messages: &[Message]) -> usize {
             _ => 0,
         })
         .sum()
-}
-
-fn record(prompt: &[u32], sampled: &[Sampled], hashes: &(String, String)) -> TokenRecord {
-    let given = prompt.iter().map(|token| (*token, None));
-    let chosen = sampled
-        .iter()
-        .map(|one| (one.token, Some(one.log_probability)));
-    let (ids, logprobs): (Vec<u32>, Vec<Option<f32>>) = given.chain(chosen).unzip();
-    TokenRecord {
-        loss_mask: logprobs.iter().map(Option::is_some).collect(),
-        ids,
-        logprobs,
-        template: hashes.0.clone(),
-        tokenizer: hashes.1.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sampled_tokens_are_learnt_from() {
-        let sampled = [Sampled {
-            token: 9,
-            log_probability: -0.5,
-        }];
-        let record = record(&[1, 2], &sampled, &("a".to_owned(), "b".to_owned()));
-        assert_eq!(record.ids, [1, 2, 9]);
-        assert_eq!(record.logprobs, [None, None, Some(-0.5)]);
-        assert_eq!(record.loss_mask, [false, false, true]);
-    }
 }

@@ -1,6 +1,7 @@
 //! Endpoints that speak OpenAI's chat completions: OpenAI, vLLM, SGLang, Ollama, LiteLLM, llama.cpp.
 
 mod stream;
+mod tokens;
 mod wire;
 
 use std::io::{BufRead, BufReader};
@@ -29,6 +30,7 @@ pub struct OpenAi {
     key: Option<String>,
     version: PolicyVersion,
     first_pause: Duration,
+    token_ids: bool,
 }
 
 impl OpenAi {
@@ -45,6 +47,7 @@ impl OpenAi {
                 step: None,
             },
             first_pause: FIRST_PAUSE,
+            token_ids: false,
         })
     }
 
@@ -52,6 +55,13 @@ impl OpenAi {
     #[must_use]
     pub fn with_first_pause(mut self, pause: Duration) -> Self {
         self.first_pause = pause;
+        self
+    }
+
+    /// Asks for the tokens behind each reply too. Not every server knows the question, and some refuse what they do not know.
+    #[must_use]
+    pub fn with_token_ids(mut self) -> Self {
+        self.token_ids = true;
         self
     }
 
@@ -133,7 +143,11 @@ impl Policy for OpenAi {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, PolicyError> {
-        let body = wire::request(&self.model, request).to_string();
+        let mut body = wire::request(&self.model, request);
+        if self.token_ids {
+            wire::ask_for_tokens(&mut body);
+        }
+        let body = body.to_string();
         let (mut pause, mut tried) = (self.first_pause, 1);
         loop {
             match self.ask(&body, on_text) {

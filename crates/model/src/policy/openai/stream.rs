@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use warpsmith_schema::{ToolCall, Usage};
 
+use super::tokens::{LogProbabilities, Tokens};
 use crate::policy::{Finish, Reply};
 
 /// What has arrived so far.
@@ -13,6 +14,7 @@ pub(super) struct Assembly {
     calls: Vec<Part>,
     finish: Option<Finish>,
     usage: Usage,
+    tokens: Tokens,
     /// The end was announced.
     done: bool,
 }
@@ -30,6 +32,7 @@ struct Chunk {
     choices: Vec<Choice>,
     usage: Option<Paid>,
     error: Option<Value>,
+    prompt_token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -38,6 +41,8 @@ struct Choice {
     #[serde(alias = "message")]
     delta: Option<Delta>,
     finish_reason: Option<String>,
+    token_ids: Option<Vec<u32>>,
+    logprobs: Option<LogProbabilities>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +71,12 @@ struct Paid {
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: u64,
+    prompt_tokens_details: Option<PaidDetails>,
+}
+
+#[derive(Deserialize)]
+struct PaidDetails {
+    cached_tokens: Option<u64>,
 }
 
 impl Assembly {
@@ -95,8 +106,13 @@ impl Assembly {
             self.usage = Usage {
                 prompt_tokens: paid.prompt_tokens,
                 completion_tokens: paid.completion_tokens,
+                reused_tokens: paid
+                    .prompt_tokens_details
+                    .and_then(|details| details.cached_tokens)
+                    .unwrap_or_default(),
             };
         }
+        self.tokens.read(chunk.prompt_token_ids);
         for choice in chunk.choices {
             self.add(choice, on_text);
         }
@@ -104,6 +120,7 @@ impl Assembly {
     }
 
     fn add(&mut self, choice: Choice, on_text: &mut dyn FnMut(&str)) {
+        self.tokens.sampled(choice.token_ids, choice.logprobs);
         if let Some(delta) = choice.delta {
             if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
                 on_text(&text);
@@ -173,7 +190,7 @@ impl Assembly {
             calls,
             finish,
             usage: self.usage,
-            tokens: None,
+            tokens: self.tokens.finish(&self.usage),
         })
     }
 }
@@ -246,6 +263,32 @@ mod tests {
             r#"{"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}"#,
         ]);
         assert_eq!(reply.unwrap().text, "Hello");
+    }
+
+    const WITH_TOKENS: [&str; 4] = [
+        r#"data: {"prompt_token_ids": [5, 6, 7], "choices": [{"delta": {"role": "assistant", "content": ""}}]}"#,
+        r#"data: {"choices": [{"delta": {"content": "Hello"}, "token_ids": [8, 9], "logprobs": {"content": [{"token": "Hel", "logprob": -0.5}, {"token": "lo", "logprob": -0.25}]}}]}"#,
+        r#"data: {"choices": [{"delta": {}, "finish_reason": "stop", "token_ids": [2], "logprobs": {"content": [{"token": "", "logprob": 0}]}}]}"#,
+        r#"data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}"#,
+    ];
+
+    #[test]
+    fn tokens_are_kept_where_the_server_tells_all_of_them() {
+        let reply = read(&WITH_TOKENS).0.unwrap();
+        assert_eq!(reply.usage.reused_tokens, 2);
+        let tokens = reply.tokens.unwrap();
+        assert_eq!(tokens.prompt, [5, 6, 7]);
+        let sampled: Vec<(u32, f32)> = tokens
+            .sampled
+            .iter()
+            .map(|one| (one.id, one.logprob))
+            .collect();
+        assert_eq!(sampled, [(8, -0.5), (9, -0.25), (2, 0.0)]);
+        for gone in 0..WITH_TOKENS.len() {
+            let mut lines = WITH_TOKENS.to_vec();
+            lines[gone] = r#"data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}"#;
+            assert_eq!(read(&lines).0.unwrap().tokens, None, "line {gone}");
+        }
     }
 
     #[test]

@@ -33,6 +33,12 @@ pub(super) fn request(model: &str, request: &Request<'_>) -> Value {
     body
 }
 
+/// As vLLM takes it. SGLang refuses it for a stream.
+pub(super) fn ask_for_tokens(body: &mut Value) {
+    body["logprobs"] = json!(true);
+    body["return_token_ids"] = json!(true);
+}
+
 fn message(message: &Message) -> Value {
     match message {
         Message::System { text } => json!({ "role": "system", "content": text }),
