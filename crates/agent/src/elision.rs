@@ -22,6 +22,9 @@ const STANDING: [&str; 3] = ["compile", "verify", "judge"];
 
 /// What is shorter is not worth a line that says it is gone. The line itself is shorter, so nothing is left out twice.
 const WORTH_CHARACTERS: usize = 300;
+/// Tools that the line names.
+const NAMED: usize = 6;
+const NAME_CHARACTERS: usize = 20;
 
 /// The conversation as the policy is shown it.
 pub(crate) fn shown<'a>(messages: &'a [Message], elisions: &[Elision]) -> Cow<'a, [Message]> {
@@ -92,8 +95,19 @@ fn kept(shown: &[Message], answered: &[Answered]) -> BTreeSet<usize> {
 }
 
 fn line(tools: &[String], characters: usize) -> String {
-    let mut named: Vec<String> = tools.iter().map(|tool| format!("`{tool}`")).collect();
-    named.dedup();
+    let mut named: Vec<String> = Vec::new();
+    for tool in tools {
+        // As a policy wrote it: any length is possible where there is no such tool.
+        let name: String = tool.chars().take(NAME_CHARACTERS).collect();
+        let name = format!("`{name}`");
+        if !named.contains(&name) {
+            named.push(name);
+        }
+    }
+    if named.len() > NAMED {
+        named.truncate(NAMED);
+        named.push("others".to_owned());
+    }
     format!(
         "[left out to save room: {characters} characters that {} gave; call again what you still need]",
         named.join(", ")
@@ -225,8 +239,12 @@ mod tests {
             "[left out to save room: 3120 characters that `read` gave; call again what you still need]"
         );
         // One message for several calls, as models without an interface for tools get it.
-        answered[0].tools = ["write", "write", "bash"].map(str::to_owned).to_vec();
+        answered[0].tools = ["write", "bash", "write"].map(str::to_owned).to_vec();
         assert!(line(&answered).contains("that `write`, `bash` gave"));
+        answered[0].tools = (0..50)
+            .map(|number| format!("{number}{}", "é".repeat(99)))
+            .collect();
+        assert!(line(&answered).chars().count() < WORTH_CHARACTERS);
     }
 
     #[test]

@@ -70,14 +70,14 @@ mod tests {
 
     use super::*;
 
-    fn reply(prompt: &[u32], sampled: &[u32]) -> Option<ReplyTokens> {
+    fn reply(prompt: &[u32], sampled: &[u32]) -> ReplyTokens {
         let sampled = sampled.iter().map(|&id| SampledToken { id, logprob: -0.5 });
-        Some(ReplyTokens {
+        ReplyTokens {
             prompt: prompt.to_vec(),
             sampled: sampled.collect(),
             template: Some("template".to_owned()),
             tokenizer: None,
-        })
+        }
     }
 
     fn records(replies: Vec<Option<ReplyTokens>>) -> Option<Vec<TokenRecord>> {
@@ -90,7 +90,11 @@ mod tests {
 
     #[test]
     fn a_conversation_that_goes_on_is_one_sequence() {
-        let found = records(vec![reply(&[1, 2], &[3, 4]), reply(&[1, 2, 3, 4, 5], &[6])]).unwrap();
+        let found = records(vec![
+            Some(reply(&[1, 2], &[3, 4])),
+            Some(reply(&[1, 2, 3, 4, 5], &[6])),
+        ])
+        .unwrap();
         let expected = TokenRecord {
             ids: vec![1, 2, 3, 4, 5, 6],
             logprobs: vec![None, None, Some(-0.5), Some(-0.5), None, Some(-0.5)],
@@ -110,7 +114,11 @@ mod tests {
             vec![1, 2],
             vec![1, 2, 3, 4],
         ] {
-            let found = records(vec![reply(&[1, 2], &[3, 4]), reply(&other, &[6])]).unwrap();
+            let found = records(vec![
+                Some(reply(&[1, 2], &[3, 4])),
+                Some(reply(&other, &[6])),
+            ])
+            .unwrap();
             assert_eq!(found.len(), 2, "{other:?}");
             assert_eq!(found[0].ids, [1, 2, 3, 4]);
             assert_eq!(found[1].ids, [other, vec![6]].concat());
@@ -129,7 +137,7 @@ mod tests {
     #[test]
     fn a_reply_without_tokens_leaves_no_record() {
         assert_eq!(records(vec![]), None);
-        assert_eq!(records(vec![reply(&[1], &[2]), None]), None);
-        assert_eq!(records(vec![None, reply(&[1], &[2])]), None);
+        assert_eq!(records(vec![Some(reply(&[1], &[2])), None]), None);
+        assert_eq!(records(vec![None, Some(reply(&[1], &[2]))]), None);
     }
 }

@@ -123,6 +123,28 @@ fn a_conversation_goes_out_whole_and_a_reply_comes_back() {
     assert_eq!(body["tools"][0]["function"]["name"], "read");
 }
 
+/// A server that does not know the question may refuse all of it, so it is asked only where somebody wants the tokens.
+#[test]
+fn tokens_are_asked_for_only_on_demand() {
+    let (url, asked) = serve(vec![stream(&HELLO); 2]);
+    assert_eq!(ask(&url, &user("hi"), &[]).unwrap().tokens, None);
+    let request = Request {
+        messages: &user("hi"),
+        tools: &[],
+        sampling: Sampling::default(),
+    };
+    let mut policy = OpenAi::new("some-model", &url, None)
+        .unwrap()
+        .with_token_ids();
+    // Asked and not told: the reply counts, without a record.
+    assert_eq!(policy.reply(&request, &mut |_| {}).unwrap().tokens, None);
+    let wanted: Vec<Value> = asked
+        .iter()
+        .map(|body| body["return_token_ids"].clone())
+        .collect();
+    assert_eq!(wanted, [Value::Null, json!(true)]);
+}
+
 #[test]
 fn a_busy_server_and_one_that_dies_are_asked_again() {
     let (url, asked) = serve(vec![

@@ -97,7 +97,7 @@ fn readable(engine: &Engine) -> Vec<PathBuf> {
 pub(super) fn folder(args: &OptimizeArgs, task: &Task, way: &Way) -> Result<RunFolder, Stop> {
     let config = json!({
         "format": FORMAT, "verb": "optimize", "task": task.name, "source": task.source, "policy": args.policy,
-        "base_url": args.base_url, "temperature": args.temperature, "seed": args.seed, "max_tokens": args.max_tokens,
+        "base_url": args.base_url, "token_ids": args.token_ids, "temperature": args.temperature, "seed": args.seed, "max_tokens": args.max_tokens,
         "minutes": args.minutes, "profile": Profile::from(args.profile), "compile": !args.no_compile, "way": way.describe(),
     });
     Ok(match &args.out {
