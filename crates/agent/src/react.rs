@@ -147,8 +147,7 @@ impl Running<'_> {
                 return Ok(Ending::Limit { which: Limit::Time });
             }
             self.keep_room(turn, watch);
-            let left = self.left();
-            if left < MIN_REPLY_TOKENS {
+            if self.left() < MIN_REPLY_TOKENS {
                 return Ok(Ending::Limit {
                     which: Limit::Tokens,
                 });

@@ -285,3 +285,44 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
     }
     found
 }
+
+/// A small model in the loop, whatever it says: the record has every token it sampled, under the message it became.
+#[test]
+#[ignore = "fetches 98 MB"]
+fn the_tokens_of_a_local_policy_are_recorded() {
+    let _alone = alone();
+    let context = context(&[]);
+    let mut all = arguments("task.py", &["--temperature", "0", "--max-tokens", "100"]);
+    all[3] = "local:smollm2-135m";
+    let found = json(&context.command(&all).output().unwrap());
+    let trajectory = trajectory(&context);
+    let messages = trajectory["messages"].as_array().unwrap();
+    let said: Vec<u64> = (0..)
+        .zip(messages)
+        .filter(|(_, message)| message["role"] == "assistant")
+        .map(|(number, _)| number)
+        .collect();
+    assert!(said.len() >= 3, "{found:#}");
+
+    let (mut replies, mut sampled) = (Vec::new(), 0);
+    for record in trajectory["tokens"].as_array().unwrap() {
+        let of = |field: &str| record[field].as_array().unwrap().clone();
+        let (ids, logprobs, mask) = (of("ids"), of("logprobs"), of("loss_mask"));
+        assert_eq!((ids.len(), ids.len()), (logprobs.len(), mask.len()));
+        for (logprob, sampled) in logprobs.iter().zip(&mask) {
+            assert_eq!(logprob.is_number(), sampled == true);
+        }
+        // A run of sampled tokens for each reply, after what was given.
+        let begins = mask
+            .windows(2)
+            .filter(|pair| pair[0] == false && pair[1] == true);
+        assert_eq!(begins.count(), of("replies").len());
+        sampled += mask.iter().filter(|one| **one == true).count() as u64;
+        replies.extend(of("replies"));
+    }
+    assert_eq!(replies, said);
+    assert_eq!(trajectory["usage"]["completion_tokens"], sampled);
+    // All but the first turn went on from what was there.
+    assert_eq!(trajectory["tokens"].as_array().unwrap().len(), 1);
+    assert!(trajectory["usage"]["reused_tokens"].as_u64() > Some(0));
+}
