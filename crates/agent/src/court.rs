@@ -1,7 +1,7 @@
 //! The judge, as an episode sees it.
 
 use warpsmith_judge::{JudgeError, Reach};
-use warpsmith_schema::{ToolCall, Verdict};
+use warpsmith_schema::{Elision, ToolCall, Verdict};
 
 use crate::{Files, Unreadable};
 
@@ -23,6 +23,8 @@ pub trait Court {
 pub trait Watch {
     /// A policy is asked; the first time is number one.
     fn asking(&mut self, turn: u32);
+    /// Old tool output is no longer shown to the policy.
+    fn elided(&mut self, elision: &Elision);
     /// A piece of its reply.
     fn text(&mut self, piece: &str);
     /// A reply that held nothing to act on.

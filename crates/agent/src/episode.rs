@@ -2,18 +2,22 @@
 
 use std::time::Instant;
 
-use warpsmith_model::policy::{Policy, PolicyError};
+use warpsmith_model::policy::{Policy, PolicyError, ReplyTokens};
 use warpsmith_schema::{
-    Attempt, Ending, FORMAT, Message, Mode, Target, Task, Trajectory, Usage, Verdict,
+    Attempt, Elision, Ending, FORMAT, Message, Mode, Target, Task, ToolCall, Trajectory, Usage,
+    Verdict,
 };
 
 use crate::Files;
+use crate::records::Records;
 
 pub(crate) struct Episode {
     begun: Instant,
     pub(crate) messages: Vec<Message>,
+    pub(crate) elisions: Vec<Elision>,
     pub(crate) attempts: Vec<Attempt>,
-    pub(crate) usage: Usage,
+    usage: Usage,
+    records: Records,
 }
 
 impl Episode {
@@ -21,13 +25,30 @@ impl Episode {
         Self {
             begun: Instant::now(),
             messages,
+            elisions: Vec::new(),
             attempts: Vec::new(),
             usage: Usage::default(),
+            records: Records::begin(),
         }
     }
 
     pub(crate) fn seconds(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
+    }
+
+    /// Keeps what a policy said and what it cost; gives the message's index.
+    pub(crate) fn said(
+        &mut self,
+        text: String,
+        calls: Vec<ToolCall>,
+        usage: Usage,
+        tokens: Option<ReplyTokens>,
+    ) -> u32 {
+        let message = self.messages.len() as u32;
+        self.messages.push(Message::Assistant { text, calls });
+        self.usage += usage;
+        self.records.add(message, tokens);
+        message
     }
 
     /// Keeps a judged attempt under the message it came from.
@@ -57,10 +78,11 @@ impl Episode {
             best: best(&self.attempts),
             seconds: self.seconds(),
             messages: self.messages,
+            elisions: self.elisions,
             attempts: self.attempts,
             ending,
             usage: self.usage,
-            tokens: None,
+            tokens: self.records.finish(),
         }
     }
 }

@@ -10,12 +10,14 @@
 
 mod clip;
 mod court;
+mod elision;
 mod episode;
 mod feedback;
 mod fenced;
 pub mod mcp;
 mod prompt;
 mod react;
+mod records;
 mod shell;
 mod single;
 mod tools;

@@ -1,14 +1,16 @@
 //! The loop: a policy is asked, the tools it calls are run, it is told what they gave, until it submits or a limit is met.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
-use warpsmith_model::policy::{Policy, Reply, Request, Sampling};
+use warpsmith_model::policy::{Policy, PolicyError, Reply, Request, Sampling};
 use warpsmith_schema::{
-    Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Trajectory, Usage,
+    Elision, Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Trajectory, Usage,
 };
 
 use crate::court::{AgentError, Court, Watch};
+use crate::elision::{self, Answered};
 use crate::episode::{Episode, ending_of};
 use crate::shell::Confines;
 use crate::tools::{Answer, Effect, Tools, schemas};
@@ -30,7 +32,7 @@ pub struct AgentSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentLimits {
     pub turns: u32,
-    /// Of the conversation, replies included.
+    /// Of the conversation as the policy is shown it, replies included. Old tool output is left out before it ends here.
     pub tokens: u64,
     pub wall: Option<Duration>,
 }
@@ -94,6 +96,7 @@ pub fn run_agent(
         idle: 0,
         same: 0,
         before: None,
+        answered: Vec::new(),
         context: 0,
     };
     let ending = running.run(policy, watch)?;
@@ -111,8 +114,19 @@ struct Running<'a> {
     /// Replies in a row like the one before.
     same: u32,
     before: Option<(String, Vec<ToolCall>)>,
-    /// Tokens of the conversation so far.
+    /// Messages that answer calls.
+    answered: Vec<Answered>,
+    /// Tokens of the conversation so far, as it is shown.
     context: u64,
+}
+
+/// Why old tool output is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// It is time to, if that frees much.
+    Soon,
+    /// Otherwise it is over.
+    Now,
 }
 
 impl Running<'_> {
@@ -132,23 +146,14 @@ impl Running<'_> {
             {
                 return Ok(Ending::Limit { which: Limit::Time });
             }
-            let left = limits.tokens.saturating_sub(self.context);
-            if left < MIN_REPLY_TOKENS {
+            self.keep_room(turn, watch);
+            if self.left() < MIN_REPLY_TOKENS {
                 return Ok(Ending::Limit {
                     which: Limit::Tokens,
                 });
             }
             watch.asking(turn);
-            let sampling = self.settings.sampling;
-            let request = Request {
-                messages: &self.episode.messages,
-                tools: &self.schemas,
-                sampling: Sampling {
-                    max_tokens: sampling.max_tokens.min(left.try_into().unwrap_or(u32::MAX)),
-                    ..sampling
-                },
-            };
-            let reply = match policy.reply(&request, &mut |piece| watch.text(piece)) {
+            let reply = match self.ask(turn, policy, watch) {
                 Ok(reply) => reply,
                 Err(error) => return Ok(ending_of(&error)),
             };
@@ -161,9 +166,76 @@ impl Running<'_> {
         })
     }
 
+    fn ask(
+        &mut self,
+        turn: u32,
+        policy: &mut dyn Policy,
+        watch: &mut dyn Watch,
+    ) -> Result<Reply, PolicyError> {
+        loop {
+            let sampling = self.settings.sampling;
+            let left = self.left().try_into().unwrap_or(u32::MAX);
+            let request = Request {
+                messages: &self.shown(),
+                tools: &self.schemas,
+                sampling: Sampling {
+                    max_tokens: sampling.max_tokens.min(left),
+                    ..sampling
+                },
+            };
+            match policy.reply(&request, &mut |piece| watch.text(piece)) {
+                // Its context may be smaller than the limit, which only asking tells.
+                Err(PolicyError::ContextFull { .. })
+                    if self.make_room(turn, self.context / 2, Need::Now, watch) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn shown(&self) -> Cow<'_, [Message]> {
+        elision::shown(&self.episode.messages, &self.episode.elisions)
+    }
+
+    fn left(&self) -> u64 {
+        self.settings.limits.tokens.saturating_sub(self.context)
+    }
+
+    /// Leaves old tool output out before a reply would be cut for want of room.
+    fn keep_room(&mut self, turn: u32, watch: &mut dyn Watch) {
+        let limit = self.settings.limits.tokens;
+        let reply = u64::from(self.settings.sampling.max_tokens).min(limit / 4);
+        let need = match self.left() {
+            left if left < MIN_REPLY_TOKENS => Need::Now,
+            left if left < reply => Need::Soon,
+            _ => return,
+        };
+        self.make_room(turn, limit / 2, need, watch);
+    }
+
+    /// Brings the conversation down to this many tokens, or as near as can be. Whether anything was left out.
+    fn make_room(&mut self, turn: u32, goal: u64, need: Need, watch: &mut dyn Watch) -> bool {
+        let shown = self.shown();
+        let excess = self.context.saturating_sub(goal);
+        let goal = elision::size(&shown).saturating_sub(excess);
+        let plan = elision::plan(&shown, &self.answered, goal);
+        // A little every turn would have the whole conversation read anew every turn.
+        let much = plan.freed_tokens >= self.settings.limits.tokens / 8;
+        if plan.left_out.is_empty() || !(much || need == Need::Now) {
+            return false;
+        }
+        self.context = self.context.saturating_sub(plan.freed_tokens);
+        let elision = Elision {
+            turn,
+            freed_tokens: plan.freed_tokens,
+            left_out: plan.left_out,
+        };
+        watch.elided(&elision);
+        self.episode.elisions.push(elision);
+        true
+    }
+
     fn act(&mut self, reply: Reply, watch: &mut dyn Watch) -> Result<Option<Ending>, AgentError> {
-        self.episode.usage += reply.usage;
-        self.context = context(&reply.usage, &self.episode.messages, &reply.text);
+        self.context = context(&reply.usage, &self.shown(), &reply.text);
         let (wanted, wrong) = match self.settings.wire {
             Wire::Json if reply.calls.is_empty() => (Vec::new(), Some(Unreadable::NoCall)),
             Wire::Json => (reply.calls, None),
@@ -172,14 +244,13 @@ impl Running<'_> {
                 Err(why) => (Vec::new(), Some(why)),
             },
         };
-        self.episode.messages.push(Message::Assistant {
-            text: reply.text.clone(),
-            calls: match self.settings.wire {
-                Wire::Json => wanted.clone(),
-                // They are in the text already: a template would show them twice.
-                Wire::Fenced => Vec::new(),
-            },
-        });
+        let calls = match self.settings.wire {
+            Wire::Json => wanted.clone(),
+            // They are in the text already: a template would show them twice.
+            Wire::Fenced => Vec::new(),
+        };
+        self.episode
+            .said(reply.text.clone(), calls, reply.usage, reply.tokens);
         let said = Some((reply.text, without_ids(&wanted)));
         self.same = if said == self.before {
             self.same + 1
@@ -247,16 +318,18 @@ impl Running<'_> {
 
     /// As the wire has it: one message a call, or one for all in the policy's own form.
     fn tell(&mut self, told: Vec<(&ToolCall, String, bool)>) {
-        self.context += told.iter().map(|(_, text, _)| tokens(text)).sum::<u64>();
         match self.settings.wire {
             Wire::Json => {
                 for (call, text, failed) in told {
-                    self.episode.messages.push(Message::Tool {
-                        call: call.id.clone(),
-                        name: call.name.clone(),
-                        text,
-                        failed,
-                    });
+                    self.answer(
+                        vec![call.name.clone()],
+                        Message::Tool {
+                            call: call.id.clone(),
+                            name: call.name.clone(),
+                            text,
+                            failed,
+                        },
+                    );
                 }
             }
             Wire::Fenced => {
@@ -267,11 +340,20 @@ impl Running<'_> {
                         format!("{}{how}:\n{text}", call.name)
                     })
                     .collect();
-                self.episode.messages.push(Message::User {
-                    text: parts.join("\n\n"),
-                });
+                let text = parts.join("\n\n");
+                let tools = told.iter().map(|(call, ..)| call.name.clone()).collect();
+                self.answer(tools, Message::User { text });
             }
         }
+    }
+
+    fn answer(&mut self, tools: Vec<String>, message: Message) {
+        self.context += elision::tokens(message.text());
+        self.answered.push(Answered {
+            message: self.episode.messages.len(),
+            tools,
+        });
+        self.episode.messages.push(message);
     }
 }
 
@@ -279,21 +361,11 @@ impl Running<'_> {
 const MIN_REPLY_TOKENS: u64 = 256;
 
 /// Tokens of the conversation: as the policy counts, else guessed from its length.
-fn context(usage: &Usage, messages: &[Message], reply: &str) -> u64 {
+fn context(usage: &Usage, shown: &[Message], reply: &str) -> u64 {
     match usage.prompt_tokens + usage.completion_tokens {
-        0 => {
-            messages
-                .iter()
-                .map(|message| tokens(message.text()))
-                .sum::<u64>()
-                + tokens(reply)
-        }
+        0 => elision::size(shown) + elision::tokens(reply),
         counted => counted,
     }
-}
-
-fn tokens(text: &str) -> u64 {
-    text.len() as u64 / 3
 }
 
 /// Two replies are the same whatever their calls are numbered.

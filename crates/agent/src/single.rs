@@ -61,12 +61,7 @@ fn run(
             Ok(reply) => reply,
             Err(error) => return Ok(ending_of(&error)),
         };
-        episode.usage += reply.usage;
-        let message = episode.messages.len() as u32;
-        episode.messages.push(Message::Assistant {
-            text: reply.text.clone(),
-            calls: Vec::new(),
-        });
+        let message = episode.said(reply.text.clone(), Vec::new(), reply.usage, reply.tokens);
         // Told what is wrong, it said the same again: so it would the next time.
         if before.as_ref() == Some(&reply.text) {
             return Ok(Ending::Looping);

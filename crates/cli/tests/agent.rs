@@ -134,6 +134,8 @@ fn every_way_an_episode_can_end_has_a_name() {
     let again = json!({ "text": "", "calls": [call("bash", &json!({ "command": "true" }))] });
     let prose = |text: &str| json!({ "text": text });
     let busy = |number: u32| json!({ "text": format!("{number}"), "calls": [call("bash", &json!({ "command": "seq 30000" }))] });
+    // What a policy says itself is never left out.
+    let chatty = |number: u32| json!({ "text": format!("{number}{}", " words".repeat(500)), "calls": [call("bash", &json!({ "command": "true" }))] });
     let slow = |number: u32| json!({ "text": format!("{number}"), "calls": [call("bash", &json!({ "command": "sleep 1" }))] });
     let script_end = json!({ "kind": "policy_failed", "message": "the script `script.jsonl` has no reply number 2" });
     for (name, lines, more, ending) in [
@@ -158,7 +160,7 @@ fn every_way_an_episode_can_end_has_a_name() {
         ),
         (
             "tokens",
-            (0..30).map(busy).collect(),
+            (0..30).map(chatty).collect(),
             vec!["--tokens", "4000", "--turns", "30"],
             json!({ "kind": "limit", "which": "tokens" }),
         ),
@@ -182,6 +184,56 @@ fn every_way_an_episode_can_end_has_a_name() {
                 .contains("from model import Model"),
             "{name}"
         );
+    }
+}
+
+/// A budget for five turns lasts for twelve, and nobody is left in the dark about it.
+#[test]
+fn old_output_makes_room_and_everybody_is_told() {
+    let _alone = alone();
+    for (wire, role) in [("json", "tool"), ("fenced", "user")] {
+        let lines: Vec<Value> = (1..=12)
+            .map(|number| match wire {
+                "json" => {
+                    let command = json!({ "command": format!("seq {number} 30000") });
+                    json!({ "text": format!("{number}"), "calls": [call("bash", &command)] })
+                }
+                _ => json!({ "text": format!("bash\n```\nseq {number} 30000\n```") }),
+            })
+            .collect();
+        let context = context(&lines);
+        let mut all = arguments(
+            "task.py",
+            &["--wire", wire, "--tokens", "5000", "--turns", "12"],
+        );
+        all.retain(|argument| *argument != "-q");
+        let output = context.command(&all).output().unwrap();
+        let found = json(&output);
+        assert_eq!(
+            found["ending"],
+            json!({ "kind": "limit", "which": "turns" })
+        );
+        let shown = String::from_utf8_lossy(&output.stderr);
+        assert!(shown.contains("old tool answers, about"), "{shown}");
+
+        let trajectory = trajectory(&context);
+        let elisions = trajectory["elisions"].as_array().unwrap();
+        // Rarely and much at once.
+        assert!((1..=4).contains(&elisions.len()), "{elisions:#?}");
+        for elision in elisions {
+            let left_out = elision["left_out"].as_array().unwrap();
+            assert!(left_out.len() > 1, "{elision:#}");
+            for one in left_out {
+                let line = one["shown"].as_str().unwrap();
+                assert!(line.contains("characters that `bash` gave"), "{line}");
+                let message = &trajectory["messages"][one["message"].as_u64().unwrap() as usize];
+                assert_eq!(message["role"], role);
+                assert!(
+                    message["text"].as_str().unwrap().len() > 1000,
+                    "kept in the trajectory"
+                );
+            }
+        }
     }
 }
 
@@ -232,4 +284,45 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
         ));
     }
     found
+}
+
+/// A small model in the loop, whatever it says: the record has every token it sampled, under the message it became.
+#[test]
+#[ignore = "fetches 98 MB"]
+fn the_tokens_of_a_local_policy_are_recorded() {
+    let _alone = alone();
+    let context = context(&[]);
+    let mut all = arguments("task.py", &["--temperature", "0", "--max-tokens", "100"]);
+    all[3] = "local:smollm2-135m";
+    let found = json(&context.command(&all).output().unwrap());
+    let trajectory = trajectory(&context);
+    let messages = trajectory["messages"].as_array().unwrap();
+    let said: Vec<u64> = (0..)
+        .zip(messages)
+        .filter(|(_, message)| message["role"] == "assistant")
+        .map(|(number, _)| number)
+        .collect();
+    assert!(said.len() >= 3, "{found:#}");
+
+    let (mut replies, mut sampled) = (Vec::new(), 0);
+    for record in trajectory["tokens"].as_array().unwrap() {
+        let of = |field: &str| record[field].as_array().unwrap().clone();
+        let (ids, logprobs, mask) = (of("ids"), of("logprobs"), of("loss_mask"));
+        assert_eq!((ids.len(), ids.len()), (logprobs.len(), mask.len()));
+        for (logprob, sampled) in logprobs.iter().zip(&mask) {
+            assert_eq!(logprob.is_number(), sampled == true);
+        }
+        // A run of sampled tokens for each reply, after what was given.
+        let begins = mask
+            .windows(2)
+            .filter(|pair| pair[0] == false && pair[1] == true);
+        assert_eq!(begins.count(), of("replies").len());
+        sampled += mask.iter().filter(|one| **one == true).count() as u64;
+        replies.extend(of("replies"));
+    }
+    assert_eq!(replies, said);
+    assert_eq!(trajectory["usage"]["completion_tokens"], sampled);
+    // All but the first turn went on from what was there.
+    assert_eq!(trajectory["tokens"].as_array().unwrap().len(), 1);
+    assert!(trajectory["usage"]["reused_tokens"].as_u64() > Some(0));
 }

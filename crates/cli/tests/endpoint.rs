@@ -124,7 +124,7 @@ fn a_served_model_drives_the_loop() {
     assert_eq!(found["verdict"]["status"], "passed");
     assert_eq!(
         found["usage"],
-        json!({ "prompt_tokens": 2700, "completion_tokens": 120 })
+        json!({ "prompt_tokens": 2700, "completion_tokens": 120, "reused_tokens": 0 })
     );
 
     let first = asked.recv().unwrap();
@@ -147,6 +147,54 @@ fn a_served_model_drives_the_loop() {
         told[1].contains("there is no `model_new.py` yet"),
         "{told:?}"
     );
+}
+
+/// A server whose context is smaller than anybody said: it is asked again with the oldest output left out.
+#[test]
+fn a_full_context_is_emptied_of_old_output() {
+    let _alone = alone();
+    let look = |from: u32| {
+        let command = json!({ "command": format!("seq {from} 20000") });
+        streamed("I look.", &[("bash", command)])
+    };
+    let full = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n{\"error\": {\"message\": \"maximum context length is 8192 tokens\"}}";
+    let (url, asked) = serve(vec![look(1), look(2), full.to_owned(), look(3)]);
+    let context = context();
+    let mut all = arguments(&url);
+    all.extend(["--turns", "3"]);
+    let output = context.command(&all).output().unwrap();
+    let found = json(&output);
+    assert_eq!(
+        found["ending"],
+        json!({ "kind": "limit", "which": "turns" }),
+        "{found:#}"
+    );
+
+    let tools = |body: &Value| -> Vec<Value> {
+        let messages = body["messages"].as_array().unwrap();
+        // Every answer still follows its call.
+        for pair in messages.windows(2).filter(|pair| pair[1]["role"] == "tool") {
+            assert_eq!(pair[0]["tool_calls"][0]["id"], pair[1]["tool_call_id"]);
+        }
+        let tools = messages.iter().filter(|message| message["role"] == "tool");
+        tools.map(|message| message["content"].clone()).collect()
+    };
+    let bodies: Vec<Value> = (0..4).map(|_| asked.recv().unwrap()).collect();
+    let (refused, taken) = (tools(&bodies[2]), tools(&bodies[3]));
+    assert_eq!(refused[1], taken[1], "the newest stays");
+    let line = taken[0].as_str().unwrap();
+    assert!(line.starts_with("[left out to save room: "), "{line}");
+    assert_eq!(bodies[2]["messages"][2], bodies[3]["messages"][2]);
+
+    let text = context.read("run/trajectories.jsonl");
+    let trajectory: Value = serde_json::from_str(text.trim()).unwrap();
+    assert_eq!(trajectory["elisions"][0]["turn"], 3);
+    assert_eq!(
+        trajectory["elisions"][0]["left_out"],
+        json!([{ "message": 3, "shown": line }])
+    );
+    assert_eq!(trajectory["messages"][3]["text"], refused[0]);
+    assert_eq!(trajectory["tokens"], Value::Null);
 }
 
 #[test]

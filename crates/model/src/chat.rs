@@ -64,6 +64,15 @@ pub enum Tool {
     },
 }
 
+/// Where a rendered conversation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Where the assistant's next message begins.
+    NextReply,
+    /// After the last message.
+    LastMessage,
+}
+
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -109,6 +118,15 @@ impl ChatTemplate {
 
     /// The whole conversation, ending where the assistant's next message begins.
     pub fn render(&self, messages: &[Message], tools: &[Tool]) -> Result<String, ModelError> {
+        self.render_to(messages, tools, Until::NextReply)
+    }
+
+    pub(crate) fn render_to(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        until: Until,
+    ) -> Result<String, ModelError> {
         let tools = (!tools.is_empty()).then_some(tools);
         self.environment
             .get_template(NAME)
@@ -116,7 +134,7 @@ impl ChatTemplate {
                 template.render(context! {
                     messages => Serde(messages),
                     tools => tools.map(Serde),
-                    add_generation_prompt => true,
+                    add_generation_prompt => until == Until::NextReply,
                     bos_token => self.beginning.as_str(),
                     eos_token => self.end.as_str(),
                 })

@@ -14,7 +14,7 @@ pub use script::Script;
 
 use std::time::Duration;
 
-use warpsmith_schema::{Message, PolicyVersion, TokenRecord, ToolCall, ToolSchema, Usage};
+use warpsmith_schema::{Message, PolicyVersion, ToolCall, ToolSchema, Usage};
 
 /// A policy that can be asked.
 pub trait Policy: Send {
@@ -64,7 +64,27 @@ pub struct Reply {
     pub calls: Vec<ToolCall>,
     pub finish: Finish,
     pub usage: Usage,
-    pub tokens: Option<TokenRecord>,
+    /// Where the policy can account for them.
+    pub tokens: Option<ReplyTokens>,
+}
+
+/// The tokens behind a reply: what was read and what was sampled, never what its text is tokenised to afterwards.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplyTokens {
+    /// The whole conversation before the reply. It begins with the tokens of the reply before where it went on from them.
+    pub prompt: Vec<u32>,
+    /// The token that ends the turn included, where one was sampled.
+    pub sampled: Vec<SampledToken>,
+    /// Hash of the chat template, where it can be known.
+    pub template: Option<String>,
+    /// Hash of the tokenizer, where it can be known.
+    pub tokenizer: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampledToken {
+    pub id: u32,
+    pub logprob: f32,
 }
 
 /// Why a reply ended.

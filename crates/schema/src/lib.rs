@@ -16,7 +16,9 @@ pub use number::Number;
 pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robust};
 pub use submission::{Form, MODEL_NEW, Submission};
 pub use task::Task;
-pub use trajectory::{Attempt, Ending, Limit, Mode, PolicyVersion, TokenRecord, Trajectory, Usage};
+pub use trajectory::{
+    Attempt, Elision, Ending, LeftOut, Limit, Mode, PolicyVersion, TokenRecord, Trajectory, Usage,
+};
 pub use verdict::{
     Isolation, MatchedPrecision, Numerics, Precision, Profile, Progress, Rule, Seconds, Speedup,
     Status, Target, Times, Trust, TrustCheck, Verdict,

@@ -14,7 +14,11 @@ pub struct Trajectory {
     pub target: Target,
     pub policy: PolicyVersion,
     pub mode: Mode,
+    /// Whole, whatever was left out of what the policy was shown.
     pub messages: Vec<Message>,
+    /// Where the conversation grew too long: which tool answers the policy was no longer shown.
+    #[serde(default)]
+    pub elisions: Vec<Elision>,
     /// In the order they were judged.
     pub attempts: Vec<Attempt>,
     /// Index into `attempts` of the one that counts as the result.
@@ -22,8 +26,28 @@ pub struct Trajectory {
     pub ending: Ending,
     pub usage: Usage,
     pub seconds: f64,
-    /// Present where the policy sampled tokens that it can account for.
-    pub tokens: Option<TokenRecord>,
+    /// Present where the policy can account for the tokens of every reply. A new sequence begins where the conversation
+    /// did not go on from the tokens before, as after an elision; every sampled token is in exactly one of them.
+    pub tokens: Option<Vec<TokenRecord>>,
+}
+
+/// Tool answers that made room: from one turn on, a line that says so stood in the place of each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Elision {
+    /// The first turn, counted from one, that was asked without them.
+    pub turn: u32,
+    /// Tokens that this freed, guessed from the length of the texts.
+    pub freed_tokens: u64,
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A message that was shown in one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftOut {
+    /// Index of the message, whose text is kept there.
+    pub message: u32,
+    /// What the policy was shown instead.
+    pub shown: String,
 }
 
 /// How a policy is asked.
@@ -95,25 +119,31 @@ pub enum Limit {
 pub struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
+    /// Those of the prompts that had been read before and were not read again, as far as the policy tells.
+    #[serde(default)]
+    pub reused_tokens: u64,
 }
 
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
         self.prompt_tokens += other.prompt_tokens;
         self.completion_tokens += other.completion_tokens;
+        self.reused_tokens += other.reused_tokens;
     }
 }
 
-/// Tokens as they were sampled: training never tokenises text again.
+/// One sequence of tokens as the policy read and sampled them: training never tokenises text again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenRecord {
     pub ids: Vec<u32>,
-    /// Of each token under the policy that sampled it; null for tokens that were given.
+    /// Of each sampled token, under the policy itself (before temperature and top-p); null for tokens that were given.
     pub logprobs: Vec<Option<f32>>,
-    /// True for tokens that the policy sampled.
+    /// True for tokens that the policy sampled, the one that ends a turn included.
     pub loss_mask: Vec<bool>,
-    /// Hash of the chat template.
-    pub template: String,
-    /// Hash of the tokenizer.
-    pub tokenizer: String,
+    /// The assistant's messages, by index, whose tokens were sampled here: one for each unbroken run in `loss_mask`.
+    pub replies: Vec<u32>,
+    /// Hash of the chat template, where it can be known.
+    pub template: Option<String>,
+    /// Hash of the tokenizer, where it can be known.
+    pub tokenizer: Option<String>,
 }

@@ -58,7 +58,7 @@ pub(crate) struct OptimizeArgs {
     /// Most replies of the policy (`agent`); else 8 for a small model and 40 for a large one
     #[arg(long, value_name = "N")]
     turns: Option<u32>,
-    /// Most tokens of the conversation (`agent`); else 8192 and 131072
+    /// Most tokens of the conversation (`agent`), old tool output left out first; else 8192 and 131072
     #[arg(long, value_name = "N")]
     tokens: Option<u64>,
     /// How the policy calls tools (`agent`); else `json` for `openai:` and `fenced` for others
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     };
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
-    let wanted = Wanted::parse(&args.policy, &args.base_url, args.machine.python.offline)?;
+    let wanted = Wanted::parse(args)?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
     let arriving = {
         let (wanted, printer) = (wanted.clone(), printer.clone());

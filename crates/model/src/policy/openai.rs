@@ -1,6 +1,7 @@
 //! Endpoints that speak OpenAI's chat completions: OpenAI, vLLM, SGLang, Ollama, LiteLLM, llama.cpp.
 
 mod stream;
+mod tokens;
 mod wire;
 
 use std::io::{BufRead, BufReader};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use warpsmith_machine::{MachineError, http_agent};
 use warpsmith_schema::PolicyVersion;
 
-use crate::policy::{Origin, Policy, PolicyError, Reply, Request};
+use crate::policy::{Policy, PolicyError, Reply, Request};
 use stream::Assembly;
 use wire::Tokens;
 
@@ -97,8 +98,7 @@ impl OpenAi {
         }
         let received = assembly.characters();
         // A server that does not say what its tokens are tokens of is told from others by its name.
-        let named = Origin::of(&format!("{} of {}", self.model, self.url));
-        assembly.finish(named).ok_or_else(|| PolicyError::BrokeOff {
+        assembly.finish().ok_or_else(|| PolicyError::BrokeOff {
             url: self.url.clone(),
             received,
         })

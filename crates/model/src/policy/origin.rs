@@ -1,7 +1,6 @@
 //! What tokens are tokens of.
 
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::TokenRecord;
 
 /// Whoever learns from tokens must read them with the same template and tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,38 +21,5 @@ impl Origin {
             template: of("template"),
             tokenizer: of("tokenizer"),
         }
-    }
-
-    /// Tokens that were given, then those that were sampled with their log-probabilities.
-    pub(super) fn record(
-        &self,
-        given: &[u32],
-        sampled: impl IntoIterator<Item = (u32, f32)>,
-    ) -> TokenRecord {
-        let given = given.iter().map(|token| (*token, None));
-        let sampled = sampled
-            .into_iter()
-            .map(|(token, log_probability)| (token, Some(log_probability)));
-        let (ids, logprobs): (Vec<u32>, Vec<Option<f32>>) = given.chain(sampled).unzip();
-        TokenRecord {
-            loss_mask: logprobs.iter().map(Option::is_some).collect(),
-            ids,
-            logprobs,
-            template: self.template.clone(),
-            tokenizer: self.tokenizer.clone(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sampled_tokens_are_learnt_from() {
-        let record = Origin::of("a model").record(&[1, 2], [(9, -0.5)]);
-        assert_eq!(record.ids, [1, 2, 9]);
-        assert_eq!(record.logprobs, [None, None, Some(-0.5)]);
-        assert_eq!(record.loss_mask, [false, false, true]);
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script};
 
+use super::OptimizeArgs;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
@@ -30,7 +31,8 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Finds out what can be known at once: a name that is none, a server's address that is none, a broken script.
-    pub(super) fn parse(policy: &str, base_url: &str, offline: bool) -> Result<Self, Stop> {
+    pub(super) fn parse(args: &OptimizeArgs) -> Result<Self, Stop> {
+        let policy = args.policy.as_str();
         let (kind, name) = match policy.split_once(':') {
             Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
@@ -46,8 +48,8 @@ impl Wanted {
         let wanted = Self {
             kind,
             name: name.to_owned(),
-            base_url: base_url.to_owned(),
-            offline,
+            base_url: args.base_url.clone(),
+            offline: args.machine.python.offline,
         };
         match kind {
             Kind::Local => local::check(name)?,

@@ -1,7 +1,7 @@
 //! An episode, live, for the person who waits.
 
 use warpsmith_agent::{Files, Unreadable, Watch};
-use warpsmith_schema::{ToolCall, Verdict};
+use warpsmith_schema::{Elision, ToolCall, Verdict};
 
 use crate::interrupt;
 use crate::printer::Printer;
@@ -26,6 +26,15 @@ impl Watch for Show<'_> {
         self.characters = 0;
         self.printer
             .note(&format!("turn {turn}: asking the policy"));
+    }
+
+    fn elided(&mut self, elision: &Elision) {
+        self.printer.note(&format!(
+            "turn {}: the conversation grew long; {} old tool answers, about {} tokens, are left out of it",
+            elision.turn,
+            elision.left_out.len(),
+            elision.freed_tokens
+        ));
     }
 
     fn text(&mut self, piece: &str) {

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
 use super::calls::{self, CLOSE, OPEN};
-use crate::{ChatTemplate, ModelError, Role, Tool, chat};
+use crate::chat::{self, Until};
+use crate::{ChatTemplate, ModelError, Role, Tool};
 
 /// Who tells the model of its tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +35,13 @@ impl ToolsBy {
         template: &ChatTemplate,
         messages: &[Message],
         tools: &[ToolSchema],
+        until: Until,
     ) -> Result<String, ModelError> {
         let messages: Vec<chat::Message> = messages.iter().map(|one| spoken(one, tools)).collect();
         let tools: Vec<Tool> = tools.iter().map(tool).collect();
         match self {
-            Self::Template => template.render(&messages, &tools),
-            Self::Text => template.render(&in_text(messages, &tools), &[]),
+            Self::Template => template.render_to(&messages, &tools, until),
+            Self::Text => template.render_to(&in_text(messages, &tools), &[], until),
         }
     }
 }
@@ -248,7 +250,9 @@ mod tests {
         let by = ToolsBy::of(&template);
         assert_eq!(by, ToolsBy::Template);
         let tools = schemas(&file.chats[2]);
-        let found = by.render(&template, &conversation(), &tools).unwrap();
+        let found = by
+            .render(&template, &conversation(), &tools, Until::NextReply)
+            .unwrap();
         assert_eq!(found, qwen.rendered[2]);
     }
 
@@ -271,7 +275,9 @@ mod tests {
             },
         ];
         for by in [ToolsBy::Template, ToolsBy::Text] {
-            let found = by.render(&template, &messages, &[]).unwrap();
+            let found = by
+                .render(&template, &messages, &[], Until::NextReply)
+                .unwrap();
             let said = format!("<|im_start|>assistant\n{text}<|im_end|>\n");
             assert!(found.contains(&said), "{found}");
             assert_eq!(found.matches("<tool_call>").count(), 1);
@@ -285,7 +291,9 @@ mod tests {
         let by = ToolsBy::of(&template);
         assert_eq!(by, ToolsBy::Text);
         let tools = schemas(&file.chats[2]);
-        let found = by.render(&template, &conversation(), &tools[1..]).unwrap();
+        let found = by
+            .render(&template, &conversation(), &tools[1..], Until::NextReply)
+            .unwrap();
         let expected = r#"<|im_start|>system
 You write kernels.
 
@@ -331,7 +339,9 @@ error: 'x' <undefined>
 "#;
         assert_eq!(found, expected);
         let only = [Message::User { text: "Go".into() }];
-        let found = by.render(&template, &only, &tools).unwrap();
+        let found = by
+            .render(&template, &only, &tools, Until::NextReply)
+            .unwrap();
         assert!(found.starts_with("<|im_start|>system\n# Tools"), "{found}");
     }
 }

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use warpsmith_schema::{Message, TokenRecord, ToolCall, ToolSchema};
+use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
 use super::calls;
 use super::conversation::ToolsBy;
+use crate::chat::Until;
 use crate::policy::Origin;
-use crate::{ChatTemplate, ModelError, Sampled, Tokenizer};
+use crate::{ChatTemplate, ModelError, Tokenizer};
 
 /// How to talk to one model: its template, its tokenizer, and the calls in what it says.
 #[derive(Debug)]
@@ -54,8 +55,18 @@ impl Dialogue {
         messages: &[Message],
         tools: &[ToolSchema],
     ) -> Result<Vec<u32>, ModelError> {
-        let text = self.tools_by.render(&self.template, messages, tools)?;
+        let text = self.form(messages, tools, Until::NextReply)?;
         self.tokenizer.encode(&text)
+    }
+
+    /// How the template has a conversation.
+    pub(super) fn form(
+        &self,
+        messages: &[Message],
+        tools: &[ToolSchema],
+        until: Until,
+    ) -> Result<String, ModelError> {
+        self.tools_by.render(&self.template, messages, tools, until)
     }
 
     /// What a reply to these messages says, and the calls it makes.
@@ -86,11 +97,6 @@ impl Dialogue {
         } else {
             calls::certain(unfinished)
         }
-    }
-
-    pub fn record(&self, prompt: &[u32], sampled: &[Sampled]) -> TokenRecord {
-        let sampled = sampled.iter().map(|one| (one.token, one.log_probability));
-        self.origin.record(prompt, sampled)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use warpsmith_schema::{TokenRecord, ToolCall, Usage};
+use warpsmith_schema::{ToolCall, Usage};
 
+use super::tokens::{LogProbabilities, Tokens};
 use crate::policy::{Finish, Origin, Reply};
 
 /// What has arrived so far.
@@ -13,28 +14,9 @@ pub(super) struct Assembly {
     calls: Vec<Part>,
     finish: Option<Finish>,
     usage: Usage,
-    tokens: Sampled,
+    tokens: Tokens,
     /// The end was announced.
     done: bool,
-}
-
-/// What a server tells of tokens, each part where it does.
-#[derive(Debug, Default)]
-struct Sampled {
-    prompt: Option<Vec<u32>>,
-    ids: Vec<u32>,
-    log_probabilities: Vec<f32>,
-    origin: Option<Origin>,
-}
-
-impl Sampled {
-    /// Only where nothing is missing: half of it is nothing to learn from.
-    fn record(self, named: Origin) -> Option<TokenRecord> {
-        let whole = !self.ids.is_empty() && self.ids.len() == self.log_probabilities.len();
-        let prompt = self.prompt.filter(|_| whole)?;
-        let sampled = self.ids.into_iter().zip(self.log_probabilities);
-        Some(self.origin.unwrap_or(named).record(&prompt, sampled))
-    }
 }
 
 #[derive(Debug, Default)]
@@ -65,16 +47,6 @@ struct Choice {
 }
 
 #[derive(Deserialize)]
-struct LogProbabilities {
-    content: Option<Vec<LogProbability>>,
-}
-
-#[derive(Deserialize)]
-struct LogProbability {
-    logprob: f32,
-}
-
-#[derive(Deserialize)]
 struct Delta {
     content: Option<String>,
     #[serde(default)]
@@ -100,6 +72,12 @@ struct Paid {
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: u64,
+    prompt_tokens_details: Option<PaidDetails>,
+}
+
+#[derive(Deserialize)]
+struct PaidDetails {
+    cached_tokens: Option<u64>,
 }
 
 impl Assembly {
@@ -129,10 +107,13 @@ impl Assembly {
             self.usage = Usage {
                 prompt_tokens: paid.prompt_tokens,
                 completion_tokens: paid.completion_tokens,
+                reused_tokens: paid
+                    .prompt_tokens_details
+                    .and_then(|details| details.cached_tokens)
+                    .unwrap_or_default(),
             };
         }
-        self.tokens.prompt = chunk.prompt_token_ids.or(self.tokens.prompt.take());
-        self.tokens.origin = chunk.token_origin.or(self.tokens.origin.take());
+        self.tokens.read(chunk.prompt_token_ids, chunk.token_origin);
         for choice in chunk.choices {
             self.add(choice, on_text);
         }
@@ -140,6 +121,7 @@ impl Assembly {
     }
 
     fn add(&mut self, choice: Choice, on_text: &mut dyn FnMut(&str)) {
+        self.tokens.sampled(choice.token_ids, choice.logprobs);
         if let Some(delta) = choice.delta {
             if let Some(text) = delta.content.filter(|text| !text.is_empty()) {
                 on_text(&text);
@@ -149,10 +131,6 @@ impl Assembly {
                 self.add_call(place, call);
             }
         }
-        self.tokens.ids.extend(choice.token_ids.unwrap_or_default());
-        let told = choice.logprobs.and_then(|told| told.content);
-        let told = told.unwrap_or_default().into_iter().map(|one| one.logprob);
-        self.tokens.log_probabilities.extend(told);
         if let Some(reason) = choice.finish_reason {
             self.finish = Some(match reason.as_str() {
                 "length" => Finish::Length,
@@ -188,8 +166,8 @@ impl Assembly {
                 .sum::<usize>()
     }
 
-    /// The reply, or nothing if its end never came. `named`: whose tokens they are where the server does not say.
-    pub(super) fn finish(self, named: Origin) -> Option<Reply> {
+    /// The reply, or nothing if its end never came.
+    pub(super) fn finish(self) -> Option<Reply> {
         let finish = self.finish.or(self.done.then_some(Finish::Stopped))?;
         let calls = self
             .calls
@@ -213,7 +191,7 @@ impl Assembly {
             calls,
             finish,
             usage: self.usage,
-            tokens: self.tokens.record(named),
+            tokens: self.tokens.finish(&self.usage),
         })
     }
 }
@@ -240,7 +218,7 @@ mod tests {
                 break;
             }
         }
-        (assembly.finish(Origin::of("a server")), shown)
+        (assembly.finish(), shown)
     }
 
     #[test]
@@ -281,38 +259,37 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_kept_where_nothing_is_missing() {
-        let prompt = r#"data: {"prompt_token_ids": [1, 2], "choices": [{"delta": {"content": "a"}, "token_ids": [5], "logprobs": {"content": [{"token": "a", "logprob": -0.5}]}}]}"#;
-        let end = r#"data: {"choices": [{"delta": {}, "finish_reason": "stop", "token_ids": [6], "logprobs": {"content": [{"token": "", "logprob": -1}]}}]}"#;
-        let (reply, _) = read(&[prompt, end]);
-        let tokens = reply.unwrap().tokens.unwrap();
-        assert_eq!(tokens.ids, [1, 2, 5, 6]);
-        assert_eq!(tokens.logprobs, [None, None, Some(-0.5), Some(-1.0)]);
-        assert_eq!(tokens.template, Origin::of("a server").template);
-
-        let told = end.replacen(
-            '{',
-            r#"{"token_origin": {"template": "a", "tokenizer": "b"}, "#,
-            1,
-        );
-        let tokens = read(&[prompt, &told]).0.unwrap().tokens.unwrap();
-        assert_eq!(
-            (tokens.template.as_str(), tokens.tokenizer.as_str()),
-            ("a", "b")
-        );
-
-        let (reply, _) = read(&[&prompt.replace("prompt_token_ids", "other"), end]);
-        assert_eq!(reply.unwrap().tokens, None);
-        let (reply, _) = read(&[&prompt.replace("token_ids\": [5]", "other\": [5]"), end]);
-        assert_eq!(reply.unwrap().tokens, None);
-    }
-
-    #[test]
     fn an_answer_in_one_piece_is_taken() {
         let (reply, _) = read(&[
             r#"{"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}"#,
         ]);
         assert_eq!(reply.unwrap().text, "Hello");
+    }
+
+    const WITH_TOKENS: [&str; 4] = [
+        r#"data: {"prompt_token_ids": [5, 6, 7], "choices": [{"delta": {"role": "assistant", "content": ""}}]}"#,
+        r#"data: {"choices": [{"delta": {"content": "Hello"}, "token_ids": [8, 9], "logprobs": {"content": [{"token": "Hel", "logprob": -0.5}, {"token": "lo", "logprob": -0.25}]}}]}"#,
+        r#"data: {"choices": [{"delta": {}, "finish_reason": "stop", "token_ids": [2], "logprobs": {"content": [{"token": "", "logprob": 0}]}}]}"#,
+        r#"data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}"#,
+    ];
+
+    #[test]
+    fn tokens_are_kept_where_the_server_tells_all_of_them() {
+        let reply = read(&WITH_TOKENS).0.unwrap();
+        assert_eq!(reply.usage.reused_tokens, 2);
+        let tokens = reply.tokens.unwrap();
+        assert_eq!(tokens.prompt, [5, 6, 7]);
+        let sampled: Vec<(u32, f32)> = tokens
+            .sampled
+            .iter()
+            .map(|one| (one.id, one.logprob))
+            .collect();
+        assert_eq!(sampled, [(8, -0.5), (9, -0.25), (2, 0.0)]);
+        for gone in 0..WITH_TOKENS.len() {
+            let mut lines = WITH_TOKENS.to_vec();
+            lines[gone] = r#"data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}"#;
+            assert_eq!(read(&lines).0.unwrap().tokens, None, "line {gone}");
+        }
     }
 
     #[test]

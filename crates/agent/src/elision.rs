@@ -1,0 +1,298 @@
+//! Long conversations: old tool output makes room, in what the policy is shown, for what is to come.
+//!
+//! The system's words, the task, all that the policy said itself, the answers to its last calls and the last word of the
+//! compiler and the judge stay. Of the rest the oldest goes first, and a line stands where it was. What was left out once
+//! stays left out, and as much as possible goes at once: every change here has the whole conversation read anew.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use warpsmith_schema::{Elision, LeftOut, Message};
+
+/// A message that answers calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Answered {
+    pub(crate) message: usize,
+    /// Of the tools that were called, in their order.
+    pub(crate) tools: Vec<String>,
+}
+
+/// They say where the work stands: the last answer of each is kept.
+const STANDING: [&str; 3] = ["compile", "verify", "judge"];
+
+/// What is shorter is not worth a line that says it is gone. The line itself is shorter, so nothing is left out twice.
+const WORTH_CHARACTERS: usize = 300;
+/// Tools that the line names.
+const NAMED: usize = 6;
+const NAME_CHARACTERS: usize = 20;
+
+/// The conversation as the policy is shown it.
+pub(crate) fn shown<'a>(messages: &'a [Message], elisions: &[Elision]) -> Cow<'a, [Message]> {
+    let mut shown = Cow::Borrowed(messages);
+    for left_out in elisions.iter().flat_map(|elision| &elision.left_out) {
+        if let Some(message) = shown.to_mut().get_mut(left_out.message as usize) {
+            replace(message, &left_out.shown);
+        }
+    }
+    shown
+}
+
+/// Everything else about it stays: a call and its answer remain a pair.
+fn replace(message: &mut Message, with: &str) {
+    match message {
+        Message::System { text }
+        | Message::User { text }
+        | Message::Assistant { text, .. }
+        | Message::Tool { text, .. } => with.clone_into(text),
+    }
+}
+
+/// What to leave out next.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) left_out: Vec<LeftOut>,
+    pub(crate) freed_tokens: u64,
+}
+
+/// As little of a conversation, as it is shown, as brings it down to `goal` tokens, or all that may go.
+pub(crate) fn plan(shown: &[Message], answered: &[Answered], goal: u64) -> Plan {
+    let kept = kept(shown, answered);
+    let excess = size(shown).saturating_sub(goal);
+    let mut plan = Plan::default();
+    for (number, answer) in answered.iter().enumerate() {
+        if plan.freed_tokens >= excess {
+            break;
+        }
+        let Some(text) = shown.get(answer.message).map(Message::text) else {
+            continue;
+        };
+        let characters = text.chars().count();
+        if kept.contains(&number) || characters < WORTH_CHARACTERS {
+            continue;
+        }
+        let line = line(&answer.tools, characters);
+        plan.freed_tokens += tokens(text).saturating_sub(tokens(&line));
+        plan.left_out.push(LeftOut {
+            message: answer.message as u32,
+            shown: line,
+        });
+    }
+    plan
+}
+
+/// Places in `answered` that must stay.
+fn kept(shown: &[Message], answered: &[Answered]) -> BTreeSet<usize> {
+    let last_said = shown
+        .iter()
+        .rposition(|message| matches!(message, Message::Assistant { .. }));
+    let newest = (0..answered.len()).filter(|&number| Some(answered[number].message) > last_said);
+    let standing = STANDING.iter().filter_map(|standing| {
+        answered
+            .iter()
+            .rposition(|answer| answer.tools.iter().any(|tool| tool == standing))
+    });
+    newest.chain(standing).collect()
+}
+
+fn line(tools: &[String], characters: usize) -> String {
+    let mut named: Vec<String> = Vec::new();
+    for tool in tools {
+        // As a policy wrote it: any length is possible where there is no such tool.
+        let name: String = tool.chars().take(NAME_CHARACTERS).collect();
+        let name = format!("`{name}`");
+        if !named.contains(&name) {
+            named.push(name);
+        }
+    }
+    if named.len() > NAMED {
+        named.truncate(NAMED);
+        named.push("others".to_owned());
+    }
+    format!(
+        "[left out to save room: {characters} characters that {} gave; call again what you still need]",
+        named.join(", ")
+    )
+}
+
+pub(crate) fn size(messages: &[Message]) -> u64 {
+    messages.iter().map(|message| tokens(message.text())).sum()
+}
+
+/// A guess: code has about three characters a token.
+pub(crate) fn tokens(text: &str) -> u64 {
+    text.len() as u64 / 3
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use warpsmith_schema::ToolCall;
+
+    use super::*;
+
+    /// System, task, then a turn for each: the tools called and the characters each gave.
+    fn conversation(turns: &[Vec<(&str, usize)>]) -> (Vec<Message>, Vec<Answered>) {
+        let words = |text: &str| text.repeat(100);
+        let mut messages = vec![
+            Message::System {
+                text: words("rule "),
+            },
+            Message::User {
+                text: words("task "),
+            },
+        ];
+        let mut answered = Vec::new();
+        for (turn, calls) in turns.iter().enumerate() {
+            let id = |number: usize| format!("call_{turn}_{number}");
+            messages.push(Message::Assistant {
+                text: words("word "),
+                calls: calls
+                    .iter()
+                    .enumerate()
+                    .map(|(number, (name, _))| ToolCall {
+                        id: id(number),
+                        name: (*name).to_owned(),
+                        arguments: serde_json::Value::Null,
+                    })
+                    .collect(),
+            });
+            for (number, (name, characters)) in calls.iter().enumerate() {
+                answered.push(Answered {
+                    message: messages.len(),
+                    tools: vec![(*name).to_owned()],
+                });
+                messages.push(Message::Tool {
+                    call: id(number),
+                    name: (*name).to_owned(),
+                    text: "x".repeat(*characters),
+                    failed: false,
+                });
+            }
+        }
+        (messages, answered)
+    }
+
+    fn places(plan: &Plan) -> Vec<u32> {
+        plan.left_out.iter().map(|one| one.message).collect()
+    }
+
+    fn after(messages: &[Message], plan: Plan) -> Vec<Message> {
+        let elision = Elision {
+            turn: 1,
+            freed_tokens: plan.freed_tokens,
+            left_out: plan.left_out,
+        };
+        shown(messages, &[elision]).into_owned()
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_no_more_than_needed() {
+        // Messages 3, 5 and 7 are answers, of 1000 tokens each; the rest is 830.
+        let one = || vec![("read", 3000)];
+        let (messages, answered) = conversation(&[one(), one(), one()]);
+        for (goal, expected) in [
+            (3830, vec![]),
+            (3829, vec![3]),
+            (2900, vec![3]),
+            (2800, vec![3, 5]),
+            (0, vec![3, 5]),
+        ] {
+            assert_eq!(
+                places(&plan(&messages, &answered, goal)),
+                expected,
+                "{goal}"
+            );
+        }
+    }
+
+    #[test]
+    fn short_answers_and_the_last_results_stay() {
+        for (turns, expected) in [
+            (vec![vec![("write", 40)], vec![("bash", 40)]], vec![]),
+            // Of two judgements the first goes; the answers to the last calls stay, all of them.
+            (
+                vec![
+                    vec![("judge", 900), ("read", 900)],
+                    vec![("compile", 900), ("judge", 900)],
+                    vec![("verify", 900)],
+                    vec![("read", 900), ("read", 900)],
+                ],
+                vec![3, 4],
+            ),
+            (vec![vec![("profile", 900)], vec![("glob", 900)]], vec![3]),
+        ] {
+            let (messages, answered) = conversation(&turns);
+            assert_eq!(
+                places(&plan(&messages, &answered, 0)),
+                expected,
+                "{turns:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_line_says_what_was_there() {
+        let (messages, mut answered) = conversation(&[vec![("read", 3120)], vec![("read", 10)]]);
+        let line = |answered: &[Answered]| plan(&messages, answered, 0).left_out.remove(0).shown;
+        assert_eq!(
+            line(&answered),
+            "[left out to save room: 3120 characters that `read` gave; call again what you still need]"
+        );
+        // One message for several calls, as models without an interface for tools get it.
+        answered[0].tools = ["write", "bash", "write"].map(str::to_owned).to_vec();
+        assert!(line(&answered).contains("that `write`, `bash` gave"));
+        answered[0].tools = (0..50)
+            .map(|number| format!("{number}{}", "é".repeat(99)))
+            .collect();
+        assert!(line(&answered).chars().count() < WORTH_CHARACTERS);
+    }
+
+    #[test]
+    fn nobody_but_tools_is_left_out() {
+        let (messages, answered) = conversation(&[vec![("read", 3000)], vec![("bash", 3000)]]);
+        let short = after(&messages, plan(&messages, &answered, 0));
+        assert_eq!(short.len(), messages.len());
+        for (before, after) in messages.iter().zip(&short) {
+            match (before, after) {
+                (
+                    Message::Tool { call, name, .. },
+                    Message::Tool {
+                        call: same_call,
+                        name: same_name,
+                        ..
+                    },
+                ) => {
+                    assert_eq!((call, name), (same_call, same_name));
+                }
+                _ => assert_eq!(before, after),
+            }
+        }
+    }
+
+    const TOOLS: [&str; 5] = ["read", "bash", "compile", "judge", "write"];
+
+    fn turns() -> impl Strategy<Value = Vec<Vec<(&'static str, usize)>>> {
+        let call = (0..TOOLS.len(), 0_usize..6000).prop_map(|(tool, size)| (TOOLS[tool], size));
+        prop::collection::vec(prop::collection::vec(call, 0..4), 0..10)
+    }
+
+    proptest! {
+        #[test]
+        fn the_goal_is_met_where_it_can_be(turns in turns(), goal in 0_u64..20_000) {
+            let (messages, answered) = conversation(&turns);
+            let found = plan(&messages, &answered, goal);
+            let (places, freed) = (places(&found), found.freed_tokens);
+            prop_assert!(places.is_sorted());
+            let short = after(&messages, found);
+            prop_assert_eq!(size(&messages) - size(&short), freed);
+            let least = after(&messages, plan(&messages, &answered, 0));
+            prop_assert!(size(&short) <= goal.max(size(&least)));
+            if size(&messages) <= goal {
+                prop_assert!(places.is_empty());
+            }
+            // Once more changes nothing.
+            prop_assert_eq!(plan(&short, &answered, goal), Plan::default());
+            prop_assert_eq!(plan(&least, &answered, 0), Plan::default());
+        }
+    }
+}

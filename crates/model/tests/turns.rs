@@ -1,0 +1,165 @@
+//! An episode of several turns with a shipped model: its record is what the engine read and sampled.
+//! `cargo test --release -p warpsmith-model --features local --test turns -- --ignored`
+#![cfg(feature = "local")]
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+use warpsmith_machine::{Bars, Caches};
+use warpsmith_model::catalogue::{Network, find, pull};
+use warpsmith_model::policy::{ChatModel, Local, Policy, Reply, ReplyTokens, Request, Sampling};
+use warpsmith_model::{Segment, Transformer, Wanted, Weights};
+use warpsmith_schema::{Message, ToolSchema};
+
+fn pulled(name: &str) -> (PathBuf, String) {
+    let model = find(name).unwrap();
+    let caches = Caches::locate().unwrap();
+    let path = pull(&model, &caches, Network::Allowed, &Bars::new()).unwrap();
+    (path, model.sha256)
+}
+
+fn tools() -> Vec<ToolSchema> {
+    let parameters = json!({ "type": "object", "properties": { "path": { "type": "string" } }, "required": ["path"] });
+    ["read", "compile"]
+        .map(|name| ToolSchema {
+            name: name.to_owned(),
+            description: format!("The tool to {name} a file."),
+            parameters: parameters.clone(),
+        })
+        .to_vec()
+}
+
+fn ask(policy: &mut Local, messages: &[Message]) -> Reply {
+    let request = Request {
+        messages,
+        tools: &tools(),
+        sampling: Sampling {
+            temperature: 0.0,
+            max_tokens: 40,
+            ..Sampling::default()
+        },
+    };
+    policy.reply(&request, &mut |_| {}).unwrap()
+}
+
+/// What a tool gives, whatever the model asked for; spelt so that pieces of words matter.
+fn answer(turn: usize) -> Message {
+    Message::Tool {
+        call: format!("call_{turn}"),
+        name: "read".to_owned(),
+        text: format!("float x{turn} = 1.5e-3f; // größer\n\n\tint   y[{turn}];\n"),
+        failed: false,
+    }
+}
+
+fn all(tokens: &ReplyTokens) -> Vec<u32> {
+    let sampled = tokens.sampled.iter().map(|one| one.id);
+    tokens.prompt.iter().copied().chain(sampled).collect()
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "what was measured, for whoever runs it by hand"
+)]
+fn an_episode_is_one_sequence(name: &str, turns: usize) {
+    let (path, hash) = pulled(name);
+    let mut policy = Local::new(ChatModel::load(name, &path, Some(hash), &[]).unwrap());
+    let mut messages = vec![Message::User {
+        text: "Read `a.cu` with the tool, then say what `x` is.".to_owned(),
+    }];
+    // Each token and, where it was sampled, its log-probability.
+    let mut record: Vec<(u32, Option<f32>)> = Vec::new();
+    let mut sampled = 0;
+    for turn in 0..turns {
+        let reply = ask(&mut policy, &messages);
+        let tokens = reply.tokens.unwrap();
+        let ids: Vec<u32> = record.iter().map(|(id, _)| *id).collect();
+        assert!(tokens.prompt.starts_with(&ids), "turn {turn} begins anew");
+        // The engine compares with the tokens that it ran itself: all of them are these, and only what was added is
+        // read, beside the token sampled last, which was never run.
+        let reused = reply.usage.reused_tokens as usize;
+        assert_eq!(reused, ids.len().saturating_sub(1), "turn {turn}");
+        println!(
+            "turn {turn}: {} tokens of {} read, {} sampled: {:?}",
+            tokens.prompt.len() - reused,
+            tokens.prompt.len(),
+            tokens.sampled.len(),
+            reply.text
+        );
+        record.extend(tokens.prompt[ids.len()..].iter().map(|id| (*id, None)));
+        record.extend(tokens.sampled.iter().map(|one| (one.id, Some(one.logprob))));
+        sampled += reply.usage.completion_tokens as usize;
+        messages.push(Message::Assistant {
+            text: reply.text,
+            calls: reply.calls,
+        });
+        messages.push(answer(turn));
+    }
+    assert_eq!(
+        record.iter().filter(|(_, one)| one.is_some()).count(),
+        sampled
+    );
+    let worst = worst_difference(&path, &record);
+    println!(
+        "{} tokens in one pass: log-probabilities differ by {worst} at most",
+        record.len()
+    );
+    assert!(worst < 1e-3, "log-probabilities differ by {worst}");
+
+    // An old answer is left out: everything is read and recorded anew from there on.
+    let before = record.len();
+    if let Message::Tool { text, .. } = &mut messages[2] {
+        "[left out]".clone_into(text);
+    }
+    let reply = ask(&mut policy, &messages);
+    let tokens = reply.tokens.unwrap();
+    let ids: Vec<u32> = record.iter().map(|(id, _)| *id).collect();
+    assert!(!tokens.prompt.starts_with(&ids));
+    assert!((reply.usage.reused_tokens as usize) < before);
+    // And goes on from that.
+    let again = all(&tokens);
+    messages.push(Message::Assistant {
+        text: reply.text,
+        calls: reply.calls,
+    });
+    messages.push(answer(turns));
+    let reply = ask(&mut policy, &messages);
+    assert!(reply.tokens.unwrap().prompt.starts_with(&again));
+    assert_eq!(reply.usage.reused_tokens as usize, again.len() - 1);
+}
+
+/// Between what was recorded and what one pass over all tokens gives, as a learner makes it.
+fn worst_difference(path: &std::path::Path, record: &[(u32, Option<f32>)]) -> f64 {
+    let model = Transformer::new(Arc::new(Weights::load(path).unwrap()));
+    let ids: Vec<u32> = record.iter().map(|(id, _)| *id).collect();
+    let mut segments = [Segment {
+        cache: &mut model.new_cache(),
+        tokens: &ids,
+        wanted: Wanted::All,
+    }];
+    let logits = model.forward(&mut segments).unwrap().remove(0);
+    let differences = record
+        .iter()
+        .enumerate()
+        .filter_map(|(place, (id, logprob))| {
+            let row = logits.row(place.checked_sub(1)?);
+            let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+            let found = f64::from(row[*id as usize]) - sum.ln();
+            Some((found - f64::from((*logprob)?)).abs())
+        });
+    differences.fold(0.0, f64::max)
+}
+
+#[test]
+#[ignore = "fetches 98 MB"]
+fn an_episode_of_smollm2_is_one_sequence() {
+    an_episode_is_one_sequence("smollm2-135m", 4);
+}
+
+#[test]
+#[ignore = "fetches 1.12 GB"]
+fn an_episode_of_qwen_is_one_sequence() {
+    an_episode_is_one_sequence("qwen2.5-coder-1.5b", 3);
+}

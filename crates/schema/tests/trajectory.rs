@@ -1,0 +1,67 @@
+//! Trajectories, written and read again, also those of earlier versions.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+use serde_json::{Value, json};
+use warpsmith_schema::{Elision, LeftOut, TokenRecord, Trajectory, Usage, json_schema};
+
+/// As it was written before conversations could be shortened and tokens were kept.
+fn early() -> Value {
+    json!({
+        "format": 1, "id": "0123456789abcdef", "target": "cpu",
+        "task": { "id": "relu", "name": "relu", "source": "", "level": null, "problem_id": null, "origin": "relu.py" },
+        "policy": { "name": "script:x.jsonl", "hash": null, "step": null }, "mode": "agent",
+        "messages": [{ "role": "user", "text": "Go" }, { "role": "assistant", "text": "", "calls": [] }],
+        "attempts": [], "best": null, "ending": { "kind": "limit", "which": "tokens" },
+        "usage": { "prompt_tokens": 7, "completion_tokens": 2 }, "seconds": 0.5, "tokens": null,
+    })
+}
+
+#[test]
+fn an_early_trajectory_is_read() {
+    let read: Trajectory = serde_json::from_value(early()).unwrap();
+    assert_eq!((&read.elisions, &read.tokens), (&Vec::new(), &None));
+    let usage = Usage {
+        prompt_tokens: 7,
+        completion_tokens: 2,
+        reused_tokens: 0,
+    };
+    assert_eq!(read.usage, usage);
+}
+
+#[test]
+fn a_trajectory_comes_back_as_it_was() {
+    let mut trajectory: Trajectory = serde_json::from_value(early()).unwrap();
+    trajectory.elisions.push(Elision {
+        turn: 3,
+        freed_tokens: 900,
+        left_out: vec![LeftOut {
+            message: 1,
+            shown: "[left out]".to_owned(),
+        }],
+    });
+    trajectory.tokens = Some(vec![TokenRecord {
+        ids: vec![1, 2],
+        logprobs: vec![None, Some(-0.1)],
+        loss_mask: vec![false, true],
+        replies: vec![1],
+        template: Some("a".to_owned()),
+        tokenizer: None,
+    }]);
+    let text = serde_json::to_string(&trajectory).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Trajectory>(&text).unwrap(),
+        trajectory
+    );
+    // Absent is null, never missing.
+    assert!(text.contains(r#""tokenizer":null"#));
+}
+
+#[test]
+fn the_schema_knows_every_field() {
+    let trajectory: Trajectory = serde_json::from_value(early()).unwrap();
+    let written = serde_json::to_value(trajectory).unwrap();
+    let schema = json_schema("trajectory").unwrap();
+    for field in written.as_object().unwrap().keys() {
+        assert!(schema["properties"][field].is_object(), "{field}");
+    }
+}
