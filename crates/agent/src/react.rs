@@ -4,12 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use warpsmith_model::policy::{Policy, Reply, Request, Sampling};
-use warpsmith_schema::{
-    Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Trajectory, Usage,
-};
+use warpsmith_schema::{Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Usage};
 
 use crate::court::{AgentError, Court, Watch};
-use crate::episode::{Episode, ending_of};
+use crate::episode::{Episode, Sample, ending_of};
 use crate::shell::Confines;
 use crate::tools::{Answer, Effect, Tools, schemas};
 use crate::wire::{Wire, calls};
@@ -67,15 +65,16 @@ impl Size {
 /// Replies in a row without a call, and calls in a row that were the same, before it is over.
 const PATIENCE: u32 = 3;
 
-/// Runs one episode in `folder`, which is made.
+/// Runs one episode in `folder`, which is made. What it comes to, the watch is told.
 pub fn run_agent(
     policy: &mut dyn Policy,
     court: &mut dyn Court,
     task: &Task,
     folder: &Path,
     settings: &AgentSettings,
+    sample: Sample,
     watch: &mut dyn Watch,
-) -> Result<Trajectory, AgentError> {
+) -> Result<(), AgentError> {
     let workspace = Workspace::open(folder, &task.source)?;
     let tools = Tools::new(
         workspace,
@@ -83,8 +82,12 @@ pub fn run_agent(
         court,
         settings.size.answer_characters(),
     );
+    let kind = (Mode::Agent, settings.target);
+    let opening = || prompt::for_agent(task, settings);
+    let episode = Episode::begin(sample, &*policy, task, kind, opening);
     let mut running = Running {
-        episode: Episode::begin(prompt::for_agent(task, settings)),
+        context: guessed(episode.messages()),
+        episode,
         tools,
         schemas: match settings.wire {
             Wire::Json => schemas(),
@@ -94,11 +97,12 @@ pub fn run_agent(
         idle: 0,
         same: 0,
         before: None,
-        context: 0,
     };
-    let ending = running.run(policy, watch)?;
-    let episode = running.episode;
-    Ok(episode.end(policy, task, settings.target, Mode::Agent, ending))
+    let ending = running.run(policy, watch);
+    // Whatever happened, what was said and judged till then is kept.
+    let ended = ending.as_ref().ok().cloned();
+    running.episode.reach(ended, watch)?;
+    ending.map(drop)
 }
 
 struct Running<'a> {
@@ -122,7 +126,7 @@ impl Running<'_> {
         watch: &mut dyn Watch,
     ) -> Result<Ending, AgentError> {
         let limits = self.settings.limits;
-        for turn in 1..=limits.turns {
+        for turn in self.episode.replies() + 1..=limits.turns {
             if watch.interrupted() {
                 return Ok(Ending::Interrupted);
             }
@@ -138,23 +142,25 @@ impl Running<'_> {
                     which: Limit::Tokens,
                 });
             }
-            watch.asking(turn);
-            let sampling = self.settings.sampling;
+            let sample = self.episode.sample();
+            watch.asking(&[sample], turn);
+            let sampling = self.episode.sampling(self.settings.sampling);
             let request = Request {
-                messages: &self.episode.messages,
+                messages: self.episode.messages(),
                 tools: &self.schemas,
                 sampling: Sampling {
                     max_tokens: sampling.max_tokens.min(left.try_into().unwrap_or(u32::MAX)),
                     ..sampling
                 },
             };
-            let reply = match policy.reply(&request, &mut |piece| watch.text(piece)) {
+            let reply = match policy.reply(&request, &mut |piece| watch.text(sample, piece)) {
                 Ok(reply) => reply,
                 Err(error) => return Ok(ending_of(&error)),
             };
             if let Some(ending) = self.act(reply, watch)? {
                 return Ok(ending);
             }
+            self.episode.reach(None, watch)?;
         }
         Ok(Ending::Limit {
             which: Limit::Turns,
@@ -162,24 +168,21 @@ impl Running<'_> {
     }
 
     fn act(&mut self, reply: Reply, watch: &mut dyn Watch) -> Result<Option<Ending>, AgentError> {
-        self.episode.usage += reply.usage;
-        self.context = context(&reply.usage, &self.episode.messages, &reply.text);
+        self.context = context(&reply.usage, self.episode.messages(), &reply.text);
         let (wanted, wrong) = match self.settings.wire {
             Wire::Json if reply.calls.is_empty() => (Vec::new(), Some(Unreadable::NoCall)),
-            Wire::Json => (reply.calls, None),
+            Wire::Json => (reply.calls.clone(), None),
             Wire::Fenced => match calls(&reply.text) {
                 Ok(found) => (found, None),
                 Err(why) => (Vec::new(), Some(why)),
             },
         };
-        self.episode.messages.push(Message::Assistant {
-            text: reply.text.clone(),
-            calls: match self.settings.wire {
-                Wire::Json => wanted.clone(),
-                // They are in the text already: a template would show them twice.
-                Wire::Fenced => Vec::new(),
-            },
-        });
+        let calls = match self.settings.wire {
+            Wire::Json => wanted.clone(),
+            // They are in the text already: a template would show them twice.
+            Wire::Fenced => Vec::new(),
+        };
+        self.episode.said(&reply, calls);
         let said = Some((reply.text, without_ids(&wanted)));
         self.same = if said == self.before {
             self.same + 1
@@ -194,13 +197,13 @@ impl Running<'_> {
             self.idle = 0;
             return self.run_calls(&wanted, watch);
         };
-        watch.unreadable(&why);
+        watch.unreadable(self.episode.sample(), &why);
         self.idle += 1;
         if self.idle >= PATIENCE {
             return Ok(Some(Ending::NothingUsable));
         }
         let text = feedback::on_no_call(&why, self.settings.wire);
-        self.episode.messages.push(Message::User { text });
+        self.episode.told(Message::User { text });
         Ok(None)
     }
 
@@ -209,40 +212,56 @@ impl Running<'_> {
         wanted: &[ToolCall],
         watch: &mut dyn Watch,
     ) -> Result<Option<Ending>, AgentError> {
-        let message = self.episode.messages.len() as u32 - 1;
+        let sample = self.episode.sample();
+        let message = self.episode.messages().len() as u32 - 1;
         let mut told = Vec::new();
-        let mut ending = None;
+        let mut ending = Ok(None);
         for call in wanted {
-            if watch.interrupted() {
-                return Ok(Some(Ending::Interrupted));
+            if let Ok(None) = ending
+                && watch.interrupted()
+            {
+                ending = Ok(Some(Ending::Interrupted));
             }
-            watch.called(call);
+            // Every call has an answer, so that the conversation can be gone on with.
+            if !matches!(ending, Ok(None)) {
+                told.push((call, CUT_SHORT.to_owned(), true));
+                continue;
+            }
+            watch.called(sample, call);
             let Answer {
                 text,
                 failed,
                 effect,
-            } = self.tools.call(call)?;
-            if watch.interrupted() {
-                return Ok(Some(Ending::Interrupted));
-            }
-            watch.answered(call, &text, failed);
+            } = match self.tools.call(call) {
+                // What was killed looks like a failure of the candidate's.
+                Ok(_) if watch.interrupted() => {
+                    ending = Ok(Some(Ending::Interrupted));
+                    Answer::bad(CUT_SHORT)
+                }
+                Ok(answer) => answer,
+                Err(error) => {
+                    ending = Err(error.into());
+                    Answer::bad(CUT_SHORT)
+                }
+            };
+            watch.answered(sample, call, &text, failed);
             let (judged, submitted) = match effect {
                 Effect::Nothing | Effect::Rehearsed(_) => (None, false),
                 Effect::Judged(verdict, files) => (Some((verdict, files)), false),
                 Effect::Submitted(verdict, files) => (Some((verdict, files)), true),
             };
             if let Some((verdict, files)) = judged {
-                watch.judged(&verdict);
+                watch.judged(sample, &verdict);
                 self.episode.attempted(message, &files, *verdict);
             }
             told.push((call, text, failed));
             if submitted {
-                ending = Some(Ending::Finished);
+                ending = Ok(Some(Ending::Finished));
                 break;
             }
         }
         self.tell(told);
-        Ok(ending)
+        ending
     }
 
     /// As the wire has it: one message a call, or one for all in the policy's own form.
@@ -251,7 +270,7 @@ impl Running<'_> {
         match self.settings.wire {
             Wire::Json => {
                 for (call, text, failed) in told {
-                    self.episode.messages.push(Message::Tool {
+                    self.episode.told(Message::Tool {
                         call: call.id.clone(),
                         name: call.name.clone(),
                         text,
@@ -267,7 +286,7 @@ impl Running<'_> {
                         format!("{}{how}:\n{text}", call.name)
                     })
                     .collect();
-                self.episode.messages.push(Message::User {
+                self.episode.told(Message::User {
                     text: parts.join("\n\n"),
                 });
             }
@@ -275,21 +294,22 @@ impl Running<'_> {
     }
 }
 
+/// The answer to a call that was not run to its end.
+const CUT_SHORT: &str = "the run was interrupted before this was done: call it again";
+
 /// A reply shorter than this cannot hold a kernel.
 const MIN_REPLY_TOKENS: u64 = 256;
 
 /// Tokens of the conversation: as the policy counts, else guessed from its length.
 fn context(usage: &Usage, messages: &[Message], reply: &str) -> u64 {
     match usage.prompt_tokens + usage.completion_tokens {
-        0 => {
-            messages
-                .iter()
-                .map(|message| tokens(message.text()))
-                .sum::<u64>()
-                + tokens(reply)
-        }
+        0 => guessed(messages) + tokens(reply),
         counted => counted,
     }
+}
+
+fn guessed(messages: &[Message]) -> u64 {
+    messages.iter().map(|one| tokens(one.text())).sum()
 }
 
 fn tokens(text: &str) -> u64 {

@@ -3,6 +3,7 @@
 mod args;
 mod cli;
 mod commands;
+mod config;
 mod engine;
 mod evidence;
 mod examples;
@@ -34,12 +35,12 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Exit {
     let printer = Printer::new(&cli.output);
-    let result = interrupt::listen()
+    let result = interrupt::listen(printer.clone())
         .map_err(Stop::from)
         .and_then(|()| cli.run(&printer));
     if interrupt::happened() {
         interrupt::kill_descendants();
-        printer.failure(&Stop::interrupted());
+        interrupt::say(&printer);
         return Exit::INTERRUPTED;
     }
     match result {

@@ -13,6 +13,9 @@ pub struct Trajectory {
     pub task: Task,
     pub target: Target,
     pub policy: PolicyVersion,
+    /// Which of several episodes of the same task, from one.
+    #[serde(default = "first")]
+    pub sample: u32,
     pub mode: Mode,
     pub messages: Vec<Message>,
     /// In the order they were judged.
@@ -24,6 +27,10 @@ pub struct Trajectory {
     pub seconds: f64,
     /// Present where the policy sampled tokens that it can account for.
     pub tokens: Option<TokenRecord>,
+}
+
+fn first() -> u32 {
+    1
 }
 
 /// How a policy is asked.

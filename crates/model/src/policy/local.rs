@@ -9,10 +9,10 @@ use std::sync::Arc;
 use warpsmith_schema::{Message, PolicyVersion, TokenRecord, Usage};
 
 use self::conversation::ToolsBy;
-use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
+use crate::policy::{Finish, Policy, PolicyError, Reply, Request, Said};
 use crate::{
-    Adapter, ChatTemplate, Engine, Limits, ModelError, Sampled, Sampling, Tokenizer, Transformer,
-    Weights,
+    Adapter, ChatTemplate, Engine, Event, Limits, ModelError, RequestId, Sampled, Sampling,
+    Tokenizer, Transformer, Weights,
 };
 
 pub struct Local {
@@ -22,7 +22,6 @@ pub struct Local {
     version: PolicyVersion,
     /// Of the chat template and of the tokenizer, for the token record.
     hashes: (String, String),
-    replies: u64,
 }
 
 impl Local {
@@ -72,41 +71,39 @@ impl Local {
                 step: None,
             },
             hashes: (of("template"), of("tokenizer")),
-            replies: 0,
         })
     }
 
-    fn ask(
-        &mut self,
-        request: &Request<'_>,
-        on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, ModelError> {
+    /// The conversation as the model reads it.
+    fn asked(&self, request: &Request<'_>) -> Result<crate::Request, ModelError> {
         let text = self
             .tools_by
             .render(&self.template, request.messages, request.tools)?;
-        let prompt = self.engine.tokenizer().encode(&text)?;
         let sampling = request.sampling;
-        // Without a seed of the caller's, replies still differ from one another.
-        let seed = sampling.seed.unwrap_or(0).wrapping_add(self.replies);
-        self.replies += 1;
-        let asked = crate::Request {
-            prompt: prompt.clone(),
+        // Each turn has luck of its own: with that of the turn before, a repair is the more likely to be what failed.
+        let seed = sampling.seed.map_or_else(rand::random, |seed| {
+            seed.wrapping_add(request.messages.len() as u64)
+        });
+        Ok(crate::Request {
+            prompt: self.engine.tokenizer().encode(&text)?,
             sampling: Sampling::random(sampling.temperature, sampling.top_p, seed)?,
             max_tokens: sampling.max_tokens as usize,
             stop: Vec::new(),
-        };
-        let reply = self.engine.generate(asked, on_text)?;
+        })
+    }
+
+    fn replied(&self, request: &Request<'_>, prompt: &[u32], reply: crate::Reply) -> Reply {
         let calls = if request.tools.is_empty() {
             Vec::new()
         } else {
             calls::read(&reply.text, request.tools, calls_in(request.messages))
         };
-        Ok(Reply {
+        Reply {
             usage: Usage {
                 prompt_tokens: prompt.len() as u64,
                 completion_tokens: reply.tokens.len() as u64,
             },
-            tokens: Some(record(&prompt, &reply.tokens, &self.hashes)),
+            tokens: Some(record(prompt, &reply.tokens, &self.hashes)),
             finish: match reply.finish {
                 crate::Finish::Length | crate::Finish::Context => Finish::Length,
                 crate::Finish::End | crate::Finish::Stop(_) if calls.is_empty() => Finish::Stopped,
@@ -114,8 +111,26 @@ impl Local {
             },
             calls,
             text: reply.text,
-        })
+        }
     }
+
+    fn failed(&self, error: ModelError) -> PolicyError {
+        match error {
+            ModelError::ContextFull { .. } => PolicyError::ContextFull {
+                policy: self.version.name.clone(),
+                message: error.to_string(),
+            },
+            other => PolicyError::Local(Arc::new(other)),
+        }
+    }
+}
+
+/// A conversation among several that are under way.
+struct Underway {
+    /// Its place among those that were asked.
+    number: usize,
+    id: RequestId,
+    prompt: Vec<u32>,
 }
 
 impl Policy for Local {
@@ -128,13 +143,60 @@ impl Policy for Local {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, PolicyError> {
-        self.ask(request, on_text).map_err(|error| match error {
-            ModelError::ContextFull { .. } => PolicyError::ContextFull {
-                policy: self.version.name.clone(),
-                message: error.to_string(),
-            },
-            other => PolicyError::Local(Box::new(other)),
-        })
+        let asked = self.asked(request).map_err(|error| self.failed(error))?;
+        let prompt = asked.prompt.clone();
+        match self.engine.generate(asked, on_text) {
+            Ok(reply) => Ok(self.replied(request, &prompt, reply)),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// In one batch: the weights are read once for all of them.
+    fn reply_many(&mut self, requests: &[Request<'_>], on_said: &mut dyn FnMut(usize, Said<'_>)) {
+        let mut underway = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            let submitted = self.asked(request).and_then(|asked| {
+                let prompt = asked.prompt.clone();
+                let id = self.engine.submit(asked)?;
+                Ok(Underway { number, id, prompt })
+            });
+            match submitted {
+                Ok(one) => underway.push(one),
+                Err(error) => on_said(number, Said::Whole(Err(self.failed(error)))),
+            }
+        }
+        while !underway.is_empty() {
+            let events = match self.engine.step() {
+                Ok(events) => events,
+                Err(error) => {
+                    let error = Arc::new(error);
+                    for one in underway.drain(..) {
+                        self.engine.cancel(one.id);
+                        on_said(
+                            one.number,
+                            Said::Whole(Err(PolicyError::Local(error.clone()))),
+                        );
+                    }
+                    return;
+                }
+            };
+            for event in events {
+                let (Event::Text { request: id, .. } | Event::Done { request: id, .. }) = &event;
+                let Some(place) = underway.iter().position(|one| one.id == *id) else {
+                    continue;
+                };
+                match event {
+                    Event::Text { text, .. } => {
+                        on_said(underway[place].number, Said::Piece(&text));
+                    }
+                    Event::Done { reply, .. } => {
+                        let one = underway.remove(place);
+                        let reply = self.replied(&requests[one.number], &one.prompt, reply);
+                        on_said(one.number, Said::Whole(Ok(reply)));
+                    }
+                }
+            }
+        }
     }
 }
 

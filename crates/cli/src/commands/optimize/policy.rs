@@ -51,23 +51,24 @@ impl Wanted {
         };
         match kind {
             Kind::Local => local::check(name)?,
-            Kind::OpenAi | Kind::Script => drop(wanted.ready()?),
+            Kind::OpenAi | Kind::Script => drop(wanted.ready(0)?),
         }
         Ok(wanted)
     }
 
     /// Fetches weights if it must.
-    pub(super) fn open(&self, printer: &Printer) -> Result<Box<dyn Policy>, Stop> {
+    pub(super) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
         match self.kind {
-            Kind::Local => local::open(&self.name, self.offline, printer),
-            Kind::OpenAi | Kind::Script => self.ready(),
+            Kind::Local => local::open(&self.name, self.offline, printer).map(Some),
+            Kind::OpenAi | Kind::Script => Ok(None),
         }
     }
 
-    fn ready(&self) -> Result<Box<dyn Policy>, Stop> {
+    /// A policy that needs no weights. A script goes on after the replies that it gave to the run before.
+    pub(super) fn ready(&self, replies: usize) -> Result<Box<dyn Policy>, Stop> {
         if self.kind == Kind::Script {
             return match Script::open(Path::new(&self.name)) {
-                Ok(script) => Ok(Box::new(script)),
+                Ok(script) => Ok(Box::new(script.after(replies))),
                 Err(error) => Err(stop(&error)),
             };
         }
