@@ -84,7 +84,11 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         printer.note(&idle);
     }
     let run = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided)?;
-    printer.note(&format!("run: {}", run.path().display()));
+    let place = run.path().display();
+    printer.note(&match &args.out {
+        Some(_) => format!("run: {place}"),
+        None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
+    });
 
     let samples = decided.samples.get();
     let mut journal = Journal::open(&run, samples)?;

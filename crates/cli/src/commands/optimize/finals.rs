@@ -43,14 +43,11 @@ pub(super) fn choose<'a>(
         if !again.is_empty() && (again.len() >= FINALISTS || candidate.us > near) {
             break;
         }
-        printer.note(&format!(
-            "measuring afresh what sample {} submitted",
-            candidate.sample
-        ));
+        let sample = candidate.sample;
+        printer.note(&format!("measuring afresh: what sample {sample} submitted"));
         let submission = submission(&candidate.attempt.files);
         let verdict = bench.afresh(&submission, 1)?;
         if let Some(us) = time(&verdict) {
-            let sample = candidate.sample;
             let winner = Winner {
                 sample,
                 submission,
@@ -63,9 +60,9 @@ pub(super) fn choose<'a>(
     let several = again.len() > 1;
     for (_, mut winner) in again {
         if several {
+            let sample = winner.sample;
             printer.note(&format!(
-                "and the quickest, of sample {}, once more",
-                winner.sample
+                "measuring once more: the quickest, of sample {sample}"
             ));
             winner.verdict = bench.afresh(&winner.submission, 2)?;
         }

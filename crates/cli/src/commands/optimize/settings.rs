@@ -288,5 +288,7 @@ mod tests {
     #[test]
     fn the_text_says_the_defaults() {
         crate::config::assert_text_says_the_defaults::<OptimizeSettings>();
+        let page = include_str!("../../../../../docs/reference/configuration.md");
+        assert!(page.contains(OptimizeSettings::TEXT.trim_end()));
     }
 }
