@@ -46,13 +46,15 @@ pub fn run_single(
         })
         .collect();
     while !open.is_empty() && !watch.interrupted() {
-        ask(&mut open, policy, settings, watch)?;
+        // First what an earlier run left unread.
         for one in open.iter_mut().filter(|one| one.has_reply()) {
             if watch.interrupted() {
                 return Ok(());
             }
             one.read(court, settings, watch)?;
         }
+        open.retain(|one| !one.over);
+        ask(&mut open, policy, settings, watch)?;
         open.retain(|one| !one.over);
     }
     Ok(())
@@ -65,20 +67,20 @@ struct Conversation {
     over: bool,
 }
 
-/// Asks those that have come least far and keeps each reply as soon as it is there.
+/// Asks those that have come least far and keeps each reply as soon as it is there. None of them has one unread.
 fn ask(
     open: &mut [Conversation],
     policy: &mut dyn Policy,
     settings: &Settings,
     watch: &mut dyn Watch,
 ) -> Result<(), AgentError> {
-    let waiting = |one: &&mut Conversation| !one.over && !one.has_reply();
-    let replies = open.iter_mut().filter(waiting);
-    let Some(fewest) = replies.map(|one| one.episode.replies()).min() else {
+    let Some(fewest) = open.iter().map(|one| one.episode.replies()).min() else {
         return Ok(());
     };
-    let next = |one: &&mut Conversation| waiting(one) && one.episode.replies() == fewest;
-    let mut asked: Vec<&mut Conversation> = open.iter_mut().filter(next).collect();
+    let mut asked: Vec<&mut Conversation> = open
+        .iter_mut()
+        .filter(|one| one.episode.replies() == fewest)
+        .collect();
     let wall = settings.wall.map(|wall| wall.as_secs_f64());
     if wall.is_some_and(|wall| asked.iter().any(|one| one.episode.seconds() > wall)) {
         for one in asked {
@@ -127,7 +129,7 @@ impl Conversation {
     /// Whether there is a reply that was not acted on.
     fn has_reply(&self) -> bool {
         let last = self.episode.messages().last();
-        !self.over && matches!(last, Some(Message::Assistant { .. }))
+        matches!(last, Some(Message::Assistant { .. }))
     }
 
     fn end(&mut self, ending: Ending, watch: &mut dyn Watch) -> Result<(), AgentError> {
@@ -143,7 +145,8 @@ impl Conversation {
         watch: &mut dyn Watch,
     ) -> Result<(), AgentError> {
         let sample = self.episode.sample();
-        let mut replies = (self.episode.messages().iter()).filter_map(|message| match message {
+        let replies = self.episode.messages().iter();
+        let mut replies = replies.filter_map(|message| match message {
             Message::Assistant { text, .. } => Some(text.clone()),
             _ => None,
         });
