@@ -16,6 +16,7 @@ use warpsmith_schema::FORMAT;
 
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::nearest::nearest;
 use crate::printer::Printer;
 
 const CODE: &str = "config";
@@ -159,8 +160,7 @@ impl Layers {
     }
 
     fn unknown(&self, key: &str, origin: &str) -> Stop {
-        let near = |known: &&String| (strsim::jaro_winkler(known, key) * 1e6) as u64;
-        let nearest = self.values.keys().max_by_key(near);
+        let nearest = nearest(key, self.values.keys().map(String::as_str));
         let meant = nearest.map(|nearest| format!("did you mean `{nearest}`? "));
         Stop::config(
             CODE,

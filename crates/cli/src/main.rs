@@ -10,6 +10,7 @@ mod examples;
 mod exit;
 mod failure;
 mod interrupt;
+mod nearest;
 mod printer;
 mod render;
 mod source;
