@@ -36,17 +36,17 @@ pub(crate) struct ConfigArgs {
     given: BTreeSet<String>,
 }
 
+/// Each with its heading: a heading for all would go on over the verb's own flags.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Configuration")]
 struct Flags {
     /// Read settings from a TOML file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     config: Option<PathBuf>,
     /// One setting by its name in the file; flags win over these and these over the file
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Configuration")]
     set: Vec<String>,
     /// Print the settings in force, as a file with comments, and stop
-    #[arg(long)]
+    #[arg(long, help_heading = "Configuration")]
     print_config: bool,
 }
 
@@ -223,7 +223,9 @@ fn key(line: &str) -> Option<&str> {
 /// What every verb's tests say of its settings: text and struct are the same.
 #[cfg(test)]
 pub(crate) fn assert_text_says_the_defaults<S: Settings + Args>() {
-    let command = S::augment_args(Command::new("verb")).no_binary_name(true);
+    let command = S::augment_args(Command::new("verb"))
+        .no_binary_name(true)
+        .mut_args(|argument| argument.env(clap::builder::Resettable::Reset));
     let matches = command.try_get_matches_from(Vec::<String>::new()).unwrap();
     let defaults = object(&S::from_arg_matches(&matches).unwrap()).unwrap();
     let read: Map<String, Value> = toml::from_str(S::TEXT).unwrap();

@@ -46,8 +46,6 @@ pub(crate) struct OptimizeArgs {
     config: ConfigArgs,
     /// A `KernelBench` module, a folder with `model.py`, `FILE.jsonl#level1/19`, or an example's name
     task: Option<String>,
-    #[command(flatten)]
-    settings: OptimizeSettings,
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -56,6 +54,8 @@ pub(crate) struct OptimizeArgs {
     /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
     #[arg(long, value_name = "X")]
     require_speedup: Option<Positive>,
+    #[command(flatten)]
+    settings: OptimizeSettings,
 }
 
 pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
     });
 
-    let samples = decided.samples.get();
+    let samples = decided.samples.into();
     let mut journal = Journal::open(&run, samples)?;
     let missing = journal.missing(samples);
     if run.resumed() {

@@ -1,7 +1,6 @@
 //! What `optimize` can be told, and what that means for its episodes.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use warpsmith_schema::{FORMAT, Target, Task};
 use warpsmith_store::RunFolder;
 
 use super::policy::{self, Kind};
-use crate::args::{JudgingArgs, Positive, TargetChoice};
+use crate::args::{Count, JudgingArgs, Positive, TargetChoice};
 use crate::config::{Resolved, Settings};
 use crate::engine::Engine;
 use crate::failure::Stop;
@@ -40,17 +39,22 @@ pub(super) struct OptimizeSettings {
     #[arg(long, value_enum)]
     mode: Option<ModeChoice>,
     /// Independent episodes, of which the best submission is the result
-    #[arg(long, value_name = "K", default_value = "1")]
-    pub(super) samples: NonZeroU32,
+    #[arg(
+        long,
+        value_name = "K",
+        default_value = "1",
+        allow_negative_numbers = true
+    )]
+    pub(super) samples: Count,
     /// Ask no more after this long, all samples together
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", allow_negative_numbers = true)]
     minutes: Option<Positive>,
     /// Attempts after a failed one, each told what was wrong (`single`)
     #[arg(long, value_name = "N", default_value_t = 2)]
     repairs: u32,
     /// Most replies of the policy (`agent`); else 8 for a small model and 40 for a large one
     #[arg(long, value_name = "N")]
-    turns: Option<NonZeroU32>,
+    turns: Option<Count>,
     /// Most tokens of the conversation (`agent`); else 8192 and 131072
     #[arg(long, value_name = "N")]
     tokens: Option<u64>,
@@ -58,14 +62,19 @@ pub(super) struct OptimizeSettings {
     #[arg(long, value_enum)]
     wire: Option<WireChoice>,
     /// How freely to sample; 0 takes the likeliest token
-    #[arg(long, value_name = "T", default_value = "0.7")]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value = "0.7",
+        allow_negative_numbers = true
+    )]
     temperature: Temperature,
     /// Makes sampling repeatable, where a policy can
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Most tokens of one reply
     #[arg(long, value_name = "N", default_value = "4096")]
-    max_tokens: NonZeroU32,
+    max_tokens: Count,
     #[command(flatten)]
     #[serde(flatten)]
     pub(super) judging: JudgingArgs,
@@ -136,13 +145,11 @@ impl fmt::Display for ModeChoice {
 impl OptimizeSettings {
     /// What each can be on its own and not together.
     pub(super) fn check(&self) -> Result<(), Stop> {
-        if self.samples.get() > 1 && self.temperature.0 == 0.0 {
+        let samples = u32::from(self.samples);
+        if samples > 1 && self.temperature.0 == 0.0 {
             return Err(Stop::config(
                 "config",
-                format!(
-                    "{} samples at `temperature` 0 would all be the same",
-                    self.samples
-                ),
+                format!("{samples} samples at `temperature` 0 would all be the same"),
                 Some("leave out one of them".to_owned()),
             ));
         }
@@ -165,8 +172,7 @@ impl OptimizeSettings {
         };
         if mode == ModeChoice::Agent {
             let limits = size(kind).limits();
-            let turns = NonZeroU32::new(limits.turns).unwrap_or(NonZeroU32::MIN);
-            decided.turns.get_or_insert(turns);
+            decided.turns = decided.turns.or(limits.turns.try_into().ok());
             decided.tokens.get_or_insert(limits.tokens);
             decided.wire.get_or_insert(if large {
                 WireChoice::Json
@@ -215,7 +221,7 @@ impl Way {
         let sampling = Sampling {
             temperature: settings.temperature.0 as f32,
             seed: settings.seed,
-            max_tokens: settings.max_tokens.get(),
+            max_tokens: settings.max_tokens.into(),
             ..Sampling::default()
         };
         if settings.mode != Some(ModeChoice::Agent) {
@@ -237,7 +243,7 @@ impl Way {
             },
             size,
             limits: AgentLimits {
-                turns: settings.turns.map_or(usual.turns, NonZeroU32::get),
+                turns: settings.turns.map_or(usual.turns, u32::from),
                 tokens: settings.tokens.unwrap_or(usual.tokens),
                 wall,
             },
