@@ -1,7 +1,7 @@
 //! The judge, as an episode sees it.
 
 use warpsmith_judge::{JudgeError, Reach};
-use warpsmith_schema::{Elision, ToolCall, Verdict};
+use warpsmith_schema::{Elision, Failure, ToolCall, Trajectory, Verdict};
 
 use crate::{Files, Unreadable};
 
@@ -19,30 +19,36 @@ pub trait Court {
     fn profile(&mut self, files: Option<&Files>) -> Result<String, JudgeError>;
 }
 
-/// Sees an episode as it goes.
+/// Sees episodes as they go, each by the number of its sample, and keeps them.
 pub trait Watch {
-    /// A policy is asked; the first time is number one.
-    fn asking(&mut self, turn: u32);
+    /// A policy is asked, of these samples together; the first time is turn number one.
+    fn asking(&mut self, samples: &[u32], turn: u32);
     /// Old tool output is no longer shown to the policy.
-    fn elided(&mut self, elision: &Elision);
-    /// A piece of its reply.
-    fn text(&mut self, piece: &str);
+    fn elided(&mut self, sample: u32, elision: &Elision);
+    /// A piece of a reply.
+    fn text(&mut self, sample: u32, piece: &str);
     /// A reply that held nothing to act on.
-    fn unreadable(&mut self, why: &Unreadable);
+    fn unreadable(&mut self, sample: u32, why: &Unreadable);
     /// A tool is called.
-    fn called(&mut self, call: &ToolCall);
-    fn answered(&mut self, call: &ToolCall, text: &str, failed: bool);
-    fn judging(&mut self, files: &Files);
-    fn judged(&mut self, verdict: &Verdict);
+    fn called(&mut self, sample: u32, call: &ToolCall);
+    fn answered(&mut self, sample: u32, call: &ToolCall, text: &str, failed: bool);
+    fn judging(&mut self, sample: u32, files: &Files);
+    fn judged(&mut self, sample: u32, verdict: &Verdict);
+    /// Where an episode stands, after every step that cost something. Its ending is `interrupted` until it has come to one;
+    /// till then it can be gone on with as [`Sample::before`](crate::Sample).
+    fn reached(&mut self, so_far: &Trajectory) -> Result<(), AgentError>;
     /// Whether somebody wants it to end.
     fn interrupted(&self) -> bool;
 }
 
-/// Why there is no trajectory. What a policy or a submission does wrong is part of one; this is neither.
+/// Why an episode did not come to an end. What a policy or a submission does wrong is part of one; this is neither.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error("the judge failed")]
     Judge(#[from] JudgeError),
     #[error("the workspace could not be made")]
     Workspace(#[from] std::io::Error),
+    /// Of whoever keeps episodes.
+    #[error("{}", .0.message)]
+    Keep(Failure),
 }

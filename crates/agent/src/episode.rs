@@ -1,90 +1,164 @@
-//! What every kind of episode gathers on its way to a trajectory.
+//! An episode on its way: a trajectory that has no end yet, kept at every step so that another process can go on with it.
 
 use std::time::Instant;
 
-use warpsmith_model::policy::{Policy, PolicyError, ReplyTokens};
+use warpsmith_model::policy::{Policy, PolicyError, Reply, Sampling};
 use warpsmith_schema::{
     Attempt, Elision, Ending, FORMAT, Message, Mode, Target, Task, ToolCall, Trajectory, Usage,
     Verdict,
 };
 
 use crate::Files;
+use crate::court::{AgentError, Watch};
 use crate::records::Records;
+
+/// One of several episodes of the same task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// From one.
+    pub number: u32,
+    /// What an earlier run has of it: it goes on from there.
+    pub before: Option<Trajectory>,
+}
+
+/// A turn of one sample may not have the luck of another's.
+const SEEDS_APART: u64 = 1 << 16;
 
 pub(crate) struct Episode {
     begun: Instant,
-    pub(crate) messages: Vec<Message>,
-    pub(crate) elisions: Vec<Elision>,
-    pub(crate) attempts: Vec<Attempt>,
-    usage: Usage,
+    seconds_before: f64,
+    /// Its ending is `interrupted` until there is another.
+    so_far: Trajectory,
     records: Records,
 }
 
 impl Episode {
-    pub(crate) fn begin(messages: Vec<Message>) -> Self {
+    pub(crate) fn begin(
+        sample: Sample,
+        policy: &dyn Policy,
+        task: &Task,
+        (mode, target): (Mode, Target),
+        opening: impl FnOnce() -> Vec<Message>,
+    ) -> Self {
+        let so_far = match sample.before {
+            Some(before) => Trajectory {
+                policy: policy.version().clone(),
+                ending: Ending::Interrupted,
+                ..before
+            },
+            None => Trajectory {
+                format: FORMAT,
+                id: String::new(),
+                task: task.clone(),
+                target,
+                policy: policy.version().clone(),
+                sample: sample.number,
+                mode,
+                messages: opening(),
+                elisions: Vec::new(),
+                attempts: Vec::new(),
+                best: None,
+                ending: Ending::Interrupted,
+                usage: Usage::default(),
+                seconds: 0.0,
+                tokens: None,
+            },
+        };
+        let records = if replies(&so_far.messages) == 0 {
+            Records::begin()
+        } else {
+            Records::resume(so_far.tokens.clone())
+        };
         Self {
             begun: Instant::now(),
-            messages,
-            elisions: Vec::new(),
-            attempts: Vec::new(),
-            usage: Usage::default(),
-            records: Records::begin(),
+            seconds_before: so_far.seconds,
+            so_far,
+            records,
         }
     }
 
+    pub(crate) fn sample(&self) -> u32 {
+        self.so_far.sample
+    }
+
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.so_far.messages
+    }
+
+    pub(crate) fn elisions(&self) -> &[Elision] {
+        &self.so_far.elisions
+    }
+
+    pub(crate) fn elided(&mut self, elision: Elision) {
+        self.so_far.elisions.push(elision);
+    }
+
+    pub(crate) fn attempts(&self) -> &[Attempt] {
+        &self.so_far.attempts
+    }
+
+    /// How often the policy has replied.
+    pub(crate) fn replies(&self) -> u32 {
+        replies(&self.so_far.messages)
+    }
+
+    /// Since this process took it up.
     pub(crate) fn seconds(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// Keeps what a policy said and what it cost; gives the message's index.
-    pub(crate) fn said(
-        &mut self,
-        text: String,
-        calls: Vec<ToolCall>,
-        usage: Usage,
-        tokens: Option<ReplyTokens>,
-    ) -> u32 {
-        let message = self.messages.len() as u32;
-        self.messages.push(Message::Assistant { text, calls });
-        self.usage += usage;
-        self.records.add(message, tokens);
-        message
+    /// Samples of one run differ, however it was seeded.
+    pub(crate) fn sampling(&self, of_the_run: Sampling) -> Sampling {
+        let apart = u64::from(self.so_far.sample - 1) * SEEDS_APART;
+        Sampling {
+            seed: of_the_run.seed.map(|seed| seed.wrapping_add(apart)),
+            ..of_the_run
+        }
+    }
+
+    pub(crate) fn said(&mut self, reply: &Reply, calls: Vec<ToolCall>) {
+        self.so_far.usage += reply.usage;
+        let message = self.so_far.messages.len() as u32;
+        self.records.add(message, reply.tokens.clone());
+        self.told(Message::Assistant {
+            text: reply.text.clone(),
+            calls,
+        });
+    }
+
+    pub(crate) fn told(&mut self, message: Message) {
+        self.so_far.messages.push(message);
     }
 
     /// Keeps a judged attempt under the message it came from.
     pub(crate) fn attempted(&mut self, message: u32, files: &Files, verdict: Verdict) {
-        self.attempts.push(Attempt {
+        self.so_far.attempts.push(Attempt {
             message,
             files: files.clone(),
             verdict,
         });
+        self.so_far.best = best(&self.so_far.attempts);
     }
 
-    pub(crate) fn end(
-        self,
-        policy: &dyn Policy,
-        task: &Task,
-        target: Target,
-        mode: Mode,
-        ending: Ending,
-    ) -> Trajectory {
-        Trajectory {
-            format: FORMAT,
-            id: identity(task, &self.messages),
-            task: task.clone(),
-            target,
-            policy: policy.version().clone(),
-            mode,
-            best: best(&self.attempts),
-            seconds: self.seconds(),
-            messages: self.messages,
-            elisions: self.elisions,
-            attempts: self.attempts,
-            ending,
-            usage: self.usage,
-            tokens: self.records.finish(),
+    /// Hands over where it stands, to be kept; with an ending if it has come to one.
+    pub(crate) fn reach(
+        &mut self,
+        ending: Option<Ending>,
+        watch: &mut dyn Watch,
+    ) -> Result<(), AgentError> {
+        self.so_far.id = identity(&self.so_far.task, &self.so_far.messages);
+        self.so_far.seconds = self.seconds_before + self.seconds();
+        self.so_far.tokens = self.records.so_far();
+        if let Some(ending) = ending {
+            self.so_far.ending = ending;
         }
+        watch.reached(&self.so_far)
     }
+}
+
+fn replies(messages: &[Message]) -> u32 {
+    let said = |message: &&Message| matches!(message, Message::Assistant { .. });
+    messages.iter().filter(said).count() as u32
 }
 
 /// What it means for an episode that a policy has no reply.

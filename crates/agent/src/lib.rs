@@ -4,8 +4,8 @@
 //! reply that cannot be used is answered with what was wrong with it, and a policy that fails ends an episode with a name,
 //! never with a crash.
 //!
-//! Two kinds of episode: [`run_single`], one reply with all files and a few repairs, and [`run_agent`], a loop of tool calls
-//! in a workspace of its own. An agent's shell runs in the sandbox; what compiles, verifies, profiles and judges is behind
+//! Two kinds of episode: [`run_single`], one reply with all files and a few repairs, for several samples side by side, and
+//! [`run_agent`], a loop of tool calls in a workspace of its own. An agent's shell runs in the sandbox; what compiles, verifies, profiles and judges is behind
 //! the [`Court`], out of its reach. [`mcp`] offers the same judge to agents of others.
 
 mod clip;
@@ -25,6 +25,7 @@ mod wire;
 mod workspace;
 
 pub use court::{AgentError, Court, Watch};
+pub use episode::Sample;
 pub use fenced::{Files, Unreadable, read_files};
 pub use prompt::skill;
 pub use react::{AgentLimits, AgentSettings, Size, run_agent};

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Request, Sampling};
 use warpsmith_schema::{
-    Elision, Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Trajectory, Usage,
+    Elision, Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Usage,
 };
 
 use crate::court::{AgentError, Court, Watch};
 use crate::elision::{self, Answered};
-use crate::episode::{Episode, ending_of};
+use crate::episode::{Episode, Sample, ending_of};
 use crate::shell::Confines;
 use crate::tools::{Answer, Effect, Tools, schemas};
 use crate::wire::{Wire, calls};
@@ -32,7 +32,7 @@ pub struct AgentSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentLimits {
     pub turns: u32,
-    /// Of the conversation as the policy is shown it, replies included. Old tool output is left out before it ends here.
+    /// Of the conversation, replies included.
     pub tokens: u64,
     pub wall: Option<Duration>,
 }
@@ -69,15 +69,16 @@ impl Size {
 /// Replies in a row without a call, and calls in a row that were the same, before it is over.
 const PATIENCE: u32 = 3;
 
-/// Runs one episode in `folder`, which is made.
+/// Runs one episode in `folder`, which is made. What it comes to, the watch is told.
 pub fn run_agent(
     policy: &mut dyn Policy,
     court: &mut dyn Court,
     task: &Task,
     folder: &Path,
     settings: &AgentSettings,
+    sample: Sample,
     watch: &mut dyn Watch,
-) -> Result<Trajectory, AgentError> {
+) -> Result<(), AgentError> {
     let workspace = Workspace::open(folder, &task.source)?;
     let tools = Tools::new(
         workspace,
@@ -85,8 +86,13 @@ pub fn run_agent(
         court,
         settings.size.answer_characters(),
     );
+    let kind = (Mode::Agent, settings.target);
+    let opening = || prompt::for_agent(task, settings);
+    let episode = Episode::begin(sample, &*policy, task, kind, opening);
     let mut running = Running {
-        episode: Episode::begin(prompt::for_agent(task, settings)),
+        context: elision::size(&elision::shown(episode.messages(), episode.elisions())),
+        answered: answered(episode.messages()),
+        episode,
         tools,
         schemas: match settings.wire {
             Wire::Json => schemas(),
@@ -96,12 +102,12 @@ pub fn run_agent(
         idle: 0,
         same: 0,
         before: None,
-        answered: Vec::new(),
-        context: 0,
     };
-    let ending = running.run(policy, watch)?;
-    let episode = running.episode;
-    Ok(episode.end(policy, task, settings.target, Mode::Agent, ending))
+    let ending = running.run(policy, watch);
+    // Whatever happened, what was said and judged till then is kept.
+    let ended = ending.as_ref().ok().cloned();
+    running.episode.reach(ended, watch)?;
+    ending.map(drop)
 }
 
 struct Running<'a> {
@@ -136,7 +142,7 @@ impl Running<'_> {
         watch: &mut dyn Watch,
     ) -> Result<Ending, AgentError> {
         let limits = self.settings.limits;
-        for turn in 1..=limits.turns {
+        for turn in self.episode.replies() + 1..=limits.turns {
             if watch.interrupted() {
                 return Ok(Ending::Interrupted);
             }
@@ -152,7 +158,7 @@ impl Running<'_> {
                     which: Limit::Tokens,
                 });
             }
-            watch.asking(turn);
+            watch.asking(&[self.episode.sample()], turn);
             let reply = match self.ask(turn, policy, watch) {
                 Ok(reply) => reply,
                 Err(error) => return Ok(ending_of(&error)),
@@ -160,6 +166,7 @@ impl Running<'_> {
             if let Some(ending) = self.act(reply, watch)? {
                 return Ok(ending);
             }
+            self.episode.reach(None, watch)?;
         }
         Ok(Ending::Limit {
             which: Limit::Turns,
@@ -173,7 +180,8 @@ impl Running<'_> {
         watch: &mut dyn Watch,
     ) -> Result<Reply, PolicyError> {
         loop {
-            let sampling = self.settings.sampling;
+            let sample = self.episode.sample();
+            let sampling = self.episode.sampling(self.settings.sampling);
             let left = self.left().try_into().unwrap_or(u32::MAX);
             let request = Request {
                 messages: &self.shown(),
@@ -183,7 +191,7 @@ impl Running<'_> {
                     ..sampling
                 },
             };
-            match policy.reply(&request, &mut |piece| watch.text(piece)) {
+            match policy.reply(&request, &mut |piece| watch.text(sample, piece)) {
                 // Its context may be smaller than the limit, which only asking tells.
                 Err(PolicyError::ContextFull { .. })
                     if self.make_room(turn, self.context / 2, Need::Now, watch) => {}
@@ -193,7 +201,7 @@ impl Running<'_> {
     }
 
     fn shown(&self) -> Cow<'_, [Message]> {
-        elision::shown(&self.episode.messages, &self.episode.elisions)
+        elision::shown(self.episode.messages(), self.episode.elisions())
     }
 
     fn left(&self) -> u64 {
@@ -229,8 +237,8 @@ impl Running<'_> {
             freed_tokens: plan.freed_tokens,
             left_out: plan.left_out,
         };
-        watch.elided(&elision);
-        self.episode.elisions.push(elision);
+        watch.elided(self.episode.sample(), &elision);
+        self.episode.elided(elision);
         true
     }
 
@@ -238,7 +246,7 @@ impl Running<'_> {
         self.context = context(&reply.usage, &self.shown(), &reply.text);
         let (wanted, wrong) = match self.settings.wire {
             Wire::Json if reply.calls.is_empty() => (Vec::new(), Some(Unreadable::NoCall)),
-            Wire::Json => (reply.calls, None),
+            Wire::Json => (reply.calls.clone(), None),
             Wire::Fenced => match calls(&reply.text) {
                 Ok(found) => (found, None),
                 Err(why) => (Vec::new(), Some(why)),
@@ -249,8 +257,7 @@ impl Running<'_> {
             // They are in the text already: a template would show them twice.
             Wire::Fenced => Vec::new(),
         };
-        self.episode
-            .said(reply.text.clone(), calls, reply.usage, reply.tokens);
+        self.episode.said(&reply, calls);
         let said = Some((reply.text, without_ids(&wanted)));
         self.same = if said == self.before {
             self.same + 1
@@ -265,13 +272,13 @@ impl Running<'_> {
             self.idle = 0;
             return self.run_calls(&wanted, watch);
         };
-        watch.unreadable(&why);
+        watch.unreadable(self.episode.sample(), &why);
         self.idle += 1;
         if self.idle >= PATIENCE {
             return Ok(Some(Ending::NothingUsable));
         }
         let text = feedback::on_no_call(&why, self.settings.wire);
-        self.episode.messages.push(Message::User { text });
+        self.episode.told(Message::User { text });
         Ok(None)
     }
 
@@ -280,40 +287,56 @@ impl Running<'_> {
         wanted: &[ToolCall],
         watch: &mut dyn Watch,
     ) -> Result<Option<Ending>, AgentError> {
-        let message = self.episode.messages.len() as u32 - 1;
+        let sample = self.episode.sample();
+        let message = self.episode.messages().len() as u32 - 1;
         let mut told = Vec::new();
-        let mut ending = None;
+        let mut ending = Ok(None);
         for call in wanted {
-            if watch.interrupted() {
-                return Ok(Some(Ending::Interrupted));
+            if let Ok(None) = ending
+                && watch.interrupted()
+            {
+                ending = Ok(Some(Ending::Interrupted));
             }
-            watch.called(call);
+            // Every call has an answer, so that the conversation can be gone on with.
+            if !matches!(ending, Ok(None)) {
+                told.push((call, CUT_SHORT.to_owned(), true));
+                continue;
+            }
+            watch.called(sample, call);
             let Answer {
                 text,
                 failed,
                 effect,
-            } = self.tools.call(call)?;
-            if watch.interrupted() {
-                return Ok(Some(Ending::Interrupted));
-            }
-            watch.answered(call, &text, failed);
+            } = match self.tools.call(call) {
+                // What was killed looks like a failure of the candidate's.
+                Ok(_) if watch.interrupted() => {
+                    ending = Ok(Some(Ending::Interrupted));
+                    Answer::bad(CUT_SHORT)
+                }
+                Ok(answer) => answer,
+                Err(error) => {
+                    ending = Err(error.into());
+                    Answer::bad(CUT_SHORT)
+                }
+            };
+            watch.answered(sample, call, &text, failed);
             let (judged, submitted) = match effect {
                 Effect::Nothing | Effect::Rehearsed(_) => (None, false),
                 Effect::Judged(verdict, files) => (Some((verdict, files)), false),
                 Effect::Submitted(verdict, files) => (Some((verdict, files)), true),
             };
             if let Some((verdict, files)) = judged {
-                watch.judged(&verdict);
+                watch.judged(sample, &verdict);
                 self.episode.attempted(message, &files, *verdict);
             }
             told.push((call, text, failed));
             if submitted {
-                ending = Some(Ending::Finished);
+                ending = Ok(Some(Ending::Finished));
                 break;
             }
         }
         self.tell(told);
-        Ok(ending)
+        ending
     }
 
     /// As the wire has it: one message a call, or one for all in the policy's own form.
@@ -350,12 +373,15 @@ impl Running<'_> {
     fn answer(&mut self, tools: Vec<String>, message: Message) {
         self.context += elision::tokens(message.text());
         self.answered.push(Answered {
-            message: self.episode.messages.len(),
+            message: self.episode.messages().len(),
             tools,
         });
-        self.episode.messages.push(message);
+        self.episode.told(message);
     }
 }
+
+/// The answer to a call that was not run to its end.
+const CUT_SHORT: &str = "the run was interrupted before this was done: call it again";
 
 /// A reply shorter than this cannot hold a kernel.
 const MIN_REPLY_TOKENS: u64 = 256;
@@ -366,6 +392,29 @@ fn context(usage: &Usage, shown: &[Message], reply: &str) -> u64 {
         0 => elision::size(shown) + elision::tokens(reply),
         counted => counted,
     }
+}
+
+/// The messages of an episode gone on with that answer calls.
+fn answered(messages: &[Message]) -> Vec<Answered> {
+    let mut called = Vec::new();
+    let mut answered = Vec::new();
+    for (message, one) in messages.iter().enumerate() {
+        let tools = match one {
+            Message::Assistant { text, .. } => {
+                called = calls(text).unwrap_or_default();
+                continue;
+            }
+            Message::Tool { name, .. } => vec![name.clone()],
+            // In fenced form the next message answers all calls of a reply.
+            Message::User { .. } if !called.is_empty() => std::mem::take(&mut called)
+                .into_iter()
+                .map(|call| call.name)
+                .collect(),
+            _ => continue,
+        };
+        answered.push(Answered { message, tools });
+    }
+    answered
 }
 
 /// Two replies are the same whatever their calls are numbered.

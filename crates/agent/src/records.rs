@@ -13,6 +13,11 @@ impl Records {
         Self(Some(Vec::new()))
     }
 
+    /// Goes on with what an earlier run kept.
+    pub(crate) fn resume(kept: Option<Vec<TokenRecord>>) -> Self {
+        Self(kept)
+    }
+
     /// Adds the tokens of a reply, which is the message of this index.
     pub(crate) fn add(&mut self, message: u32, tokens: Option<ReplyTokens>) {
         let (Some(records), Some(tokens)) = (&mut self.0, tokens) else {
@@ -38,8 +43,8 @@ impl Records {
         records.push(with(record, message, &tokens));
     }
 
-    pub(crate) fn finish(self) -> Option<Vec<TokenRecord>> {
-        self.0.filter(|records| !records.is_empty())
+    pub(crate) fn so_far(&self) -> Option<Vec<TokenRecord>> {
+        self.0.clone().filter(|records| !records.is_empty())
     }
 }
 
@@ -85,7 +90,7 @@ mod tests {
         for (number, tokens) in replies.into_iter().enumerate() {
             records.add(2 * number as u32, tokens);
         }
-        records.finish()
+        records.so_far()
     }
 
     #[test]

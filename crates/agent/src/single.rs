@@ -1,12 +1,15 @@
 //! One prompt, one reply with the files, one verdict; a failed attempt may be repaired a few times.
+//!
+//! Several episodes of a task go side by side, turn by turn: they are asked together, which some policies answer much
+//! sooner than one after the other, and judged one at a time.
 
 use std::time::Duration;
 
-use warpsmith_model::policy::{Finish, Policy, Request, Sampling};
-use warpsmith_schema::{Ending, Limit, MODEL_NEW, Message, Mode, Target, Task, Trajectory};
+use warpsmith_model::policy::{Finish, Policy, Request, Said, Sampling};
+use warpsmith_schema::{Ending, Limit, MODEL_NEW, Message, Mode, Target, Task};
 
 use crate::court::{AgentError, Court, Watch};
-use crate::episode::{Episode, ending_of};
+use crate::episode::{Episode, Sample, ending_of};
 use crate::fenced::{Files, Unreadable, read_files};
 use crate::{feedback, prompt};
 
@@ -21,83 +24,171 @@ pub struct Settings {
     pub sampling: Sampling,
 }
 
-/// Runs one episode.
+/// Runs an episode for each sample. What they come to, the watch is told.
 pub fn run_single(
     policy: &mut dyn Policy,
     court: &mut dyn Court,
     task: &Task,
     settings: &Settings,
+    samples: Vec<Sample>,
     watch: &mut dyn Watch,
-) -> Result<Trajectory, AgentError> {
-    let mut episode = Episode::begin(prompt::opening(task, settings.target));
-    let ending = run(&mut episode, policy, court, settings, watch)?;
-    Ok(episode.end(policy, task, settings.target, Mode::Single, ending))
+) -> Result<(), AgentError> {
+    let kind = (Mode::Single, settings.target);
+    let mut open: Vec<Conversation> = samples
+        .into_iter()
+        .map(|sample| {
+            let opening = || prompt::opening(task, settings.target);
+            Conversation {
+                episode: Episode::begin(sample, &*policy, task, kind, opening),
+                finish: Finish::Stopped,
+                over: false,
+            }
+        })
+        .collect();
+    while !open.is_empty() && !watch.interrupted() {
+        // First what an earlier run left unread.
+        for one in open.iter_mut().filter(|one| one.has_reply()) {
+            if watch.interrupted() {
+                return Ok(());
+            }
+            one.read(court, settings, watch)?;
+        }
+        open.retain(|one| !one.over);
+        ask(&mut open, policy, settings, watch)?;
+        open.retain(|one| !one.over);
+    }
+    Ok(())
 }
 
-fn run(
-    episode: &mut Episode,
+struct Conversation {
+    episode: Episode,
+    /// Of the last reply. Of one that an earlier run left unread it is not known, and most often it had stopped.
+    finish: Finish,
+    over: bool,
+}
+
+/// Asks those that have come least far and keeps each reply as soon as it is there. None of them has one unread.
+fn ask(
+    open: &mut [Conversation],
     policy: &mut dyn Policy,
-    court: &mut dyn Court,
     settings: &Settings,
     watch: &mut dyn Watch,
-) -> Result<Ending, AgentError> {
-    let mut before = None;
-    let mut kept = Files::new();
-    for attempt in 1..=settings.repairs + 1 {
-        if watch.interrupted() {
-            return Ok(Ending::Interrupted);
+) -> Result<(), AgentError> {
+    let Some(fewest) = open.iter().map(|one| one.episode.replies()).min() else {
+        return Ok(());
+    };
+    let mut asked: Vec<&mut Conversation> = open
+        .iter_mut()
+        .filter(|one| one.episode.replies() == fewest)
+        .collect();
+    let wall = settings.wall.map(|wall| wall.as_secs_f64());
+    if wall.is_some_and(|wall| asked.iter().any(|one| one.episode.seconds() > wall)) {
+        for one in asked {
+            one.end(Ending::Limit { which: Limit::Time }, watch)?;
         }
-        let wall = settings.wall.map(|wall| wall.as_secs_f64());
-        if wall.is_some_and(|wall| episode.seconds() > wall) {
-            return Ok(Ending::Limit { which: Limit::Time });
-        }
-        watch.asking(attempt);
-        let request = Request {
-            messages: &episode.messages,
+        return Ok(());
+    }
+    let numbers: Vec<u32> = asked.iter().map(|one| one.episode.sample()).collect();
+    watch.asking(&numbers, fewest + 1);
+    let messages: Vec<Vec<Message>> = asked
+        .iter()
+        .map(|one| one.episode.messages().to_vec())
+        .collect();
+    let requests: Vec<Request<'_>> = asked
+        .iter()
+        .zip(&messages)
+        .map(|(one, messages)| Request {
+            messages,
             tools: &[],
-            sampling: settings.sampling,
+            sampling: one.episode.sampling(settings.sampling),
+        })
+        .collect();
+    let mut kept = Ok(());
+    policy.reply_many(&requests, &mut |number, said| {
+        let one = &mut *asked[number];
+        let reached = match said {
+            Said::Piece(piece) => {
+                watch.text(one.episode.sample(), piece);
+                return;
+            }
+            Said::Whole(Ok(reply)) => {
+                one.finish = reply.finish;
+                one.episode.said(&reply, Vec::new());
+                one.episode.reach(None, watch)
+            }
+            Said::Whole(Err(error)) => one.end(ending_of(&error), watch),
         };
-        let reply = match policy.reply(&request, &mut |piece| watch.text(piece)) {
-            Ok(reply) => reply,
-            Err(error) => return Ok(ending_of(&error)),
-        };
-        let message = episode.said(reply.text.clone(), Vec::new(), reply.usage, reply.tokens);
-        // Told what is wrong, it said the same again: so it would the next time.
-        if before.as_ref() == Some(&reply.text) {
-            return Ok(Ending::Looping);
+        if kept.is_ok() {
+            kept = reached;
         }
-        let told = match readable(&reply.text, reply.finish) {
+    });
+    kept
+}
+
+impl Conversation {
+    /// Whether there is a reply that was not acted on.
+    fn has_reply(&self) -> bool {
+        let last = self.episode.messages().last();
+        matches!(last, Some(Message::Assistant { .. }))
+    }
+
+    fn end(&mut self, ending: Ending, watch: &mut dyn Watch) -> Result<(), AgentError> {
+        self.over = true;
+        self.episode.reach(Some(ending), watch)
+    }
+
+    /// Has the last reply judged, and says what was wrong with it.
+    fn read(
+        &mut self,
+        court: &mut dyn Court,
+        settings: &Settings,
+        watch: &mut dyn Watch,
+    ) -> Result<(), AgentError> {
+        let sample = self.episode.sample();
+        let replies = self.episode.messages().iter();
+        let mut replies = replies.filter_map(|message| match message {
+            Message::Assistant { text, .. } => Some(text.clone()),
+            _ => None,
+        });
+        let text = replies.next_back().unwrap_or_default();
+        // Told what is wrong, it said the same again: so it would the next time.
+        if replies.next_back().as_ref() == Some(&text) {
+            return self.end(Ending::Looping, watch);
+        }
+        let told = match readable(&text, self.finish) {
             Ok(files) => {
-                let files = completed(files, &kept);
-                kept.clone_from(&files);
-                watch.judging(&files);
+                let before = self.episode.attempts().last();
+                let files = match before {
+                    Some(before) => completed(files, &before.files),
+                    None => files,
+                };
+                watch.judging(sample, &files);
                 let verdict = court.judge(&files)?;
-                if watch.interrupted() {
-                    return Ok(Ending::Interrupted);
-                }
-                watch.judged(&verdict);
+                watch.judged(sample, &verdict);
                 let (passed, told) = (verdict.passed(), feedback::on_verdict(&verdict));
-                episode.attempted(message, &files, verdict);
+                let message = self.episode.messages().len() as u32 - 1;
+                self.episode.attempted(message, &files, verdict);
                 if passed {
-                    return Ok(Ending::Finished);
+                    return self.end(Ending::Finished, watch);
                 }
                 told
             }
             Err(why) => {
-                watch.unreadable(&why);
+                watch.unreadable(sample, &why);
                 feedback::on_unreadable(&why)
             }
         };
-        before = Some(reply.text);
-        if attempt <= settings.repairs {
-            episode.messages.push(Message::User { text: told });
+        if self.episode.replies() <= settings.repairs {
+            self.episode.told(Message::User { text: told });
+            return self.episode.reach(None, watch);
         }
+        let ending = if self.episode.attempts().is_empty() {
+            Ending::NothingUsable
+        } else {
+            Ending::Finished
+        };
+        self.end(ending, watch)
     }
-    Ok(if episode.attempts.is_empty() {
-        Ending::NothingUsable
-    } else {
-        Ending::Finished
-    })
 }
 
 /// A repair may name only what it changed. With a module of its own it stands for itself: what an earlier one called is not

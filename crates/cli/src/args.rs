@@ -1,9 +1,13 @@
 //! Flags that several verbs share.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use warpsmith_machine::PythonChoice;
+
+use crate::engine::Manner;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
@@ -19,7 +23,35 @@ pub(crate) struct OutputArgs {
     pub(crate) verbose: bool,
 }
 
-#[derive(Debug, Clone, Args)]
+/// What makes a judge.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+pub(crate) struct JudgingArgs {
+    /// How thoroughly to judge
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) profile: ProfileChoice,
+    /// Do not measure `torch.compile`
+    #[arg(long)]
+    pub(crate) no_compile: bool,
+    /// What to do where a required protection cannot be had
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) isolation: IsolationChoice,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) machine: MachineArgs,
+}
+
+impl JudgingArgs {
+    pub(crate) fn manner(&self) -> Manner {
+        Manner {
+            profile: self.profile.into(),
+            isolation: self.isolation.into(),
+            compile_mode: (!self.no_compile).then(|| "default".to_owned()),
+            seed: None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Machine")]
 pub(crate) struct MachineArgs {
     /// Where kernels run; `auto` is cuda if a GPU, nvcc and a CUDA torch are there
@@ -29,10 +61,11 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) device: u32,
     #[command(flatten)]
+    #[serde(flatten)]
     pub(crate) python: PythonArgs,
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Machine")]
 pub(crate) struct PythonArgs {
     /// The Python with torch to use, instead of one on the PATH or our own
@@ -57,7 +90,8 @@ impl PythonArgs {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum TargetChoice {
     #[default]
     Auto,
@@ -65,7 +99,8 @@ pub(crate) enum TargetChoice {
     Cpu,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ProfileChoice {
     /// Five checks and a hundred timed calls
     #[default]
@@ -74,11 +109,73 @@ pub(crate) enum ProfileChoice {
     Rl,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum IsolationChoice {
     /// Refuse to run where a required protection is missing
     #[default]
     Strict,
     /// Run anyway; the verdict says `trust.contained = false`
     Weak,
+}
+
+/// How many of something that there is at least one of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub(crate) struct Count(u32);
+
+impl TryFrom<u32> for Count {
+    type Error = &'static str;
+
+    fn try_from(value: u32) -> Result<Self, Self::Error> {
+        match value {
+            0 => Err("must be a whole number above 0"),
+            some => Ok(Self(some)),
+        }
+    }
+}
+
+impl FromStr for Count {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().unwrap_or(0).try_into()
+    }
+}
+
+impl From<Count> for u32 {
+    fn from(count: Count) -> Self {
+        count.0
+    }
+}
+
+/// A number above zero.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub(crate) struct Positive(f64);
+
+impl TryFrom<f64> for Positive {
+    type Error = &'static str;
+
+    fn try_from(value: f64) -> Result<Self, Self::Error> {
+        if value.is_finite() && value > 0.0 {
+            Ok(Self(value))
+        } else {
+            Err("must be a number above 0")
+        }
+    }
+}
+
+impl FromStr for Positive {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().unwrap_or(f64::NAN).try_into()
+    }
+}
+
+impl From<Positive> for f64 {
+    fn from(number: Positive) -> Self {
+        number.0
+    }
 }

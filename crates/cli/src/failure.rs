@@ -69,6 +69,15 @@ impl Stop {
     }
 }
 
+/// Of a judgement that nobody waits for any more: what was killed looks like a crash of the candidate's.
+pub(crate) fn cancelled() -> JudgeError {
+    JudgeError::Infrastructure {
+        code: "cancelled",
+        message: "the call was cancelled".to_owned(),
+        hint: None,
+    }
+}
+
 /// An error with all its causes, in one line.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -159,6 +168,7 @@ impl From<AgentError> for Stop {
         match error {
             AgentError::Judge(error) => error.into(),
             AgentError::Workspace(error) => error.into(),
+            AgentError::Keep(failure) => Self(failure),
         }
     }
 }

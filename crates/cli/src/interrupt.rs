@@ -14,6 +14,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
 
 static HAPPENED: AtomicBool = AtomicBool::new(false);
 
@@ -24,7 +26,7 @@ pub(crate) fn happened() -> bool {
     HAPPENED.load(Ordering::SeqCst)
 }
 
-pub(crate) fn listen() -> io::Result<()> {
+pub(crate) fn listen(printer: Printer) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
         if signals.forever().next().is_some() {
@@ -34,10 +36,19 @@ pub(crate) fn listen() -> io::Result<()> {
                 thread::sleep(ROUND);
             }
             kill_descendants();
+            say(&printer);
             leave();
         }
     });
     Ok(())
+}
+
+/// Says it once, whoever comes to it first: this may be a moment when both do.
+pub(crate) fn say(printer: &Printer) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::SeqCst) {
+        printer.failure(&Stop::interrupted());
+    }
 }
 
 #[expect(clippy::exit, reason = "the main thread did not leave when it could")]

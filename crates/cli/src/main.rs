@@ -3,6 +3,7 @@
 mod args;
 mod cli;
 mod commands;
+mod config;
 mod engine;
 mod evidence;
 mod examples;
@@ -11,6 +12,7 @@ mod failure;
 mod interrupt;
 #[cfg(feature = "local-models")]
 mod language_model;
+mod nearest;
 mod printer;
 mod render;
 mod source;
@@ -36,12 +38,12 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Exit {
     let printer = Printer::new(&cli.output);
-    let result = interrupt::listen()
+    let result = interrupt::listen(printer.clone())
         .map_err(Stop::from)
         .and_then(|()| cli.run(&printer));
     if interrupt::happened() {
         interrupt::kill_descendants();
-        printer.failure(&Stop::interrupted());
+        interrupt::say(&printer);
         return Exit::INTERRUPTED;
     }
     match result {

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use warpsmith_agent::Files;
 use warpsmith_judge::TaskSource;
 use warpsmith_schema::{Form, MODEL_NEW, Submission, Target, Task};
-use warpsmith_tasks::{form, load, load_solution};
+use warpsmith_tasks::{TaskError, form, load, load_solution};
 
-use crate::examples::Laid;
+use crate::examples::{self, Laid};
 use crate::failure::Stop;
+use crate::nearest::nearest;
 
 /// A path of the user's, or an example.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl Source {
 
     pub(crate) fn task(&self) -> Result<Task, Stop> {
         match &self.task {
-            Place::Path(spec) => Ok(load(spec)?),
+            Place::Path(spec) => load(spec).map_err(|error| missing(spec, error)),
             Place::Example(laid) => {
                 let task = load(&laid.task().to_string_lossy())?;
                 let origin = format!("example:{}", task.name);
@@ -75,6 +76,20 @@ impl Source {
     }
 }
 
+/// A task that is not there may be an example that was mistyped.
+fn missing(spec: &str, error: TaskError) -> Stop {
+    let meant = match &error {
+        TaskError::Missing { .. } => nearest(spec, examples::names()),
+        _ => None,
+    };
+    let mut stop = Stop::from(error);
+    if let Some(meant) = meant {
+        let hint = stop.0.hint.unwrap_or_default();
+        stop.0.hint = Some(format!("did you mean the example `{meant}`? {hint}"));
+    }
+    stop
+}
+
 /// The task's own folder, if a solution lies in it.
 fn folder(task: &str) -> Option<PathBuf> {
     let path = Path::new(task);
@@ -89,7 +104,7 @@ fn folder(task: &str) -> Option<PathBuf> {
 
 impl Place {
     fn of(text: &str) -> Result<Self, Stop> {
-        if !Path::new(text).exists() && crate::examples::names().contains(text) {
+        if !Path::new(text).exists() && examples::names().contains(text) {
             return Ok(Self::Example(Laid::out(text)?));
         }
         Ok(Self::Path(text.to_owned()))

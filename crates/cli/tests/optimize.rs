@@ -129,12 +129,17 @@ fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
         .output()
         .unwrap();
     assert_eq!(code(&output), 2);
+    let message = json(&output)["failure"]["message"].clone();
     assert!(
-        json(&output)["failure"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("repairs")
+        message.as_str().unwrap().ends_with("`repairs` was 2, is 5"),
+        "{message}"
     );
+    // Said in another way it is the same configuration.
+    let output = context
+        .command(&arguments(&["--set", "repairs=2", "--mode", "single"]))
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0);
 }
 
 #[test]
@@ -176,5 +181,170 @@ fn a_policy_that_is_none_and_a_script_that_is_none_are_told_at_once() {
             .unwrap()
             .to_owned();
         assert!(message.contains(expected), "{message}");
+    }
+}
+
+/// Ways to write the same module, told apart by a comment.
+fn variant(number: u32) -> String {
+    reply(&format!("// {number}\n{KERNEL}"))
+}
+
+fn trajectories(context: &Context) -> Vec<Value> {
+    let text = context.read("run/trajectories.jsonl");
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn count(context: &Context, folder: &str) -> usize {
+    fs_err::read_dir(context.path(folder)).unwrap().count()
+}
+
+#[test]
+fn samples_are_asked_together_and_the_best_is_measured_afresh() {
+    let _alone = alone();
+    let broken = KERNEL.replace("return 0;", "return 0");
+    // Turn one of samples 1 to 3, then the repair of sample 1. Samples 2 and 3 say the same.
+    let context = context(&[reply(&broken), variant(1), variant(1), variant(2)]);
+    let output = judged(|| context.command(&arguments(&["--samples", "3", "--seed", "5"])));
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(found["verdict"]["status"], "passed");
+    assert_eq!(found["attempts"], 4);
+    let samples = found["samples"].as_array().unwrap();
+    let told: Vec<(&Value, &Value)> = samples
+        .iter()
+        .map(|sample| (&sample["sample"], &sample["attempts"]))
+        .collect();
+    assert_eq!(
+        told,
+        [(1, 2), (2, 1), (3, 1)]
+            .map(|(sample, attempts)| (json!(sample), json!(attempts)))
+            .iter()
+            .map(|(sample, attempts)| (sample, attempts))
+            .collect::<Vec<_>>()
+    );
+    // Four attempts, three different ones.
+    assert_eq!(count(&context, "run/attempts"), 3);
+    let ended: Vec<Value> = trajectories(&context)
+        .iter()
+        .map(|one| one["sample"].clone())
+        .collect();
+    assert_eq!(ended, [json!(2), json!(3), json!(1)]);
+    // The number that is told is none of those that chose.
+    let evidence = found["verdict"]["evidence"].as_str().unwrap();
+    assert!(evidence.contains("/run/final/"), "{evidence}");
+    assert_eq!(
+        evidence.ends_with("-2"),
+        count(&context, "run/final") == 3,
+        "{evidence}"
+    );
+}
+
+/// The script has a line for each reply and none to spare: a reply that was lost could not be had again.
+#[test]
+fn what_was_interrupted_goes_on_where_it_stopped() {
+    let _alone = alone();
+    let broken = KERNEL.replace("return 0;", "return 0");
+    let context = context(&[variant(1), reply(&broken), variant(2)]);
+    let more = ["--samples", "2", "--profile", "rl"];
+    let mut running = context
+        .command(&arguments(&more))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Both have replied, and neither is judged.
+    while !context.path("run/underway/02.json").exists() {
+        assert!(running.try_wait().unwrap().is_none(), "it ended too soon");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let kill = std::process::Command::new("kill")
+        .args(["-INT", &running.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(code(&output), 130);
+    assert_eq!(json(&output)["failure"]["code"], "interrupted");
+
+    let output = judged(|| context.command(&arguments(&more)));
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(found["attempts"], 3);
+    for one in trajectories(&context) {
+        assert_eq!(one["ending"], json!({ "kind": "finished" }));
+    }
+    assert_eq!(count(&context, "run/underway"), 0);
+}
+
+#[test]
+fn settings_come_from_flags_set_and_file_in_that_order() {
+    let context = context(&[]);
+    context.write("mine.toml", "samples = 3\nrepairs = 0\nprofile = \"rl\"\n");
+    let printed = |more: &[&str]| {
+        let mut all = vec!["optimize", "--print-config", "--config", "mine.toml"];
+        all.extend(more);
+        context.bare(&all).output().unwrap()
+    };
+    let output = printed(&[
+        "--set",
+        "repairs=7",
+        "--set",
+        "policy=openai:x",
+        "--samples",
+        "5",
+    ]);
+    assert_eq!(code(&output), 0);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for expected in [
+        "\nsamples = 5\n",
+        "\nrepairs = 7\n",
+        "\nprofile = \"rl\"\n",
+        "\npolicy = \"openai:x\"\n",
+        "\n# seed = 7\n",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    // What is printed is a file that says the same.
+    context.write("printed.toml", &text);
+    let again = context
+        .bare(&["optimize", "--print-config", "--config", "printed.toml"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), text);
+
+    for (more, message, hint) in [
+        (
+            ["--set", "sampels=4"],
+            "there is no setting `sampels`",
+            "did you mean `samples`?",
+        ),
+        (
+            ["--set", "samples=0"],
+            "`samples` cannot be this",
+            "--print-config",
+        ),
+        (
+            ["--set", "profile=fast"],
+            "expected `full` or `rl`",
+            "--print-config",
+        ),
+        (
+            ["--temperature", "0"],
+            "3 samples at `temperature` 0",
+            "leave out one",
+        ),
+    ] {
+        let output = printed(&[&more[..], &["--json"]].concat());
+        assert_eq!(code(&output), 2);
+        let failure = &json(&output)["failure"];
+        assert_eq!(failure["kind"], "config");
+        assert!(
+            failure["message"].as_str().unwrap().contains(message),
+            "{failure}"
+        );
+        assert!(
+            failure["hint"].as_str().unwrap().contains(hint),
+            "{failure}"
+        );
     }
 }

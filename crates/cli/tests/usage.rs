@@ -64,14 +64,14 @@ fn help_of_judge_lists_its_flags() {
     Options:
           --example <NAME>         Judge an embedded example
           --list-examples          List the embedded examples
-          --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl]
-          --isolation <ISOLATION>  What to do where a required protection cannot be had [default:
-                                   strict] [possible values: strict, weak]
           --min-speedup <X>        Exit 1 below this speed-up
-          --no-compile             Do not measure `torch.compile`
           --max-autotune           Compare with `torch.compile` at its slowest and best
           --out <DIR>              Where the evidence goes; must not exist yet
           --repeat <N>             Judge the same again and again, to see the spread [default: 1]
+          --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl]
+          --no-compile             Do not measure `torch.compile`
+          --isolation <ISOLATION>  What to do where a required protection cannot be had [default:
+                                   strict] [possible values: strict, weak]
       -h, --help                   Print help (see more with '--help')
 
     Machine:

@@ -7,7 +7,7 @@ mod origin;
 mod script;
 
 #[cfg(feature = "local")]
-pub use local::{ChatModel, Dialogue, Local, Said};
+pub use local::{ChatModel, Dialogue, Local, Spoken};
 pub use openai::OpenAi;
 pub use origin::Origin;
 pub use script::Script;
@@ -26,6 +26,23 @@ pub trait Policy: Send {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, PolicyError>;
+
+    /// One reply to each of several conversations: together where a policy can, else one after the other. `on_said` hears
+    /// which of them is spoken to, and each reply as soon as it is whole.
+    fn reply_many(&mut self, requests: &[Request<'_>], on_said: &mut dyn FnMut(usize, Said<'_>)) {
+        for (number, request) in requests.iter().enumerate() {
+            let reply = self.reply(request, &mut |piece| on_said(number, Said::Piece(piece)));
+            on_said(number, Said::Whole(reply));
+        }
+    }
+}
+
+/// What is heard of one conversation among several.
+#[derive(Debug)]
+pub enum Said<'a> {
+    Piece(&'a str),
+    /// The last that is heard of it.
+    Whole(Result<Reply, PolicyError>),
 }
 
 /// What a policy is asked.
@@ -42,6 +59,7 @@ pub struct Request<'a> {
 pub struct Sampling {
     pub temperature: f32,
     pub top_p: f32,
+    /// The same conversation with the same seed gets the same reply, where a policy can.
     pub seed: Option<u64>,
     pub max_tokens: u32,
 }
@@ -123,7 +141,7 @@ pub enum PolicyError {
     ContextFull { policy: String, message: String },
     #[cfg(feature = "local")]
     #[error("the model failed")]
-    Local(#[source] Box<crate::ModelError>),
+    Local(#[source] std::sync::Arc<crate::ModelError>),
     #[error("the script `{path}` has no reply number {number}")]
     ScriptEnded { path: String, number: usize },
     #[error("failed to read the script `{path}`")]

@@ -13,6 +13,9 @@ pub struct Trajectory {
     pub task: Task,
     pub target: Target,
     pub policy: PolicyVersion,
+    /// Which of several episodes of the same task, from one.
+    #[serde(default = "first")]
+    pub sample: u32,
     pub mode: Mode,
     /// Whole, whatever was left out of what the policy was shown.
     pub messages: Vec<Message>,
@@ -48,6 +51,10 @@ pub struct LeftOut {
     pub message: u32,
     /// What the policy was shown instead.
     pub shown: String,
+}
+
+fn first() -> u32 {
+    1
 }
 
 /// How a policy is asked.

@@ -4,6 +4,9 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
+/// A value longer than this is not shown.
+const LONG: usize = 120;
+
 /// One setting in which two configurations differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
@@ -18,6 +21,10 @@ impl fmt::Display for Difference {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text =
             |value: &Option<Value>| value.as_ref().map_or("absent".to_owned(), Value::to_string);
+        // Two long texts side by side show nothing.
+        if text(&self.before).len().max(text(&self.now).len()) > LONG {
+            return write!(out, "`{}` is another", self.key);
+        }
         write!(
             out,
             "`{}` was {}, is {}",
@@ -80,5 +87,8 @@ mod tests {
             ]
         );
         assert_eq!(differences(&now, &now), []);
+        let (before, now) = ("a".repeat(LONG), "b");
+        let found = differences(&json!({ "source": before }), &json!({ "source": now }));
+        assert_eq!(found[0].to_string(), "`source` is another");
     }
 }

@@ -67,6 +67,11 @@ impl RunFolder {
     /// Exactly that folder (`--out`): begun, or resumed where it holds a run with the same configuration.
     pub fn at(folder: &Path, config: &Value) -> Result<Self, StoreError> {
         if !folder.join(CONFIG).is_file() {
+            if folder.is_file() {
+                return Err(StoreError::NotARun {
+                    folder: folder.to_path_buf(),
+                });
+            }
             make_folder(folder)?;
             refuse_foreign(folder)?;
         }

@@ -7,8 +7,8 @@ use serde_json::json;
 use warpsmith_judge::Judge;
 use warpsmith_schema::{FORMAT, Task, Verdict};
 
-use crate::args::{IsolationChoice, MachineArgs, ProfileChoice};
-use crate::engine::{Engine, Manner, choose};
+use crate::args::{JudgingArgs, Positive};
+use crate::engine::{Engine, choose};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -31,22 +31,13 @@ pub(crate) struct JudgeArgs {
     /// List the embedded examples
     #[arg(long)]
     list_examples: bool,
-    /// How thoroughly to judge
-    #[arg(long, value_enum, default_value_t)]
-    profile: ProfileChoice,
-    /// What to do where a required protection cannot be had
-    #[arg(long, value_enum, default_value_t)]
-    isolation: IsolationChoice,
     /// Exit 1 below this speed-up
     ///
     /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
-    #[arg(long, value_name = "X", value_parser = positive)]
-    min_speedup: Option<f64>,
-    /// Do not measure `torch.compile`
-    #[arg(long, conflicts_with = "max_autotune")]
-    no_compile: bool,
+    #[arg(long, value_name = "X")]
+    min_speedup: Option<Positive>,
     /// Compare with `torch.compile` at its slowest and best
-    #[arg(long)]
+    #[arg(long, conflicts_with = "no_compile")]
     max_autotune: bool,
     /// Where the evidence goes; must not exist yet
     #[arg(long, value_name = "DIR")]
@@ -55,7 +46,7 @@ pub(crate) struct JudgeArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     #[command(flatten)]
-    machine: MachineArgs,
+    judging: JudgingArgs,
 }
 
 pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -75,19 +66,18 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     // A typing error should not cost an installation of PyTorch.
     let task = source.task()?;
-    source.solution(choose(args.machine.target, None).0)?;
+    source.solution(choose(args.judging.machine.target, None).0)?;
 
-    let engine = Engine::prepare(&args.machine, printer)?;
+    let engine = Engine::prepare(&args.judging.machine, printer)?;
     let submission = source.solution(engine.target)?;
     if !engine.caches.baselines().exists() {
         printer.note("judging for the first time here: building the support library and measuring baselines takes a minute or two");
     }
-    let manner = Manner {
-        profile: args.profile.into(),
-        isolation: args.isolation.into(),
-        compile_mode: compile_mode(args),
-        seed: None,
-    };
+    let mut manner = args.judging.manner();
+    if args.max_autotune {
+        manner.compile_mode = Some("max-autotune-no-cudagraphs".to_owned());
+    }
+    let compile_mode = manner.compile_mode.clone();
     let mut judge = Judge::start(engine.options(manner))?;
     let mut verdicts = Vec::new();
     for number in 1..=args.repeat {
@@ -102,22 +92,14 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
             Some(out) => out.join(number.to_string()),
             None => evidence::place(&engine.caches, &task.name, &submission),
         };
-        let verdict = evidence::write(&place, judged, compile_mode(args))?;
+        let verdict = evidence::write(&place, judged, compile_mode.clone())?;
         if args.repeat > 1 && !printer.json() {
             printer.data(&line(number, &verdict))?;
         }
         verdicts.push(verdict);
     }
     report(&task, &verdicts, printer)?;
-    Ok(exit(&verdicts, args.min_speedup, printer))
-}
-
-fn compile_mode(args: &JudgeArgs) -> Option<String> {
-    match (args.no_compile, args.max_autotune) {
-        (true, _) => None,
-        (false, true) => Some("max-autotune-no-cudagraphs".to_owned()),
-        (false, false) => Some("default".to_owned()),
-    }
+    Ok(exit(&verdicts, args.min_speedup.map(f64::from), printer))
 }
 
 fn report(task: &Task, verdicts: &[Verdict], printer: &Printer) -> Result<(), Stop> {
@@ -168,7 +150,7 @@ fn summary(verdicts: &[Verdict]) -> String {
 }
 
 /// What `--min-speedup` looks at: `torch.compile` where known, else eager, in the solution's own precision class.
-fn speedup(verdict: &Verdict) -> Option<f64> {
+pub(crate) fn speedup(verdict: &Verdict) -> Option<f64> {
     let speedup = verdict.matched_precision?.speedup;
     Some(speedup.compile.unwrap_or(speedup.eager).0)
 }
@@ -187,13 +169,6 @@ fn exit(verdicts: &[Verdict], least: Option<f64>, printer: &Printer) -> Exit {
             Exit::NO
         }
         _ => Exit::DONE,
-    }
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
-        _ => Err("must be a number above 0".to_owned()),
     }
 }
 

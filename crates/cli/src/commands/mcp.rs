@@ -10,8 +10,8 @@ use clap::Args;
 use warpsmith_agent::mcp::{Offer, serve};
 use warpsmith_agent::{Refused, Workspace, skill};
 
-use crate::args::{IsolationChoice, MachineArgs, ProfileChoice};
-use crate::engine::{Manner, choose};
+use crate::args::JudgingArgs;
+use crate::engine::choose;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -30,17 +30,8 @@ pub(crate) struct McpArgs {
     /// The folder that the client edits; else one with the task's name, here
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Do not measure `torch.compile`
-    #[arg(long)]
-    no_compile: bool,
-    /// How thoroughly to judge
-    #[arg(long, value_enum, default_value_t)]
-    profile: ProfileChoice,
-    /// What to do where a required protection cannot be had
-    #[arg(long, value_enum, default_value_t)]
-    isolation: IsolationChoice,
     #[command(flatten)]
-    machine: MachineArgs,
+    judging: JudgingArgs,
 }
 
 pub(crate) fn run(args: &McpArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -61,14 +52,8 @@ pub(crate) fn run(args: &McpArgs, printer: &Printer) -> Result<Exit, Stop> {
     printer.note(&format!("workspace: {}", workspace.root().display()));
 
     let abandoned = Arc::new(AtomicBool::new(false));
-    let manner = Manner {
-        profile: args.profile.into(),
-        isolation: args.isolation.into(),
-        compile_mode: (!args.no_compile).then(|| "default".to_owned()),
-        seed: None,
-    };
-    let court = Lazy::new(&task, &args.machine, manner, printer, abandoned.clone());
-    let target = args.machine.target;
+    let court = Lazy::new(&task, &args.judging, printer, abandoned.clone());
+    let target = args.judging.machine.target;
     serve(Offer {
         workspace,
         court: Box::new(court),

@@ -1,6 +1,8 @@
 //! `warpsmith optimize`
 
 mod court;
+mod finals;
+mod journal;
 mod package;
 mod policy;
 mod result;
@@ -9,25 +11,28 @@ mod show;
 
 use std::path::PathBuf;
 use std::thread;
+use std::time::Instant;
 
-use clap::{Args, ValueEnum};
-use warpsmith_agent::{run_agent, run_single};
+use clap::Args;
+use warpsmith_agent::{AgentLimits, AgentSettings, Sample, Watch, run_agent, run_single};
 use warpsmith_judge::Judge;
-use warpsmith_model::policy::{Policy, Sampling};
-use warpsmith_schema::{Ending, Task, Trajectory};
-use warpsmith_store::{EventLog, RunFolder};
+use warpsmith_model::policy::Policy;
+use warpsmith_schema::Task;
+use warpsmith_store::RunFolder;
 
-use crate::args::{IsolationChoice, MachineArgs, ProfileChoice};
-use crate::engine::{Engine, Manner};
+use crate::args::Positive;
+use crate::config::ConfigArgs;
+use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::source::{Source, judged};
 use crate::{examples, interrupt};
 use court::Bench;
+use journal::Journal;
 use policy::Wanted;
 use result::Outcome;
-use settings::Way;
+use settings::{OptimizeSettings, Way};
 use show::Show;
 
 /// Have a policy write a faster module; no argument: an embedded example
@@ -36,136 +41,94 @@ use show::Show;
 /// task. 3: this machine.
 #[derive(Debug, Args)]
 pub(crate) struct OptimizeArgs {
-    /// A `KernelBench` module, `FILE.jsonl#level1/19`, or an example's name
+    // Before all other flags: it looks at which of them were given.
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// A `KernelBench` module, a folder with `model.py`, `FILE.jsonl#level1/19`, or an example's name
     task: Option<String>,
-    /// Who writes: `local:MODEL`, `openai:MODEL` or `script:FILE`
-    #[arg(long, value_name = "POLICY", default_value = policy::DEFAULT)]
-    policy: String,
-    /// Where an `openai:` policy is served, up to `/chat/completions`
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "OPENAI_BASE_URL",
-        default_value = "https://api.openai.com/v1"
-    )]
-    base_url: String,
-    /// One reply and repairs, or a loop of tool calls; else `agent` for `openai:` and `single` for others
-    #[arg(long, value_enum)]
-    mode: Option<ModeChoice>,
-    /// Attempts after a failed one, each told what was wrong (`single`)
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    repairs: u32,
-    /// Most replies of the policy (`agent`); else 8 for a small model and 40 for a large one
-    #[arg(long, value_name = "N")]
-    turns: Option<u32>,
-    /// Most tokens of the conversation (`agent`), old tool output left out first; else 8192 and 131072
-    #[arg(long, value_name = "N")]
-    tokens: Option<u64>,
-    /// How the policy calls tools (`agent`); else `json` for `openai:` and `fenced` for others
-    #[arg(long, value_enum)]
-    wire: Option<WireChoice>,
-    /// Ask no more after this long
-    #[arg(long, value_name = "M", value_parser = minutes)]
-    minutes: Option<f64>,
-    /// How freely to sample; 0 takes the likeliest token
-    #[arg(long, value_name = "T", default_value_t = Sampling::default().temperature)]
-    temperature: f32,
-    /// Makes sampling repeatable, where a policy can
-    #[arg(long, value_name = "S")]
-    seed: Option<u64>,
-    /// Most tokens of one reply
-    #[arg(long, value_name = "N", default_value_t = Sampling::default().max_tokens)]
-    max_tokens: u32,
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Exit 1 below this speed-up over `torch.compile` (eager where that has no time)
+    /// Exit 1 below this speed-up
+    ///
+    /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
     #[arg(long, value_name = "X")]
-    require_speedup: Option<f64>,
-    /// Do not measure `torch.compile`
-    #[arg(long)]
-    no_compile: bool,
-    /// How thoroughly attempts are judged
-    #[arg(long, value_enum, default_value_t)]
-    profile: ProfileChoice,
-    /// What to do where a required protection cannot be had
-    #[arg(long, value_enum, default_value_t)]
-    isolation: IsolationChoice,
+    require_speedup: Option<Positive>,
     #[command(flatten)]
-    machine: MachineArgs,
+    settings: OptimizeSettings,
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ModeChoice {
-    /// One reply with all files, then repairs
-    Single,
-    /// A loop of tool calls in a workspace
-    Agent,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum WireChoice {
-    /// By the interface's own tool calls
-    Json,
-    /// By headings and fenced blocks in the text
-    Fenced,
-}
-
-fn minutes(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(minutes) if minutes > 0.0 && minutes < 1e6 => Ok(minutes),
-        _ => Err("a number of minutes above 0".to_owned()),
-    }
-}
-
-const TRAJECTORIES: &str = "trajectories";
 
 pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> {
+    let resolved = args.config.resolve(&args.settings)?;
+    let settings = &resolved.settings;
+    settings.check()?;
+    if let Some(exit) = args.config.print(settings, printer)? {
+        return Ok(exit);
+    }
     let source = match &args.task {
         Some(task) => Source::given(task, None)?,
         None => Source::example(examples::DEFAULT)?,
     };
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
-    let wanted = Wanted::parse(args)?;
+    let machine = &settings.judging.machine;
+    let wanted = Wanted::parse(&settings.policy, &settings.base_url, machine.python.offline)?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
     let arriving = {
         let (wanted, printer) = (wanted.clone(), printer.clone());
-        thread::spawn(move || wanted.open(&printer))
+        thread::spawn(move || wanted.fetch(&printer))
     };
-    let engine = Engine::prepare(&args.machine, printer)?;
-    let way = Way::of(args, &wanted, &engine);
-    let run = settings::folder(args, &task, &way)?;
-    printer.note(&format!("run: {}", run.path().display()));
+    let engine = Engine::prepare(machine, printer)?;
+    let decided = settings.decided(wanted.kind, engine.target);
+    if let Some(idle) = decided.idle(&resolved) {
+        printer.note(&idle);
+    }
+    let run = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided)?;
+    let place = run.path().display();
+    printer.note(&match &args.out {
+        Some(_) => format!("run: {place}"),
+        None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
+    });
 
-    let compile_mode = (!args.no_compile).then(|| "default".to_owned());
-    let mut judge = Judge::start(engine.options(Manner {
-        profile: args.profile.into(),
-        isolation: args.isolation.into(),
-        compile_mode: compile_mode.clone(),
-        seed: None,
-    }))?;
-    if args.task.is_none() {
+    let samples = decided.samples.into();
+    let mut journal = Journal::open(&run, samples)?;
+    let missing = journal.missing(samples);
+    if run.resumed() {
+        let ended = samples as usize - missing.len();
+        printer.note(&format!("resumed: {ended} of {samples} samples had ended"));
+    }
+    let mut judge = Judge::start(engine.options(decided.judging.manner()))?;
+    if args.task.is_none() && !run.resumed() {
         by_hand(&source, &task, &mut judge, &engine, printer)?;
     }
-    let mut bench = Bench::new(&mut judge, &task, &run, compile_mode, &engine, args);
-    let trajectory = if let Some(done) = finished(&run)? {
-        printer.note("resumed: the policy had finished");
-        done
-    } else {
-        let mut policy = arriving
+    let mut bench = Bench::new(&mut judge, &task, &run, &decided.judging, &engine, &journal);
+    if !missing.is_empty() {
+        let weighty = arriving
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let trajectory = episode(&way, policy.as_mut(), &mut bench, &task, &run, printer)?;
-        run.log(TRAJECTORIES)?.append(&trajectory)?;
-        trajectory
-    };
+        let mut policy = match weighty {
+            Some(policy) => policy,
+            None => wanted.ready(journal.replies())?,
+        };
+        let way = Way::of(&decided, wanted.kind, &engine);
+        let mut show = Show::new(printer, &mut journal, samples);
+        episodes(
+            &way,
+            policy.as_mut(),
+            &mut bench,
+            (&task, &run),
+            missing,
+            &mut show,
+        )?;
+    }
     if interrupt::happened() {
         return Err(Stop::interrupted());
     }
-    let outcome = Outcome::reach(&trajectory, &mut bench, run.path())?;
-    outcome.report(&task, &trajectory, run.path(), printer)?;
-    Ok(outcome.exit(args.require_speedup))
+    let winner = finals::choose(journal.trajectories(), &mut bench, printer)?;
+    let trajectories = journal.trajectories().collect();
+    let outcome = Outcome::of(&task, trajectories, samples, winner, run.path())?;
+    outcome.report(run.path(), printer)?;
+    Ok(outcome.exit(args.require_speedup.map(f64::from), printer))
 }
 
 /// What an embedded example can be: its own solution, judged while the model is still on its way.
@@ -185,29 +148,44 @@ fn by_hand(
     Ok(())
 }
 
-/// The trajectory of a run that had come to its end.
-fn finished(run: &RunFolder) -> Result<Option<Trajectory>, Stop> {
-    let path = run.path().join(format!("{TRAJECTORIES}.jsonl"));
-    Ok(EventLog::read::<Trajectory>(&path)?
-        .events
-        .into_iter()
-        .rfind(|before| before.ending != Ending::Interrupted))
-}
-
-fn episode(
+/// Runs what is missing: side by side where an episode is a few replies, one after the other where each is a loop with a
+/// workspace of its own.
+fn episodes(
     way: &Way,
     policy: &mut dyn Policy,
     bench: &mut Bench<'_>,
-    task: &Task,
-    run: &RunFolder,
-    printer: &Printer,
-) -> Result<Trajectory, Stop> {
-    let mut show = Show::new(printer);
-    Ok(match way {
-        Way::Single(settings) => run_single(policy, bench, task, settings, &mut show)?,
-        Way::Agent(settings) => {
-            let workspace = run.path().join("workspace");
-            run_agent(policy, bench, task, &workspace, settings, &mut show)?
+    (task, run): (&Task, &RunFolder),
+    missing: Vec<Sample>,
+    show: &mut Show<'_>,
+) -> Result<(), Stop> {
+    let settings = match way {
+        Way::Single(settings) => {
+            return Ok(run_single(policy, bench, task, settings, missing, show)?);
         }
-    })
+        Way::Agent(settings) => settings,
+    };
+    let begun = Instant::now();
+    for sample in missing {
+        let number = sample.number;
+        let wall = settings.limits.wall;
+        let left = wall.map(|wall| wall.saturating_sub(begun.elapsed()));
+        if show.interrupted() || left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
+        let folder = run.path().join("workspaces").join(format!("{number:02}"));
+        let limits = AgentLimits {
+            wall: left,
+            ..settings.limits
+        };
+        let settings = AgentSettings {
+            limits,
+            ..settings.clone()
+        };
+        run_agent(policy, bench, task, &folder, &settings, sample, show)?;
+        // The next would fare no better now. The same command goes on with them later.
+        if show.journal.policy_failed(number) {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(64, 256)]
+    return [torch.randn(8192, 256)]
 
 
 def get_init_inputs():

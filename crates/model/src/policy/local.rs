@@ -7,19 +7,20 @@ mod dialogue;
 mod past;
 
 pub use chat_model::ChatModel;
-pub use dialogue::{Dialogue, Said};
+pub use dialogue::{Dialogue, Spoken};
+
+use std::sync::Arc;
 
 use warpsmith_schema::{Message, PolicyVersion, Usage};
 
-use self::past::Pasts;
+use self::past::{Pasts, Prompt};
 use crate::chat::Until;
-use crate::policy::{Finish, Policy, PolicyError, Reply, ReplyTokens, Request, SampledToken};
-use crate::{ModelError, Sampled, Sampling};
+use crate::policy::{Finish, Policy, PolicyError, Reply, ReplyTokens, Request, Said, SampledToken};
+use crate::{Event, ModelError, RequestId, Sampled, Sampling};
 
 pub struct Local {
     model: ChatModel,
     pasts: Pasts,
-    replies: u64,
 }
 
 impl Local {
@@ -27,37 +28,39 @@ impl Local {
         Self {
             model,
             pasts: Pasts::default(),
-            replies: 0,
         }
     }
 
-    fn ask(
-        &mut self,
-        request: &Request<'_>,
-        on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, ModelError> {
+    /// The conversation as the model reads it.
+    fn asked(&mut self, request: &Request<'_>) -> Result<(Prompt, crate::Request), ModelError> {
         let Request {
             messages,
             tools,
             sampling,
         } = *request;
-        let ChatModel {
-            engine, dialogue, ..
-        } = &mut self.model;
+        let dialogue = &self.model.dialogue;
         let form = |messages: &[Message], until: Until| dialogue.form(messages, tools, until);
         let prompt = self
             .pasts
             .prompt(messages, tools, dialogue.tokenizer(), &form)?;
-        // Without a seed of the caller's, replies still differ from one another.
-        let seed = sampling.seed.unwrap_or(0).wrapping_add(self.replies);
-        self.replies += 1;
+        // Each turn has luck of its own: with that of the turn before, a repair is the more likely to be what failed.
+        let seed = sampling.seed.map_or_else(rand::random, |seed| {
+            seed.wrapping_add(messages.len() as u64)
+        });
         let asked = crate::Request {
             prompt: prompt.tokens.clone(),
             sampling: Sampling::random(sampling.temperature, sampling.top_p, seed)?,
             max_tokens: sampling.max_tokens as usize,
             stop: Vec::new(),
         };
-        let reply = engine.generate(asked, on_text)?;
+        Ok((prompt, asked))
+    }
+
+    fn replied(&mut self, request: &Request<'_>, prompt: Prompt, reply: crate::Reply) -> Reply {
+        let Request {
+            messages, tools, ..
+        } = *request;
+        let dialogue = &self.model.dialogue;
         let calls = dialogue.said(&reply.text, messages, tools).calls;
         let sampled = |one: &Sampled| SampledToken {
             id: one.token,
@@ -76,7 +79,7 @@ impl Local {
         };
         let ids = reply.tokens.iter().map(|one| one.token);
         self.pasts.keep(messages, tools, prompt, said, ids);
-        Ok(Reply {
+        Reply {
             usage: Usage {
                 prompt_tokens: reply.prompt_tokens as u64,
                 completion_tokens: reply.tokens.len() as u64,
@@ -91,8 +94,26 @@ impl Local {
             calls,
             // Word for word, calls and all: it goes back to the model as it was said.
             text: reply.text,
-        })
+        }
     }
+
+    fn failed(&self, error: ModelError) -> PolicyError {
+        match error {
+            ModelError::ContextFull { .. } => PolicyError::ContextFull {
+                policy: self.model.version.name.clone(),
+                message: error.to_string(),
+            },
+            other => PolicyError::Local(Arc::new(other)),
+        }
+    }
+}
+
+/// A conversation among several that are under way.
+struct Underway {
+    /// Its place among those that were asked.
+    number: usize,
+    id: RequestId,
+    prompt: Prompt,
 }
 
 impl Policy for Local {
@@ -105,12 +126,55 @@ impl Policy for Local {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, PolicyError> {
-        self.ask(request, on_text).map_err(|error| match error {
-            ModelError::ContextFull { .. } => PolicyError::ContextFull {
-                policy: self.model.version.name.clone(),
-                message: error.to_string(),
-            },
-            other => PolicyError::Local(Box::new(other)),
-        })
+        let (prompt, asked) = self.asked(request).map_err(|error| self.failed(error))?;
+        match self.model.engine.generate(asked, on_text) {
+            Ok(reply) => Ok(self.replied(request, prompt, reply)),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// In one batch: the weights are read once for all of them.
+    fn reply_many(&mut self, requests: &[Request<'_>], on_said: &mut dyn FnMut(usize, Said<'_>)) {
+        let mut underway = Vec::new();
+        for (number, request) in requests.iter().enumerate() {
+            let submitted = self.asked(request).and_then(|(prompt, asked)| {
+                let id = self.model.engine.submit(asked)?;
+                Ok(Underway { number, id, prompt })
+            });
+            match submitted {
+                Ok(one) => underway.push(one),
+                Err(error) => on_said(number, Said::Whole(Err(self.failed(error)))),
+            }
+        }
+        while !underway.is_empty() {
+            let events = match self.model.engine.step() {
+                Ok(events) => events,
+                Err(error) => {
+                    let error = Arc::new(error);
+                    for one in underway.drain(..) {
+                        self.model.engine.cancel(one.id);
+                        let failed = PolicyError::Local(error.clone());
+                        on_said(one.number, Said::Whole(Err(failed)));
+                    }
+                    return;
+                }
+            };
+            for event in events {
+                let (Event::Text { request: id, .. } | Event::Done { request: id, .. }) = &event;
+                let Some(place) = underway.iter().position(|one| one.id == *id) else {
+                    continue;
+                };
+                match event {
+                    Event::Text { text, .. } => {
+                        on_said(underway[place].number, Said::Piece(&text));
+                    }
+                    Event::Done { reply, .. } => {
+                        let one = underway.remove(place);
+                        let reply = self.replied(&requests[one.number], one.prompt, reply);
+                        on_said(one.number, Said::Whole(Ok(reply)));
+                    }
+                }
+            }
+        }
     }
 }

@@ -58,6 +58,13 @@ impl Script {
             next: 0,
         })
     }
+
+    /// Goes on after replies that were given before, by another process.
+    #[must_use]
+    pub fn after(mut self, replies: usize) -> Self {
+        self.next = replies;
+        self
+    }
 }
 
 impl Policy for Script {

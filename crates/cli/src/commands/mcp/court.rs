@@ -8,9 +8,9 @@ use warpsmith_judge::profile::{ProfileRequest, profile, render};
 use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
 use warpsmith_schema::{Task, Verdict};
 
-use crate::args::MachineArgs;
+use crate::args::{JudgingArgs, MachineArgs};
 use crate::engine::{Engine, Manner};
-use crate::failure::Stop;
+use crate::failure::{Stop, cancelled};
 use crate::printer::Printer;
 use crate::source::{judged, submission};
 use crate::{evidence, interrupt};
@@ -29,15 +29,14 @@ pub(super) struct Lazy {
 impl Lazy {
     pub(super) fn new(
         task: &Task,
-        machine: &MachineArgs,
-        manner: Manner,
+        judging: &JudgingArgs,
         printer: &Printer,
         abandoned: Arc<AtomicBool>,
     ) -> Self {
         Self {
             task: judged(task),
-            machine: machine.clone(),
-            manner,
+            machine: judging.machine.clone(),
+            manner: judging.manner(),
             printer: printer.clone(),
             engine: None,
             judge: None,
@@ -53,7 +52,7 @@ impl Lazy {
         if self.engine.is_none() {
             self.engine = Some(Engine::prepare(&self.machine, &self.printer).map_err(around)?);
         }
-        self.engine.as_ref().ok_or_else(given_up)
+        self.engine.as_ref().ok_or_else(cancelled)
     }
 
     fn judge(&mut self) -> Result<&mut Judge, JudgeError> {
@@ -62,13 +61,13 @@ impl Lazy {
         if self.judge.is_none() {
             self.judge = Some(Judge::start(options)?);
         }
-        self.judge.as_mut().ok_or_else(given_up)
+        self.judge.as_mut().ok_or_else(cancelled)
     }
 
     /// A killed process looks like a crash of the candidate's.
     fn unless_given_up<T>(&self, found: Result<T, JudgeError>) -> Result<T, JudgeError> {
         if self.abandoned.load(Ordering::SeqCst) || interrupt::happened() {
-            return Err(given_up());
+            return Err(cancelled());
         }
         found
     }
@@ -103,14 +102,6 @@ impl Court for Lazy {
         };
         let found = profile(&request).map(|report| render(&report));
         self.unless_given_up(found)
-    }
-}
-
-fn given_up() -> JudgeError {
-    JudgeError::Infrastructure {
-        code: "cancelled",
-        message: "the call was cancelled".to_owned(),
-        hint: None,
     }
 }
 

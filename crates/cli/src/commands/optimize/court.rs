@@ -1,26 +1,31 @@
-//! The judge as an episode sees it: each attempt's evidence is kept in the run's folder.
+//! The judge as episodes see it: each attempt's evidence is kept in the run's folder, and the same files are judged once.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use warpsmith_agent::{Court, Files};
 use warpsmith_judge::profile::{ProfileRequest, profile, render};
-use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
+use warpsmith_judge::{Judge, JudgeError, Judged, Reach, TaskSource};
 use warpsmith_schema::{Submission, Task, Verdict};
 use warpsmith_store::RunFolder;
+use warpsmith_tasks::solution_hash;
 
-use super::OptimizeArgs;
+use super::journal::Journal;
+use crate::args::JudgingArgs;
 use crate::engine::Engine;
-use crate::evidence;
-use crate::failure::Stop;
+use crate::failure::{Stop, cancelled};
 use crate::source::{judged, submission};
+use crate::{evidence, interrupt};
 
 pub(super) struct Bench<'a> {
     judge: &'a mut Judge,
     task: TaskSource,
-    folder: PathBuf,
+    run: PathBuf,
     compile_mode: Option<String>,
     /// What a profile needs beside a solution.
     profiling: ProfileRequest,
+    /// What was judged before, in whichever sample.
+    known: BTreeMap<Files, Verdict>,
 }
 
 impl<'a> Bench<'a> {
@@ -28,47 +33,69 @@ impl<'a> Bench<'a> {
         judge: &'a mut Judge,
         task: &Task,
         run: &RunFolder,
-        compile_mode: Option<String>,
+        judging: &JudgingArgs,
         engine: &Engine,
-        args: &OptimizeArgs,
+        journal: &Journal,
     ) -> Self {
+        let known = journal.attempts();
         Self {
             judge,
             task: judged(task),
-            folder: run.path().join("attempts"),
-            compile_mode,
-            profiling: engine.profiling(judged(task), args.isolation.into()),
+            run: run.path().to_owned(),
+            compile_mode: judging.manner().compile_mode,
+            profiling: engine.profiling(judged(task), judging.isolation.into()),
+            known: known
+                .map(|attempt| (attempt.files.clone(), attempt.verdict.clone()))
+                .collect(),
         }
     }
 
-    /// Judges once more, apart from the attempts.
-    pub(super) fn afresh(
-        &mut self,
-        submission: &Submission,
-        place: &Path,
-    ) -> Result<Verdict, Stop> {
+    /// Judges once more, apart from the attempts. The measurements of one submission are numbered; one that an earlier run
+    /// made is not made again.
+    pub(super) fn afresh(&mut self, submission: &Submission, number: u32) -> Result<Verdict, Stop> {
+        let name = format!("{}-{number}", &solution_hash(submission)[..8]);
+        let place = self.run.join("final").join(name);
+        if place.exists() {
+            return Ok(evidence::read(&place)?.verdict);
+        }
         // Not the verdict that it remembers.
         self.judge.forget();
+        let judged = self.judged(submission)?;
+        if let Some(folder) = place.parent() {
+            fs_err::create_dir_all(folder)?;
+        }
+        evidence::write(&place, judged, self.compile_mode.clone())
+    }
+
+    fn judged(&mut self, submission: &Submission) -> Result<Judged, JudgeError> {
         let judged = self.judge.judge(&self.task, submission)?;
-        evidence::write(place, judged, self.compile_mode.clone())
+        if interrupt::happened() {
+            return Err(cancelled());
+        }
+        Ok(judged)
     }
 
     /// Numbered on from what an interrupted run left.
-    fn next_place(&self) -> PathBuf {
-        let mut places = (1_u32..).map(|number| self.folder.join(format!("{number:02}")));
-        places
-            .find(|place| !place.exists())
-            .unwrap_or_else(|| self.folder.clone())
+    fn next_place(&self) -> Result<PathBuf, Stop> {
+        let folder = self.run.join("attempts");
+        fs_err::create_dir_all(&folder)?;
+        let mut places = (1_u32..).map(|number| folder.join(format!("{number:02}")));
+        Ok(places.find(|place| !place.exists()).unwrap_or(folder))
     }
 }
 
 impl Court for Bench<'_> {
     fn judge(&mut self, files: &Files) -> Result<Verdict, JudgeError> {
-        let judged = self.judge.judge(&self.task, &submission(files))?;
-        fs_err::create_dir_all(&self.folder)
-            .map_err(Stop::from)
-            .and_then(|()| evidence::write(&self.next_place(), judged, self.compile_mode.clone()))
-            .map_err(|stop| JudgeError::Around(stop.0))
+        if let Some(known) = self.known.get(files) {
+            return Ok(known.clone());
+        }
+        let judged = self.judged(&submission(files))?;
+        let verdict = self
+            .next_place()
+            .and_then(|place| evidence::write(&place, judged, self.compile_mode.clone()))
+            .map_err(|stop| JudgeError::Around(stop.0))?;
+        self.known.insert(files.clone(), verdict.clone());
+        Ok(verdict)
     }
 
     fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError> {

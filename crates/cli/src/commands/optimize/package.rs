@@ -1,11 +1,8 @@
 //! The result as a Python package that can be installed: it builds its kernels on first import, without this program.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
-use warpsmith_schema::{MODEL_NEW, Submission, Task};
-
-use super::result::write;
-use crate::failure::Stop;
+use warpsmith_schema::{Submission, Task};
 
 const INIT: &str = include_str!("package/init.py");
 const BUILD: &str = include_str!("package/build.py");
@@ -31,31 +28,33 @@ pub(super) fn name(task: &str) -> String {
     }
 }
 
-pub(super) fn lay_out(result: &Path, task: &Task, submission: &Submission) -> Result<(), Stop> {
-    let (root, package) = (result.join(FOLDER), name(&task.name));
+/// Its files, by where they go in a result.
+pub(super) fn files(task: &Task, submission: &Submission) -> BTreeMap<String, Vec<u8>> {
+    let package = name(&task.name);
+    let about = package.trim_end_matches("_fast");
+    let about = format!("A faster drop-in for the module {about}.");
     let fill = |text: &str| {
         text.replace("{package}", &package)
             .replace("{project}", &package.replace('_', "-"))
-            .replace(
-                "{about}",
-                &format!(
-                    "A faster drop-in for the module {}.",
-                    package.trim_end_matches("_fast")
-                ),
-            )
+            .replace("{about}", &about)
+            .into_bytes()
     };
-    write(&root.join("pyproject.toml"), fill(PROJECT).as_bytes())?;
-    let folder = root.join(&package);
-    for (path, content) in &submission.files {
-        write(&folder.join(path), content)?;
-    }
-    debug_assert!(submission.files.contains_key(MODEL_NEW));
-    write(&folder.join("__init__.py"), fill(INIT).as_bytes())?;
-    write(&folder.join("_build.py"), BUILD.as_bytes())?;
-    write(
-        &folder.join("_calls.py"),
-        warpsmith_judge::KERNELS_MODULE.as_bytes(),
-    )
+    let own = [
+        ("__init__.py", fill(INIT)),
+        ("_build.py", BUILD.as_bytes().to_vec()),
+        (
+            "_calls.py",
+            warpsmith_judge::KERNELS_MODULE.as_bytes().to_vec(),
+        ),
+    ];
+    let own = own.map(|(path, content)| (path.to_owned(), content));
+    let written = submission.files.clone().into_iter();
+    let inside = written.chain(own);
+    let mut files: BTreeMap<String, Vec<u8>> = inside
+        .map(|(path, content)| (format!("{FOLDER}/{package}/{path}"), content))
+        .collect();
+    files.insert(format!("{FOLDER}/pyproject.toml"), fill(PROJECT));
+    files
 }
 
 #[cfg(test)]

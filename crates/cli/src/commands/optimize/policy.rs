@@ -4,7 +4,6 @@ use std::path::Path;
 
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script};
 
-use super::OptimizeArgs;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
@@ -31,8 +30,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Finds out what can be known at once: a name that is none, a server's address that is none, a broken script.
-    pub(super) fn parse(args: &OptimizeArgs) -> Result<Self, Stop> {
-        let policy = args.policy.as_str();
+    pub(super) fn parse(policy: &str, base_url: &str, offline: bool) -> Result<Self, Stop> {
         let (kind, name) = match policy.split_once(':') {
             Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
@@ -48,28 +46,29 @@ impl Wanted {
         let wanted = Self {
             kind,
             name: name.to_owned(),
-            base_url: args.base_url.clone(),
-            offline: args.machine.python.offline,
+            base_url: base_url.to_owned(),
+            offline,
         };
         match kind {
             Kind::Local => local::check(name)?,
-            Kind::OpenAi | Kind::Script => drop(wanted.ready()?),
+            Kind::OpenAi | Kind::Script => drop(wanted.ready(0)?),
         }
         Ok(wanted)
     }
 
     /// Fetches weights if it must.
-    pub(super) fn open(&self, printer: &Printer) -> Result<Box<dyn Policy>, Stop> {
+    pub(super) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
         match self.kind {
-            Kind::Local => local::open(&self.name, self.offline, printer),
-            Kind::OpenAi | Kind::Script => self.ready(),
+            Kind::Local => local::open(&self.name, self.offline, printer).map(Some),
+            Kind::OpenAi | Kind::Script => Ok(None),
         }
     }
 
-    fn ready(&self) -> Result<Box<dyn Policy>, Stop> {
+    /// A policy that needs no weights. A script goes on after the replies that it gave to the run before.
+    pub(super) fn ready(&self, replies: usize) -> Result<Box<dyn Policy>, Stop> {
         if self.kind == Kind::Script {
             return match Script::open(Path::new(&self.name)) {
-                Ok(script) => Ok(Box::new(script)),
+                Ok(script) => Ok(Box::new(script.after(replies))),
                 Err(error) => Err(stop(&error)),
             };
         }

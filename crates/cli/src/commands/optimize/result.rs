@@ -1,119 +1,189 @@
 //! What comes out: a folder with a correct module, and the numbers that stand behind it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
-use warpsmith_schema::{Ending, FORMAT, MODEL_NEW, Submission, Task, Trajectory, Verdict};
+use serde_json::{Value, json};
+use warpsmith_schema::{Ending, FORMAT, MODEL_NEW, Task, Trajectory, Usage, Verdict};
 
-use super::court::Bench;
+use super::finals::Winner;
 use super::package;
-use crate::evidence;
+use crate::commands::judge::speedup;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::render::{Table, time};
-use crate::source::submission;
 
 /// The original under the name that users import.
 const UNCHANGED: &str = "\"\"\"No faster module was found: this is the original.\"\"\"\n\nfrom model import Model as ModelNew\n\n__all__ = [\"ModelNew\"]\n";
 
-pub(super) struct Outcome {
-    /// Of the best attempt, measured once more: choosing the luckiest of several would mine noise.
-    verdict: Option<Verdict>,
+pub(super) struct Outcome<'a> {
+    task: &'a Task,
+    trajectories: Vec<&'a Trajectory>,
+    /// How many were asked for.
+    samples: u32,
+    winner: Option<Winner>,
     folder: PathBuf,
 }
 
-impl Outcome {
-    pub(super) fn reach(
-        trajectory: &Trajectory,
-        bench: &mut Bench<'_>,
+impl<'a> Outcome<'a> {
+    /// Lays the result out.
+    pub(super) fn of(
+        task: &'a Task,
+        trajectories: Vec<&'a Trajectory>,
+        samples: u32,
+        winner: Option<Winner>,
         run: &Path,
     ) -> Result<Self, Stop> {
-        let best = trajectory
-            .best
-            .and_then(|best| trajectory.attempts.get(best as usize));
-        let folder = run.join("result");
-        let Some(submission) = best.map(|best| submission(&best.files)) else {
-            lay_out_original(&folder, &trajectory.task)?;
-            return Ok(Self {
-                verdict: None,
-                folder,
-            });
+        let outcome = Self {
+            task,
+            trajectories,
+            samples,
+            winner,
+            folder: run.join("result"),
         };
-        let place = run.join("final");
-        let verdict = if place.exists() {
-            evidence::read(&place)?.verdict
-        } else {
-            bench.afresh(&submission, &place)?
-        };
-        if verdict.passed() {
-            lay_out(&folder, &trajectory.task, &submission)?;
-        } else {
-            lay_out_original(&folder, &trajectory.task)?;
-        }
-        Ok(Self {
-            verdict: Some(verdict).filter(Verdict::passed),
-            folder,
-        })
+        lay_out(&outcome.folder, &outcome.files())?;
+        Ok(outcome)
     }
 
-    fn speedup(&self) -> Option<f64> {
-        let speedup = self.verdict.as_ref()?.speedup.as_ref()?;
-        Some(speedup.compile.as_ref().unwrap_or(&speedup.eager).0)
+    fn verdict(&self) -> Option<&Verdict> {
+        self.winner.as_ref().map(|winner| &winner.verdict)
     }
 
-    pub(super) fn exit(&self, required: Option<f64>) -> Exit {
+    /// A module that is right but no quicker than the original is no result.
+    fn improved(&self) -> bool {
+        let over = self.verdict().and_then(|verdict| verdict.matched_precision);
+        over.is_some_and(|matched| matched.speedup.eager.0 > 1.0)
+    }
+
+    fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut files = match &self.winner {
+            Some(winner) if self.improved() => {
+                let mut files = package::files(self.task, &winner.submission);
+                files.extend(winner.submission.files.clone());
+                files
+            }
+            _ => BTreeMap::from([(MODEL_NEW.to_owned(), UNCHANGED.as_bytes().to_vec())]),
+        };
+        let model = self.task.source.clone().into_bytes();
+        files.insert("model.py".to_owned(), model);
+        files
+    }
+
+    pub(super) fn exit(&self, required: Option<f64>, printer: &Printer) -> Exit {
+        let reached = self.verdict().and_then(speedup);
         match required {
-            Some(required) if self.speedup().is_none_or(|found| found < required) => Exit::NO,
+            Some(required) if !reached.is_some_and(|reached| reached >= required) => {
+                printer.note(&format!("below --require-speedup {required}"));
+                Exit::NO
+            }
             _ => Exit::DONE,
         }
     }
 
-    pub(super) fn report(
-        &self,
-        task: &Task,
-        trajectory: &Trajectory,
-        run: &Path,
-        printer: &Printer,
-    ) -> Result<(), Stop> {
+    pub(super) fn report(&self, run: &Path, printer: &Printer) -> Result<(), Stop> {
         if printer.json() {
-            return printer.object(&json!({
-                "format": FORMAT, "task": task.name, "policy": trajectory.policy, "ending": trajectory.ending,
-                "attempts": trajectory.attempts.len(), "usage": trajectory.usage, "verdict": self.verdict,
-                "result": self.folder, "run": run,
-            }));
+            printer.object(&self.json(run))
+        } else {
+            Ok(printer.data(&self.table())?)
         }
-        let mut table = Table::titled(&task.name);
-        let times = self
-            .verdict
-            .as_ref()
-            .and_then(|verdict| verdict.times_us.as_ref());
-        match times {
-            Some(times) => {
-                let over = |us: f64| format!("{:>12}  {:.2}x", time(us), us / times.candidate.0);
-                table.row("eager", &over(times.eager.0));
-                if let Some(compile) = &times.compile {
-                    table.row("torch.compile", &over(compile.0));
-                }
-                table.row("ours", &format!("{:>12}", time(times.candidate.0)));
+    }
+
+    fn attempts(&self) -> usize {
+        self.trajectories.iter().map(|one| one.attempts.len()).sum()
+    }
+
+    fn json(&self, run: &Path) -> Value {
+        let mut usage = Usage::default();
+        for one in &self.trajectories {
+            usage += one.usage;
+        }
+        let sample = self.winner.as_ref().map(|winner| winner.sample);
+        // Of the sample that the result is from, else of the last.
+        let told = self
+            .trajectories
+            .iter()
+            .find(|one| Some(one.sample) == sample);
+        let told = told.or(self.trajectories.last());
+        let samples: Vec<Value> = self
+            .trajectories
+            .iter()
+            .map(|one| {
+                let passed = one.attempts.iter().filter(|attempt| attempt.verdict.passed());
+                json!({
+                    "sample": one.sample, "id": one.id, "ending": one.ending, "attempts": one.attempts.len(),
+                    "passed": passed.count(), "usage": one.usage, "seconds": one.seconds,
+                })
+            })
+            .collect();
+        json!({
+            "format": FORMAT, "task": self.task.name, "policy": told.map(|one| &one.policy),
+            "ending": told.map(|one| &one.ending), "sample": sample, "samples": samples, "attempts": self.attempts(),
+            "usage": usage, "verdict": self.verdict(), "improved": self.improved(), "result": self.folder, "run": run,
+        })
+    }
+
+    fn table(&self) -> String {
+        let mut table = Table::titled(&self.task.name);
+        let times = self.verdict().and_then(|verdict| verdict.times_us.as_ref());
+        if let Some(times) = times {
+            let over = |us: f64| format!("{:>12}  {:.2}x", time(us), us / times.candidate.0);
+            table.row("eager", &over(times.eager.0));
+            if let Some(compile) = &times.compile {
+                table.row("torch.compile", &over(compile.0));
             }
-            None => table.row(
-                "result",
-                &format!(
-                    "no attempt passed ({}); the original module is kept",
-                    words(&trajectory.ending)
-                ),
-            ),
+            table.row("ours", &format!("{:>12}", time(times.candidate.0)));
+            if !self.improved() {
+                let slower = "the best that passed is no quicker than the original, which is kept";
+                table.row("result", slower);
+            }
+        } else {
+            let why = format!(
+                "no attempt passed ({}); the original module is kept",
+                self.why()
+            );
+            table.row("result", &why);
         }
-        table.row("attempts", &trajectory.attempts.len().to_string());
+        table.row("attempts", &self.attempts().to_string());
+        if self.samples > 1 {
+            table.row("samples", &self.told_samples());
+        }
         table.row("folder", &self.folder.display().to_string());
-        if self.verdict.is_some() {
+        if self.improved() {
             let package = self.folder.join(package::FOLDER);
             table.row("install", &format!("pip install {}", package.display()));
-            let name = package::name(&task.name);
+            let name = package::name(&self.task.name);
             table.row("import", &format!("from {name} import ModelNew"));
         }
-        Ok(printer.data(&table.text())?)
+        table.text()
+    }
+
+    fn told_samples(&self) -> String {
+        let passed = |one: &&&Trajectory| one.best.is_some();
+        let passed = self.trajectories.iter().filter(passed).count();
+        let begun = match self.trajectories.len() as u32 {
+            all if all == self.samples => all.to_string(),
+            some => format!("{some} of {} begun", self.samples),
+        };
+        let from = self.winner.as_ref().map(|winner| winner.sample);
+        let from = from.map(|sample| format!(", the best is of sample {sample}"));
+        format!(
+            "{begun}, {passed} with a passed attempt{}",
+            from.unwrap_or_default()
+        )
+    }
+
+    /// Every kind of ending once, with how often it came.
+    fn why(&self) -> String {
+        let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
+        for one in &self.trajectories {
+            *kinds.entry(words(&one.ending)).or_default() += 1;
+        }
+        let told = kinds.into_iter().map(|(words, count)| match count {
+            1 => words,
+            count => format!("{count} times: {words}"),
+        });
+        told.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -129,22 +199,26 @@ fn words(ending: &Ending) -> String {
     }
 }
 
-fn lay_out(folder: &Path, task: &Task, submission: &Submission) -> Result<(), Stop> {
-    for (name, content) in &submission.files {
-        write(&folder.join(name), content)?;
+/// What is there already and the same stays untouched, with whatever else lies there; another result is moved aside.
+fn lay_out(folder: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<(), Stop> {
+    let same = |(name, content): (&String, &Vec<u8>)| {
+        fs_err::read(folder.join(name)).is_ok_and(|found| found == *content)
+    };
+    if files.iter().all(same) {
+        return Ok(());
     }
-    package::lay_out(folder, task, submission)?;
-    write(&folder.join("model.py"), task.source.as_bytes())
-}
-
-fn lay_out_original(folder: &Path, task: &Task) -> Result<(), Stop> {
-    write(&folder.join("model.py"), task.source.as_bytes())?;
-    write(&folder.join(MODEL_NEW), UNCHANGED.as_bytes())
-}
-
-pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Stop> {
-    if let Some(parent) = path.parent() {
-        fs_err::create_dir_all(parent)?;
+    if folder.exists() {
+        let mut places = (1_u32..).map(|number| folder.with_extension(number.to_string()));
+        if let Some(place) = places.find(|place| !place.exists()) {
+            fs_err::rename(folder, place)?;
+        }
     }
-    Ok(fs_err::write(path, content)?)
+    for (name, content) in files {
+        let path = folder.join(name);
+        if let Some(parent) = path.parent() {
+            fs_err::create_dir_all(parent)?;
+        }
+        fs_err::write(path, content)?;
+    }
+    Ok(())
 }

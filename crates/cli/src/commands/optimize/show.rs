@@ -1,77 +1,130 @@
-//! An episode, live, for the person who waits.
+//! Episodes, live, for the person who waits; and kept, step by step.
 
-use warpsmith_agent::{Files, Unreadable, Watch};
-use warpsmith_schema::{Elision, ToolCall, Verdict};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
+use warpsmith_agent::{AgentError, Files, Unreadable, Watch};
+use warpsmith_schema::{Elision, ToolCall, Trajectory, Verdict};
+
+use super::journal::Journal;
 use crate::interrupt;
 use crate::printer::Printer;
 use crate::render::time;
 
+/// After so long a silence a person wonders.
+const SILENCE: Duration = Duration::from_secs(15);
+
 pub(super) struct Show<'a> {
     printer: &'a Printer,
-    characters: usize,
+    pub(super) journal: &'a mut Journal,
+    samples: u32,
+    /// Of the replies under way, by sample.
+    characters: BTreeMap<u32, usize>,
+    spoken: Instant,
 }
 
 impl<'a> Show<'a> {
-    pub(super) fn new(printer: &'a Printer) -> Self {
+    pub(super) fn new(printer: &'a Printer, journal: &'a mut Journal, samples: u32) -> Self {
         Self {
             printer,
-            characters: 0,
+            journal,
+            samples,
+            characters: BTreeMap::new(),
+            spoken: Instant::now(),
         }
+    }
+
+    fn note(&mut self, line: &str) {
+        self.spoken = Instant::now();
+        self.printer.note(line);
+    }
+
+    /// Says whose it is, where there are several.
+    fn tell(&mut self, sample: u32, what: &str) {
+        if self.samples > 1 {
+            self.note(&format!("  sample {sample}: {what}"));
+        } else {
+            self.note(&format!("  {what}"));
+        }
+    }
+
+    fn length(&self, sample: u32) -> usize {
+        self.characters.get(&sample).copied().unwrap_or_default()
     }
 }
 
 impl Watch for Show<'_> {
-    fn asking(&mut self, turn: u32) {
-        self.characters = 0;
-        self.printer
-            .note(&format!("turn {turn}: asking the policy"));
+    fn asking(&mut self, samples: &[u32], turn: u32) {
+        self.characters.clear();
+        let all = self.samples;
+        let line = match samples {
+            [_] if all == 1 => format!("turn {turn}: asking the policy"),
+            [one] => format!("sample {one} of {all}, turn {turn}: asking the policy"),
+            several => format!(
+                "turn {turn}: asking the policy for {} of {all} samples",
+                several.len()
+            ),
+        };
+        self.note(&line);
     }
 
-    fn elided(&mut self, elision: &Elision) {
-        self.printer.note(&format!(
-            "turn {}: the conversation grew long; {} old tool answers, about {} tokens, are left out of it",
-            elision.turn,
+    fn elided(&mut self, sample: u32, elision: &Elision) {
+        let line = format!(
+            "the conversation grew long; {} old tool answers, about {} tokens, are left out of it",
             elision.left_out.len(),
             elision.freed_tokens
-        ));
+        );
+        self.tell(sample, &line);
     }
 
-    fn text(&mut self, piece: &str) {
-        self.characters += piece.chars().count();
-    }
-
-    fn unreadable(&mut self, why: &Unreadable) {
-        let count = self.characters;
-        self.printer.note(&format!(
-            "  a reply of {count} characters, not usable: {why}"
-        ));
-    }
-
-    fn judging(&mut self, files: &Files) {
-        let names: Vec<&str> = files.keys().map(String::as_str).collect();
-        self.printer.note(&format!(
-            "  a reply of {} characters with {}; judging",
-            self.characters,
-            names.join(", ")
-        ));
-    }
-
-    fn called(&mut self, call: &ToolCall) {
-        self.printer.note(&format!("  {}", said(call)));
-    }
-
-    fn answered(&mut self, call: &ToolCall, text: &str, failed: bool) {
-        // A verdict is told by itself.
-        if failed && !matches!(call.name.as_str(), "judge" | "submit") {
-            let first = text.lines().find(|line| !line.trim().is_empty());
-            self.printer
-                .note(&format!("    failed: {}", first.unwrap_or_default()));
+    fn text(&mut self, sample: u32, piece: &str) {
+        *self.characters.entry(sample).or_default() += piece.chars().count();
+        if self.spoken.elapsed() > SILENCE {
+            let total: usize = self.characters.values().sum();
+            self.note(&format!("  {total} characters so far"));
         }
     }
 
-    fn judged(&mut self, verdict: &Verdict) {
-        self.printer.note(&format!("  {}", line(verdict)));
+    fn unreadable(&mut self, sample: u32, why: &Unreadable) {
+        let count = self.length(sample);
+        self.tell(
+            sample,
+            &format!("a reply of {count} characters, not usable: {why}"),
+        );
+    }
+
+    fn judging(&mut self, sample: u32, files: &Files) {
+        let names: Vec<&str> = files.keys().map(String::as_str).collect();
+        let names = names.join(", ");
+        let what = match self.length(sample) {
+            // Read by an earlier process.
+            0 => format!("the reply with {names}; judging"),
+            count => format!("a reply of {count} characters with {names}; judging"),
+        };
+        self.tell(sample, &what);
+    }
+
+    fn called(&mut self, sample: u32, call: &ToolCall) {
+        self.tell(sample, &said(call));
+    }
+
+    fn answered(&mut self, sample: u32, call: &ToolCall, text: &str, failed: bool) {
+        // A verdict is told by itself.
+        if failed && !matches!(call.name.as_str(), "judge" | "submit") {
+            let first = text.lines().find(|line| !line.trim().is_empty());
+            let first = first.unwrap_or_default();
+            self.tell(sample, &format!("  failed: {first}"));
+        }
+    }
+
+    fn judged(&mut self, sample: u32, verdict: &Verdict) {
+        self.tell(sample, &line(verdict));
+    }
+
+    fn reached(&mut self, so_far: &Trajectory) -> Result<(), AgentError> {
+        self.journal
+            .keep(so_far)
+            .map_err(|stop| AgentError::Keep(stop.0))
     }
 
     fn interrupted(&self) -> bool {

@@ -22,7 +22,7 @@ pub struct Dialogue {
 
 /// A reply of a model that has tools.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said<'a> {
+pub struct Spoken<'a> {
     /// What stands before the first call.
     pub text: &'a str,
     pub calls: Vec<ToolCall>,
@@ -70,16 +70,21 @@ impl Dialogue {
     }
 
     /// What a reply to these messages says, and the calls it makes.
-    pub fn said<'a>(&self, reply: &'a str, messages: &[Message], tools: &[ToolSchema]) -> Said<'a> {
+    pub fn said<'a>(
+        &self,
+        reply: &'a str,
+        messages: &[Message],
+        tools: &[ToolSchema],
+    ) -> Spoken<'a> {
         if tools.is_empty() {
-            return Said {
+            return Spoken {
                 text: reply,
                 calls: Vec::new(),
             };
         }
         let found = calls::read(reply, tools, calls_in(messages));
         let text = &reply[..found.start];
-        Said {
+        Spoken {
             // A template puts calls on lines of their own.
             text: if found.calls.is_empty() {
                 text
@@ -90,7 +95,7 @@ impl Dialogue {
         }
     }
 
-    /// The beginning of an unfinished reply that will be part of [`Said::text`], whatever comes.
+    /// The beginning of an unfinished reply that will be part of [`Spoken::text`], whatever comes.
     pub fn certain<'a>(&self, unfinished: &'a str, tools: &[ToolSchema]) -> &'a str {
         if tools.is_empty() {
             unfinished
