@@ -63,7 +63,7 @@ fn all(tokens: &ReplyTokens) -> Vec<u32> {
     clippy::print_stdout,
     reason = "what was measured, for whoever runs it by hand"
 )]
-fn an_episode_is_one_sequence(name: &str, turns: usize) {
+fn an_episode_is_one_sequence(name: &str, turns: usize, tolerance: f64) {
     let (path, hash) = pulled(name);
     let mut policy = Local::new(ChatModel::load(name, &path, Some(hash), &[]).unwrap());
     let mut messages = vec![Message::User {
@@ -101,12 +101,17 @@ fn an_episode_is_one_sequence(name: &str, turns: usize) {
         record.iter().filter(|(_, one)| one.is_some()).count(),
         sampled
     );
-    let worst = worst_difference(&path, &record);
+    let model = Transformer::new(Arc::new(Weights::load(&path).unwrap()));
+    // As a learner reads it, and in the engine's own steps: what was given at once, what was sampled one by one.
+    let once = worst_difference(&model, &record, &[record.as_slice()]);
+    let steps: Vec<_> = record.chunk_by(|_, next| next.1.is_none()).collect();
+    let stepwise = worst_difference(&model, &record, &steps);
     println!(
-        "{} tokens in one pass: log-probabilities differ by {worst} at most",
+        "{} tokens: log-probabilities differ by {once} at most in one pass, by {stepwise} in steps",
         record.len()
     );
-    assert!(worst < 1e-3, "log-probabilities differ by {worst}");
+    assert!(once < tolerance, "log-probabilities differ by {once}");
+    assert!(stepwise < 1e-3, "log-probabilities differ by {stepwise}");
 
     // An old answer is left out: everything is read and recorded anew from there on.
     let before = record.len();
@@ -130,36 +135,45 @@ fn an_episode_is_one_sequence(name: &str, turns: usize) {
     assert_eq!(reply.usage.reused_tokens as usize, again.len() - 1);
 }
 
-/// Between what was recorded and what one pass over all tokens gives, as a learner makes it.
-fn worst_difference(path: &std::path::Path, record: &[(u32, Option<f32>)]) -> f64 {
-    let model = Transformer::new(Arc::new(Weights::load(path).unwrap()));
-    let ids: Vec<u32> = record.iter().map(|(id, _)| *id).collect();
-    let mut segments = [Segment {
-        cache: &mut model.new_cache(),
-        tokens: &ids,
-        wanted: Wanted::All,
-    }];
-    let logits = model.forward(&mut segments).unwrap().remove(0);
-    let differences = record
-        .iter()
-        .enumerate()
-        .filter_map(|(place, (id, logprob))| {
-            let row = logits.row(place.checked_sub(1)?);
+type Record = [(u32, Option<f32>)];
+
+/// Between what was recorded and what the model gives for the same tokens, read in these pieces.
+fn worst_difference(model: &Transformer, record: &Record, pieces: &[&Record]) -> f64 {
+    let mut cache = model.new_cache();
+    let mut worst: f64 = 0.0;
+    let mut place = 0;
+    for piece in pieces {
+        let ids: Vec<u32> = piece.iter().map(|(id, _)| *id).collect();
+        let mut segments = [Segment {
+            cache: &mut cache,
+            tokens: &ids,
+            wanted: Wanted::All,
+        }];
+        let logits = model.forward(&mut segments).unwrap().remove(0);
+        for number in 0..ids.len() {
+            place += 1;
+            let Some(&(id, Some(logprob))) = record.get(place) else {
+                continue;
+            };
+            let row = logits.row(number);
             let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
-            let found = f64::from(row[*id as usize]) - sum.ln();
-            Some((found - f64::from((*logprob)?)).abs())
-        });
-    differences.fold(0.0, f64::max)
+            let found = f64::from(row[id as usize]) - sum.ln();
+            worst = worst.max((found - f64::from(logprob)).abs());
+        }
+    }
+    worst
 }
 
 #[test]
 #[ignore = "fetches 98 MB"]
 fn an_episode_of_smollm2_is_one_sequence() {
-    an_episode_is_one_sequence("smollm2-135m", 4);
+    an_episode_is_one_sequence("smollm2-135m", 4, 1e-3);
 }
 
+/// Its K-quants are multiplied by other kernels for many rows than for one, and activations are rounded to eight bits
+/// between: in one pass the same tokens have log-probabilities that differ by some hundredths.
 #[test]
 #[ignore = "fetches 1.12 GB"]
 fn an_episode_of_qwen_is_one_sequence() {
-    an_episode_is_one_sequence("qwen2.5-coder-1.5b", 3);
+    an_episode_is_one_sequence("qwen2.5-coder-1.5b", 3, 0.1);
 }
