@@ -159,7 +159,8 @@ impl DeviceTransformer {
             let graph = self.capture(rows)?;
             self.graphs.insert(rows, graph);
         }
-        if self.ready != next {
+        // Rows that fill up move on with the others, and would one day leave their slot.
+        if self.ready != next || rows > next.len() {
             self.work.tell(&self.gpu, next, rows, self.slots.spare())?;
         }
         self.ready.clear();
