@@ -12,9 +12,9 @@ params = xllamacpp.CommonParams()
 params.model.path = sys.argv[1]
 params.model_alias = {sys.argv[2]}
 params.n_ctx = 8192
-params.n_parallel = 1
-params.port = 0
 params.warmup = False
+# What was read before must not change what is said, be it in the last bits.
+params.cache_prompt = False
 server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()
