@@ -12,7 +12,7 @@ use crate::printer::Printer;
 use crate::render::time;
 
 /// After so long a silence a person wonders.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Show<'a> {
     printer: &'a Printer,
