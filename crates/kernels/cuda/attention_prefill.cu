@@ -21,10 +21,12 @@ constexpr float nothing = -1e30f;
 template <int D>
 struct Shared {
     // Rows are a few numbers longer than they need be, so that neighbours lie in different banks.
-    alignas(32) bf16 query[tile][D + 8];
+    union {
+        alignas(32) bf16 query[tile][D + 8];  // until each warp has its own in registers
+        alignas(32) float score[tile][tile + 4];
+    };
     alignas(32) bf16 key[tile][D + 8];
     alignas(32) bf16 value[tile][D + 8];
-    alignas(32) float score[tile][tile + 4];
     alignas(32) bf16 share[tile][tile + 8];
     alignas(32) float sum[tile][D + 4];
 };
@@ -52,6 +54,10 @@ __device__ void prefill(bf16* out, const bf16* qkv, int qkv_width, const bf16* k
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = warp * 16 + lane / 2, side = lane % 2;
     float top = nothing, total = 0.0f;
+    __syncthreads();
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, bf16, wmma::row_major> query[D / 16];
+#pragma unroll
+    for (int k = 0; k < D; k += 16) wmma::load_matrix_sync(query[k / 16], &s.query[warp * 16][k], D + 8);
     const int length = first + count;
     for (int from = 0; from < length; from += tile) {
         __syncthreads();  // everybody is done with the tile before
@@ -73,11 +79,9 @@ __device__ void prefill(bf16* out, const bf16* qkv, int qkv_width, const bf16* k
             wmma::fill_fragment(product, 0.0f);
 #pragma unroll
             for (int k = 0; k < D; k += 16) {
-                wmma::fragment<wmma::matrix_a, 16, 16, 16, bf16, wmma::row_major> left;
                 wmma::fragment<wmma::matrix_b, 16, 16, 16, bf16, wmma::col_major> right;
-                wmma::load_matrix_sync(left, &s.query[warp * 16][k], D + 8);
                 wmma::load_matrix_sync(right, &s.key[n][k], D + 8);
-                wmma::mma_sync(product, left, right, product);
+                wmma::mma_sync(product, query[k / 16], right, product);
             }
             wmma::store_matrix_sync(&s.score[warp * 16][n], product, tile + 4, wmma::mem_row_major);
         }
@@ -133,7 +137,7 @@ __device__ void prefill(bf16* out, const bf16* qkv, int qkv_width, const bf16* k
     extern "C" __global__ __launch_bounds__(threads) void attention_prefill_##D(                                        \
         bf16* out, const bf16* qkv, int qkv_width, const bf16* keys, const bf16* values, const Tile* tiles, int heads,   \
         int kv_heads, int capacity, float scale) {                                                                       \
-        static_assert(sizeof(Shared<D>) == 640 * D + 30720, "the host asks for this much");                              \
+        static_assert(sizeof(Shared<D>) == 512 * D + 29696, "the host asks for this much");                              \
         prefill<D>(out, qkv, qkv_width, keys, values, tiles, heads, kv_heads, capacity, scale);                          \
     }
 PREFILL(64)

@@ -6,25 +6,27 @@
 
 using bf16 = __nv_bfloat16;
 
-// Eight neighbours, one 16-byte access.
+// Eight neighbours, one 16-byte access. Words and not pairs: the compiler copies an array of pairs one by one.
 struct alignas(16) Eight {
-    __nv_bfloat162 pair[4];
+    uint4 words;
 };
 
 __device__ inline void widen(const Eight& from, float (&to)[8]) {
+    const uint32_t words[4] = {from.words.x, from.words.y, from.words.z, from.words.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const float2 two = __bfloat1622float2(from.pair[i]);
-        to[2 * i] = two.x;
-        to[2 * i + 1] = two.y;
+        to[2 * i] = __uint_as_float(words[i] << 16);
+        to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
 }
 
+__device__ inline uint32_t narrow(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
 __device__ inline Eight narrow(const float (&from)[8]) {
-    Eight to;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to.pair[i] = __floats2bfloat162_rn(from[2 * i], from[2 * i + 1]);
-    return to;
+    return {make_uint4(narrow(from[0], from[1]), narrow(from[2], from[3]), narrow(from[4], from[5]), narrow(from[6], from[7]))};
 }
 
 __device__ inline float warp_sum(float value) {

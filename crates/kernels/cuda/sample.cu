@@ -41,16 +41,63 @@ __device__ bool before(float weight, uint32_t token, float other_weight, uint32_
     return weight > other_weight || (weight == other_weight && token < other);
 }
 
-// The token in whose share of all that weigh at least `floor` the place lies, in the order of their numbers.
-__device__ uint32_t pick_in_order(const float* logits, int vocabulary, float highest, float temperature, float floor,
-                                  double unit, double* room, uint32_t* answer) {
+// What a token weighs beside the most probable one.
+struct Weights {
+    const float* logits;
+    int count;
+    float highest, temperature;
+
+    __device__ float operator[](int token) const { return expf((logits[token] - highest) / temperature); }
+};
+
+// A place among tokens that lie one after the other, heavier first: the weight found there, and what all heavier ones come to.
+struct Found {
+    float weight;
+    double heavier;
+    bool few;
+};
+
+// The greatest weight at which those of at least that weight come to more than `place`; or, if `reached`, to no less.
+// Those from `floor` on must. Ends early where no more than `enough` tokens are left that weigh as much as what is found.
+__device__ Found find(const Weights& weights, float floor, double place, bool reached, int enough, double* room) {
+    // Floats above zero are in the order of their bits.
+    uint32_t low = __float_as_uint(floor), high = __float_as_uint(1.0f) + 1;
+    double heavier = 0.0;
+    bool few = false;
+    while (high - low > 1 && !few) {
+        const uint32_t middle = low + (high - low) / 2;
+        double mass = 0.0;
+        int count = 0;
+        for (int i = threadIdx.x; i < weights.count; i += threads) {
+            const float weight = weights[i];
+            if (__float_as_uint(weight) >= middle) {
+                mass += weight;
+                ++count;
+            }
+        }
+        mass = block_sum_double(mass, room);
+        if (mass > place || (reached && mass == place)) {
+            low = middle;
+            few = enough && block_sum_double(count, room) <= enough;
+        } else {
+            high = middle;
+            heavier = mass;
+        }
+    }
+    return {__uint_as_float(low), heavier, few};
+}
+
+// The token at `place` where those that weigh from `lightest` to `heaviest` lie in the order of their numbers; the last of
+// them where rounding leaves the place beyond, none (all bits) where there is none.
+__device__ uint32_t pick_in_order(const Weights& weights, float lightest, float heaviest, double place, double* room,
+                                  uint32_t* answer) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int span = ((vocabulary + warps - 1) / warps + 31) / 32 * 32;
-    const int begin = warp * span, end = min(vocabulary, begin + span);
+    const int span = ((weights.count + warps - 1) / warps + 31) / 32 * 32;
+    const int begin = warp * span, end = min(weights.count, begin + span);
     auto weight_of = [&](int token) {
         if (token >= end) return 0.0f;
-        const float weight = expf((logits[token] - highest) / temperature);
-        return weight >= floor ? weight : 0.0f;
+        const float weight = weights[token];
+        return weight >= lightest && weight <= heaviest ? weight : 0.0f;
     };
     double sum = 0.0;
     for (int token = begin + lane; token < end; token += 32) sum += weight_of(token);
@@ -60,12 +107,9 @@ __device__ uint32_t pick_in_order(const float* logits, int vocabulary, float hig
     if (lane == 0) room[warp] = sum;
     if (threadIdx.x == 0) *answer = ~0u;
     __syncthreads();
-    double all = 0.0, below = 0.0;
-    for (int w = 0; w < warps; ++w) {
-        if (w < warp) below += room[w];
-        all += room[w];
-    }
-    double rest = unit * all - below;
+    double below = 0.0;
+    for (int w = 0; w < warp; ++w) below += room[w];
+    double rest = place - below;
     // The last warp with any weight takes what rounding leaves beyond the end.
     bool last = room[warp] > 0.0;
     for (int w = warp + 1; w < warps; ++w) last = last && room[w] == 0.0;
@@ -141,29 +185,41 @@ extern "C" __global__ __launch_bounds__(threads) void sample(uint32_t* __restric
     }
     plain = block_sum_double(plain, room);
 
+    const uint32_t likeliest = token;
     if (choice.temperature > 0.0f) {
         tempered = block_sum_double(tempered, room);
         const double place = unit(choice.seed, steps[blockIdx.x]);
         const double left_out = (1.0 - static_cast<double>(choice.top_p)) * tempered;
+        const Weights weights{logits, vocabulary, best, choice.temperature};
         if (left_out <= 0.0) {
-            token = pick_in_order(logits, vocabulary, best, choice.temperature, 0.0f, place, room, &answer);
+            token = pick_in_order(weights, 0.0f, 1.0f, place * tempered, room, &answer);
         } else {
             // If all tokens lighter than this were left out that would not be too many: the rest is what matters.
-            const float floor = static_cast<float>(left_out / vocabulary);
-            if (threadIdx.x == 0) kept_count = 0;
-            __syncthreads();
-            for (int i = threadIdx.x; i < vocabulary; i += threads) {
-                const float weight = expf((logits[i] - best) / choice.temperature);
-                if (weight >= floor) {
-                    const int at = atomicAdd(&kept_count, 1);
-                    if (at < most_kept) {
-                        kept_weight[at] = weight;
-                        kept_token[at] = i;
+            float floor = static_cast<float>(left_out / vocabulary);
+            auto keep = [&] {
+                __syncthreads();
+                if (threadIdx.x == 0) kept_count = 0;
+                __syncthreads();
+                for (int i = threadIdx.x; i < vocabulary; i += threads) {
+                    const float weight = weights[i];
+                    if (weight >= floor) {
+                        const int at = atomicAdd(&kept_count, 1);
+                        if (at < most_kept) {
+                            kept_weight[at] = weight;
+                            kept_token[at] = i;
+                        }
                     }
                 }
-            }
-            __syncthreads();
+                __syncthreads();
+            };
+            keep();
             const double wanted = tempered - left_out;
+            Found found{};
+            if (kept_count > most_kept) {
+                found = find(weights, floor, wanted, true, most_kept, room);
+                floor = found.weight;
+                if (found.few) keep();
+            }
             const int count = kept_count;
             if (count <= most_kept) {
                 int padded = 2;
@@ -206,24 +262,17 @@ extern "C" __global__ __launch_bounds__(threads) void sample(uint32_t* __restric
                 __syncthreads();
                 token = answer;
             } else {
-                // A very flat distribution: the lightest weight that may stay is found by halving.
-                float low = floor, high = 1.0f;
-                for (int turn = 0; turn < 24; ++turn) {
-                    const float middle = 0.5f * (low + high);
-                    double mass = 0.0;
-                    for (int i = threadIdx.x; i < vocabulary; i += threads) {
-                        const float weight = expf((logits[i] - best) / choice.temperature);
-                        if (weight >= middle) mass += weight;
-                    }
-                    mass = block_sum_double(mass, room);
-                    if (mass >= wanted) low = middle;
-                    else high = middle;
-                }
-                token = pick_in_order(logits, vocabulary, best, choice.temperature, low, place, room, &answer);
+                // A flat distribution: the lightest weight that may stay, how many of that weight may, then the weight at the
+                // place drawn. Of equals the lower numbers come first, as if all had been sorted.
+                const double equals = fmax(1.0, ceil((wanted - found.heavier) / found.weight));
+                const double drawn = place * (found.heavier + equals * found.weight);
+                if (drawn < found.heavier) found = find(weights, floor, drawn, false, 0, room);
+                token = pick_in_order(weights, found.weight, found.weight, drawn - found.heavier, room, &answer);
             }
         }
     }
     if (threadIdx.x == 0) {
+        if (token >= static_cast<uint32_t>(vocabulary)) token = likeliest;  // logits that are no numbers
         tokens[blockIdx.x] = token;
         log_probabilities[blockIdx.x] = logits[token] - best - static_cast<float>(log(plain));
         steps[blockIdx.x] += 1;

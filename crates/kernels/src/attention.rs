@@ -76,7 +76,7 @@ const HEAD_DIMS: [usize; 2] = [64, 128];
 
 /// As `Shared` in the kernel.
 fn prefill_bytes(head_dim: usize) -> u32 {
-    (640 * head_dim + 30_720) as u32
+    (512 * head_dim + 29_696) as u32
 }
 
 impl Attention {

@@ -81,7 +81,7 @@ fn measure(weights: &Weights, batch: usize, repeats: usize) -> String {
                     choice: Some((
                         Choice {
                             temperature: 1.0,
-                            top_p: 0.95,
+                            top_p: 1.0,
                             seed: row as u64,
                         },
                         number,

@@ -90,7 +90,13 @@ impl DeviceTransformer {
     ) -> Result<Vec<Option<Sampled>>, ModelError> {
         self.check(segments)?;
         let chosen = match continuations(segments) {
-            Some(next) => self.decode(&next)?.into_iter().map(Some).collect(),
+            Some(next) => {
+                let mut chosen = Vec::with_capacity(next.len());
+                for part in next.chunks(self.work.room.sequences) {
+                    chosen.extend(self.decode(part)?.into_iter().map(Some));
+                }
+                chosen
+            }
             None => self.prompts(segments)?,
         };
         for segment in segments {
@@ -106,6 +112,7 @@ impl DeviceTransformer {
             tokens,
             choice: None,
         }])?;
+        self.ready.clear();
         let mut data = Vec::with_capacity(tokens.len() * self.config.vocabulary);
         for part in tokens.chunks(self.work.room.sequences.min(self.work.room.rows)) {
             let parts = [Part {
@@ -121,7 +128,6 @@ impl DeviceTransformer {
             );
             cache.grow(part.len());
         }
-        self.ready.clear();
         Ok(Rows {
             data,
             width: self.config.vocabulary,
@@ -150,20 +156,17 @@ impl DeviceTransformer {
     /// One token of every sequence, by a captured graph.
     fn decode(&mut self, next: &[Next]) -> Result<Vec<Sampled>, ModelError> {
         // Few sizes are captured; rows that are too many write to a slot nobody reads.
-        let rows = next
-            .len()
-            .next_power_of_two()
-            .min(self.work.room.sequences)
-            .max(next.len());
+        let rows = next.len().next_power_of_two().min(self.work.room.sequences);
         if !self.graphs.contains_key(&rows) {
             let graph = self.capture(rows)?;
             self.graphs.insert(rows, graph);
         }
         // Rows that fill up move on with the others, and would one day leave their slot.
-        if self.ready != next || rows > next.len() {
+        let told = self.ready == next && rows == next.len();
+        self.ready.clear();
+        if !told {
             self.work.tell(&self.gpu, next, rows, self.slots.spare())?;
         }
-        self.ready.clear();
         if let Some(graph) = self.graphs.get(&rows) {
             graph.launch().map_err(warpsmith_kernels::GpuError::from)?;
         }

@@ -28,20 +28,35 @@ pub(super) struct Work {
     pub(super) log_probabilities: Buffer<f32>,
 }
 
-/// Room for split attention, by the number of rows: few rows are split among more blocks.
+/// Room for attention: sequences are split among the more blocks the fewer there are.
 pub(super) struct SplitDecoding {
-    pub(super) few: Decoding,
-    pub(super) many: Decoding,
-    /// Up to here rows are few.
-    pub(super) few_rows: usize,
+    /// Up to so many rows, fewest first.
+    few: Vec<(usize, Decoding)>,
+    many: Decoding,
 }
 
 impl SplitDecoding {
+    fn new(gpu: &Gpu, config: &Config, rows: usize) -> Result<Self, ModelError> {
+        let width = config.heads * config.head_dim;
+        let (mut few, mut most) = (Vec::new(), 1);
+        loop {
+            let splits = Decoding::splits_for(most, config.kv_heads, MULTIPROCESSORS);
+            if splits == 1 {
+                break;
+            }
+            few.push((most, Decoding::new(gpu, most, width, splits)?));
+            most *= 2;
+        }
+        Ok(Self {
+            few,
+            many: Decoding::new(gpu, rows, width, 1)?,
+        })
+    }
+
     pub(super) fn of(&mut self, rows: usize) -> &mut Decoding {
-        if rows <= self.few_rows {
-            &mut self.few
-        } else {
-            &mut self.many
+        match self.few.iter_mut().find(|(most, _)| rows <= *most) {
+            Some((_, room)) => room,
+            None => &mut self.many,
         }
     }
 }
@@ -53,8 +68,6 @@ impl Work {
         let room = Room { rows, ..room };
         let queries = config.heads * config.head_dim;
         let all = queries + 2 * config.kv_heads * config.head_dim;
-        let few_rows = 16.min(rows);
-        let splits = Decoding::splits_for(1, config.kv_heads, MULTIPROCESSORS);
         Ok(Self {
             room,
             residual: gpu.zeros(rows * config.hidden)?,
@@ -65,11 +78,7 @@ impl Work {
             both: gpu.zeros(rows * 2 * config.feed_forward)?,
             gated: gpu.zeros(rows * config.feed_forward)?,
             logits: gpu.zeros(room.sequences * config.vocabulary)?,
-            decoding: SplitDecoding {
-                few: Decoding::new(gpu, few_rows, queries, splits)?,
-                many: Decoding::new(gpu, rows, queries, 1)?,
-                few_rows,
-            },
+            decoding: SplitDecoding::new(gpu, config, rows)?,
             tokens: gpu.zeros(rows)?,
             slots: gpu.zeros(rows)?,
             positions: gpu.zeros(rows)?,
