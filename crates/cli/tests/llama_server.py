@@ -13,8 +13,10 @@ params.model.path = sys.argv[1]
 params.model_alias = {sys.argv[2]}
 params.n_ctx = 8192
 params.warmup = False
-# What was read before must not change what is said, be it in the last bits.
-params.cache_prompt = False
+params.verbosity = 2
+# On a busy machine its threads wait for each other in vain.
+params.cpuparams.n_threads = 1
+params.cpuparams_batch.n_threads = 1
 server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()
