@@ -146,8 +146,11 @@ pub(super) fn line(verdict: &Verdict) -> String {
             )
         }
         (None, Some(reason)) => {
-            let first = reason.lines().next().unwrap_or_default();
-            format!("{}: {first}", verdict.status.name())
+            // A compiler names the file first and then what it does; the error is what matters.
+            let mut lines = reason.lines();
+            let first = lines.clone().next().unwrap_or_default();
+            let error = lines.find(|line| line.contains("error:")).unwrap_or(first);
+            format!("{}: {error}", verdict.status.name())
         }
         (None, None) => verdict.status.name().to_owned(),
     }
