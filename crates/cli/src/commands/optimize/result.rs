@@ -187,7 +187,8 @@ impl<'a> Outcome<'a> {
     }
 }
 
-fn words(ending: &Ending) -> String {
+/// Why an episode without a passed attempt is over.
+pub(super) fn words(ending: &Ending) -> String {
     match ending {
         Ending::Finished => "all repairs were used".to_owned(),
         Ending::Limit { which } => format!("a limit was reached: {which:?}").to_lowercase(),

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use warpsmith_agent::{AgentError, Files, Unreadable, Watch};
-use warpsmith_schema::{Elision, ToolCall, Trajectory, Verdict};
+use warpsmith_schema::{Elision, Ending, ToolCall, Trajectory, Verdict};
 
 use super::journal::Journal;
+use super::result::words;
 use crate::interrupt;
 use crate::printer::Printer;
 use crate::render::time;
@@ -122,6 +123,10 @@ impl Watch for Show<'_> {
     }
 
     fn reached(&mut self, so_far: &Trajectory) -> Result<(), AgentError> {
+        // One that submitted what passed has said so already.
+        if so_far.ending != Ending::Interrupted && so_far.best.is_none() {
+            self.tell(so_far.sample, &format!("over: {}", words(&so_far.ending)));
+        }
         self.journal
             .keep(so_far)
             .map_err(|stop| AgentError::Keep(stop.0))
