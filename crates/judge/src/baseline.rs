@@ -27,6 +27,17 @@ pub(crate) struct Baselines {
     pub(crate) raw_compile: Vec<Raw>,
 }
 
+/// Above this spread a baseline is not worth keeping.
+const KEPT_SPREAD: f64 = 0.3;
+
+impl Baselines {
+    pub(crate) fn calm(&self) -> bool {
+        let all = self.eager.iter().chain(self.compile.iter().flatten());
+        all.map(|estimate| estimate.spread)
+            .all(|spread| spread <= KEPT_SPREAD)
+    }
+}
+
 /// What a baseline depends on; all of it names the file it is kept in.
 pub(crate) struct Key<'a> {
     pub(crate) task_hash: &'a str,

@@ -350,7 +350,10 @@ impl Judge {
             compile: self.options.compile_mode.as_deref(),
         };
         let baselines = baseline::measure(&mut process, trusted, session, &wanted)?;
-        baseline::save(&file, &baselines)?;
+        // One from a busy moment serves the judgement at hand and nobody after it.
+        if baselines.calm() {
+            baseline::save(&file, &baselines)?;
+        }
         drop(process);
         if self.options.target == Target::Cuda {
             // Its import runs beside the GPU's work; on the CPU target it would disturb what is timed next.
