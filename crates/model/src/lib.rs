@@ -2,7 +2,8 @@
 //! process, which is the rest of this crate: weights, the transformer, tokens and generation.
 //!
 //! Llama, Qwen2 and Qwen3, from GGUF files and safetensors folders. Quantised weights stay
-//! quantised; everything is computed on the processor. All of it behind the feature `local`.
+//! quantised; everything is computed on the processor; [`gpu`] has the
+//! transformer on a device, which generation does not use yet. All of it behind the feature `local`.
 
 #[cfg(feature = "local")]
 mod adapter;
