@@ -288,7 +288,6 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
 
 /// A small model in the loop, whatever it says: the record has every token it sampled, under the message it became.
 #[test]
-#[ignore = "fetches 98 MB"]
 fn the_tokens_of_a_local_policy_are_recorded() {
     let _alone = alone();
     let context = context(&[]);

@@ -3,11 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 mod common;
+#[path = "../../model/tests/replay/mod.rs"]
+mod replay;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::sync::mpsc::Receiver;
 
 use common::{Context, alone, code, json, judged};
 use serde_json::{Value, json};
@@ -16,30 +15,10 @@ const TASK: &str = include_str!("common/scale_relu.py");
 const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
 const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
 
-/// Answers one connection after the other, the last answer for ever, and hands over what was asked.
+/// The last answer for ever.
 fn serve(answers: Vec<String>) -> (String, Receiver<Value>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    let (asked, received) = channel();
-    thread::spawn(move || {
-        for number in 0.. {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let (mut length, mut line) = (0, String::new());
-            while reader.read_line(&mut line).unwrap() > 2 {
-                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
-            let _ = asked.send(serde_json::from_slice(&body).unwrap());
-            let answer = answers.get(number).or(answers.last()).unwrap();
-            let _ = stream.write_all(answer.as_bytes());
-        }
-    });
-    (url, received)
+    let last = answers.last().unwrap().clone();
+    replay::serve(answers.into_iter().chain(std::iter::repeat(last)))
 }
 
 /// Events as they are streamed, with a tool call in pieces.

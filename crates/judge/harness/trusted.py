@@ -307,8 +307,8 @@ class Trusted:
         self._synchronize()
         return {"skipped": skipped}
 
-    def _draft(self, request: dict[str, Any], readings: Readings) -> Draft | None:
-        """Inputs and the reference's answer, which the device may still be at; None if its transform does not fit."""
+    def _draft(self, request: dict[str, Any], readings: Readings) -> Draft:
+        """Inputs and the reference's answer, which the device may still be at; plain ones if the transform does not fit."""
         loaded = self._loaded()
         variant, slot, transform = loaded.variants[request["variant"]], self._slot(request["slot"]), request["transform"]
         self._drawn.pop(slot, None)

@@ -49,12 +49,17 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// For so many rows of so many numbers each; `splits` blocks share a sequence.
-    pub fn new(gpu: &Gpu, rows: usize, width: usize, splits: usize) -> Result<Self, GpuError> {
-        let parts = if splits > 1 { splits * rows } else { 0 };
+    /// For so many rows of so many heads; `splits` blocks share a sequence.
+    pub fn new(
+        gpu: &Gpu,
+        rows: usize,
+        (heads, head_dim): (usize, usize),
+        splits: usize,
+    ) -> Result<Self, GpuError> {
+        let parts = if splits > 1 { splits * rows * heads } else { 0 };
         Ok(Self {
-            sums: gpu.zeros((parts * width).max(1))?,
-            scales: gpu.zeros((2 * parts * width).max(2))?,
+            sums: gpu.zeros((parts * head_dim).max(1))?,
+            scales: gpu.zeros((2 * parts).max(2))?,
             splits: splits.max(1),
         })
     }

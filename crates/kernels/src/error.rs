@@ -14,6 +14,11 @@ pub enum GpuError {
     NoCublas,
     #[error("the GPU cannot do attention with heads of {head_dim} in groups of {group}")]
     Attention { head_dim: usize, group: usize },
+    #[error(
+        "rows of {width} numbers cannot be read on the GPU: their number must be a multiple of {}",
+        crate::AT_ONCE
+    )]
+    Width { width: usize },
     #[error("nothing was launched while a graph was captured")]
     NothingCaptured,
     #[error("the GPU failed")]
@@ -31,7 +36,7 @@ impl GpuError {
             Self::NoCublas => Some(
                 "install CUDA 13, or put the folder of libcublas.so.13 (PyTorch brings one) into LD_LIBRARY_PATH".into(),
             ),
-            Self::TooOld { .. } | Self::Attention { .. } => {
+            Self::TooOld { .. } | Self::Attention { .. } | Self::Width { .. } => {
                 Some("run the model on the processor".into())
             }
             Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,

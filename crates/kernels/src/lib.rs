@@ -21,5 +21,5 @@ pub use error::GpuError;
 pub use gpu::Gpu;
 pub use half::bf16;
 pub use linear::Product;
-pub use rows::Rotation;
+pub use rows::{AT_ONCE, Rotation};
 pub use sample::Choice;

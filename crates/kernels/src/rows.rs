@@ -8,6 +8,9 @@ use crate::{Buffer, Cached, Gpu, GpuError, bf16};
 /// A null pointer, for what may be left out.
 const NONE: u64 = 0;
 
+/// Numbers that kernels read together.
+pub const AT_ONCE: usize = 8;
+
 /// What turns a row of queries, keys and values.
 pub struct Rotation<'a> {
     pub bias: Option<&'a Buffer<f32>>,
@@ -21,6 +24,15 @@ pub struct Rotation<'a> {
 
 #[expect(unsafe_code, reason = "launches kernels; sizes are checked before")]
 impl Gpu {
+    /// Whether kernels can work on rows of this many numbers.
+    pub fn reads_rows_of(width: usize) -> Result<(), GpuError> {
+        if width > 0 && width.is_multiple_of(AT_ONCE) {
+            Ok(())
+        } else {
+            Err(GpuError::Width { width })
+        }
+    }
+
     /// `residual[row] = table[tokens[row]]`.
     pub fn embed(
         &self,
@@ -55,7 +67,8 @@ impl Gpu {
         epsilon: f32,
     ) -> Result<(), GpuError> {
         let width = weight.len();
-        assert!(width.is_multiple_of(4) && out.len() >= rows * width);
+        Self::reads_rows_of(width)?;
+        assert!(out.len() >= rows * width);
         assert!(
             picked.is_some_and(|picked| picked.len() >= rows) || residual.len() >= rows * width
         );

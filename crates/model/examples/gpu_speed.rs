@@ -4,15 +4,11 @@
 //! tokens, as median, least and most of several runs of 32 steps; with it the time that reading weights, and keys and values,
 //! takes at the device's bandwidth.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a measurement that fails has nothing to say"
-)]
-
 #[path = "../tests/random_weights/mod.rs"]
-#[allow(dead_code, reason = "the tests use the rest")]
+#[allow(dead_code, clippy::unwrap_used, reason = "a test's own")]
 mod random_weights;
 
+use std::error::Error;
 use std::io::Write;
 use std::time::Instant;
 
@@ -20,86 +16,91 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use warpsmith_kernels::{Choice, Gpu};
 use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
-use warpsmith_model::{Config, Family, Rope, RopeScaling, Weights};
+use warpsmith_model::{Config, Family, ModelError, Rope, RopeScaling, Weights};
 
 const PROMPT: usize = 512;
 const STEPS: usize = 32;
 /// Of an H200.
 const BYTES_A_SECOND: f64 = 4.8e12;
 
-fn main() {
-    let repeats: usize = std::env::args()
-        .nth(1)
-        .map_or(5, |text| text.parse().unwrap());
+fn main() -> Result<(), Box<dyn Error>> {
+    let repeats: usize = match std::env::args().nth(1) {
+        Some(text) => text.parse::<usize>()?.max(1),
+        None => 5,
+    };
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
         "| model | batch | ms a step | least, most | reading alone | share | prompt, tokens/s |"
-    )
-    .unwrap();
-    writeln!(out, "|---|---|---|---|---|---|---|").unwrap();
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|---|")?;
     for (name, config, batches) in [
         ("SmolLM2-135M", smollm2(), &[1, 256][..]),
         ("Qwen2.5-Coder-1.5B", qwen(), &[1, 64][..]),
     ] {
         let weights = shaped(&config);
         for &batch in batches {
-            let row = measure(&weights, batch, repeats);
-            writeln!(out, "| {name} | {batch} | {row} |").unwrap();
-            out.flush().unwrap();
+            let row = measure(&weights, batch, repeats)?;
+            writeln!(out, "| {name} | {batch} | {row} |")?;
+            out.flush()?;
         }
     }
+    Ok(())
 }
 
-fn measure(weights: &Weights, batch: usize, repeats: usize) -> String {
+fn measure(weights: &Weights, batch: usize, repeats: usize) -> Result<String, ModelError> {
     let room = Room {
         sequences: batch,
         slots: batch,
         positions: PROMPT + (repeats + 2) * STEPS,
         rows: 8192,
     };
-    let mut device = DeviceTransformer::new(Gpu::open(0).unwrap(), weights, room).unwrap();
+    let mut device = DeviceTransformer::new(Gpu::open(0)?, weights, room)?;
     let config = &weights.config;
     let prompt: Vec<u32> = (0..PROMPT)
         .map(|one| (one * 7919 % config.vocabulary) as u32)
         .collect();
-    let mut caches: Vec<_> = (0..batch).map(|_| device.new_cache().unwrap()).collect();
+    let mut caches: Vec<_> = (0..batch).map_while(|_| device.new_cache()).collect();
     let mut last = vec![0u32; batch];
-    let mut step =
-        |device: &mut DeviceTransformer, last: &mut Vec<u32>, number: u64, first: bool| {
-            let mut segments: Vec<DeviceSegment<'_>> = caches
-                .iter_mut()
-                .zip(last.iter())
-                .enumerate()
-                .map(|(row, (cache, last))| DeviceSegment {
-                    cache,
-                    tokens: if first {
-                        &prompt
-                    } else {
-                        std::slice::from_ref(last)
+    let mut step = |device: &mut DeviceTransformer,
+                    last: &mut Vec<u32>,
+                    number: u64,
+                    first: bool|
+     -> Result<(), ModelError> {
+        let mut segments: Vec<DeviceSegment<'_>> = caches
+            .iter_mut()
+            .zip(last.iter())
+            .enumerate()
+            .map(|(row, (cache, last))| DeviceSegment {
+                cache,
+                tokens: if first {
+                    &prompt
+                } else {
+                    std::slice::from_ref(last)
+                },
+                choice: Some((
+                    Choice {
+                        temperature: 1.0,
+                        top_p: 1.0,
+                        seed: row as u64,
                     },
-                    choice: Some((
-                        Choice {
-                            temperature: 1.0,
-                            top_p: 1.0,
-                            seed: row as u64,
-                        },
-                        number,
-                    )),
-                })
-                .collect();
-            let chosen = device.step(&mut segments).unwrap();
-            *last = chosen.into_iter().map(|one| one.unwrap().token).collect();
-        };
+                    number,
+                )),
+            })
+            .collect();
+        let chosen = device.step(&mut segments)?;
+        *last = chosen.into_iter().flatten().map(|one| one.token).collect();
+        Ok(())
+    };
     let started = Instant::now();
-    step(&mut device, &mut last, 0, true);
+    step(&mut device, &mut last, 0, true)?;
     let prompt_seconds = started.elapsed().as_secs_f64();
     let mut times = Vec::new();
     let mut number = 1;
     for run in 0..=repeats {
         let started = Instant::now();
         for _ in 0..STEPS {
-            step(&mut device, &mut last, number, false);
+            step(&mut device, &mut last, number, false)?;
             number += 1;
         }
         // The first run captures the graph.
@@ -115,7 +116,7 @@ fn measure(weights: &Weights, batch: usize, repeats: usize) -> String {
         + config.vocabulary * config.hidden;
     let kept = batch * PROMPT * config.layers * 2 * config.kv_heads * config.head_dim;
     let reading = |numbers: usize| numbers as f64 * 2.0 / BYTES_A_SECOND * 1e3;
-    format!(
+    Ok(format!(
         "{middle:.3} | {:.3}, {:.3} | {:.3} + {:.3} | {:.0} % | {:.0}",
         times[0],
         times[times.len() - 1],
@@ -123,7 +124,7 @@ fn measure(weights: &Weights, batch: usize, repeats: usize) -> String {
         reading(kept),
         100.0 * reading(matrices) / middle,
         (batch * PROMPT) as f64 / prompt_seconds,
-    )
+    ))
 }
 
 /// Every layer has the same numbers.

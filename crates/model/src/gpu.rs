@@ -54,6 +54,8 @@ impl DeviceTransformer {
     pub fn new(gpu: Gpu, weights: &Weights, room: Room) -> Result<Self, ModelError> {
         let config = weights.config.clone();
         Gpu::attends(config.head_dim, config.heads / config.kv_heads)?;
+        Gpu::reads_rows_of(config.hidden)?;
+        Gpu::reads_rows_of(config.feed_forward)?;
         Ok(Self {
             weights: DeviceWeights::upload(&gpu, weights)?,
             slots: Slots::new(&gpu, &config, room)?,
@@ -182,17 +184,11 @@ impl DeviceTransformer {
     }
 
     fn capture(&mut self, rows: usize) -> Result<Graph, ModelError> {
-        let (gpu, work) = (&self.gpu, &mut self.work);
-        let mut pass = Pass {
-            gpu,
-            config: &self.config,
-            weights: &self.weights,
-            slots: &mut self.slots,
-            work,
-        };
+        self.ready.clear();
+        let mut pass = self.pass();
+        let gpu = pass.gpu;
         // Once for real first: libraries load their kernels on first use, which cannot be captured. Its rows go to the
         // spare slot, or are told again before the graph runs.
-        self.ready.clear();
         let spare = pass.slots.spare();
         pass.work.tell(gpu, &[], rows, spare)?;
         pass.run(rows, Positions::Single, None)?;
@@ -262,14 +258,7 @@ impl DeviceTransformer {
             return Ok(());
         }
         self.work.tell_choices(&self.gpu, &choices)?;
-        let mut pass = Pass {
-            gpu: &self.gpu,
-            config: &self.config,
-            weights: &self.weights,
-            slots: &mut self.slots,
-            work: &mut self.work,
-        };
-        pass.choose(choices.len())?;
+        self.pass().choose(choices.len())?;
         for (index, sampled) in asking
             .into_iter()
             .zip(self.work.chosen(&self.gpu, choices.len())?)
@@ -282,15 +271,18 @@ impl DeviceTransformer {
     /// Leaves the logits of the picked rows on the device.
     fn run_prompts(&mut self, parts: &[Part<'_>], picked: &[u32]) -> Result<(), ModelError> {
         let (rows, tiles) = self.work.tell_parts(&self.gpu, parts, picked)?;
-        let mut pass = Pass {
+        let logits = Some(picked.len());
+        Ok(self.pass().run(rows, Positions::Tiles(tiles), logits)?)
+    }
+
+    fn pass(&mut self) -> Pass<'_> {
+        Pass {
             gpu: &self.gpu,
             config: &self.config,
             weights: &self.weights,
             slots: &mut self.slots,
             work: &mut self.work,
-        };
-        pass.run(rows, Positions::Tiles(tiles), Some(picked.len()))?;
-        Ok(())
+        }
     }
 }
 

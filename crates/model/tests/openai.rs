@@ -2,40 +2,15 @@
 //! every way a server can fail.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod replay;
+
 use std::net::TcpListener;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::Duration;
 
+use replay::serve;
 use serde_json::{Value, json};
 use warpsmith_model::policy::{Finish, OpenAi, Policy, PolicyError, Reply, Request, Sampling};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
-
-/// Answers one connection after the other with the given bytes, and hands over what was asked.
-fn serve(answers: Vec<String>) -> (String, Receiver<Value>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    let (asked, received) = channel();
-    thread::spawn(move || {
-        for answer in answers {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let (mut length, mut line) = (0, String::new());
-            while reader.read_line(&mut line).unwrap() > 2 {
-                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
-            asked.send(serde_json::from_slice(&body).unwrap()).unwrap();
-            stream.write_all(answer.as_bytes()).unwrap();
-        }
-    });
-    (url, received)
-}
 
 fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}\r\n{body}")

@@ -1,5 +1,5 @@
-//! The shipped models themselves, as `warpsmith models pull` leaves them in the cache folder:
-//! `cargo test --release -p warpsmith-model --test shipped -- --ignored`
+//! The shipped models themselves, as `warpsmith models pull` leaves them in the cache folder. The large one by
+//! `cargo test --release -p warpsmith-model --features local --test shipped -- --ignored`
 #![cfg(feature = "local")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
@@ -60,7 +60,6 @@ fn tokens_agree(name: &str) {
 }
 
 #[test]
-#[ignore = "fetches 98 MB"]
 fn smollm2_tokens_agree_with_transformers() {
     tokens_agree("smollm2-135m");
 }
@@ -82,7 +81,6 @@ struct Expected {
 
 /// transformers computes the same weights in float32; we round activations to eight bits.
 #[test]
-#[ignore = "fetches 98 MB"]
 fn smollm2_replies_as_in_transformers() {
     let path = pulled("smollm2-135m");
     let expected: Expected = read("smollm2-135m-reply.json");

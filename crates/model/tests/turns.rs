@@ -1,4 +1,4 @@
-//! An episode of several turns with a shipped model: its record is what the engine read and sampled.
+//! An episode of several turns with a shipped model: its record is what the engine read and sampled. The large one by
 //! `cargo test --release -p warpsmith-model --features local --test turns -- --ignored`
 #![cfg(feature = "local")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
@@ -165,7 +165,6 @@ fn worst_difference(model: &Transformer, record: &Record, pieces: &[&Record]) ->
 }
 
 #[test]
-#[ignore = "fetches 98 MB"]
 fn an_episode_of_smollm2_is_one_sequence() {
     an_episode_is_one_sequence("smollm2-135m", 4, 1e-3);
 }

@@ -37,19 +37,19 @@ pub(super) struct SplitDecoding {
 
 impl SplitDecoding {
     fn new(gpu: &Gpu, config: &Config, rows: usize) -> Result<Self, ModelError> {
-        let width = config.heads * config.head_dim;
+        let heads = (config.heads, config.head_dim);
         let (mut few, mut most) = (Vec::new(), 1);
         loop {
             let splits = Decoding::splits_for(most, config.kv_heads, MULTIPROCESSORS);
             if splits == 1 {
                 break;
             }
-            few.push((most, Decoding::new(gpu, most, width, splits)?));
+            few.push((most, Decoding::new(gpu, most, heads, splits)?));
             most *= 2;
         }
         Ok(Self {
             few,
-            many: Decoding::new(gpu, rows, width, 1)?,
+            many: Decoding::new(gpu, rows, heads, 1)?,
         })
     }
 

@@ -1,0 +1,268 @@
+//! Attention, and what prepares it.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use warpsmith_kernels::{Buffer, Cached, Decoding, Gpu, Rotation, TILE, Tile, bf16, twin};
+
+use crate::{ROUNDED, gpu, narrow, numbers, off, wide};
+
+/// Keys, values and what is asked of them.
+struct Case {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    slots: usize,
+    capacity: usize,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Case {
+    fn new(random: &mut StdRng, heads: usize, kv_heads: usize, head_dim: usize) -> Self {
+        let (slots, capacity) = (4, 400);
+        let count = slots * kv_heads * capacity * head_dim;
+        Self {
+            heads,
+            kv_heads,
+            head_dim,
+            slots,
+            capacity,
+            keys: numbers(random, count, 1.0),
+            values: numbers(random, count, 1.0),
+        }
+    }
+
+    /// The row's heads, each over what its sequence holds up to that position.
+    fn attend(&self, row: &[f32], slot: usize, position: usize) -> Vec<f32> {
+        let group = self.heads / self.kv_heads;
+        (0..self.heads)
+            .flat_map(|head| {
+                let start = (slot * self.kv_heads + head / group) * self.capacity * self.head_dim;
+                let seen = start..start + (position + 1) * self.head_dim;
+                let query = &row[head * self.head_dim..][..self.head_dim];
+                twin::attend(query, &self.keys[seen.clone()], &self.values[seen])
+            })
+            .collect()
+    }
+
+    fn width(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+}
+
+const SHAPES: [(usize, usize, usize); 6] = [
+    (9, 3, 64),
+    (12, 2, 128),
+    (4, 4, 64),
+    (16, 8, 128),
+    (14, 2, 64),
+    (16, 2, 128),
+];
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn one_position_attends_to_all_before() {
+    let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(3));
+    for (heads, kv_heads, head_dim) in SHAPES {
+        let case = Case::new(&mut random, heads, kv_heads, head_dim);
+        let places = [(0u32, 0u32), (3, 399), (1, 17), (2, 128), (0, 63)];
+        let rows = places.len();
+        let qkv = numbers(&mut random, rows * case.width(), 2.0);
+        let wanted: Vec<f32> = places
+            .iter()
+            .zip(qkv.chunks_exact(case.width()))
+            .flat_map(|(place, row)| case.attend(row, place.0 as usize, place.1 as usize))
+            .collect();
+        let on_device = gpu.upload(&narrow(&qkv)).unwrap();
+        let (mut keys, mut values) = kept(&gpu, &case);
+        let slots = gpu.upload(&places.map(|place| place.0)).unwrap();
+        let positions = gpu.upload(&places.map(|place| place.1)).unwrap();
+        let cached = Cached {
+            keys: &mut keys,
+            values: &mut values,
+            slots: &slots,
+            positions: &positions,
+            kv_heads,
+            head_dim,
+            capacity: case.capacity,
+        };
+        let mut out = gpu.zeros::<bf16>(rows * heads * head_dim).unwrap();
+        for splits in [1, 3, 16] {
+            let mut room = Decoding::new(&gpu, rows, (heads, head_dim), splits).unwrap();
+            gpu.attention_decode(&mut out, &on_device, &cached, heads, &mut room, rows)
+                .unwrap();
+            let seen = wide(&gpu.read(&out, rows * heads * head_dim).unwrap());
+            let worst = off(&seen, &wanted);
+            assert!(
+                worst < 2.0 * ROUNDED,
+                "{heads} {kv_heads} {head_dim} {splits}: {worst}"
+            );
+        }
+    }
+}
+
+fn kept(gpu: &Gpu, case: &Case) -> (Buffer<bf16>, Buffer<bf16>) {
+    assert_eq!(
+        case.keys.len(),
+        case.slots * case.kv_heads * case.capacity * case.head_dim
+    );
+    (
+        gpu.upload(&narrow(&case.keys)).unwrap(),
+        gpu.upload(&narrow(&case.values)).unwrap(),
+    )
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn a_prompt_attends_to_itself_and_what_came_before() {
+    let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(4));
+    for (heads, kv_heads, head_dim) in SHAPES {
+        let case = Case::new(&mut random, heads, kv_heads, head_dim);
+        // Sequence, first position, positions: a start, a continuation across tiles, a single one.
+        let segments = [(0u32, 0u32, 130u32), (2, 57, 100), (3, 399, 1)];
+        let mut tiles = Vec::new();
+        let mut row = 0;
+        for (slot, first, count) in segments {
+            for start in (0..count).step_by(TILE) {
+                tiles.push(Tile {
+                    row: row + start,
+                    count: (count - start).min(TILE as u32),
+                    slot,
+                    position: first + start,
+                });
+            }
+            row += count;
+        }
+        let rows = row as usize;
+        let qkv = numbers(&mut random, rows * case.width(), 2.0);
+        let places = segments
+            .iter()
+            .flat_map(|&(slot, first, count)| (first..first + count).map(move |at| (slot, at)));
+        let wanted: Vec<f32> = places
+            .zip(qkv.chunks_exact(case.width()))
+            .flat_map(|(place, row)| case.attend(row, place.0 as usize, place.1 as usize))
+            .collect();
+        let on_device = gpu.upload(&narrow(&qkv)).unwrap();
+        let (mut keys, mut values) = kept(&gpu, &case);
+        let unused = gpu.zeros::<u32>(rows).unwrap();
+        let cached = Cached {
+            keys: &mut keys,
+            values: &mut values,
+            slots: &unused,
+            positions: &unused,
+            kv_heads,
+            head_dim,
+            capacity: case.capacity,
+        };
+        let mut out = gpu.zeros::<bf16>(rows * heads * head_dim).unwrap();
+        let on_tiles = gpu.upload(&tiles).unwrap();
+        gpu.attention_prefill(&mut out, &on_device, &cached, heads, &on_tiles, tiles.len())
+            .unwrap();
+        let seen = wide(&gpu.read(&out, rows * heads * head_dim).unwrap());
+        let worst = off(&seen, &wanted);
+        assert!(
+            worst < 2.0 * ROUNDED,
+            "{heads} {kv_heads} {head_dim}: {worst}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn heads_are_turned_and_kept() {
+    let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(5));
+    for (heads, kv_heads, head_dim) in SHAPES {
+        for with_norms in [false, true] {
+            let (slots, capacity) = (3, 50);
+            let places = [(2u32, 49u32), (0, 0), (1, 7)];
+            let (rows, width) = (places.len(), (heads + 2 * kv_heads) * head_dim);
+            let qkv = numbers(&mut random, rows * width, 2.0);
+            let bias = numbers(&mut random, width, 1.0);
+            let norms = [
+                numbers(&mut random, head_dim, 1.0),
+                numbers(&mut random, head_dim, 1.0),
+            ];
+            let frequencies: Vec<f32> = (0..head_dim / 2)
+                .map(|pair| 10_000f32.powf(-2.0 * pair as f32 / head_dim as f32))
+                .collect();
+            let mut wanted = qkv.clone();
+            for (row, place) in wanted.chunks_exact_mut(width).zip(places) {
+                for (head, numbers) in row.chunks_exact_mut(head_dim).enumerate() {
+                    let from = &bias[head * head_dim..][..head_dim];
+                    numbers
+                        .iter_mut()
+                        .zip(from)
+                        .for_each(|(one, by)| *one += by);
+                    if head >= heads + kv_heads {
+                        continue;
+                    }
+                    if with_norms {
+                        let by = &norms[usize::from(head >= heads)];
+                        numbers.copy_from_slice(&twin::norm(numbers, by, 1e-6));
+                    }
+                    twin::rotate(numbers, place.1, &frequencies);
+                }
+            }
+            let mut on_device = gpu.upload(&narrow(&qkv)).unwrap();
+            let count = slots * kv_heads * capacity * head_dim;
+            let (mut keys, mut values) = (
+                gpu.zeros::<bf16>(count).unwrap(),
+                gpu.zeros::<bf16>(count).unwrap(),
+            );
+            let on_slots = gpu.upload(&places.map(|place| place.0)).unwrap();
+            let positions = gpu.upload(&places.map(|place| place.1)).unwrap();
+            let mut cached = Cached {
+                keys: &mut keys,
+                values: &mut values,
+                slots: &on_slots,
+                positions: &positions,
+                kv_heads,
+                head_dim,
+                capacity,
+            };
+            let on_norms = norms.clone().map(|norm| gpu.upload(&norm).unwrap());
+            let (bias, frequencies) = (
+                gpu.upload(&bias).unwrap(),
+                gpu.upload(&frequencies).unwrap(),
+            );
+            let rotation = Rotation {
+                bias: Some(&bias),
+                head_norms: with_norms.then_some((&on_norms[0], &on_norms[1])),
+                frequencies: &frequencies,
+                heads,
+                epsilon: 1e-6,
+            };
+            gpu.rotate_append(&mut on_device, &mut cached, &rotation, rows)
+                .unwrap();
+            let queries = wide(&gpu.read(&on_device, rows * width).unwrap());
+            let (keys, values) = (
+                wide(&gpu.read(&keys, count).unwrap()),
+                wide(&gpu.read(&values, count).unwrap()),
+            );
+            for (row, place) in places.iter().enumerate() {
+                let wanted = &wanted[row * width..][..width];
+                assert!(
+                    off(
+                        &queries[row * width..][..heads * head_dim],
+                        &wanted[..heads * head_dim]
+                    ) < ROUNDED
+                );
+                for head in 0..kv_heads {
+                    let at = ((place.0 as usize * kv_heads + head) * capacity + place.1 as usize)
+                        * head_dim;
+                    let key = &wanted[(heads + head) * head_dim..][..head_dim];
+                    let value = &wanted[(heads + kv_heads + head) * head_dim..][..head_dim];
+                    assert!(off(&keys[at..][..head_dim], key) < ROUNDED);
+                    assert!(off(&values[at..][..head_dim], value) < ROUNDED);
+                }
+            }
+            let filled = |kept: &[f32]| {
+                kept.chunks_exact(head_dim)
+                    .filter(|one| one.iter().any(|n| *n != 0.0))
+                    .count()
+            };
+            assert_eq!(filled(&keys), rows * kv_heads);
+            assert_eq!(filled(&values), rows * kv_heads);
+        }
+    }
+}
