@@ -1,4 +1,4 @@
-//! How fast tokens are written on a GPU: `gpu_speed [REPEATS]`
+//! How fast tokens are written on a GPU: `gpu_speed [REPEATS [BATCH]]`
 //!
 //! Random weights of known shapes, since speed does not depend on what they say: milliseconds a step after a prompt of 512
 //! tokens, as median, least and most of several runs of 32 steps; with it the time that reading weights, and keys and values,
@@ -28,6 +28,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(text) => text.parse::<usize>()?.max(1),
         None => 5,
     };
+    let only: Option<usize> = match std::env::args().nth(2) {
+        Some(text) => Some(text.parse()?),
+        None => None,
+    };
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -39,7 +43,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("Qwen2.5-Coder-1.5B", qwen(), &[1, 64][..]),
     ] {
         let weights = shaped(&config);
-        for &batch in batches {
+        for &batch in batches
+            .iter()
+            .filter(|&&batch| only.is_none_or(|only| only == batch))
+        {
             let row = measure(&weights, batch, repeats)?;
             writeln!(out, "| {name} | {batch} | {row} |")?;
             out.flush()?;
