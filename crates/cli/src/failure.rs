@@ -109,18 +109,7 @@ impl From<TaskError> for Stop {
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Self {
-        let (kind, code) = match &error {
-            StoreError::Tampered { .. } => (FailureKind::Config, "tampered"),
-            StoreError::NotABundle { .. } | StoreError::Name { .. } | StoreError::Json { .. } => {
-                (FailureKind::Config, "not_evidence")
-            }
-            StoreError::Exists { .. } => (FailureKind::Config, "exists"),
-            StoreError::OtherConfig { .. } | StoreError::NotARun { .. } => {
-                (FailureKind::Config, "other_run")
-            }
-            _ => (FailureKind::Infrastructure, "store"),
-        };
-        Self::new(kind, code, chain(&error), error.hint())
+        Self(error.failure())
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use warpsmith_agent::Files;
 use warpsmith_judge::TaskSource;
-use warpsmith_schema::{Form, MODEL_NEW, Submission, Target, Task};
-use warpsmith_tasks::{TaskError, form, load, load_solution};
+use warpsmith_schema::{MODEL_NEW, Submission, Target, Task};
+pub(crate) use warpsmith_tasks::submission;
+use warpsmith_tasks::{TaskError, load, load_solution};
 
 use crate::examples::{self, Laid};
 use crate::failure::Stop;
@@ -113,20 +113,5 @@ impl Place {
 
 /// As the judge takes it.
 pub(crate) fn judged(task: &Task) -> TaskSource {
-    TaskSource {
-        name: task.name.clone(),
-        source: task.source.clone(),
-    }
-}
-
-/// An agent's files as they are judged. With nothing to compile the judge says so, as of any other submission.
-pub(crate) fn submission(files: &Files) -> Submission {
-    let files = files
-        .iter()
-        .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
-        .collect();
-    Submission {
-        form: form(&files).unwrap_or(Form::Plain),
-        files,
-    }
+    task.into()
 }

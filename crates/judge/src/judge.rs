@@ -14,7 +14,9 @@ use rand::rngs::OsRng;
 use serde_json::{Value, json};
 use warpsmith_machine::{Caches, Gpu, Nvcc, Python};
 use warpsmith_sandbox as sandbox;
-use warpsmith_schema::{Precision, Profile, Reward, Rule, Status, Submission, Target, Verdict};
+use warpsmith_schema::{
+    Precision, Profile, Reward, Rule, Status, Submission, Target, Task, Verdict,
+};
 
 use crate::JudgeError;
 use crate::baseline::Baselines;
@@ -50,6 +52,15 @@ pub struct Options {
 pub struct TaskSource {
     pub name: String,
     pub source: String,
+}
+
+impl From<&Task> for TaskSource {
+    fn from(task: &Task) -> Self {
+        Self {
+            name: task.name.clone(),
+            source: task.source.clone(),
+        }
+    }
 }
 
 /// A verdict and what stands behind it.
@@ -219,6 +230,21 @@ impl Judge {
     ) -> Result<Option<Verdict>, JudgeError> {
         let verdict = self.attempt_again(task, submission, reach)?.verdict;
         Ok((!verdict.passed()).then_some(verdict))
+    }
+
+    /// Whether the task can be judged here at all: it is loaded, tried out and laid out in the device's memory.
+    pub fn survey(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+        let surveyed = match self.load_task(task) {
+            Err(error) if error.retryable() => {
+                self.restart();
+                self.load_task(task)
+            }
+            other => other,
+        };
+        if surveyed.is_err() {
+            self.restart();
+        }
+        surveyed
     }
 
     fn attempt_again(

@@ -5,12 +5,14 @@ mod local;
 mod openai;
 mod origin;
 mod script;
+mod shared;
 
 #[cfg(feature = "local")]
 pub use local::{ChatModel, Dialogue, Local, Spoken};
 pub use openai::OpenAi;
 pub use origin::Origin;
 pub use script::Script;
+pub use shared::SharedPolicy;
 
 use std::time::Duration;
 

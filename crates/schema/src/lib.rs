@@ -2,6 +2,7 @@
 //! `null` and never missing, and non-finite numbers travel as strings.
 
 mod conversation;
+mod event;
 mod failure;
 mod number;
 mod reward;
@@ -11,6 +12,9 @@ mod trajectory;
 mod verdict;
 
 pub use conversation::{Message, ToolCall, ToolSchema};
+pub use event::{
+    Counts, EpisodeId, Event, Gauges, Happening, Part, PlannedTask, RunHead, Step, TokenPiece, Told,
+};
 pub use failure::{Failure, FailureKind, FailureReport};
 pub use number::Number;
 pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robust};
@@ -35,10 +39,18 @@ pub fn json_schema(name: &str) -> Option<serde_json::Value> {
         "failure" => schemars::schema_for!(FailureReport),
         "reward" => schemars::schema_for!(Reward),
         "trajectory" => schemars::schema_for!(Trajectory),
+        "event" => schemars::schema_for!(Event),
         _ => return None,
     };
     Some(schema.to_value())
 }
 
 /// Names that [`json_schema`] knows.
-pub const SCHEMA_NAMES: [&str; 5] = ["verdict", "task", "failure", "reward", "trajectory"];
+pub const SCHEMA_NAMES: [&str; 6] = [
+    "verdict",
+    "task",
+    "failure",
+    "reward",
+    "trajectory",
+    "event",
+];

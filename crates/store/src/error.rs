@@ -1,6 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use warpsmith_schema::{Failure, FailureKind};
+
 use crate::{Difference, Holder};
 
 /// Why something could not be kept or read back.
@@ -74,6 +76,32 @@ impl StoreError {
             Self::NotABundle { .. } => Some("give the folder that a verdict names under `evidence`".into()),
             Self::Tampered { .. } => Some("judge the submission again: this evidence proves nothing".into()),
             Self::Read { .. } | Self::Json { .. } | Self::Name { .. } => None,
+        }
+    }
+}
+
+impl StoreError {
+    /// The wire form.
+    pub fn failure(&self) -> Failure {
+        let (kind, code) = match self {
+            Self::Tampered { .. } => (FailureKind::Config, "tampered"),
+            Self::NotABundle { .. } | Self::Name { .. } | Self::Json { .. } => {
+                (FailureKind::Config, "not_evidence")
+            }
+            Self::Exists { .. } => (FailureKind::Config, "exists"),
+            Self::OtherConfig { .. } | Self::NotARun { .. } => (FailureKind::Config, "other_run"),
+            _ => (FailureKind::Infrastructure, "store"),
+        };
+        let causes =
+            std::iter::successors(Some(self as &dyn std::error::Error), |error| error.source());
+        Failure {
+            kind,
+            code: code.to_owned(),
+            message: causes
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(": "),
+            hint: self.hint(),
         }
     }
 }

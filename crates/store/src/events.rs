@@ -1,4 +1,4 @@
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -78,37 +78,43 @@ impl EventLog {
 
     /// Every event of a log, also while it is being written.
     pub fn read<E: DeserializeOwned>(path: &Path) -> Result<Events<E>, StoreError> {
-        let bytes = match fs_err::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(source) => {
-                return Err(StoreError::Read {
-                    path: path.to_path_buf(),
-                    source,
-                });
-            }
-        };
-        let whole = bytes
-            .iter()
-            .rposition(|&byte| byte == b'\n')
-            .map_or(0, |last| last + 1);
         let mut events = Vec::new();
-        for (index, line) in bytes[..whole].split(|&byte| byte == b'\n').enumerate() {
-            if line.is_empty() {
-                continue;
+        let torn_bytes = Self::each(path, |event| events.push(event))?;
+        Ok(Events { events, torn_bytes })
+    }
+
+    /// One event after the other, for logs that need not fit into memory. Gives the length of a last line without its end.
+    pub fn each<E: DeserializeOwned>(
+        path: &Path,
+        mut hear: impl FnMut(E),
+    ) -> Result<usize, StoreError> {
+        let read = |source| StoreError::Read {
+            path: path.to_path_buf(),
+            source,
+        };
+        let mut lines = match fs_err::File::open(path) {
+            Ok(file) => BufReader::new(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(source) => return Err(read(source)),
+        };
+        let mut text = Vec::new();
+        for line in 1.. {
+            text.clear();
+            let length = lines.read_until(b'\n', &mut text).map_err(read)?;
+            if text.last() != Some(&b'\n') {
+                return Ok(length);
             }
-            events.push(serde_json::from_slice(line).map_err(|source| {
-                StoreError::BrokenEvent {
-                    path: path.to_path_buf(),
-                    line: index + 1,
-                    source,
-                }
-            })?);
+            if length > 1 {
+                hear(
+                    serde_json::from_slice(&text).map_err(|source| StoreError::BrokenEvent {
+                        path: path.to_path_buf(),
+                        line,
+                        source,
+                    })?,
+                );
+            }
         }
-        Ok(Events {
-            events,
-            torn_bytes: bytes.len() - whole,
-        })
+        Ok(0)
     }
 }
 

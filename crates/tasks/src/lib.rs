@@ -1,4 +1,4 @@
-//! Loaders for tasks (a module, a `KernelBench` folder, JSONL) and for solutions.
+//! Loaders for tasks (a module, a `KernelBench` folder, JSONL) and for solutions; a seeded split, and smaller shapes.
 //!
 //! A task is the user's and trusted. A solution is hostile: it is read once, by the rules in
 //! `freeze`, and nobody looks at its folder again.
@@ -7,12 +7,16 @@ mod error;
 mod freeze;
 mod imports;
 mod kernelbench;
+mod scale;
 mod selector;
 mod solution;
+mod split;
 
 pub use error::TaskError;
 pub use kernelbench::load_all;
+pub use scale::scaled;
 pub use selector::load;
-pub use solution::{form, load_solution, solution_hash};
+pub use solution::{form, load_solution, solution_hash, submission};
+pub use split::Split;
 /// What the loaders give.
 pub use warpsmith_schema::Task as LoadedTask;

@@ -131,3 +131,16 @@ pub fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<Form> {
         names.imported.contains("warpsmith_kernels") && !names.imported.contains("cuda_extension");
     Some(if plain { Form::Plain } else { Form::CudaAgent })
 }
+
+/// Files that somebody wrote in a conversation, as they are judged. With nothing to compile the judge says so, as of any
+/// other submission.
+pub fn submission(files: &BTreeMap<String, String>) -> Submission {
+    let files = files
+        .iter()
+        .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
+        .collect();
+    Submission {
+        form: form(&files).unwrap_or(Form::Plain),
+        files,
+    }
+}

@@ -10,7 +10,7 @@ use crate::printer::Printer;
 /// Print the JSON Schema of a document
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArgs {
-    /// verdict, task, failure, reward or trajectory
+    /// verdict, task, failure, reward, trajectory or event
     name: String,
 }
 

@@ -5,6 +5,8 @@ mod tokens;
 mod wire;
 
 use std::io::{BufRead, BufReader};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const ERROR_BYTES: u64 = 64 << 10;
 
 /// One model behind one endpoint.
+#[derive(Clone)]
 pub struct OpenAi {
     agent: ureq::Agent,
     url: String,
@@ -31,7 +34,8 @@ pub struct OpenAi {
     key: Option<String>,
     version: PolicyVersion,
     first_pause: Duration,
-    tokens: Tokens,
+    /// Whether the server refused to be asked for its tokens; one that did is not asked again by anybody.
+    tells_no_tokens: Arc<AtomicBool>,
 }
 
 impl OpenAi {
@@ -48,7 +52,7 @@ impl OpenAi {
                 step: None,
             },
             first_pause: FIRST_PAUSE,
-            tokens: Tokens::Asked,
+            tells_no_tokens: Arc::default(),
         })
     }
 
@@ -140,12 +144,19 @@ impl Policy for OpenAi {
     ) -> Result<Reply, PolicyError> {
         let (mut pause, mut tried) = (self.first_pause, 1);
         loop {
-            let body = wire::request(&self.model, request, self.tokens).to_string();
+            let tokens = if self.tells_no_tokens.load(Ordering::Relaxed) {
+                Tokens::NotAsked
+            } else {
+                Tokens::Asked
+            };
+            let body = wire::request(&self.model, request, tokens).to_string();
             match self.ask(&body, on_text) {
                 // It may be that, and it is said by every server in other words.
                 Err(PolicyError::Refused {
                     status: 400 | 422, ..
-                }) if self.tokens == Tokens::Asked => self.tokens = Tokens::NotAsked,
+                }) if tokens == Tokens::Asked => {
+                    self.tells_no_tokens.store(true, Ordering::Relaxed);
+                }
                 Err(error) if error.retryable() && tried < TRIES => {
                     let asked = match &error {
                         PolicyError::Refused { retry_after, .. } => *retry_after,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use warpsmith_schema::{PolicyVersion, ToolCall, Usage};
+use warpsmith_schema::{EpisodeId, PolicyVersion, ToolCall, Usage};
 
 use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
 
@@ -14,10 +14,23 @@ struct Line {
     text: String,
     #[serde(default)]
     calls: Vec<ToolCall>,
+    /// Only episodes of this task hear it.
+    #[serde(default)]
+    task: Option<String>,
+    /// Only this episode of a task hears it.
+    #[serde(default)]
+    sample: Option<u32>,
+}
+
+impl Line {
+    fn is_for(&self, episode: &EpisodeId) -> bool {
+        self.task.as_ref().is_none_or(|task| *task == episode.task)
+            && self.sample.is_none_or(|sample| sample == episode.sample)
+    }
 }
 
 /// Says what is written, whatever it is asked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Script {
     version: PolicyVersion,
     path: String,
@@ -26,8 +39,8 @@ pub struct Script {
 }
 
 impl Script {
-    /// Reads a JSONL of `{"text": …, "calls": […]}`; all of it, so that a mistake in the last line shows before the first
-    /// is used.
+    /// Reads a JSONL of `{"text": …, "calls": […], "task": …, "sample": …}`; all of it, so that a mistake in the last line
+    /// shows before the first is used.
     pub fn open(path: &Path) -> Result<Self, PolicyError> {
         let shown = path.display().to_string();
         let text = fs_err::read_to_string(path).map_err(|source| PolicyError::Script {
@@ -57,6 +70,18 @@ impl Script {
             lines,
             next: 0,
         })
+    }
+
+    /// Those lines that are for one of several episodes.
+    #[must_use]
+    pub fn lines_for(&self, episode: &EpisodeId) -> Self {
+        let lines = self.lines.iter().filter(|line| line.is_for(episode));
+        Self {
+            version: self.version.clone(),
+            path: self.path.clone(),
+            lines: lines.cloned().collect(),
+            next: 0,
+        }
     }
 
     /// Goes on after replies that were given before, by another process.

@@ -1,0 +1,303 @@
+//! The queue in front of the judges.
+//!
+//! Every running episode has at most one question here, so the queue is never longer than there are episodes. A judge that
+//! is free takes one about the task it has loaded, if there is one, else the oldest. What fails for reasons of ours is
+//! tried again, a few times and each time later. The same submission of the same task is judged once: who asks meanwhile
+//! waits for the same verdict.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use warpsmith_agent::Files;
+use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_schema::{EpisodeId, Failure, FailureKind, Happening, Task, Verdict};
+use warpsmith_tasks::{solution_hash, submission};
+
+use crate::Judging;
+use crate::fate::Fate;
+use crate::journal::{CANCELLED, Journal, over};
+use crate::meter::Meter;
+use crate::run::panicked;
+
+/// Times that something is tried, and how long until the second; each time after that is twice as long.
+const TRIES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a judge is asked.
+#[derive(Debug, Clone)]
+pub(crate) enum Question {
+    Survey,
+    Judge(Files),
+    Rehearse(Files, Reach),
+    Profile(Option<Files>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    Fits,
+    Verdict(Box<Verdict>),
+    Rehearsed(Option<Box<Verdict>>),
+    Profiled(String),
+}
+
+type Answered = Result<Answer, Failure>;
+
+/// A question on its way.
+struct Case {
+    episode: EpisodeId,
+    task: Arc<Task>,
+    question: Question,
+    /// Of a submission that is to be judged.
+    hash: Option<String>,
+    since: Instant,
+    answer: Sender<Answered>,
+}
+
+/// By task and hash of the submission.
+type Key = (String, String);
+
+enum Known {
+    /// Who else wants to know.
+    Underway(Vec<Sender<Answered>>),
+    Verdict(Box<Verdict>),
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Case>,
+    known: HashMap<Key, Known>,
+    /// Judges that are at work.
+    busy: usize,
+    closed: bool,
+}
+
+pub(crate) struct Docket {
+    state: Mutex<State>,
+    changed: Condvar,
+    journal: Arc<Journal>,
+    meter: Arc<Meter>,
+    fate: Arc<Fate>,
+    first_pause: Duration,
+}
+
+impl Docket {
+    pub(crate) fn new(
+        verdicts: HashMap<Key, Verdict>,
+        journal: Arc<Journal>,
+        meter: Arc<Meter>,
+        fate: Arc<Fate>,
+    ) -> Self {
+        let known = verdicts
+            .into_iter()
+            .map(|(key, verdict)| (key, Known::Verdict(Box::new(verdict))));
+        Self {
+            state: Mutex::new(State {
+                known: known.collect(),
+                ..State::default()
+            }),
+            changed: Condvar::new(),
+            journal,
+            meter,
+            fate,
+            first_pause: FIRST_PAUSE,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the answer.
+    pub(crate) fn ask(
+        &self,
+        episode: &EpisodeId,
+        task: &Arc<Task>,
+        question: Question,
+    ) -> Answered {
+        match self.enter(episode, task, question) {
+            Entered::Known(verdict) => Ok(Answer::Verdict(verdict)),
+            Entered::Waiting(answer) => answer.recv().unwrap_or_else(|_| Err(over())),
+        }
+    }
+
+    fn enter(&self, episode: &EpisodeId, task: &Arc<Task>, question: Question) -> Entered {
+        let hash = match &question {
+            Question::Judge(files) => Some(solution_hash(&submission(files))),
+            _ => None,
+        };
+        let (answer, answered) = channel();
+        let mut state = self.state();
+        if let Some(hash) = &hash {
+            let key = (task.id.clone(), hash.clone());
+            match state.known.get_mut(&key) {
+                Some(Known::Verdict(verdict)) => return Entered::Known(verdict.clone()),
+                Some(Known::Underway(others)) => {
+                    others.push(answer);
+                    return Entered::Waiting(answered);
+                }
+                None => {}
+            }
+            if !state.closed {
+                state.known.insert(key, Known::Underway(Vec::new()));
+            }
+        }
+        // Once closed, the sender is dropped here and the asker hears that it is over.
+        if !state.closed {
+            state.waiting.push_back(Case {
+                episode: episode.clone(),
+                task: task.clone(),
+                question,
+                hash,
+                since: Instant::now(),
+                answer,
+            });
+            self.changed.notify_one();
+        }
+        Entered::Waiting(answered)
+    }
+
+    /// A judge's working life.
+    pub(crate) fn serve(&self, mut judge: Box<dyn Judging>) {
+        let mut loaded = None;
+        while let Some(case) = self.next(loaded.as_deref()) {
+            loaded = Some(case.task.id.clone());
+            let (waited, begun) = (case.since.elapsed(), Instant::now());
+            let heard = catch_unwind(AssertUnwindSafe(|| self.hear(judge.as_mut(), &case)));
+            let answer = heard.unwrap_or_else(|_| Err(panicked()));
+            let worked = begun.elapsed();
+            self.meter.judge_worked(waited, worked);
+            let answer = answer.and_then(|answer| self.keep(&case, answer, waited, worked));
+            self.settle(case, answer);
+        }
+    }
+
+    fn next(&self, loaded: Option<&str>) -> Option<Case> {
+        let mut state = self.state();
+        loop {
+            let at_hand = state
+                .waiting
+                .iter()
+                .position(|case| loaded == Some(case.task.id.as_str()));
+            if let Some(case) = state.waiting.remove(at_hand.unwrap_or(0)) {
+                state.busy += 1;
+                return Some(case);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn hear(&self, judge: &mut dyn Judging, case: &Case) -> Answered {
+        let mut pause = self.first_pause;
+        for tried in 1.. {
+            let failure = match put(judge, case) {
+                Ok(_) if self.fate.abandoned() => return Err(over()),
+                Ok(answer) => return Ok(answer),
+                Err(error) => error.failure(),
+            };
+            let ours = failure.kind == FailureKind::Infrastructure && failure.code != CANCELLED;
+            if !ours || tried >= TRIES || !self.fate.goes_on() {
+                return Err(failure);
+            }
+            self.journal.write(Happening::Hitch {
+                episode: Some(case.episode.clone()),
+                failure,
+                again_in_seconds: Some(pause.as_secs_f64()),
+            })?;
+            let until = Instant::now() + pause;
+            while Instant::now() < until && self.fate.goes_on() {
+                thread::sleep(LOOK);
+            }
+            pause *= 2;
+        }
+        Err(over())
+    }
+
+    /// A verdict is a line of the log before anybody hears of it.
+    fn keep(&self, case: &Case, answer: Answer, waited: Duration, worked: Duration) -> Answered {
+        if let (Answer::Verdict(verdict), Some(hash)) = (&answer, &case.hash) {
+            self.meter.judged(verdict);
+            self.journal.write(Happening::Judged {
+                episode: case.episode.clone(),
+                submission: hash.clone(),
+                verdict: verdict.clone(),
+                waited_seconds: waited.as_secs_f64(),
+                seconds: worked.as_secs_f64(),
+            })?;
+        }
+        Ok(answer)
+    }
+
+    fn settle(&self, case: Case, answer: Answered) {
+        let mut told = vec![case.answer];
+        let mut state = self.state();
+        state.busy -= 1;
+        if let Some(hash) = case.hash {
+            let key = (case.task.id.clone(), hash);
+            if let Some(Known::Underway(others)) = state.known.remove(&key) {
+                told.extend(others);
+            }
+            if let Ok(Answer::Verdict(verdict)) = &answer {
+                state.known.insert(key, Known::Verdict(verdict.clone()));
+            }
+        }
+        drop(state);
+        for one in told {
+            // An episode that was left behind does not listen any more.
+            let _ = one.send(answer.clone());
+        }
+    }
+
+    /// Takes nothing more in and lets go of what no judge has begun with.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let left: Vec<Case> = state.waiting.drain(..).collect();
+        for case in &left {
+            if let Some(hash) = &case.hash {
+                let key = (case.task.id.clone(), hash.clone());
+                // The senders of those who waited too are dropped with it.
+                state.known.remove(&key);
+            }
+        }
+        drop(state);
+        drop(left);
+        self.changed.notify_all();
+    }
+
+    /// What waits, and judges at work.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.waiting.len(), state.busy)
+    }
+}
+
+enum Entered {
+    Known(Box<Verdict>),
+    Waiting(Receiver<Answered>),
+}
+
+fn put(judge: &mut dyn Judging, case: &Case) -> Result<Answer, JudgeError> {
+    let task = &case.task;
+    Ok(match &case.question {
+        Question::Survey => {
+            judge.survey(task)?;
+            Answer::Fits
+        }
+        Question::Judge(files) => Answer::Verdict(Box::new(judge.judge(task, files)?)),
+        Question::Rehearse(files, reach) => {
+            Answer::Rehearsed(judge.rehearse(task, files, *reach)?.map(Box::new))
+        }
+        Question::Profile(files) => Answer::Profiled(judge.profile(task, files.as_ref())?),
+    })
+}

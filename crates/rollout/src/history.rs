@@ -1,0 +1,120 @@
+//! What earlier processes left of a run.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+
+use warpsmith_schema::Mode;
+use warpsmith_schema::{
+    Ending, EpisodeId, Event, FORMAT, Failure, Happening, PolicyVersion, Step, Target, Task,
+    Trajectory, Verdict,
+};
+use warpsmith_store::{EventLog, StoreError};
+
+use crate::{EVENTS, Tally};
+
+/// A run's log, read to its end.
+#[derive(Debug, Default)]
+pub struct History {
+    pub ended: HashSet<EpisodeId>,
+    pub tally: Tally,
+    /// Tasks that cannot be judged here, each once, in the order they were found.
+    pub left_out: Vec<(String, Failure)>,
+    pub surveyed: BTreeSet<String>,
+    /// By task and hash of the submission.
+    pub verdicts: HashMap<(String, String), Verdict>,
+    /// Comparisons that were made: task and mode.
+    pub compared: BTreeSet<(String, String)>,
+    underway: HashMap<EpisodeId, Vec<Step>>,
+}
+
+impl History {
+    pub fn read(run: &Path) -> Result<Self, StoreError> {
+        let mut history = Self::default();
+        EventLog::each(&log(run), |event: Event| history.add(event.event))?;
+        Ok(history)
+    }
+
+    fn add(&mut self, event: Happening) {
+        match event {
+            Happening::Surveyed { task } => {
+                self.surveyed.insert(task);
+            }
+            Happening::LeftOut { task, why } => self.left_out.push((task, why)),
+            Happening::Progressed { episode, step } => {
+                self.underway.entry(episode).or_default().push(*step);
+            }
+            Happening::Judged {
+                episode,
+                submission,
+                verdict,
+                ..
+            } => {
+                self.verdicts.insert((episode.task, submission), *verdict);
+            }
+            Happening::EpisodeEnded { trajectory } => {
+                let id = EpisodeId::of(&trajectory);
+                self.underway.remove(&id);
+                if self.ended.insert(id) {
+                    self.tally.add(&trajectory);
+                }
+            }
+            Happening::Compared { task, mode, .. } => {
+                self.compared.insert((task, mode));
+            }
+            Happening::RunBegun { .. }
+            | Happening::EpisodeBegun { .. }
+            | Happening::Hitch { .. }
+            | Happening::Measured { .. }
+            | Happening::RunEnded { .. } => {}
+        }
+    }
+
+    /// What there is of an episode that did not end.
+    pub(crate) fn take_underway(
+        &mut self,
+        episode: &EpisodeId,
+        task: &Task,
+        (mode, target): (Mode, Target),
+        policy: &PolicyVersion,
+    ) -> Option<Trajectory> {
+        let steps = self.underway.remove(episode)?;
+        let mut so_far = Trajectory {
+            format: FORMAT,
+            id: String::new(),
+            task: task.clone(),
+            target,
+            policy: policy.clone(),
+            sample: episode.sample,
+            mode,
+            messages: Vec::new(),
+            elisions: Vec::new(),
+            attempts: Vec::new(),
+            best: None,
+            ending: Ending::Interrupted,
+            usage: warpsmith_schema::Usage::default(),
+            seconds: 0.0,
+            tokens: None,
+        };
+        for step in steps {
+            step.add_to(&mut so_far);
+        }
+        Some(so_far)
+    }
+}
+
+fn log(run: &Path) -> std::path::PathBuf {
+    run.join(format!("{EVENTS}.jsonl"))
+}
+
+/// Every episode of a run that ended, one after the other and each once.
+pub fn trajectories(run: &Path, mut hear: impl FnMut(Trajectory)) -> Result<(), StoreError> {
+    let mut seen = HashSet::new();
+    EventLog::each(&log(run), |event: Event| {
+        if let Happening::EpisodeEnded { trajectory } = event.event
+            && seen.insert(EpisodeId::of(&trajectory))
+        {
+            hear(*trajectory);
+        }
+    })
+    .map(drop)
+}

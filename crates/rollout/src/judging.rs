@@ -1,0 +1,107 @@
+//! Who judges for a run.
+
+use std::path::PathBuf;
+
+use warpsmith_agent::Files;
+use warpsmith_judge::profile::{ProfileRequest, profile, render};
+use warpsmith_judge::{Judge, JudgeError, Options, Reach};
+use warpsmith_schema::{Task, Verdict};
+use warpsmith_store::StoreError;
+use warpsmith_tasks::{solution_hash, submission};
+
+use crate::journal::over;
+use crate::{Wish, evidence};
+
+/// One of the pool's judges. It has one task loaded at a time, and changing it costs.
+pub trait Judging: Send {
+    /// Whether the task can be judged here at all.
+    fn survey(&mut self, task: &Task) -> Result<(), JudgeError>;
+    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError>;
+    /// Part of the way: `None` if nothing is wrong that far.
+    fn rehearse(
+        &mut self,
+        task: &Task,
+        files: &Files,
+        reach: Reach,
+    ) -> Result<Option<Verdict>, JudgeError>;
+    /// Where the time goes, in words.
+    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError>;
+}
+
+/// The judge itself, which keeps the evidence of every verdict.
+pub struct KeptJudge {
+    judge: Judge,
+    options: Options,
+    folder: PathBuf,
+    wish: fn() -> Wish,
+}
+
+impl KeptJudge {
+    /// Its evidence goes below `folder`.
+    pub fn start(
+        options: Options,
+        folder: PathBuf,
+        wish: fn() -> Wish,
+    ) -> Result<Self, JudgeError> {
+        Ok(Self {
+            judge: Judge::start(options.clone())?,
+            options,
+            folder,
+            wish,
+        })
+    }
+}
+
+impl Judging for KeptJudge {
+    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
+        self.judge.survey(&task.into())
+    }
+
+    /// The place of the evidence follows from what is judged. Where it lies already, a process was killed after it had
+    /// judged and before it could say so: that verdict stands.
+    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
+        let submission = submission(files);
+        let hash = solution_hash(&submission);
+        let place = self
+            .folder
+            .join(evidence::plain(&task.id))
+            .join(&hash[..16]);
+        let around = |error: StoreError| JudgeError::Around(error.failure());
+        if place.exists() {
+            let recorded = evidence::read(&place).map_err(around)?;
+            if recorded.task.source != task.source || recorded.submission != submission {
+                return Err(around(StoreError::Exists { path: place }));
+            }
+            return Ok(recorded.verdict);
+        }
+        let judged = self.judge.judge(&task.into(), &submission)?;
+        if (self.wish)() == Wish::Abandon {
+            return Err(JudgeError::Around(over()));
+        }
+        evidence::write(&place, judged, self.options.compile_mode.clone()).map_err(around)
+    }
+
+    fn rehearse(
+        &mut self,
+        task: &Task,
+        files: &Files,
+        reach: Reach,
+    ) -> Result<Option<Verdict>, JudgeError> {
+        self.judge.rehearse(&task.into(), &submission(files), reach)
+    }
+
+    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
+        let options = &self.options;
+        let request = ProfileRequest {
+            task: task.into(),
+            solution: files.map(submission),
+            target: options.target,
+            device: options.device,
+            python: options.python.clone(),
+            caches: options.caches.clone(),
+            sanitize: false,
+            isolation: options.isolation,
+        };
+        profile(&request).map(|report| render(&report))
+    }
+}

@@ -1,0 +1,109 @@
+//! What the gauges show.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use warpsmith_schema::{Gauges, Usage, Verdict};
+
+/// Sums over this process's time at the run.
+pub(crate) struct Meter {
+    begun: Instant,
+    judges: usize,
+    sums: Mutex<Sums>,
+}
+
+#[derive(Default)]
+struct Sums {
+    judgements: u32,
+    questions: u32,
+    waited: Duration,
+    judging: Duration,
+    leased_seconds: f64,
+    replies: u32,
+    replying: Duration,
+    asking: u32,
+    completion_tokens: u64,
+    busy: f64,
+    looks: u32,
+}
+
+impl Meter {
+    pub(crate) fn new(judges: usize) -> Self {
+        Self {
+            begun: Instant::now(),
+            judges,
+            sums: Mutex::default(),
+        }
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A judge took something up that had waited so long, and was at it so long.
+    pub(crate) fn judge_worked(&self, waited: Duration, worked: Duration) {
+        let mut sums = self.sums();
+        sums.questions += 1;
+        sums.waited += waited;
+        sums.judging += worked;
+    }
+
+    pub(crate) fn judged(&self, verdict: &Verdict) {
+        let mut sums = self.sums();
+        sums.judgements += 1;
+        sums.leased_seconds += verdict.seconds.verify + verdict.seconds.time;
+    }
+
+    pub(crate) fn asks(&self) {
+        self.sums().asking += 1;
+    }
+
+    pub(crate) fn heard(&self, after: Duration, usage: Option<Usage>) {
+        let mut sums = self.sums();
+        sums.asking -= 1;
+        if let Some(usage) = usage {
+            sums.replies += 1;
+            sums.replying += after;
+            sums.completion_tokens += usage.completion_tokens;
+        }
+    }
+
+    pub(crate) fn device_looked_at(&self, busy: Option<f64>) {
+        if let Some(busy) = busy {
+            let mut sums = self.sums();
+            sums.busy += busy;
+            sums.looks += 1;
+        }
+    }
+
+    pub(crate) fn asking(&self) -> u32 {
+        self.sums().asking
+    }
+
+    /// With what others count.
+    pub(crate) fn gauges(&self, counted: Gauges) -> Gauges {
+        let sums = self.sums();
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let mean = |sum: f64, count: u32| {
+            if count == 0 {
+                0.0
+            } else {
+                sum / f64::from(count)
+            }
+        };
+        Gauges {
+            seconds,
+            judgements: sums.judgements,
+            judgements_per_minute: 60.0 * f64::from(sums.judgements) / seconds,
+            judge_wait_seconds: mean(sums.waited.as_secs_f64(), sums.questions),
+            judges_busy: sums.judging.as_secs_f64() / seconds / self.judges as f64,
+            device_leased: sums.leased_seconds / seconds,
+            device_busy: (sums.looks > 0).then(|| mean(sums.busy, sums.looks)),
+            asking: sums.asking,
+            replies: sums.replies,
+            reply_seconds: mean(sums.replying.as_secs_f64(), sums.replies),
+            completion_tokens: sums.completion_tokens,
+            ..counted
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A run without a judge and without a model: verdicts follow from what is submitted, replies from a script.
+#![allow(dead_code, reason = "each user takes its part")]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+use warpsmith_agent::{Files, Settings};
+use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_model::policy::{Sampling, Script, SharedPolicy};
+use warpsmith_rollout::{Judging, Means, Plan, Way, Wish};
+use warpsmith_schema::{
+    Counts, Mode, Number, PlannedTask, Profile, RunHead, Speedup, Status, Target, Task, Times,
+    Verdict,
+};
+use warpsmith_tasks::{solution_hash, submission};
+
+pub(crate) fn task(number: u32) -> Task {
+    Task {
+        id: format!("task{number}"),
+        name: format!("task{number}"),
+        source: format!("# task {number}\n"),
+        level: Some(1),
+        problem_id: Some(number),
+        origin: "a test".to_owned(),
+    }
+}
+
+/// In place of the judge: passes what does not say that it is wrong, after a while, and notes every judgement in a file.
+pub(crate) struct StandIn {
+    pub(crate) takes: Duration,
+    pub(crate) notes: Option<PathBuf>,
+}
+
+impl Judging for StandIn {
+    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
+        if task.source.contains("broken") {
+            return Err(JudgeError::Task {
+                code: "broken".to_owned(),
+                message: "it is broken".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
+        self.survey(task)?;
+        let hash = solution_hash(&submission(files));
+        if let Some(notes) = &self.notes {
+            let mut file = fs_err::File::options()
+                .append(true)
+                .create(true)
+                .open(notes)
+                .unwrap();
+            writeln!(file, "{} {hash}", task.id).unwrap();
+        }
+        if !self.takes.is_zero() {
+            thread::sleep(self.takes);
+        }
+        Ok(verdict(files, &hash))
+    }
+
+    fn rehearse(&mut self, _: &Task, _: &Files, _: Reach) -> Result<Option<Verdict>, JudgeError> {
+        Ok(None)
+    }
+
+    fn profile(&mut self, _: &Task, _: Option<&Files>) -> Result<String, JudgeError> {
+        Ok("it is all the same".to_owned())
+    }
+}
+
+fn verdict(files: &Files, hash: &str) -> Verdict {
+    let wrong = files.values().any(|text| text.contains("wrong"));
+    let status = if wrong {
+        Status::Mismatch
+    } else {
+        Status::Passed
+    };
+    let mut verdict = Verdict::unreached(status, Target::Cpu, Profile::Rl, "stand-in".to_owned());
+    verdict.compiled = true;
+    verdict.correct = !wrong;
+    if wrong {
+        verdict.reason = Some("wrong values".to_owned());
+        return verdict;
+    }
+    let us = 10.0 + f64::from(u32::from_str_radix(&hash[..4], 16).unwrap()) / 1e3;
+    verdict.times_us = Some(Times {
+        candidate: Number(us),
+        eager: Number(100.0),
+        compile: None,
+        spread: Number(0.01),
+        samples: 100,
+        single: Number(us),
+        burst: None,
+        constant: Number(1.0),
+    });
+    verdict.speedup = Some(Speedup {
+        eager: Number(100.0 / us),
+        compile: None,
+    });
+    verdict
+}
+
+/// A reply with these words in its kernel.
+pub(crate) fn reply(words: &str) -> String {
+    format!(
+        "write model_new.py\n```python\nimport warpsmith_kernels\n```\n\nwrite kernels/k.cpp\n```cpp\n// {words}\n```\n"
+    )
+}
+
+/// Every episode is wrong first and right then, and no two submit the same.
+pub(crate) fn script(folder: &Path, tasks: u32, samples: u32) -> PathBuf {
+    let mut lines = String::new();
+    for task in 1..=tasks {
+        for sample in 1..=samples {
+            for words in ["wrong", "right"] {
+                let text = reply(&format!("{words} {task} {sample}"));
+                let line = json!({ "text": text, "task": format!("task{task}"), "sample": sample });
+                lines.push_str(&format!("{line}\n"));
+            }
+        }
+    }
+    let path = folder.join("script.jsonl");
+    fs_err::write(&path, lines).unwrap();
+    path
+}
+
+pub(crate) fn plan(tasks: Vec<Task>, samples: u32, at_once: usize) -> Plan {
+    let planned = |task: &Task| PlannedTask {
+        id: task.id.clone(),
+        name: task.name.clone(),
+        level: task.level,
+        part: None,
+    };
+    Plan {
+        samples,
+        way: Way::Single(Settings {
+            target: Target::Cpu,
+            repairs: 2,
+            wall: None,
+            sampling: Sampling::default(),
+        }),
+        at_once,
+        survey: false,
+        head: RunHead {
+            verb: "rollout".to_owned(),
+            resumed: false,
+            policy: warpsmith_schema::PolicyVersion {
+                name: "script".to_owned(),
+                hash: None,
+                step: None,
+            },
+            target: Target::Cpu,
+            device: "stand-in".to_owned(),
+            mode: Mode::Single,
+            profile: Profile::Rl,
+            compile_mode: None,
+            tasks: tasks.iter().map(planned).collect(),
+            samples,
+            counts: Counts::Best,
+            scale: None,
+            settings: BTreeMap::new(),
+        },
+        tasks: tasks.into_iter().map(Arc::new).collect(),
+    }
+}
+
+pub(crate) fn means(policy: impl SharedPolicy + 'static, judges: Vec<StandIn>) -> Means {
+    let judge = |judge| Box::new(judge) as Box<dyn Judging>;
+    Means {
+        policy: Arc::new(policy),
+        judges: judges.into_iter().map(judge).collect(),
+        device_busy: Box::new(|| None),
+        wish: || Wish::GoOn,
+    }
+}
+
+pub(crate) fn scripted(path: &Path, judges: Vec<StandIn>) -> Means {
+    means(Script::open(path).unwrap(), judges)
+}

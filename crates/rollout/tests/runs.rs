@@ -1,0 +1,335 @@
+//! Whole runs with a judge that stands in.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{StandIn, means, plan, reply, script, scripted, task};
+use serde_json::json;
+use tempfile::TempDir;
+use warpsmith_model::policy::{OpenAi, Script};
+use warpsmith_rollout::{Outcome, Plan, Wish, run, trajectories};
+use warpsmith_schema::{Ending, Event, FailureKind, Happening, Trajectory};
+use warpsmith_store::{EventLog, RunFolder};
+
+fn folder(place: &Path) -> RunFolder {
+    RunFolder::at(place, &json!({ "what": "a test" })).unwrap()
+}
+
+fn quick(notes: Option<PathBuf>) -> StandIn {
+    StandIn {
+        takes: Duration::ZERO,
+        notes,
+    }
+}
+
+fn go(place: &Path, plan: Plan, means: warpsmith_rollout::Means) -> Outcome {
+    run(&folder(place), plan, means, &mut |_, _| {}).unwrap()
+}
+
+/// What an episode came to, without what differs from run to run.
+fn results(place: &Path) -> BTreeMap<(String, u32), Trajectory> {
+    let mut found = BTreeMap::new();
+    trajectories(place, |mut one| {
+        one.seconds = 0.0;
+        let key = (one.task.id.clone(), one.sample);
+        assert!(found.insert(key, one).is_none());
+    })
+    .unwrap();
+    found
+}
+
+fn events(place: &Path) -> Vec<Happening> {
+    let read = EventLog::read::<Event>(&place.join("events.jsonl")).unwrap();
+    read.events.into_iter().map(|one| one.event).collect()
+}
+
+#[test]
+fn every_episode_ends_and_a_run_that_is_done_does_nothing_again() {
+    let place = TempDir::new().unwrap();
+    let script = script(place.path(), 5, 4);
+    let (run, notes) = (place.path().join("run"), place.path().join("notes"));
+    let tasks = || (1..=5).map(task).collect();
+    let judges = || vec![quick(Some(notes.clone())), quick(Some(notes.clone()))];
+    let outcome = go(&run, plan(tasks(), 4, 7), scripted(&script, judges()));
+    assert_eq!((outcome.planned, outcome.unfinished), (20, 0));
+    assert_eq!((outcome.tally.episodes, outcome.tally.passed), (20, 20));
+    assert_eq!(
+        (outcome.tally.attempts, outcome.gauges.judgements),
+        (40, 40)
+    );
+    assert_eq!(outcome.failure, None);
+    let found = results(&run);
+    assert_eq!(found.len(), 20);
+    for one in found.values() {
+        assert_eq!((one.attempts.len(), one.best), (2, Some(1)));
+        assert_eq!(one.ending, Ending::Finished);
+    }
+    let again = go(&run, plan(tasks(), 4, 7), scripted(&script, judges()));
+    assert_eq!((again.tally.episodes, again.gauges.judgements), (20, 0));
+    assert_eq!(fs_err::read_to_string(&notes).unwrap().lines().count(), 40);
+    assert_eq!(results(&run), found);
+}
+
+#[test]
+fn the_same_submission_is_judged_once_even_by_those_who_come_at_the_same_time() {
+    let place = TempDir::new().unwrap();
+    let path = place.path().join("script.jsonl");
+    fs_err::write(&path, json!({ "text": reply("right") }).to_string() + "\n").unwrap();
+    let slow = || StandIn {
+        takes: Duration::from_millis(200),
+        notes: None,
+    };
+    let judges = vec![slow(), slow(), slow()];
+    let run = place.path().join("run");
+    let outcome = go(&run, plan(vec![task(1)], 12, 12), scripted(&path, judges));
+    assert_eq!((outcome.tally.passed, outcome.gauges.judgements), (12, 1));
+}
+
+#[test]
+fn a_broken_task_is_listed_and_the_others_go_on() {
+    for survey in [false, true] {
+        let place = TempDir::new().unwrap();
+        let script = script(place.path(), 3, 2);
+        let mut tasks: Vec<_> = (1..=3).map(task).collect();
+        tasks[1].source = "# broken".to_owned();
+        let run = place.path().join("run");
+        let plan = Plan {
+            survey,
+            ..plan(tasks, 2, 2)
+        };
+        let outcome = go(&run, plan.clone(), scripted(&script, vec![quick(None)]));
+        assert_eq!(outcome.tally.episodes, 4);
+        assert_eq!((outcome.unfinished, &outcome.failure), (0, &None));
+        let [(id, why)] = &outcome.left_out[..] else {
+            panic!("{:?}", outcome.left_out)
+        };
+        assert_eq!((id.as_str(), why.kind), ("task2", FailureKind::Task));
+        let asked = events(&run).iter().any(|event| {
+            matches!(event, Happening::Progressed { episode, .. } if episode.task == "task2")
+        });
+        assert_eq!(asked, !survey);
+        // It stays listed.
+        let again = go(&run, plan, scripted(&script, vec![quick(None)]));
+        assert_eq!(again.left_out, outcome.left_out);
+        assert_eq!(again.unfinished, 0);
+    }
+}
+
+#[test]
+fn a_dead_model_server_ends_the_run_and_costs_no_episode() {
+    let place = TempDir::new().unwrap();
+    let run = place.path().join("run");
+    let dead = OpenAi::new("x", "http://127.0.0.1:9", None).unwrap();
+    let dead = dead.with_first_pause(Duration::from_millis(1));
+    let tasks = || (1..=10).map(task).collect();
+    let outcome = go(&run, plan(tasks(), 2, 4), means(dead, vec![quick(None)]));
+    assert_eq!((outcome.tally.episodes, outcome.unfinished), (0, 20));
+    let failure = outcome.failure.unwrap();
+    assert_eq!(failure.kind, FailureKind::Infrastructure);
+    assert!(failure.message.contains("127.0.0.1:9"), "{failure:?}");
+    assert!(failure.hint.unwrap().contains("--base-url"));
+    // Once somebody answers, all of it is done.
+    let script = script(place.path(), 10, 2);
+    let outcome = go(
+        &run,
+        plan(tasks(), 2, 4),
+        scripted(&script, vec![quick(None)]),
+    );
+    assert_eq!((outcome.tally.passed, outcome.unfinished), (20, 0));
+}
+
+#[test]
+fn a_script_at_its_end_ends_the_episode() {
+    let place = TempDir::new().unwrap();
+    let path = place.path().join("script.jsonl");
+    fs_err::write(&path, json!({ "text": reply("wrong") }).to_string() + "\n").unwrap();
+    let run = place.path().join("run");
+    let policy = Script::open(&path).unwrap();
+    let outcome = go(
+        &run,
+        plan(vec![task(1)], 1, 1),
+        means(policy, vec![quick(None)]),
+    );
+    assert_eq!(
+        outcome.tally.endings,
+        BTreeMap::from([("policy_failed", 1)])
+    );
+    assert_eq!(outcome.unfinished, 0);
+}
+
+static DRAIN: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn draining_judges_to_the_end_what_is_being_judged_and_keeps_the_rest() {
+    let place = TempDir::new().unwrap();
+    let script = script(place.path(), 8, 1);
+    let run = place.path().join("run");
+    let slow = StandIn {
+        takes: Duration::from_millis(300),
+        notes: Some(place.path().join("notes")),
+    };
+    let tasks = || (1..=8).map(task).collect();
+    let mut means = scripted(&script, vec![slow]);
+    means.wish = || {
+        if DRAIN.load(Ordering::SeqCst) {
+            Wish::Drain
+        } else {
+            Wish::GoOn
+        }
+    };
+    let begun = Instant::now();
+    let outcome = warpsmith_rollout::run(
+        &folder(&run),
+        plan(tasks(), 1, 8),
+        means,
+        &mut |event, _| {
+            let judged = event.is_some_and(|one| matches!(one.event, Happening::Judged { .. }));
+            if judged {
+                DRAIN.store(true, Ordering::SeqCst);
+            }
+        },
+    )
+    .unwrap();
+    assert!(
+        outcome.interrupted && outcome.unfinished == 8,
+        "{outcome:?}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    let judged = |place: &Path| {
+        let events = events(place);
+        let of = |event: &&Happening| matches!(event, Happening::Judged { .. });
+        events.iter().filter(of).count()
+    };
+    let before = judged(&run);
+    assert!((1..=3).contains(&before), "{before}");
+    let outcome = go(
+        &run,
+        plan(tasks(), 1, 8),
+        scripted(&script, vec![quick(None)]),
+    );
+    assert_eq!((outcome.tally.passed, outcome.unfinished), (8, 0));
+    assert_eq!(judged(&run), 16);
+}
+
+const FOLDER: &str = "WARPSMITH_TEST_RUN";
+const TASKS: u32 = 40;
+const SAMPLES: u32 = 3;
+
+/// Not a test but what others kill and starve.
+#[test]
+#[ignore = "started by other tests"]
+fn child() {
+    let place = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let judge = || StandIn {
+        takes: Duration::from_millis(20),
+        notes: Some(place.join("notes")),
+    };
+    let tasks = (1..=TASKS).map(task).collect();
+    let means = scripted(&place.join("script.jsonl"), vec![judge(), judge()]);
+    let outcome = go(&place.join("run"), plan(tasks, SAMPLES, 8), means);
+    if let Some(failure) = outcome.failure {
+        eprintln!("{}\n{}", failure.message, failure.hint.unwrap_or_default());
+        std::process::exit(3);
+    }
+}
+
+fn start_child(place: &Path, shell: &str) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("{shell} exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture", "-q"])
+        .env(FOLDER, place);
+    command
+}
+
+#[test]
+fn killed_ten_times_and_resumed_it_comes_to_the_same() {
+    let alone = TempDir::new().unwrap();
+    script(alone.path(), TASKS, SAMPLES);
+    assert!(start_child(alone.path(), "").status().unwrap().success());
+
+    let killed = TempDir::new().unwrap();
+    script(killed.path(), TASKS, SAMPLES);
+    let mut kills = 0;
+    let mut luck = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(std::process::id());
+    while kills < 10 {
+        let mut child = start_child(killed.path(), "").spawn().unwrap();
+        // Numerical Recipes' generator is random enough for when to kill.
+        luck = luck.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        std::thread::sleep(Duration::from_millis(40 + (luck >> 16) % 160));
+        if child.try_wait().unwrap().is_some() {
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+    }
+    assert_eq!(kills, 10, "it was done before it could be killed ten times");
+    assert!(start_child(killed.path(), "").status().unwrap().success());
+
+    let (alone, killed) = (alone.path(), killed.path());
+    // The scripts' paths are part of the policies' names.
+    let named_alike = |place: &Path| {
+        let mut found = results(&place.join("run"));
+        for one in found.values_mut() {
+            one.policy.name = String::new();
+        }
+        found
+    };
+    assert_eq!(named_alike(killed), named_alike(alone));
+    // Nothing that had a verdict was judged again: a judgement that was cut short is the only one to be noted twice.
+    let judged = events(&killed.join("run"))
+        .into_iter()
+        .filter_map(|event| match event {
+            Happening::Judged { submission, .. } => Some(submission),
+            _ => None,
+        });
+    let mut judged: Vec<String> = judged.collect();
+    let count = judged.len();
+    judged.sort();
+    judged.dedup();
+    assert_eq!((judged.len(), count), (240, 240));
+    let notes = fs_err::read_to_string(killed.join("notes")).unwrap();
+    let most = 240 + 10 * 2;
+    assert!((240..=most).contains(&notes.lines().count()));
+}
+
+#[test]
+fn a_full_disk_is_said_and_what_was_written_stays_readable() {
+    let place = TempDir::new().unwrap();
+    script(place.path(), TASKS, SAMPLES);
+    // Blocks of 512 bytes; the signal that such a limit sends is not wanted, as on a disk that is full.
+    let output = start_child(place.path(), "trap '' XFSZ; ulimit -f 200;")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("failed to write") && said.contains("events.jsonl"),
+        "{said}"
+    );
+    assert!(said.contains("free space"), "{said}");
+    let before = results(&place.path().join("run")).len();
+    assert!(before > 0 && before < 120, "{before}");
+    assert!(start_child(place.path(), "").status().unwrap().success());
+    assert_eq!(results(&place.path().join("run")).len(), 120);
+}
+
+#[test]
+fn two_runs_in_one_folder_are_told() {
+    let place = TempDir::new().unwrap();
+    let held = folder(place.path());
+    let error = RunFolder::at(place.path(), &json!({ "what": "a test" })).unwrap_err();
+    let failure = error.failure();
+    let me = std::process::id().to_string();
+    assert!(failure.message.contains(&me), "{}", failure.message);
+    assert!(failure.hint.unwrap().contains("--out"));
+    drop(held);
+}
