@@ -8,6 +8,7 @@ mod answer;
 mod chat;
 mod generation;
 mod guard;
+pub mod judging;
 mod refusal;
 mod request;
 mod routes;

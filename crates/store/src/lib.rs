@@ -7,6 +7,7 @@ mod bundle;
 mod difference;
 mod error;
 mod events;
+mod index;
 mod lock;
 mod run;
 
@@ -14,5 +15,6 @@ pub use bundle::{Bundle, BundleWriter};
 pub use difference::Difference;
 pub use error::StoreError;
 pub use events::{EventLog, Events};
+pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex};
 pub use lock::Holder;
 pub use run::RunFolder;

@@ -1,0 +1,220 @@
+//! The judge as an environment of `OpenEnv`: `reset`, `step` and `state` over a `WebSocket`, an episode a connection.
+//!
+//! An action is a solution's files; its observation is the verdict and its reward the verdict's. An episode ends when the
+//! client says so or its steps are used.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use warpsmith_schema::{Task, Verdict};
+
+use super::job::{FilePath, GivenTask, JobStatus, JudgeRequest};
+use super::routes::Bench;
+
+/// Solutions of one episode.
+const STEPS: u32 = 8;
+/// Longer than any judgement takes.
+const PATIENCE: Duration = Duration::from_secs(3600);
+const MESSAGE_BYTES: usize = 8 << 20;
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Asked {
+    Reset {
+        #[serde(default)]
+        data: Reset,
+    },
+    Step {
+        data: Step,
+    },
+    State,
+    Close,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Reset {
+    seed: Option<u64>,
+    episode_id: Option<String>,
+    /// The id of one of the server's tasks.
+    task: Option<String>,
+    /// A module of the client's own, instead.
+    source: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    files: BTreeMap<FilePath, String>,
+    /// Whether this was the last.
+    #[serde(default)]
+    done: bool,
+    #[serde(default, rename = "metadata")]
+    _metadata: Value,
+}
+
+/// One connection's episode.
+#[derive(Default)]
+struct Episode {
+    id: Option<String>,
+    task: Option<Arc<Task>>,
+    steps: u32,
+    done: bool,
+    best_reward: Option<f64>,
+}
+
+/// A code of `OpenEnv`'s and what went wrong.
+struct Wrong(&'static str, String);
+
+pub(super) async fn connect(
+    State(bench): State<Arc<Bench>>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    upgrade
+        .max_message_size(MESSAGE_BYTES)
+        .on_upgrade(|socket| converse(bench, socket))
+}
+
+async fn converse(bench: Arc<Bench>, mut socket: WebSocket) {
+    let mut episode = Episode::default();
+    while let Some(Ok(message)) = socket.recv().await {
+        let text = match message {
+            Message::Text(text) => text,
+            Message::Close(_) => return,
+            Message::Binary(_) | Message::Ping(_) | Message::Pong(_) => continue,
+        };
+        let asked = match serde_json::from_str(&text) {
+            Ok(Asked::Close) => return,
+            Ok(asked) => Ok(asked),
+            Err(error) => Err(unreadable(&error)),
+        };
+        let answer = match asked {
+            Ok(asked) => episode.answer(&bench, asked).await,
+            Err(wrong) => Err(wrong),
+        };
+        let answer = answer.unwrap_or_else(|Wrong(code, message)| {
+            json!({ "type": "error", "data": { "code": code, "message": message } })
+        });
+        let sent = socket.send(Message::Text(answer.to_string().into())).await;
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> Wrong {
+    let code = match error.classify() {
+        serde_json::error::Category::Data => "VALIDATION_ERROR",
+        _ => "INVALID_JSON",
+    };
+    Wrong(code, error.to_string())
+}
+
+impl Episode {
+    async fn answer(&mut self, bench: &Bench, asked: Asked) -> Result<Value, Wrong> {
+        match asked {
+            Asked::Reset { data } => self.reset(bench, data),
+            Asked::Step { data } => self.step(bench, data).await,
+            Asked::State | Asked::Close => Ok(json!({ "type": "state", "data": self.state() })),
+        }
+    }
+
+    fn reset(&mut self, bench: &Bench, asked: Reset) -> Result<Value, Wrong> {
+        let tasks = &bench.court.tasks;
+        let task = match (asked.source, asked.task) {
+            (Some(source), name) => {
+                let request = JudgeRequest {
+                    task: GivenTask { source, name },
+                    files: BTreeMap::new(),
+                };
+                if let Some(complaint) = request.complaint() {
+                    return Err(Wrong("VALIDATION_ERROR", complaint.to_owned()));
+                }
+                Arc::new(request.task())
+            }
+            (None, Some(id)) => {
+                let found = tasks.iter().find(|task| task.id == id || task.name == id);
+                let message = || format!("there is no task `{id}` here");
+                found
+                    .cloned()
+                    .ok_or_else(|| Wrong("VALIDATION_ERROR", message()))?
+            }
+            (None, None) => {
+                let seed = asked.seed.unwrap_or_else(rand::random);
+                let place = seed.checked_rem(tasks.len() as u64);
+                let found = place.and_then(|place| tasks.get(place as usize));
+                let message = "this server has no tasks; give a `source`";
+                found
+                    .cloned()
+                    .ok_or_else(|| Wrong("VALIDATION_ERROR", message.to_owned()))?
+            }
+        };
+        let id = asked.episode_id;
+        *self = Self {
+            id: Some(id.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()))),
+            task: Some(task.clone()),
+            ..Self::default()
+        };
+        let observation = json!({
+            "task": { "id": task.id, "name": task.name, "source": task.source },
+            "instructions": bench.court.instructions,
+            "verdict": null, "steps_left": STEPS,
+        });
+        Ok(observed(&observation, None, false))
+    }
+
+    async fn step(&mut self, bench: &Bench, action: Step) -> Result<Value, Wrong> {
+        let Some(task) = self.task.clone().filter(|_| !self.done) else {
+            let message = "there is no episode under way; `reset` begins one";
+            return Err(Wrong("SESSION_ERROR", message.to_owned()));
+        };
+        let files = action.files.into_iter();
+        let files = files.map(|(path, text)| (path.into(), text)).collect();
+        let id = bench.jobs.submit(task, files).map_err(|_| {
+            let message = "too many submissions are waiting for a judge";
+            Wrong("CAPACITY_REACHED", message.to_owned())
+        })?;
+        let job = bench.jobs.wait(&id, PATIENCE).await;
+        let verdict = match job {
+            Some(job) if job.status == JobStatus::Judged => job.verdict,
+            Some(job) => {
+                let failure = job.failure.map(|failure| failure.message);
+                let message = failure.unwrap_or_else(|| "it was not judged".to_owned());
+                // No step was used: it was not the solution's fault.
+                return Err(Wrong("EXECUTION_ERROR", message));
+            }
+            None => None,
+        };
+        let Some(verdict) = verdict else {
+            let message = "the job is gone".to_owned();
+            return Err(Wrong("EXECUTION_ERROR", message));
+        };
+        self.steps += 1;
+        self.done = action.done || self.steps >= STEPS;
+        let reward = reward(&verdict);
+        self.best_reward = Some(self.best_reward.map_or(reward, |best| best.max(reward)));
+        let observation = json!({ "task": null, "instructions": null, "verdict": verdict, "steps_left": STEPS - self.steps });
+        Ok(observed(&observation, Some(reward), self.done))
+    }
+
+    fn state(&self) -> Value {
+        json!({
+            "episode_id": self.id, "step_count": self.steps, "done": self.done, "best_reward": self.best_reward,
+            "task": self.task.as_ref().map(|task| task.id.clone()),
+        })
+    }
+}
+
+fn reward(verdict: &Verdict) -> f64 {
+    verdict.reward.robust
+}
+
+fn observed(observation: &Value, reward: Option<f64>, done: bool) -> Value {
+    json!({ "type": "observation", "data": { "observation": observation, "reward": reward, "done": done } })
+}

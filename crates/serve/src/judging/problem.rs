@@ -1,0 +1,99 @@
+//! Why a request is not answered: the failure that the command line prints, with a status.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use warpsmith_schema::{Failure, FailureKind, FailureReport};
+
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    failure: Failure,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            failure: Failure {
+                kind: if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+                    FailureKind::Infrastructure
+                } else {
+                    FailureKind::Config
+                },
+                code: code.to_owned(),
+                message: message.into(),
+                hint: None,
+            },
+        }
+    }
+
+    fn hint(mut self, hint: &str) -> Self {
+        self.failure.hint = Some(hint.to_owned());
+        self
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "request", message)
+    }
+
+    pub(crate) fn unknown_job(id: &str) -> Self {
+        let message = format!("there is no job `{id}`");
+        Self::new(StatusCode::NOT_FOUND, "unknown_job", message)
+            .hint("jobs of a server that was ended are gone; their evidence is not")
+    }
+
+    pub(crate) fn too_late() -> Self {
+        let message = "the job is being judged or over";
+        Self::new(StatusCode::CONFLICT, "too_late", message)
+    }
+
+    pub(crate) fn queue_full() -> Self {
+        let message = "too many submissions are waiting for a judge";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
+            .hint("send it again when `Retry-After` says so")
+    }
+
+    pub(crate) fn too_often() -> Self {
+        let message = "too many requests";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_often", message)
+            .hint("wait for a job with `?wait=60` instead of asking again and again")
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(rejection: JsonRejection) -> Self {
+        let status = match rejection.status() {
+            // JSON, but not what was asked for: one kind of bad request is enough.
+            StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
+            other => other,
+        };
+        Self::new(status, "request", rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::bad_request(rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::bad_request(rejection.body_text())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let again = self.status == StatusCode::TOO_MANY_REQUESTS;
+        let mut response = (self.status, Json(FailureReport::new(self.failure))).into_response();
+        if again {
+            let seconds = HeaderValue::from_static("5");
+            response.headers_mut().insert(RETRY_AFTER, seconds);
+        }
+        response
+    }
+}

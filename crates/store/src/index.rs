@@ -1,0 +1,340 @@
+//! A run's log as lists need it: every episode in one line, and where in the log the rest of it is.
+//!
+//! Made from the log alone and kept in memory; a look at a log that has grown reads only what is new.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use warpsmith_schema::{
+    Ending, EpisodeId, Event, Failure, Gauges, Happening, Number, PolicyVersion, Reward, RunHead,
+    Speedup, Status, Trajectory, Usage,
+};
+
+use crate::StoreError;
+
+/// What a run's log says so far.
+#[derive(Debug)]
+pub struct RunIndex {
+    log: PathBuf,
+    /// Bytes that have been read.
+    covered: u64,
+    pub head: Option<RunHead>,
+    /// When the first process took it up, and when anything was last heard of it.
+    pub begun: Option<String>,
+    pub latest: Option<String>,
+    pub gauges: Option<Gauges>,
+    /// The last process let go of it in good order.
+    pub ended: Option<RunEnd>,
+    pub left_out: Vec<(String, Failure)>,
+    pub hitches: u32,
+    /// In the order they began.
+    pub episodes: Vec<EpisodeRow>,
+    places: HashMap<EpisodeId, usize>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunEnd {
+    pub unfinished: u32,
+    pub interrupted: bool,
+    pub failure: Option<Failure>,
+}
+
+/// One episode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpisodeRow {
+    pub id: EpisodeId,
+    /// When it was last heard of.
+    pub at: String,
+    /// Judgements so far.
+    pub judged: u32,
+    /// Once it has ended.
+    pub result: Option<EpisodeResult>,
+    /// Where its end is in the log.
+    place: Option<(u64, u64)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpisodeResult {
+    pub name: String,
+    pub level: Option<u32>,
+    pub policy: PolicyVersion,
+    pub ending: Ending,
+    pub attempts: u32,
+    pub compiled: bool,
+    /// Of the attempt that counts: the best, else the last.
+    pub status: Option<Status>,
+    pub us: Option<Number>,
+    /// In its own precision class.
+    pub speedup: Option<Speedup>,
+    pub reward: Option<Reward>,
+    pub usage: Usage,
+    pub seconds: f64,
+}
+
+/// A line, of which only what is needed is read.
+#[derive(Deserialize)]
+struct Line<'a> {
+    at: String,
+    #[serde(borrow)]
+    event: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Kind<'a> {
+    kind: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Begun {
+    episode: EpisodeId,
+}
+
+#[derive(Deserialize)]
+struct Ended {
+    trajectory: BriefTrajectory,
+}
+
+#[derive(Deserialize)]
+struct BriefTrajectory {
+    task: BriefTask,
+    policy: PolicyVersion,
+    sample: u32,
+    attempts: Vec<BriefAttempt>,
+    best: Option<u32>,
+    ending: Ending,
+    usage: Usage,
+    seconds: f64,
+}
+
+#[derive(Deserialize)]
+struct BriefTask {
+    id: String,
+    name: String,
+    level: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct BriefAttempt {
+    verdict: BriefVerdict,
+}
+
+#[derive(Deserialize)]
+struct BriefVerdict {
+    status: Status,
+    compiled: bool,
+    times_us: Option<BriefTimes>,
+    matched_precision: Option<BriefMatched>,
+    reward: Reward,
+}
+
+#[derive(Deserialize)]
+struct BriefTimes {
+    candidate: Number,
+}
+
+#[derive(Deserialize)]
+struct BriefMatched {
+    speedup: Speedup,
+}
+
+impl RunIndex {
+    /// Of a log that may not be there yet.
+    pub fn new(log: &Path) -> Self {
+        Self {
+            log: log.to_path_buf(),
+            covered: 0,
+            head: None,
+            begun: None,
+            latest: None,
+            gauges: None,
+            ended: None,
+            left_out: Vec::new(),
+            hitches: 0,
+            episodes: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+
+    /// Reads what was added since. Says whether there was anything.
+    pub fn refresh(&mut self) -> Result<bool, StoreError> {
+        let read = |source| StoreError::Read {
+            path: self.log.clone(),
+            source,
+        };
+        let file = match fs_err::File::open(&self.log) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(read(error)),
+        };
+        let length = file.metadata().map_err(read)?.len();
+        if length < self.covered {
+            // Another log under the same name.
+            *self = Self::new(&self.log);
+        }
+        if length == self.covered {
+            return Ok(false);
+        }
+        let mut file = BufReader::with_capacity(1 << 20, file);
+        let read = |source| StoreError::Read {
+            path: self.log.clone(),
+            source,
+        };
+        file.seek(SeekFrom::Start(self.covered)).map_err(read)?;
+        let (mut line, before) = (Vec::new(), self.covered);
+        loop {
+            line.clear();
+            let count = file
+                .read_until(b'\n', &mut line)
+                .map_err(|source| StoreError::Read {
+                    path: self.log.clone(),
+                    source,
+                })?;
+            // What has no end yet is being written.
+            if line.last() != Some(&b'\n') {
+                return Ok(self.covered > before);
+            }
+            let place = (self.covered, count as u64);
+            self.covered += count as u64;
+            if count > 1 {
+                self.take(&line, place)
+                    .map_err(|source| StoreError::BrokenEvent {
+                        path: self.log.clone(),
+                        line: 0,
+                        source,
+                    })?;
+            }
+        }
+    }
+
+    fn take(&mut self, line: &[u8], place: (u64, u64)) -> Result<(), serde_json::Error> {
+        let Line { at, event } = serde_json::from_slice(line)?;
+        let Kind { kind } = part(event)?;
+        match kind {
+            "episode_begun" | "judged" => {
+                let Begun { episode } = part(event)?;
+                let judged = kind == "judged";
+                let row = self.row(episode);
+                row.at.clone_from(&at);
+                row.judged += u32::from(judged);
+            }
+            "episode_ended" => {
+                let Ended { trajectory } = part(event)?;
+                let id = EpisodeId {
+                    task: trajectory.task.id.clone(),
+                    sample: trajectory.sample,
+                };
+                let row = self.row(id);
+                row.at.clone_from(&at);
+                row.place = Some(place);
+                row.result = Some(trajectory.into());
+            }
+            "progressed" | "surveyed" => {}
+            // The rest are few and small.
+            _ => self.take_whole(serde_json::from_str(event.get())?, &at),
+        }
+        self.latest = Some(at);
+        Ok(())
+    }
+
+    fn take_whole(&mut self, event: Happening, at: &str) {
+        match event {
+            Happening::RunBegun { run } => {
+                self.begun.get_or_insert_with(|| at.to_owned());
+                self.head = Some(*run);
+                self.ended = None;
+            }
+            Happening::LeftOut { task, why } => self.left_out.push((task, why)),
+            Happening::Hitch { .. } => self.hitches += 1,
+            Happening::Measured { gauges } => self.gauges = Some(gauges),
+            Happening::RunEnded {
+                unfinished,
+                interrupted,
+                failure,
+            } => {
+                self.ended = Some(RunEnd {
+                    unfinished,
+                    interrupted,
+                    failure,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn row(&mut self, id: EpisodeId) -> &mut EpisodeRow {
+        let place = *self.places.entry(id.clone()).or_insert_with(|| {
+            self.episodes.push(EpisodeRow {
+                id,
+                at: String::new(),
+                judged: 0,
+                result: None,
+                place: None,
+            });
+            self.episodes.len() - 1
+        });
+        &mut self.episodes[place]
+    }
+
+    pub fn episode(&self, id: &EpisodeId) -> Option<&EpisodeRow> {
+        self.episodes.get(*self.places.get(id)?)
+    }
+
+    /// The whole of an episode that has ended.
+    pub fn trajectory(&self, row: &EpisodeRow) -> Result<Option<Trajectory>, StoreError> {
+        let Some((start, length)) = row.place else {
+            return Ok(None);
+        };
+        let read = |source| StoreError::Read {
+            path: self.log.clone(),
+            source,
+        };
+        let mut file = fs_err::File::open(&self.log).map_err(read)?;
+        file.seek(SeekFrom::Start(start)).map_err(read)?;
+        let mut line = Vec::new();
+        file.take(length).read_to_end(&mut line).map_err(read)?;
+        let event: Event =
+            serde_json::from_slice(&line).map_err(|source| StoreError::BrokenEvent {
+                path: self.log.clone(),
+                line: 0,
+                source,
+            })?;
+        Ok(match event.event {
+            Happening::EpisodeEnded { trajectory } => Some(*trajectory),
+            _ => None,
+        })
+    }
+}
+
+fn part<'a, T: Deserialize<'a>>(event: &'a RawValue) -> Result<T, serde_json::Error> {
+    serde_json::from_str(event.get())
+}
+
+impl From<BriefTrajectory> for EpisodeResult {
+    fn from(brief: BriefTrajectory) -> Self {
+        let counted = brief
+            .best
+            .map_or(brief.attempts.len().checked_sub(1), |best| {
+                Some(best as usize)
+            });
+        let counted = counted.and_then(|place| brief.attempts.get(place));
+        let verdict = counted.map(|attempt| &attempt.verdict);
+        Self {
+            name: brief.task.name,
+            level: brief.task.level,
+            policy: brief.policy,
+            ending: brief.ending,
+            attempts: brief.attempts.len() as u32,
+            compiled: brief.attempts.iter().any(|one| one.verdict.compiled),
+            status: verdict.map(|verdict| verdict.status),
+            us: verdict.and_then(|verdict| verdict.times_us.as_ref().map(|times| times.candidate)),
+            speedup: verdict
+                .and_then(|verdict| verdict.matched_precision.as_ref().map(|one| one.speedup)),
+            reward: verdict.map(|verdict| verdict.reward),
+            usage: brief.usage,
+            seconds: brief.seconds,
+        }
+    }
+}
