@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
 use crate::commands::{
-    bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile, replay,
-    schema, setup,
+    bench, bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile,
+    replay, rollout, schema, setup,
 };
 #[cfg(feature = "local-models")]
 use crate::commands::{models, serve};
@@ -37,6 +37,8 @@ enum Verb {
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
     Optimize(Box<optimize::OptimizeArgs>),
+    Rollout(Box<rollout::RolloutArgs>),
+    Bench(Box<bench::BenchArgs>),
     #[cfg(feature = "local-models")]
     Serve(serve::ServeArgs),
     Mcp(mcp::McpArgs),
@@ -59,6 +61,8 @@ impl Cli {
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Optimize(args) => optimize::run(args, printer),
+            Verb::Rollout(args) => rollout::run(args, printer),
+            Verb::Bench(args) => bench::run(args, printer),
             #[cfg(feature = "local-models")]
             Verb::Serve(args) => serve::run(args, printer),
             Verb::Mcp(args) => mcp::run(args, printer),

@@ -2,7 +2,7 @@
 
 use warpsmith_judge::profile::ProfileRequest;
 use warpsmith_judge::{Options, TaskSource};
-use warpsmith_machine::{Caches, Python, ensure_python, find_nvcc, gpus};
+use warpsmith_machine::{Caches, Gpu, Python, cpu, ensure_python, find_nvcc, gpus};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Profile, Target};
 
@@ -69,6 +69,21 @@ impl Engine {
             caches: self.caches.clone(),
             python: self.python.clone(),
         }
+    }
+
+    /// What kernels run on, by name.
+    pub(crate) fn device_name(&self) -> String {
+        self.gpu().map_or_else(|| cpu().name, |gpu| gpu.name)
+    }
+
+    /// The name under which the device is leased.
+    pub(crate) fn lease(&self) -> String {
+        self.gpu().map_or_else(|| "cpu".to_owned(), |gpu| gpu.uuid)
+    }
+
+    fn gpu(&self) -> Option<Gpu> {
+        let mut gpus = gpus().into_iter();
+        gpus.find(|gpu| self.target == Target::Cuda && gpu.index == self.device)
     }
 
     /// What a profile needs beside a solution.

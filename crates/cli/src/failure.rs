@@ -8,6 +8,7 @@ use warpsmith_judge::JudgeError;
 use warpsmith_machine::{MachineError, PythonChoice};
 #[cfg(feature = "local-models")]
 use warpsmith_model::ModelError;
+use warpsmith_rollout::RolloutError;
 use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
@@ -149,6 +150,12 @@ impl From<JudgeError> for Stop {
             JudgeError::Machine(error) => error.into(),
             other => Self(other.failure()),
         }
+    }
+}
+
+impl From<RolloutError> for Stop {
+    fn from(error: RolloutError) -> Self {
+        Self(error.failure())
     }
 }
 

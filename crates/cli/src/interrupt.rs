@@ -1,7 +1,8 @@
 //! Ctrl-C. Nothing we started may outlive us, and what we left half done is removed.
 //!
 //! A signal kills every descendant, again and again while the main thread, whose calls now fail, cleans up and leaves.
-//! If it does not leave in time, this ends the process.
+//! If it does not leave in time, this ends the process. Verbs that can drain what they are at (`drain_first`) are only
+//! asked to by the first signal.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +19,8 @@ use crate::failure::Stop;
 use crate::printer::Printer;
 
 static HAPPENED: AtomicBool = AtomicBool::new(false);
+static KILLING: AtomicBool = AtomicBool::new(false);
+static DRAINS: AtomicBool = AtomicBool::new(false);
 
 const ROUND: Duration = Duration::from_millis(20);
 const ROUNDS: u32 = 150;
@@ -26,11 +29,28 @@ pub(crate) fn happened() -> bool {
     HAPPENED.load(Ordering::SeqCst)
 }
 
+/// Whether what we started was killed, so that its failures mean nothing.
+pub(crate) fn killing() -> bool {
+    KILLING.load(Ordering::SeqCst)
+}
+
+/// From now on the first signal kills nothing: whoever asks whether it happened comes to an end by himself.
+pub(crate) fn drain_first() {
+    DRAINS.store(true, Ordering::SeqCst);
+}
+
 pub(crate) fn listen(printer: Printer) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
-        if signals.forever().next().is_some() {
+        let mut signals = signals.forever();
+        if signals.next().is_some() {
             HAPPENED.store(true, Ordering::SeqCst);
+            if DRAINS.load(Ordering::SeqCst) {
+                printer
+                    .note("interrupted: finishing what is being judged; once more stops at once");
+                let _ = signals.next();
+            }
+            KILLING.store(true, Ordering::SeqCst);
             for _ in 0..ROUNDS {
                 kill_descendants();
                 thread::sleep(ROUND);

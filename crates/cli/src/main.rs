@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod config;
 mod engine;
+mod episodes;
 mod evidence;
 mod examples;
 mod exit;
@@ -13,8 +14,10 @@ mod interrupt;
 #[cfg(feature = "local-models")]
 mod language_model;
 mod nearest;
+mod policy;
 mod printer;
 mod render;
+mod runs;
 mod source;
 
 use std::process::ExitCode;

@@ -75,6 +75,10 @@ impl Printer {
         self.volume == Volume::Verbose
     }
 
+    pub(crate) fn quiet(&self) -> bool {
+        self.volume == Volume::Quiet
+    }
+
     /// A table or a document, ending in a newline of its own.
     pub(crate) fn data(&self, text: &str) -> io::Result<()> {
         let mut out = self.stdout.lock();

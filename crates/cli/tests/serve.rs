@@ -406,7 +406,11 @@ fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
         &Bars::new(),
     )
     .unwrap();
-    let mut here = Local::new(ChatModel::load(MODEL, &path, Some(known.sha256), &[]).unwrap());
+    let mut here = Local::start(
+        ChatModel::load(MODEL, &path, Some(known.sha256), &[]).unwrap(),
+        None,
+    )
+    .unwrap();
     let mut there = OpenAi::new(MODEL, &server.base_url, None).unwrap();
     let mut seen = String::new();
     let reply = there

@@ -27,6 +27,8 @@ fn help_names_every_verb() {
       profile      Say where the time goes, by operator and kernel, against the machine's roofline
       replay       Reach a verdict again, from its evidence
       optimize     Have a policy write a faster module; no argument: an embedded example
+      rollout      Have a policy write modules for many tasks, several episodes of each
+      bench        Run a policy over `KernelBench`
       serve        Serve a language model to whatever speaks OpenAI's chat completions
       mcp          Give the judge's tools to another agent, over MCP on stdin and stdout
       exploits     Judge every attack and every honest control of a suite, and print the catch rate
@@ -195,7 +197,14 @@ fn wrong_usage_is_an_object_with_json() {
 #[test]
 fn a_schema_is_printed_and_an_unknown_one_refused() {
     let context = Context::new();
-    for name in ["verdict", "task", "failure", "reward", "trajectory"] {
+    for name in [
+        "verdict",
+        "task",
+        "failure",
+        "reward",
+        "trajectory",
+        "event",
+    ] {
         let output = context.bare(&["schema", name]).output().unwrap();
         assert_eq!(code(&output), 0);
         assert!(json(&output)["properties"].is_object(), "{name}");
@@ -205,7 +214,7 @@ fn a_schema_is_printed_and_an_unknown_one_refused() {
     ----- stdout -----
     ----- stderr -----
     error: there is no schema named `verdicts`
-    hint: the schemas are verdict, task, failure, reward, trajectory
+    hint: the schemas are verdict, task, failure, reward, trajectory, event
     ");
 }
 

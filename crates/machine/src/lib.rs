@@ -28,7 +28,7 @@ pub use error::MachineError;
 pub use gpu::{Clocks, Gpu, gpu_clocks, gpus};
 pub use host::{Cpu, cpu, free_disk, memory_bytes};
 pub use http::http_agent;
-pub use lease::Lease;
+pub use lease::{Guest, Lease, Visit};
 pub use progress::{Bars, Progress, Silent};
 pub use python::{Python, PythonChoice, find_python};
 pub use report::{Advice, Disk, Report, doctor};

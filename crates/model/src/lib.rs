@@ -24,6 +24,8 @@ pub mod export;
 #[cfg(feature = "local")]
 mod generate;
 #[cfg(feature = "local")]
+mod generation;
+#[cfg(feature = "local")]
 mod gguf;
 #[cfg(feature = "local")]
 pub mod gpu;
@@ -53,6 +55,8 @@ pub use config::{Config, Family, Rope, RopeScaling};
 pub use error::ModelError;
 #[cfg(feature = "local")]
 pub use generate::{Engine, Event, Finish, Limits, Reply, Request, RequestId, Sampled, Sampling};
+#[cfg(feature = "local")]
+pub use generation::{Generation, Gone, Listening, Told};
 #[cfg(feature = "local")]
 pub use matrix::{Linear, Matrix, Rows};
 #[cfg(feature = "local")]

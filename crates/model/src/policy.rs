@@ -144,6 +144,9 @@ pub enum PolicyError {
     #[cfg(feature = "local")]
     #[error("the model failed")]
     Local(#[source] std::sync::Arc<crate::ModelError>),
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Gone(crate::Gone),
     #[error("the script `{path}` has no reply number {number}")]
     ScriptEnded { path: String, number: usize },
     #[error("failed to read the script `{path}`")]

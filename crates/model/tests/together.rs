@@ -22,7 +22,11 @@ fn model() -> (TempDir, Local) {
     fs_err::copy(tokenizer, place.path().join("tokenizer.json")).unwrap();
     let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
     fs_err::write(place.path().join("chat_template.jinja"), template).unwrap();
-    let local = Local::new(ChatModel::load("tiny", place.path(), None, &[]).unwrap());
+    let local = Local::start(
+        ChatModel::load("tiny", place.path(), None, &[]).unwrap(),
+        None,
+    )
+    .unwrap();
     (place, local)
 }
 

@@ -65,7 +65,8 @@ fn all(tokens: &ReplyTokens) -> Vec<u32> {
 )]
 fn an_episode_is_one_sequence(name: &str, turns: usize, tolerance: f64) {
     let (path, hash) = pulled(name);
-    let mut policy = Local::new(ChatModel::load(name, &path, Some(hash), &[]).unwrap());
+    let mut policy =
+        Local::start(ChatModel::load(name, &path, Some(hash), &[]).unwrap(), None).unwrap();
     let mut messages = vec![Message::User {
         text: "Read `a.cu` with the tool, then say what `x` is.".to_owned(),
     }];

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use warpsmith_agent::{AgentSettings, Settings};
 use warpsmith_model::policy::SharedPolicy;
-use warpsmith_schema::{EpisodeId, Mode, RunHead, Task};
+use warpsmith_schema::{EpisodeId, Failure, Mode, RunHead, Task};
 
 use crate::Judging;
 
@@ -18,6 +18,8 @@ pub struct Plan {
     /// Whether a judge looks at each task before anybody is asked about it. Else a task that cannot be judged is found out
     /// by its first submission.
     pub survey: bool,
+    /// Tasks of the plan that are known beforehand not to be judgeable here. They are listed like those found out later.
+    pub left_out: Vec<(String, Failure)>,
     /// What the log says of the run.
     pub head: RunHead,
 }

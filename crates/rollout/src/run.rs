@@ -88,7 +88,15 @@ pub fn run(
     let journal = Arc::new(Journal::new(folder.log(EVENTS)?, heard));
     let fate = Arc::new(Fate::new(means.wish));
     let meter = Arc::new(Meter::new(means.judges.len()));
-    let pending = pending(&plan, &mut history, means.policy.as_ref());
+    let known_before: Vec<(String, Failure)> = plan
+        .left_out
+        .iter()
+        .filter(|(task, _)| history.left_out.iter().all(|(one, _)| one != task))
+        .cloned()
+        .collect();
+    let mut left_out = history.left_out.clone();
+    left_out.extend(known_before.clone());
+    let pending = pending(&plan, &left_out, &mut history, means.policy.as_ref());
     let surveys = plan.survey.then(|| surveys(&plan, &history));
     let shared = Arc::new(Shared {
         docket: Docket::new(
@@ -118,6 +126,9 @@ pub fn run(
     });
     if let Err(failure) = begun {
         shared.fate.end(&failure);
+    }
+    for (task, why) in known_before {
+        shared.leave_out(&task, why);
     }
     let mut judges = Vec::new();
     for (number, judge) in means.judges.into_iter().enumerate() {
@@ -168,12 +179,13 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Episodes without an end, those of left-out tasks aside.
-fn pending(plan: &Plan, history: &mut History, policy: &dyn SharedPolicy) -> VecDeque<Pending> {
-    let left_out: BTreeSet<String> = history
-        .left_out
-        .iter()
-        .map(|(task, _)| task.clone())
-        .collect();
+fn pending(
+    plan: &Plan,
+    left_out: &[(String, Failure)],
+    history: &mut History,
+    policy: &dyn SharedPolicy,
+) -> VecDeque<Pending> {
+    let left_out: BTreeSet<&String> = left_out.iter().map(|(task, _)| task).collect();
     let kind = (plan.way.mode(), plan.head.target);
     plan.episodes()
         .filter(|(_, id)| !left_out.contains(&id.task))

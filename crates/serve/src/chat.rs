@@ -14,10 +14,9 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{Stream, unfold};
 use serde_json::{Value, json};
-use warpsmith_model::{Reply, Request};
+use warpsmith_model::{Listening, Reply, Request, Told};
 
 use crate::answer::{Ending, Head, call};
-use crate::generation::{Listening, Told};
 use crate::refusal::Refusal;
 use crate::request::{Asked, ChatRequest, Delivery};
 use crate::routes::Served;
@@ -71,8 +70,14 @@ impl Exchange {
             max_tokens: asked.max_tokens,
             stop: asked.stop.clone(),
         };
-        let ordered = served.generation.order(request).await;
-        let listening = ordered.map_err(|_| gone())??;
+        let ordered = served.generation.order(vec![request]);
+        let mut listening = ordered.map_err(|_| gone())?;
+        // What cannot be met is refused before anything else is said.
+        match listening.next().await {
+            Some((_, Told::Refused(error))) => return Err(error.into()),
+            Some(_) => {}
+            None => return Err(gone()),
+        }
         Ok(Self {
             head: Head::new(&served.name),
             served,
@@ -84,14 +89,15 @@ impl Exchange {
 
     async fn whole(mut self) -> Result<Value, Refusal> {
         loop {
-            match self.listening.recv().await {
-                Some(Told::Text(_)) => {}
-                Some(Told::Done(reply)) => {
+            match self.listening.next().await {
+                Some((_, Told::Accepted | Told::Text(_))) => {}
+                Some((_, Told::Done(reply))) => {
                     let mut whole = self.head.whole(&self.ending(&reply));
                     self.add_prompt(&mut whole);
                     return Ok(whole);
                 }
-                Some(Told::Failed(why)) => return Err(Refusal::broke_off(&why)),
+                Some((_, Told::Refused(error))) => return Err(error.into()),
+                Some((_, Told::Failed(why))) => return Err(Refusal::broke_off(&why.to_string())),
                 None => return Err(gone()),
             }
         }
@@ -155,16 +161,20 @@ struct Streaming {
 impl Streaming {
     async fn next(&mut self) -> Option<String> {
         while self.waiting.is_empty() && !self.over {
-            match self.exchange.listening.recv().await {
-                Some(Told::Text(text)) => {
+            match self.exchange.listening.next().await {
+                Some((_, Told::Accepted)) => {}
+                Some((_, Told::Text(text))) => {
                     self.reply.push_str(&text);
                     let Exchange { served, asked, .. } = &self.exchange;
                     let certain = served.dialogue.certain(&self.reply, &asked.tools);
                     let more = certain[self.given..].to_owned();
                     self.give(&more);
                 }
-                Some(Told::Done(reply)) => self.end(&reply),
-                Some(Told::Failed(why)) => self.break_off(&Refusal::broke_off(&why)),
+                Some((_, Told::Done(reply))) => self.end(&reply),
+                Some((_, Told::Refused(error))) => self.break_off(&error.into()),
+                Some((_, Told::Failed(why))) => {
+                    self.break_off(&Refusal::broke_off(&why.to_string()));
+                }
                 None => self.break_off(&gone()),
             }
         }

@@ -1,12 +1,11 @@
 //! A language model of this process for everything that speaks OpenAI's chat completions.
 //!
 //! Two kinds of thread. One owns the [`Engine`](warpsmith_model::Engine) and generates the replies of all clients together
-//! ([`generation`]); the caller's speaks HTTP. A client that goes away drops its end of a channel, and that is what cancels
+//! ([`Generation`]); the caller's speaks HTTP. A client that goes away drops its end of a channel, and that is what cancels
 //! its request.
 
 mod answer;
 mod chat;
-mod generation;
 mod guard;
 pub mod judging;
 mod refusal;
@@ -18,11 +17,10 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use warpsmith_model::Generation;
 use warpsmith_model::policy::ChatModel;
 
 pub use guard::Token;
-
-use generation::Generation;
 
 /// What is served, and to whom.
 pub struct Offer {
@@ -43,7 +41,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         engine, dialogue, ..
     } = offer.model;
     let context = engine.context();
-    let generation = Generation::start(engine)?;
+    let generation = Generation::start(engine, None)?;
     let app = routes::app(
         routes::Served {
             name: offer.name,

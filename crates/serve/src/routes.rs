@@ -8,11 +8,11 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use warpsmith_model::Generation;
 use warpsmith_model::policy::Dialogue;
 
 use crate::answer::now;
 use crate::chat;
-use crate::generation::Generation;
 use crate::guard::{Token, admit};
 use crate::refusal::Refusal;
 

@@ -1,5 +1,6 @@
 //! One file a verb.
 
+pub(crate) mod bench;
 pub(crate) mod bench_judge;
 pub(crate) mod cache;
 pub(crate) mod completions;
@@ -13,6 +14,7 @@ pub(crate) mod new;
 pub(crate) mod optimize;
 pub(crate) mod profile;
 pub(crate) mod replay;
+pub(crate) mod rollout;
 pub(crate) mod schema;
 #[cfg(feature = "local-models")]
 pub(crate) mod serve;

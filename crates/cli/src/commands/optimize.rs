@@ -4,7 +4,6 @@ mod court;
 mod finals;
 mod journal;
 mod package;
-mod policy;
 mod result;
 mod settings;
 mod show;
@@ -17,22 +16,24 @@ use clap::Args;
 use warpsmith_agent::{AgentLimits, AgentSettings, Sample, Watch, run_agent, run_single};
 use warpsmith_judge::Judge;
 use warpsmith_model::policy::Policy;
+use warpsmith_rollout::Way;
 use warpsmith_schema::Task;
 use warpsmith_store::RunFolder;
 
 use crate::args::Positive;
 use crate::config::ConfigArgs;
 use crate::engine::Engine;
+use crate::episodes::way;
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::policy::Wanted;
 use crate::printer::Printer;
 use crate::source::{Source, judged};
 use crate::{examples, interrupt};
 use court::Bench;
 use journal::Journal;
-use policy::Wanted;
 use result::Outcome;
-use settings::{OptimizeSettings, Way};
+use settings::OptimizeSettings;
 use show::Show;
 
 /// Have a policy write a faster module; no argument: an embedded example
@@ -61,7 +62,7 @@ pub(crate) struct OptimizeArgs {
 pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> {
     let resolved = args.config.resolve(&args.settings)?;
     let settings = &resolved.settings;
-    settings.check()?;
+    settings.episodes.check()?;
     if let Some(exit) = args.config.print(settings, printer)? {
         return Ok(exit);
     }
@@ -71,8 +72,12 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     };
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
-    let machine = &settings.judging.machine;
-    let wanted = Wanted::parse(&settings.policy, &settings.base_url, machine.python.offline)?;
+    let machine = &settings.episodes.judging.machine;
+    let wanted = Wanted::parse(
+        &settings.episodes.policy,
+        &settings.episodes.base_url,
+        machine.python.offline,
+    )?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
     let arriving = {
         let (wanted, printer) = (wanted.clone(), printer.clone());
@@ -80,7 +85,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     };
     let engine = Engine::prepare(machine, printer)?;
     let decided = settings.decided(wanted.kind, engine.target);
-    if let Some(idle) = decided.idle(&resolved) {
+    if let Some(idle) = decided.episodes.idle(&resolved.said) {
         printer.note(&idle);
     }
     let run = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided)?;
@@ -90,18 +95,19 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
     });
 
-    let samples = decided.samples.into();
+    let samples = decided.episodes.samples.into();
     let mut journal = Journal::open(&run, samples)?;
     let missing = journal.missing(samples);
     if run.resumed() {
         let ended = samples as usize - missing.len();
         printer.note(&format!("resumed: {ended} of {samples} samples had ended"));
     }
-    let mut judge = Judge::start(engine.options(decided.judging.manner()))?;
+    let mut judge = Judge::start(engine.options(decided.episodes.judging.manner()))?;
     if args.task.is_none() && !run.resumed() {
         by_hand(&source, &task, &mut judge, &engine, printer)?;
     }
-    let mut bench = Bench::new(&mut judge, &task, &run, &decided.judging, &engine, &journal);
+    let judging = &decided.episodes.judging;
+    let mut bench = Bench::new(&mut judge, &task, &run, judging, &engine, &journal);
     if !missing.is_empty() {
         let weighty = arriving
             .join()
@@ -110,7 +116,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
             Some(policy) => policy,
             None => wanted.ready(journal.replies())?,
         };
-        let way = Way::of(&decided, wanted.kind, &engine);
+        let way = way(&decided.episodes, wanted.kind, &engine, decided.wall());
         let mut show = Show::new(printer, &mut journal, samples);
         episodes(
             &way,

@@ -9,26 +9,35 @@ mod past;
 pub use chat_model::ChatModel;
 pub use dialogue::{Dialogue, Spoken};
 
+use std::io;
 use std::sync::Arc;
 
-use warpsmith_schema::{Message, PolicyVersion, Usage};
+use warpsmith_machine::Guest;
+use warpsmith_schema::{EpisodeId, Message, PolicyVersion, Usage};
 
 use self::past::{Pasts, Prompt};
 use crate::chat::Until;
-use crate::policy::{Finish, Policy, PolicyError, Reply, ReplyTokens, Request, Said, SampledToken};
-use crate::{Event, ModelError, RequestId, Sampled, Sampling};
+use crate::policy::{
+    Finish, Policy, PolicyError, Reply, ReplyTokens, Request, Said, SampledToken, SharedPolicy,
+};
+use crate::{Generation, Gone, Listening, ModelError, Sampled, Sampling, Told};
 
 pub struct Local {
-    model: ChatModel,
+    generation: Generation,
+    dialogue: Arc<Dialogue>,
+    version: PolicyVersion,
     pasts: Pasts,
 }
 
 impl Local {
-    pub fn new(model: ChatModel) -> Self {
-        Self {
-            model,
+    /// The model gets a thread of its own. As a guest it rests while somebody has the device for himself.
+    pub fn start(model: ChatModel, guest: Option<Guest>) -> io::Result<Self> {
+        Ok(Self {
+            generation: Generation::start(model.engine, guest)?,
+            dialogue: Arc::new(model.dialogue),
+            version: model.version,
             pasts: Pasts::default(),
-        }
+        })
     }
 
     /// The conversation as the model reads it.
@@ -38,7 +47,7 @@ impl Local {
             tools,
             sampling,
         } = *request;
-        let dialogue = &self.model.dialogue;
+        let dialogue = &self.dialogue;
         let form = |messages: &[Message], until: Until| dialogue.form(messages, tools, until);
         let prompt = self
             .pasts
@@ -60,7 +69,7 @@ impl Local {
         let Request {
             messages, tools, ..
         } = *request;
-        let dialogue = &self.model.dialogue;
+        let dialogue = &self.dialogue;
         let calls = dialogue.said(&reply.text, messages, tools).calls;
         let sampled = |one: &Sampled| SampledToken {
             id: one.token,
@@ -100,7 +109,7 @@ impl Local {
     fn failed(&self, error: ModelError) -> PolicyError {
         match error {
             ModelError::ContextFull { .. } => PolicyError::ContextFull {
-                policy: self.model.version.name.clone(),
+                policy: self.version.name.clone(),
                 message: error.to_string(),
             },
             other => PolicyError::Local(Arc::new(other)),
@@ -108,17 +117,9 @@ impl Local {
     }
 }
 
-/// A conversation among several that are under way.
-struct Underway {
-    /// Its place among those that were asked.
-    number: usize,
-    id: RequestId,
-    prompt: Prompt,
-}
-
 impl Policy for Local {
     fn version(&self) -> &PolicyVersion {
-        &self.model.version
+        &self.version
     }
 
     fn reply(
@@ -126,55 +127,67 @@ impl Policy for Local {
         request: &Request<'_>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Reply, PolicyError> {
-        let (prompt, asked) = self.asked(request).map_err(|error| self.failed(error))?;
-        match self.model.engine.generate(asked, on_text) {
-            Ok(reply) => Ok(self.replied(request, prompt, reply)),
-            Err(error) => Err(self.failed(error)),
-        }
+        let mut reply = Err(PolicyError::Gone(Gone));
+        self.reply_many(&[*request], &mut |_, said| match said {
+            Said::Piece(piece) => on_text(piece),
+            Said::Whole(whole) => reply = whole,
+        });
+        reply
     }
 
-    /// In one batch: the weights are read once for all of them.
+    /// In one batch, with what others ask meanwhile: the weights are read once for all of them.
     fn reply_many(&mut self, requests: &[Request<'_>], on_said: &mut dyn FnMut(usize, Said<'_>)) {
+        // The place of each among those that were asked, and how the model reads it.
         let mut underway = Vec::new();
+        let mut asked = Vec::new();
         for (number, request) in requests.iter().enumerate() {
-            let submitted = self.asked(request).and_then(|(prompt, asked)| {
-                let id = self.model.engine.submit(asked)?;
-                Ok(Underway { number, id, prompt })
-            });
-            match submitted {
-                Ok(one) => underway.push(one),
+            match self.asked(request) {
+                Ok((prompt, one)) => {
+                    underway.push((number, Some(prompt)));
+                    asked.push(one);
+                }
                 Err(error) => on_said(number, Said::Whole(Err(self.failed(error)))),
             }
         }
-        while !underway.is_empty() {
-            let events = match self.model.engine.step() {
-                Ok(events) => events,
-                Err(error) => {
-                    let error = Arc::new(error);
-                    for one in underway.drain(..) {
-                        self.model.engine.cancel(one.id);
-                        let failed = PolicyError::Local(error.clone());
-                        on_said(one.number, Said::Whole(Err(failed)));
-                    }
-                    return;
-                }
-            };
-            for event in events {
-                let (Event::Text { request: id, .. } | Event::Done { request: id, .. }) = &event;
-                let Some(place) = underway.iter().position(|one| one.id == *id) else {
+        let mut listening = self.generation.order(asked).ok();
+        while let Some((place, told)) = listening.as_mut().and_then(Listening::wait) {
+            let (number, prompt) = &mut underway[place];
+            let whole = match told {
+                Told::Accepted => continue,
+                Told::Text(text) => {
+                    on_said(*number, Said::Piece(&text));
                     continue;
-                };
-                match event {
-                    Event::Text { text, .. } => {
-                        on_said(underway[place].number, Said::Piece(&text));
-                    }
-                    Event::Done { reply, .. } => {
-                        let one = underway.remove(place);
-                        let reply = self.replied(&requests[one.number], one.prompt, reply);
-                        on_said(one.number, Said::Whole(Ok(reply)));
-                    }
                 }
+                Told::Done(reply) => prompt
+                    .take()
+                    .map(|prompt| Ok(self.replied(&requests[*number], prompt, reply))),
+                Told::Refused(error) => prompt.take().map(|_| Err(self.failed(error))),
+                Told::Failed(error) => prompt.take().map(|_| Err(PolicyError::Local(error))),
+            };
+            if let Some(whole) = whole {
+                on_said(*number, Said::Whole(whole));
             }
         }
+        for (number, prompt) in underway {
+            if prompt.is_some() {
+                on_said(number, Said::Whole(Err(PolicyError::Gone(Gone))));
+            }
+        }
+    }
+}
+
+/// Every episode has a past of its own; the model is the same.
+impl SharedPolicy for Local {
+    fn version(&self) -> &PolicyVersion {
+        &self.version
+    }
+
+    fn for_episode(&self, _: &EpisodeId, _: usize) -> Box<dyn Policy> {
+        Box::new(Self {
+            generation: self.generation.clone(),
+            dialogue: self.dialogue.clone(),
+            version: self.version.clone(),
+            pasts: Pasts::default(),
+        })
     }
 }

@@ -146,6 +146,7 @@ pub(crate) fn plan(tasks: Vec<Task>, samples: u32, at_once: usize) -> Plan {
         }),
         at_once,
         survey: false,
+        left_out: Vec::new(),
         head: RunHead {
             verb: "rollout".to_owned(),
             resumed: false,

@@ -7,7 +7,7 @@ use warpsmith_model::policy::ChatModel;
 use warpsmith_model::{Finish, Sampled};
 
 use super::*;
-use crate::generation::Generation;
+use warpsmith_model::Generation;
 
 /// A model of a few random numbers: what it would say is put into its mouth.
 fn served() -> Arc<Served> {
@@ -28,7 +28,7 @@ fn served() -> Arc<Served> {
         name: "tiny".to_owned(),
         context: model.engine.context(),
         dialogue: model.dialogue,
-        generation: Generation::start(model.engine).unwrap(),
+        generation: Generation::start(model.engine, None).unwrap(),
     })
 }
 
@@ -48,11 +48,11 @@ fn streamed(served: &Arc<Served>, tools: &Value, pieces: &[&str]) -> (Vec<String
         asked: request(tools),
         head: Head::new("tiny"),
         prompt: Vec::new(),
-        listening,
+        listening: listening.into(),
     };
     let mut streaming = exchange.streaming(false);
     for piece in pieces {
-        tell.send(Told::Text((*piece).to_owned())).unwrap();
+        tell.send((0, Told::Text((*piece).to_owned()))).unwrap();
     }
     let reply = Reply {
         text: pieces.concat(),
@@ -64,7 +64,7 @@ fn streamed(served: &Arc<Served>, tools: &Value, pieces: &[&str]) -> (Vec<String
         prompt_tokens: 1,
         reused_tokens: 0,
     };
-    tell.send(Told::Done(reply)).unwrap();
+    tell.send((0, Told::Done(reply))).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();

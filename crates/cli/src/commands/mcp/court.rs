@@ -79,7 +79,8 @@ impl Court for Lazy {
         let judged = self.judge()?.judge(&task, &submission);
         let judged = self.unless_given_up(judged)?;
         let place = evidence::place(&self.engine()?.caches, &task.name, &submission);
-        evidence::write(&place, judged, self.manner.compile_mode.clone()).map_err(around)
+        evidence::write(&place, judged, self.manner.compile_mode.clone())
+            .map_err(|error| around(error.into()))
     }
 
     fn forget(&mut self) {

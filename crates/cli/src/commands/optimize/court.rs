@@ -64,7 +64,7 @@ impl<'a> Bench<'a> {
         if let Some(folder) = place.parent() {
             fs_err::create_dir_all(folder)?;
         }
-        evidence::write(&place, judged, self.compile_mode.clone())
+        Ok(evidence::write(&place, judged, self.compile_mode.clone())?)
     }
 
     fn judged(&mut self, submission: &Submission) -> Result<Judged, JudgeError> {
@@ -92,7 +92,7 @@ impl Court for Bench<'_> {
         let judged = self.judged(&submission(files))?;
         let verdict = self
             .next_place()
-            .and_then(|place| evidence::write(&place, judged, self.compile_mode.clone()))
+            .and_then(|place| Ok(evidence::write(&place, judged, self.compile_mode.clone())?))
             .map_err(|stop| JudgeError::Around(stop.0))?;
         self.known.insert(files.clone(), verdict.clone());
         Ok(verdict)

@@ -1,8 +1,10 @@
 //! What `--policy` means.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script};
+use warpsmith_machine::Guest;
+use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script, SharedPolicy};
 
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -10,10 +12,10 @@ use crate::printer::Printer;
 const KINDS: &str = "policies are `local:MODEL`, `openai:MODEL` and `script:FILE`";
 
 /// Who writes where nobody is named.
-pub(super) const DEFAULT: &str = "local:qwen2.5-coder-1.5b";
+pub(crate) const DEFAULT: &str = "local:qwen2.5-coder-1.5b";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Local,
     OpenAi,
     Script,
@@ -21,8 +23,8 @@ pub(super) enum Kind {
 
 /// A policy by name, and where it may come from.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
-    pub(super) kind: Kind,
+pub(crate) struct Wanted {
+    pub(crate) kind: Kind,
     name: String,
     base_url: String,
     offline: bool,
@@ -30,7 +32,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Finds out what can be known at once: a name that is none, a server's address that is none, a broken script.
-    pub(super) fn parse(policy: &str, base_url: &str, offline: bool) -> Result<Self, Stop> {
+    pub(crate) fn parse(policy: &str, base_url: &str, offline: bool) -> Result<Self, Stop> {
         let (kind, name) = match policy.split_once(':') {
             Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
@@ -56,25 +58,62 @@ impl Wanted {
         Ok(wanted)
     }
 
-    /// Fetches weights if it must.
-    pub(super) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
+    /// The model or the script, without its kind.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many conversations to hold at the same time, with so many judges.
+    pub(crate) fn at_once(&self, judges: usize) -> usize {
         match self.kind {
-            Kind::Local => local::open(&self.name, self.offline, printer).map(Some),
+            Kind::OpenAi => 16,
+            // Each has its keys and values in memory.
+            Kind::Local => 8,
+            // It answers at once: one is judged, one waits.
+            Kind::Script => 2 * judges,
+        }
+    }
+
+    /// Fetches weights if it must.
+    pub(crate) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
+        match self.kind {
+            Kind::Local => {
+                let model = local::open(&self.name, self.offline, None, printer)?;
+                Ok(Some(Box::new(model)))
+            }
             Kind::OpenAi | Kind::Script => Ok(None),
         }
     }
 
     /// A policy that needs no weights. A script goes on after the replies that it gave to the run before.
-    pub(super) fn ready(&self, replies: usize) -> Result<Box<dyn Policy>, Stop> {
+    pub(crate) fn ready(&self, replies: usize) -> Result<Box<dyn Policy>, Stop> {
         if self.kind == Kind::Script {
-            return match Script::open(Path::new(&self.name)) {
-                Ok(script) => Ok(Box::new(script.after(replies))),
-                Err(error) => Err(stop(&error)),
-            };
+            return Ok(Box::new(self.script()?.after(replies)));
         }
+        Ok(Box::new(self.endpoint()?))
+    }
+
+    /// For many episodes at once. A model of this process rests while `guest`'s device is somebody's alone.
+    pub(crate) fn shared(
+        &self,
+        guest: Guest,
+        printer: &Printer,
+    ) -> Result<Arc<dyn SharedPolicy>, Stop> {
+        Ok(match self.kind {
+            Kind::Local => Arc::new(local::open(&self.name, self.offline, Some(guest), printer)?),
+            Kind::OpenAi => Arc::new(self.endpoint()?),
+            Kind::Script => Arc::new(self.script()?),
+        })
+    }
+
+    fn script(&self) -> Result<Script, Stop> {
+        Script::open(Path::new(&self.name)).map_err(|error| stop(&error))
+    }
+
+    fn endpoint(&self) -> Result<OpenAi, Stop> {
         let key = std::env::var("OPENAI_API_KEY").ok();
         let key = key.filter(|key| !key.is_empty());
-        Ok(Box::new(OpenAi::new(&self.name, &self.base_url, key)?))
+        Ok(OpenAi::new(&self.name, &self.base_url, key)?)
     }
 }
 
@@ -88,7 +127,8 @@ fn stop(error: &PolicyError) -> Stop {
 
 #[cfg(feature = "local-models")]
 mod local {
-    use warpsmith_model::policy::{Local, Policy};
+    use warpsmith_machine::Guest;
+    use warpsmith_model::policy::Local;
 
     use crate::failure::Stop;
     use crate::language_model;
@@ -99,16 +139,18 @@ mod local {
     pub(super) fn open(
         name: &str,
         offline: bool,
+        guest: Option<Guest>,
         printer: &Printer,
-    ) -> Result<Box<dyn Policy>, Stop> {
+    ) -> Result<Local, Stop> {
         let model = language_model::load(name, offline, printer)?;
-        Ok(Box::new(Local::new(model)))
+        Ok(Local::start(model, guest)?)
     }
 }
 
 #[cfg(not(feature = "local-models"))]
 mod local {
-    use warpsmith_model::policy::Policy;
+    use warpsmith_machine::Guest;
+    use warpsmith_model::policy::Script;
 
     use crate::failure::Stop;
     use crate::printer::Printer;
@@ -117,7 +159,8 @@ mod local {
         Err(absent(name))
     }
 
-    pub(super) fn open(name: &str, _: bool, _: &Printer) -> Result<Box<dyn Policy>, Stop> {
+    /// There is never one; a script has the place of the type that is not there.
+    pub(super) fn open(name: &str, _: bool, _: Option<Guest>, _: &Printer) -> Result<Script, Stop> {
         Err(absent(name))
     }
 

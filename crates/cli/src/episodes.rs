@@ -1,0 +1,264 @@
+//! What every verb with episodes can be told about them, and what that means.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use warpsmith_agent::{
+    AgentLimits, AgentSettings, Confines, Settings as SingleSettings, Size, Wire,
+};
+use warpsmith_model::policy::Sampling;
+use warpsmith_rollout::Way;
+use warpsmith_sandbox::system_paths;
+use warpsmith_schema::Target;
+
+use crate::args::{Count, JudgingArgs, TargetChoice};
+use crate::engine::Engine;
+use crate::failure::Stop;
+use crate::policy::{self, Kind};
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+pub(crate) struct EpisodeSettings {
+    /// Who writes: `local:MODEL`, `openai:MODEL` or `script:FILE`
+    #[arg(long, value_name = "POLICY", default_value = policy::DEFAULT)]
+    pub(crate) policy: String,
+    /// Where an `openai:` policy is served, up to `/chat/completions`
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "OPENAI_BASE_URL",
+        default_value = "https://api.openai.com/v1"
+    )]
+    pub(crate) base_url: String,
+    /// One reply and repairs, or a loop of tool calls; else `agent` for `openai:` and `single` for others
+    #[arg(long, value_enum)]
+    mode: Option<ModeChoice>,
+    /// Independent episodes of a task
+    #[arg(
+        long,
+        value_name = "K",
+        default_value = "1",
+        allow_negative_numbers = true
+    )]
+    pub(crate) samples: Count,
+    /// Attempts after a failed one, each told what was wrong (`single`); else 2, and none for `bench`
+    #[arg(long, value_name = "N")]
+    repairs: Option<u32>,
+    /// Most replies of the policy (`agent`); else 8 for a small model and 40 for a large one
+    #[arg(long, value_name = "N")]
+    turns: Option<Count>,
+    /// Most tokens of the conversation (`agent`), old tool output left out first; else 8192 and 131072
+    #[arg(long, value_name = "N")]
+    tokens: Option<u64>,
+    /// How the policy calls tools (`agent`); else `json` for `openai:` and `fenced` for others
+    #[arg(long, value_enum)]
+    wire: Option<WireChoice>,
+    /// How freely to sample; 0 takes the likeliest token
+    #[arg(
+        long,
+        value_name = "T",
+        default_value = "0.7",
+        allow_negative_numbers = true
+    )]
+    temperature: Temperature,
+    /// Makes sampling repeatable, where a policy can
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Most tokens of one reply
+    #[arg(long, value_name = "N", default_value = "4096")]
+    max_tokens: Count,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) judging: JudgingArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ModeChoice {
+    /// One reply with all files, then repairs
+    Single,
+    /// A loop of tool calls in a workspace
+    Agent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WireChoice {
+    /// By the interface's own tool calls
+    Json,
+    /// By headings and fenced blocks in the text
+    Fenced,
+}
+
+/// Zero or more.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+struct Temperature(f64);
+
+impl TryFrom<f64> for Temperature {
+    type Error = &'static str;
+
+    fn try_from(value: f64) -> Result<Self, Self::Error> {
+        if value.is_finite() && value >= 0.0 {
+            Ok(Self(value))
+        } else {
+            Err("must be a number, 0 or more")
+        }
+    }
+}
+
+impl FromStr for Temperature {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().unwrap_or(f64::NAN).try_into()
+    }
+}
+
+impl From<Temperature> for f64 {
+    fn from(temperature: Temperature) -> Self {
+        temperature.0
+    }
+}
+
+/// Repairs of episodes whose point is a good submission.
+pub(crate) const USUAL_REPAIRS: u32 = 2;
+
+impl fmt::Display for ModeChoice {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Single => "single",
+            Self::Agent => "agent",
+        })
+    }
+}
+
+impl EpisodeSettings {
+    /// What each can be on its own and not together.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        let samples = u32::from(self.samples);
+        if samples > 1 && self.temperature.0 == 0.0 {
+            return Err(Stop::config(
+                "config",
+                format!("{samples} samples at `temperature` 0 would all be the same"),
+                Some("leave out one of them".to_owned()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// With everything decided that was left to us.
+    pub(crate) fn decided(&self, kind: Kind, target: Target, repairs: u32) -> Self {
+        let large = kind == Kind::OpenAi;
+        let usual = if large {
+            ModeChoice::Agent
+        } else {
+            ModeChoice::Single
+        };
+        let mut decided = self.clone();
+        let mode = *decided.mode.get_or_insert(usual);
+        decided.judging.machine.target = match target {
+            Target::Cpu => TargetChoice::Cpu,
+            Target::Cuda => TargetChoice::Cuda,
+        };
+        if mode == ModeChoice::Single {
+            decided.repairs.get_or_insert(repairs);
+        } else {
+            let limits = size(kind).limits();
+            decided.turns = decided.turns.or(limits.turns.try_into().ok());
+            decided.tokens.get_or_insert(limits.tokens);
+            decided.wire.get_or_insert(if large {
+                WireChoice::Json
+            } else {
+                WireChoice::Fenced
+            });
+        }
+        decided
+    }
+
+    /// Settings that somebody asked for and that this mode does not look at.
+    pub(crate) fn idle(&self, said: &BTreeSet<String>) -> Option<String> {
+        let (mode, others): (_, &[&str]) = match self.mode? {
+            ModeChoice::Single => (ModeChoice::Single, &["turns", "tokens", "wire"]),
+            ModeChoice::Agent => (ModeChoice::Agent, &["repairs"]),
+        };
+        let idle: Vec<String> = others
+            .iter()
+            .filter(|key| said.contains(**key))
+            .map(|key| format!("`{key}`"))
+            .collect();
+        let names = idle.join(", ");
+        (!idle.is_empty()).then(|| format!("note: mode `{mode}` does not look at {names}"))
+    }
+}
+
+fn size(kind: Kind) -> Size {
+    match kind {
+        Kind::OpenAi => Size::Large,
+        Kind::Local | Kind::Script => Size::Small,
+    }
+}
+
+/// From settings with everything decided.
+pub(crate) fn way(
+    settings: &EpisodeSettings,
+    kind: Kind,
+    engine: &Engine,
+    wall: Option<Duration>,
+) -> Way {
+    let sampling = Sampling {
+        temperature: settings.temperature.0 as f32,
+        seed: settings.seed,
+        max_tokens: settings.max_tokens.into(),
+        ..Sampling::default()
+    };
+    if settings.mode != Some(ModeChoice::Agent) {
+        return Way::Single(SingleSettings {
+            target: engine.target,
+            repairs: settings.repairs.unwrap_or_default(),
+            wall,
+            sampling,
+        });
+    }
+    let size = size(kind);
+    let usual = size.limits();
+    Way::Agent(AgentSettings {
+        target: engine.target,
+        sampling,
+        wire: match settings.wire {
+            Some(WireChoice::Json) => Wire::Json,
+            Some(WireChoice::Fenced) | None => Wire::Fenced,
+        },
+        size,
+        limits: AgentLimits {
+            turns: settings.turns.map_or(usual.turns, u32::from),
+            tokens: settings.tokens.unwrap_or(usual.tokens),
+            wall,
+        },
+        confines: Confines {
+            read: readable(engine),
+            isolation: settings.judging.isolation.into(),
+        },
+    })
+}
+
+/// Programs for an agent's shell, and the Python that it may try things with.
+fn readable(engine: &Engine) -> Vec<PathBuf> {
+    let python = engine.python.prefixes.iter().cloned();
+    system_paths().into_iter().chain(python).collect()
+}
+
+/// Settings without those that say where things are fetched from: that is another matter than what is done with them.
+pub(crate) fn without_sources(mut settings: Map<String, Value>, kind: Kind) -> Map<String, Value> {
+    settings.remove("python");
+    settings.remove("offline");
+    if kind != Kind::OpenAi {
+        settings.remove("base_url");
+    }
+    settings
+}

@@ -1,0 +1,239 @@
+//! Runs of many episodes: what `rollout` and `bench` have in common.
+
+mod settings;
+mod show;
+mod summary;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use warpsmith_machine::{Guest, gpu_clocks};
+use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, Wish, compare};
+use warpsmith_schema::{Counts, FORMAT, Failure, Part, PlannedTask, RunHead, Target, Task};
+use warpsmith_store::RunFolder;
+
+use crate::engine::{Engine, Manner};
+use crate::episodes::{way, without_sources};
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::interrupt;
+use crate::policy::Wanted;
+use crate::printer::Printer;
+
+pub(crate) use settings::RunSettings;
+use show::Show;
+
+/// Judges side by side where a GPU is what they share; on a CPU one compiling would disturb another's timing.
+const JUDGES_ON_A_GPU: u32 = 4;
+
+/// What is to be run.
+pub(crate) struct Job<'a> {
+    pub(crate) verb: &'static str,
+    pub(crate) tasks: Vec<Task>,
+    /// Those among them that cannot be judged here, as far as that is known beforehand.
+    pub(crate) left_out: Vec<(String, Failure)>,
+    pub(crate) settings: &'a RunSettings,
+    /// Attempts after a failed one where nothing is said.
+    pub(crate) repairs: u32,
+    /// All settings of the verb, by name.
+    pub(crate) config: Map<String, Value>,
+    pub(crate) said: &'a BTreeSet<String>,
+    pub(crate) out: Option<&'a Path>,
+    pub(crate) survey: bool,
+    pub(crate) part: &'a dyn Fn(&Task) -> Option<Part>,
+    pub(crate) counts: Counts,
+    pub(crate) scale: Option<u32>,
+    /// Further modes of `torch.compile` to compare the best submissions with.
+    pub(crate) baselines: Vec<String>,
+}
+
+pub(crate) fn run(job: Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
+    let settings = job.settings;
+    let machine = &settings.episodes.judging.machine;
+    let offline = machine.python.offline;
+    let episodes = &settings.episodes;
+    let wanted = Wanted::parse(&episodes.policy, &episodes.base_url, offline)?;
+    let engine = Engine::prepare(machine, printer)?;
+    let decided = episodes.decided(wanted.kind, engine.target, job.repairs);
+    if let Some(idle) = decided.idle(job.said) {
+        printer.note(&idle);
+    }
+    let mut config = without_sources(job.config.clone(), wanted.kind);
+    if let Value::Object(episodes) = serde_json::to_value(&decided)? {
+        config.extend(without_sources(episodes, wanted.kind));
+    }
+    // How many at a time decides how long it takes, not what comes out.
+    config.remove("at_once");
+    config.remove("judges");
+    let folder = folder(&job, &config, &wanted)?;
+    say_where(&folder, job.out, printer);
+
+    let manner = decided.judging.manner();
+    let compile_mode = manner.compile_mode.clone();
+    let device = engine.device_name();
+    let judges = judges(&engine, &manner, settings, &folder)?;
+    let policy = wanted.shared(Guest::of(&engine.lease())?, printer)?;
+    let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
+    let way = way(&decided, wanted.kind, &engine, None);
+    let head = RunHead {
+        verb: job.verb.to_owned(),
+        resumed: folder.resumed(),
+        policy: policy.version().clone(),
+        target: engine.target,
+        device,
+        mode: way.mode(),
+        profile: manner.profile,
+        compile_mode,
+        tasks: planned(&job),
+        samples: decided.samples.into(),
+        counts: job.counts,
+        scale: job.scale,
+        settings: config.into_iter().collect::<BTreeMap<_, _>>(),
+    };
+    let at_once = settings
+        .at_once
+        .map_or(wanted.at_once(judges.len()), |count| {
+            u32::from(count) as usize
+        });
+    let plan = Plan {
+        tasks: tasks.clone(),
+        samples: decided.samples.into(),
+        way,
+        at_once,
+        survey: job.survey,
+        left_out: job.left_out.clone(),
+        head: head.clone(),
+    };
+    let gpu = (engine.target == Target::Cuda).then_some(machine.device);
+    let means = Means {
+        policy,
+        judges,
+        device_busy: Box::new(move || Some(gpu_clocks(gpu?)?.utilisation? / 100.0)),
+        wish,
+    };
+    interrupt::drain_first();
+    let mut show = Show::new(printer, job.tasks.len());
+    let outcome = warpsmith_rollout::run(&folder, plan, means, &mut |event, gauges| {
+        show.hear(event, gauges);
+    })?;
+    show.finish();
+    if !outcome.interrupted && outcome.failure.is_none() {
+        for mode in &job.baselines {
+            compare_with(mode, &manner, &engine, &folder, &tasks, printer)?;
+        }
+    }
+    summary::report(&head, &outcome, folder.path(), printer)?;
+    exit(&outcome, &job)
+}
+
+fn wish() -> Wish {
+    match (interrupt::killing(), interrupt::happened()) {
+        (true, _) => Wish::Abandon,
+        (false, true) => Wish::Drain,
+        (false, false) => Wish::GoOn,
+    }
+}
+
+/// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
+fn folder(job: &Job<'_>, config: &Map<String, Value>, wanted: &Wanted) -> Result<RunFolder, Stop> {
+    let mut hasher = blake3::Hasher::new();
+    for task in &job.tasks {
+        for text in [&task.id, &task.source] {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+    }
+    let mut config = config.clone();
+    config.insert("format".to_owned(), json!(FORMAT));
+    config.insert("verb".to_owned(), json!(job.verb));
+    config.insert(
+        "tasks".to_owned(),
+        json!({ "count": job.tasks.len(), "hash": hasher.finalize().to_hex()[..16] }),
+    );
+    let config = Value::Object(config);
+    Ok(match job.out {
+        Some(out) => RunFolder::at(out, &config)?,
+        None => RunFolder::create_or_resume("runs".as_ref(), job.verb, wanted.name(), &config)?,
+    })
+}
+
+fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
+    let place = folder.path().display();
+    printer.note(&match out {
+        Some(_) if folder.resumed() => format!("run: {place}, resumed"),
+        Some(_) => format!("run: {place}"),
+        None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
+    });
+}
+
+fn judges(
+    engine: &Engine,
+    manner: &Manner,
+    settings: &RunSettings,
+    folder: &RunFolder,
+) -> Result<Vec<Box<dyn Judging>>, Stop> {
+    let usual = match engine.target {
+        Target::Cuda => JUDGES_ON_A_GPU,
+        Target::Cpu => 1,
+    };
+    let count = settings.judges.map_or(usual, u32::from);
+    (0..count)
+        .map(|_| {
+            let place = folder.path().join("evidence");
+            let judge = KeptJudge::start(engine.options(manner.clone()), place, wish)?;
+            Ok(Box::new(judge) as Box<dyn Judging>)
+        })
+        .collect()
+}
+
+fn planned(job: &Job<'_>) -> Vec<PlannedTask> {
+    let planned = |task: &Task| PlannedTask {
+        id: task.id.clone(),
+        name: task.name.clone(),
+        level: task.level,
+        part: (job.part)(task),
+    };
+    job.tasks.iter().map(planned).collect()
+}
+
+fn compare_with(
+    mode: &str,
+    manner: &Manner,
+    engine: &Engine,
+    folder: &RunFolder,
+    tasks: &[Arc<Task>],
+    printer: &Printer,
+) -> Result<(), Stop> {
+    printer.note(&format!("measuring torch.compile, mode {mode}"));
+    let manner = Manner {
+        compile_mode: Some(mode.to_owned()),
+        ..manner.clone()
+    };
+    let place = folder.path().join("compared").join(mode);
+    let mut judge = KeptJudge::start(engine.options(manner), place, wish)?;
+    let failed = compare(folder, tasks, mode, &mut judge, wish, &mut |_| {})?;
+    if interrupt::happened() {
+        return Err(Stop::interrupted());
+    }
+    failed.map_or(Ok(()), |failure| Err(Stop(failure)))
+}
+
+fn exit(outcome: &Outcome, job: &Job<'_>) -> Result<Exit, Stop> {
+    if outcome.interrupted {
+        return Err(Stop::interrupted());
+    }
+    if let Some(failure) = &outcome.failure {
+        let mut failure = failure.clone();
+        failure.message = format!(
+            "{} of {} episodes have no end: {}",
+            outcome.unfinished, outcome.planned, failure.message
+        );
+        return Err(Stop(failure));
+    }
+    match outcome.left_out.first() {
+        Some((_, why)) if outcome.left_out.len() == job.tasks.len() => Err(Stop(why.clone())),
+        _ => Ok(Exit::DONE),
+    }
+}
