@@ -17,7 +17,7 @@ use warpsmith_rollout::Way;
 use warpsmith_sandbox::system_paths;
 use warpsmith_schema::Target;
 
-use crate::args::{Count, JudgingArgs, TargetChoice};
+use crate::args::{Count, JudgingArgs, Means, ModelOn, TargetChoice};
 use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::policy::{self, Kind};
@@ -35,6 +35,9 @@ pub(crate) struct EpisodeSettings {
         default_value = "https://api.openai.com/v1"
     )]
     pub(crate) base_url: String,
+    /// What runs a `local:` policy
+    #[arg(long, value_enum, default_value_t)]
+    model_on: ModelOn,
     /// One reply and repairs, or a loop of tool calls; else `agent` for `openai:` and `single` for others
     #[arg(long, value_enum)]
     mode: Option<ModeChoice>,
@@ -139,6 +142,16 @@ impl fmt::Display for ModeChoice {
 }
 
 impl EpisodeSettings {
+    /// How a local policy is had.
+    pub(crate) fn means(&self) -> Means {
+        let machine = &self.judging.machine;
+        Means {
+            offline: machine.python.offline,
+            on: self.model_on,
+            device: machine.device,
+        }
+    }
+
     /// What each can be on its own and not together.
     pub(crate) fn check(&self) -> Result<(), Stop> {
         let samples = u32::from(self.samples);
@@ -259,6 +272,9 @@ pub(crate) fn without_sources(mut settings: Map<String, Value>, kind: Kind) -> M
     settings.remove("offline");
     if kind != Kind::OpenAi {
         settings.remove("base_url");
+    }
+    if kind != Kind::Local {
+        settings.remove("model_on");
     }
     settings
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script, SharedPolicy};
 
+use crate::args::Means;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
@@ -27,12 +28,12 @@ pub(crate) struct Wanted {
     pub(crate) kind: Kind,
     name: String,
     base_url: String,
-    offline: bool,
+    means: Means,
 }
 
 impl Wanted {
     /// Finds out what can be known at once: a name that is none, a server's address that is none, a broken script.
-    pub(crate) fn parse(policy: &str, base_url: &str, offline: bool) -> Result<Self, Stop> {
+    pub(crate) fn parse(policy: &str, base_url: &str, means: Means) -> Result<Self, Stop> {
         let (kind, name) = match policy.split_once(':') {
             Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
@@ -49,7 +50,7 @@ impl Wanted {
             kind,
             name: name.to_owned(),
             base_url: base_url.to_owned(),
-            offline,
+            means,
         };
         match kind {
             Kind::Local => local::check(name)?,
@@ -67,8 +68,7 @@ impl Wanted {
     pub(crate) fn at_once(&self, judges: usize) -> usize {
         match self.kind {
             Kind::OpenAi => 16,
-            // Each has its keys and values in memory.
-            Kind::Local => 8,
+            Kind::Local => local::at_once(self.means),
             // It answers at once: one is judged, one waits.
             Kind::Script => 2 * judges,
         }
@@ -78,7 +78,7 @@ impl Wanted {
     pub(crate) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
         match self.kind {
             Kind::Local => {
-                let model = local::open(&self.name, self.offline, None, printer)?;
+                let model = local::open(&self.name, self.means, None, printer)?;
                 Ok(Some(Box::new(model)))
             }
             Kind::OpenAi | Kind::Script => Ok(None),
@@ -100,7 +100,7 @@ impl Wanted {
         printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
         Ok(match self.kind {
-            Kind::Local => Arc::new(local::open(&self.name, self.offline, Some(guest), printer)?),
+            Kind::Local => Arc::new(local::open(&self.name, self.means, Some(guest), printer)?),
             Kind::OpenAi => Arc::new(self.endpoint()?),
             Kind::Script => Arc::new(self.script()?),
         })
@@ -128,8 +128,9 @@ fn stop(error: &PolicyError) -> Stop {
 #[cfg(feature = "local-models")]
 mod local {
     use warpsmith_machine::Guest;
-    use warpsmith_model::policy::Local;
+    use warpsmith_model::policy::{Local, RunsOn};
 
+    use crate::args::{Means, ModelOn};
     use crate::failure::Stop;
     use crate::language_model;
     use crate::printer::Printer;
@@ -138,12 +139,21 @@ mod local {
 
     pub(super) fn open(
         name: &str,
-        offline: bool,
+        means: Means,
         guest: Option<Guest>,
         printer: &Printer,
     ) -> Result<Local, Stop> {
-        let model = language_model::load(name, offline, printer)?;
+        let model = language_model::load(name, means, printer)?;
         Ok(Local::start(model, guest)?)
+    }
+
+    /// Each conversation has its keys and values in memory.
+    pub(super) fn at_once(means: Means) -> usize {
+        match means.on {
+            ModelOn::Gpu => 48,
+            ModelOn::Auto if RunsOn::may_have_gpu() => 48,
+            ModelOn::Auto | ModelOn::Cpu => 8,
+        }
     }
 }
 
@@ -152,6 +162,7 @@ mod local {
     use warpsmith_machine::Guest;
     use warpsmith_model::policy::Script;
 
+    use crate::args::Means;
     use crate::failure::Stop;
     use crate::printer::Printer;
 
@@ -159,8 +170,17 @@ mod local {
         Err(absent(name))
     }
 
+    pub(super) fn at_once(_: Means) -> usize {
+        1
+    }
+
     /// There is never one; a script has the place of the type that is not there.
-    pub(super) fn open(name: &str, _: bool, _: Option<Guest>, _: &Printer) -> Result<Script, Stop> {
+    pub(super) fn open(
+        name: &str,
+        _: Means,
+        _: Option<Guest>,
+        _: &Printer,
+    ) -> Result<Script, Stop> {
         Err(absent(name))
     }
 

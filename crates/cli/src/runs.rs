@@ -52,9 +52,8 @@ pub(crate) struct Job<'a> {
 pub(crate) fn run(job: Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
     let settings = job.settings;
     let machine = &settings.episodes.judging.machine;
-    let offline = machine.python.offline;
     let episodes = &settings.episodes;
-    let wanted = Wanted::parse(&episodes.policy, &episodes.base_url, offline)?;
+    let wanted = Wanted::parse(&episodes.policy, &episodes.base_url, episodes.means())?;
     let engine = Engine::prepare(machine, printer)?;
     let decided = episodes.decided(wanted.kind, engine.target, job.repairs);
     if let Some(idle) = decided.idle(job.said) {

@@ -8,17 +8,20 @@
 //! `scripts/kernels-ptx` makes one from the other.
 
 mod attention;
+mod blas;
 mod error;
 mod gpu;
+mod graph;
 mod linear;
 mod rows;
 mod sample;
 pub mod twin;
 
 pub use attention::{Cached, Decoding, MOST_IN_GROUP, TILE, Tile};
-pub use cudarc::driver::{CudaGraph as Graph, CudaSlice as Buffer};
+pub use cudarc::driver::CudaSlice as Buffer;
 pub use error::GpuError;
 pub use gpu::Gpu;
+pub use graph::Graph;
 pub use half::bf16;
 pub use linear::Product;
 pub use rows::{AT_ONCE, Rotation};

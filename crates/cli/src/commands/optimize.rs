@@ -72,12 +72,9 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     };
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
-    let machine = &settings.episodes.judging.machine;
-    let wanted = Wanted::parse(
-        &settings.episodes.policy,
-        &settings.episodes.base_url,
-        machine.python.offline,
-    )?;
+    let episodes = &settings.episodes;
+    let machine = &episodes.judging.machine;
+    let wanted = Wanted::parse(&episodes.policy, &episodes.base_url, episodes.means())?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
     let arriving = {
         let (wanted, printer) = (wanted.clone(), printer.clone());
