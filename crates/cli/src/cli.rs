@@ -3,12 +3,12 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
+#[cfg(feature = "local-models")]
+use crate::commands::models;
 use crate::commands::{
     bench, bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile,
-    replay, rollout, schema, setup,
+    replay, rollout, schema, serve, setup,
 };
-#[cfg(feature = "local-models")]
-use crate::commands::{models, serve};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -39,8 +39,7 @@ enum Verb {
     Optimize(Box<optimize::OptimizeArgs>),
     Rollout(Box<rollout::RolloutArgs>),
     Bench(Box<bench::BenchArgs>),
-    #[cfg(feature = "local-models")]
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     Mcp(mcp::McpArgs),
     Exploits(exploits::ExploitsArgs),
     BenchJudge(bench_judge::BenchJudgeArgs),
@@ -63,7 +62,6 @@ impl Cli {
             Verb::Optimize(args) => optimize::run(args, printer),
             Verb::Rollout(args) => rollout::run(args, printer),
             Verb::Bench(args) => bench::run(args, printer),
-            #[cfg(feature = "local-models")]
             Verb::Serve(args) => serve::run(args, printer),
             Verb::Mcp(args) => mcp::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),

@@ -20,8 +20,8 @@ use warpsmith_schema::{Failure, Task};
 pub(crate) use jobs::Jobs;
 pub(crate) use routes::routes;
 
-/// Makes a judge, with the first submission that needs it: who only looks at runs never starts PyTorch.
-pub type MakeJudge = Arc<dyn Fn() -> Result<Box<dyn Judging>, Failure> + Send + Sync>;
+/// Makes the judge of this number, with the first submission that needs it: who only looks at runs never starts PyTorch.
+pub type MakeJudge = Arc<dyn Fn(usize) -> Result<Box<dyn Judging>, Failure> + Send + Sync>;
 
 /// What is judged, by how many, and what episodes are about.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ impl Court {
             let (jobs, make) = (jobs.clone(), self.make.clone());
             thread::Builder::new()
                 .name(format!("judge {number}"))
-                .spawn(move || jobs.serve(&make))?;
+                .spawn(move || jobs.serve(number, &make))?;
         }
         Ok(jobs)
     }

@@ -5,6 +5,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+#[cfg(feature = "local-models")]
 use warpsmith_model::ModelError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +82,7 @@ impl Refusal {
     }
 }
 
+#[cfg(feature = "local-models")]
 impl From<ModelError> for Refusal {
     fn from(error: ModelError) -> Self {
         match &error {

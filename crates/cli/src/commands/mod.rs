@@ -16,6 +16,5 @@ pub(crate) mod profile;
 pub(crate) mod replay;
 pub(crate) mod rollout;
 pub(crate) mod schema;
-#[cfg(feature = "local-models")]
 pub(crate) mod serve;
 pub(crate) mod setup;

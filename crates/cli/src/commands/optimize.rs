@@ -72,9 +72,9 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     };
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
-    let episodes = &settings.episodes;
-    let machine = &episodes.judging.machine;
-    let wanted = Wanted::parse(&episodes.policy, &episodes.base_url, episodes.means())?;
+    let asked = &settings.episodes;
+    let machine = &asked.judging.machine;
+    let wanted = Wanted::parse(&asked.policy, &asked.base_url, asked.means())?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
     let arriving = {
         let (wanted, printer) = (wanted.clone(), printer.clone());

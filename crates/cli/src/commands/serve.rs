@@ -1,27 +1,47 @@
 //! `warpsmith serve`
 
+mod court;
+
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
 use warpsmith_schema::FORMAT;
+#[cfg(feature = "local-models")]
+use warpsmith_serve::ServedModel;
 use warpsmith_serve::{Offer, Token, serve};
 
+use crate::args::{Count, JudgingArgs};
+#[cfg(feature = "local-models")]
 use crate::args::{Means, ModelOn};
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::interrupt;
+#[cfg(feature = "local-models")]
+use crate::language_model;
 use crate::printer::Printer;
-use crate::{interrupt, language_model};
 
-/// Serve a language model to whatever speaks OpenAI's chat completions
+/// Serve the judge, and a language model if one is named, over HTTP
 ///
-/// `POST /v1/chat/completions`, `GET /v1/models` and `GET /healthz`, until Ctrl-C. Replies of several clients are generated
-/// together. Exit code 2: wrong usage. 3: this machine. 130: Ctrl-C.
+/// `POST /v1/judge` and jobs for trainers (`/openapi.json` describes them), an environment of `OpenEnv` at `/ws`, and with
+/// `--model` OpenAI's chat completions, until Ctrl-C. Exit code 2: wrong usage. 3: this machine. 130: Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// `NAME[+ADAPTER…]`: a name of `models list`, a GGUF file or a safetensors folder
-    #[arg(long, value_name = "MODEL", default_value = "qwen2.5-coder-1.5b")]
-    model: String,
+    #[cfg(feature = "local-models")]
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    /// What runs the model
+    #[cfg(feature = "local-models")]
+    #[arg(long, value_enum, default_value_t)]
+    model_on: ModelOn,
+    /// Tasks of `OpenEnv` episodes: a `KernelBench` folder, JSONL or module; else the embedded examples
+    #[arg(long, value_name = "TASKS")]
+    tasks: Option<PathBuf>,
+    /// Judges side by side; else 4 for cuda and 1 for cpu
+    #[arg(long, value_name = "N")]
+    judges: Option<Count>,
     /// The address to listen on; one that other machines reach needs `--token`
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -36,15 +56,8 @@ pub(crate) struct ServeArgs {
         hide_env_values = true
     )]
     token: Option<String>,
-    /// What runs the model
-    #[arg(long, value_enum, default_value_t)]
-    model_on: ModelOn,
-    /// Which GPU
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    device: u32,
-    /// Fetch nothing from the network
-    #[arg(long)]
-    offline: bool,
+    #[command(flatten)]
+    judging: JudgingArgs,
 }
 
 pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -58,55 +71,85 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         let hint = "give one with `--token` or WARPSMITH_TOKEN, or leave out `--host`";
         return Err(Stop::config("token", message, Some(hint.to_owned())));
     }
-    language_model::check(&args.model)?;
-    let means = Means {
-        offline: args.offline,
-        on: args.model_on,
-        device: args.device,
-    };
-    // Before the weights are read, which takes its time.
+    // Before anything is fetched or read, which takes its time.
+    let court = court::open(args, printer)?;
+    #[cfg(feature = "local-models")]
+    if let Some(model) = &args.model {
+        language_model::check(model)?;
+    }
     let listener = TcpListener::bind(address).map_err(|error| {
         let message = format!("failed to listen on `{address}`: {error}");
         let hint = "choose another port with `--port`, or 0 for one that is free";
         Stop::config("address", message, Some(hint.to_owned()))
     })?;
-    let base_url = format!("http://{}/v1", listener.local_addr()?);
-    let model = language_model::load(&args.model, means, printer)?;
-    if printer.json() {
-        printer.object(&json!({
-            "format": FORMAT, "base_url": base_url, "model": args.model, "context": model.engine.context(),
-            "token_required": token.is_some(),
-        }))?;
-    } else {
-        printer.data(&format!("{base_url}\n"))?;
-    }
-    printer.note(&format!(
-        "`{}` is served until Ctrl-C. To use it:",
-        args.model
-    ));
+    let root = format!("http://{}", listener.local_addr()?);
+    #[cfg(feature = "local-models")]
+    let model = model(args, printer)?;
+    #[cfg(feature = "local-models")]
+    let (name, context) = model.as_ref().map_or((None, None), |served| {
+        (
+            Some(served.name.clone()),
+            Some(served.model.engine.context()),
+        )
+    });
+    #[cfg(not(feature = "local-models"))]
+    let (name, context) = (None::<String>, None::<usize>);
     let key = if token.is_some() {
         "your token"
     } else {
         "anything"
     };
+    if printer.json() {
+        printer.object(&json!({
+            "format": FORMAT, "url": root, "base_url": format!("{root}/v1"), "model": name, "context": context,
+            "token_required": token.is_some(),
+        }))?;
+    } else {
+        printer.data(&format!("{root}\n"))?;
+    }
+    printer.note("served until Ctrl-C. To use it:");
     printer.note(&format!(
-        "  any client of OpenAI   OPENAI_BASE_URL={base_url} OPENAI_API_KEY={key}, model `{}`",
-        args.model
+        "  the judge              POST {root}/v1/judge; {root}/openapi.json says how"
     ));
     printer.note(&format!(
-        "  an agent of ours       warpsmith optimize --policy openai:{} --base-url {base_url}",
-        args.model
+        "  an OpenEnv client      GenericEnvClient(base_url=\"{root}\")"
     ));
+    if let Some(name) = name {
+        printer.note(&format!(
+            "  any client of OpenAI   OPENAI_BASE_URL={root}/v1 OPENAI_API_KEY={key}, model `{name}`"
+        ));
+        printer.note(&format!(
+            "  an agent of ours       warpsmith optimize --policy openai:{name} --base-url {root}/v1"
+        ));
+    }
     serve(
         listener,
         Offer {
+            #[cfg(feature = "local-models")]
             model,
-            name: args.model.clone(),
+            court,
             token: token.map(Token::new),
             interrupted: interrupt::happened,
         },
     )?;
     Ok(Exit::DONE)
+}
+
+#[cfg(feature = "local-models")]
+fn model(args: &ServeArgs, printer: &Printer) -> Result<Option<ServedModel>, Stop> {
+    let Some(name) = &args.model else {
+        return Ok(None);
+    };
+    let machine = &args.judging.machine;
+    let means = Means {
+        offline: machine.python.offline,
+        on: args.model_on,
+        device: machine.device,
+    };
+    Ok(Some(ServedModel {
+        model: language_model::load(name, means, printer)?,
+        name: name.clone(),
+    }))
 }
 
 fn address(host: &str, port: u16) -> Result<SocketAddr, Stop> {

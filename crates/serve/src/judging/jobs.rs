@@ -142,12 +142,12 @@ impl Jobs {
     }
 
     /// A judge's working life.
-    pub(crate) fn serve(&self, make: &MakeJudge) {
+    pub(crate) fn serve(&self, number: usize, make: &MakeJudge) {
         let mut judge = None;
         loop {
             let (id, task, files) = self.next();
             let judged = catch_unwind(AssertUnwindSafe(|| {
-                judge_one(&mut judge, make, &task, &files)
+                judge_one(&mut judge, || make(number), &task, &files)
             }));
             let judged = judged.unwrap_or_else(|_| {
                 // Whatever state it is in, the next submission gets another.
@@ -231,7 +231,7 @@ impl Entry {
 
 fn judge_one(
     judge: &mut Option<Box<dyn Judging>>,
-    make: &MakeJudge,
+    make: impl FnOnce() -> Result<Box<dyn Judging>, Failure>,
     task: &Task,
     files: &BTreeMap<String, String>,
 ) -> Result<Verdict, Failure> {

@@ -20,7 +20,7 @@ use super::routes::Bench;
 /// Solutions of one episode.
 const STEPS: u32 = 8;
 /// Longer than any judgement takes.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_hours(1);
 const MESSAGE_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Deserialize)]

@@ -16,10 +16,10 @@ use futures_util::stream::{Stream, unfold};
 use serde_json::{Value, json};
 use warpsmith_model::{Listening, Reply, Request, Told};
 
-use crate::answer::{Ending, Head, call};
+use crate::completions::answer::{Ending, Head, call};
+use crate::completions::request::{Asked, ChatRequest, Delivery};
+use crate::completions::routes::Served;
 use crate::refusal::Refusal;
-use crate::request::{Asked, ChatRequest, Delivery};
-use crate::routes::Served;
 
 pub(crate) async fn complete(
     State(served): State<Arc<Served>>,

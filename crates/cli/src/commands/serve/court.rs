@@ -1,0 +1,78 @@
+//! The judges that are served.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warpsmith_rollout::{Judging, KeptJudge, Wish};
+use warpsmith_sandbox::Isolation;
+use warpsmith_schema::{Failure, Target, Task};
+use warpsmith_serve::judging::Court;
+use warpsmith_tasks::load_all;
+
+use super::ServeArgs;
+use crate::engine::{Engine, choose};
+use crate::failure::Stop;
+use crate::printer::Printer;
+use crate::source::Source;
+use crate::{examples, interrupt};
+
+/// Judges that are started with the first submission, each with the machine that the first of them found.
+pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
+    let judging = args.judging.clone();
+    let manner = judging.manner();
+    if manner.isolation == Isolation::Weak {
+        let message = "what comes over a network is judged with every protection or not at all";
+        let hint = "leave out `--isolation weak`";
+        return Err(Stop::config("isolation", message, Some(hint.to_owned())));
+    }
+    // Without a Python yet: with the first submission it may turn out to be the other.
+    let (target, _) = choose(judging.machine.target, None);
+    let usual = match target {
+        Target::Cuda => 4,
+        Target::Cpu => 1,
+    };
+    let (found, printer) = (Mutex::new(None::<Arc<Engine>>), printer.clone());
+    let make = move |number: usize| -> Result<Box<dyn Judging>, Failure> {
+        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = match &*found {
+            Some(engine) => engine.clone(),
+            None => {
+                let prepared = Engine::prepare(&judging.machine, &printer);
+                let prepared = Arc::new(prepared.map_err(|stop| stop.0)?);
+                found.insert(prepared).clone()
+            }
+        };
+        drop(found);
+        // A folder each: two may be at the same submission.
+        let evidence = engine
+            .caches
+            .evidence()
+            .join("served")
+            .join(number.to_string());
+        let judge = KeptJudge::start(engine.options(manner.clone()), evidence, wish);
+        Ok(Box::new(judge.map_err(|error| error.failure())?))
+    };
+    Ok(Court {
+        make: Arc::new(make),
+        judges: args.judges.map_or(usual, |count| u32::from(count) as usize),
+        tasks: tasks(args)?.into_iter().map(Arc::new).collect(),
+        instructions: warpsmith_agent::skill(target),
+    })
+}
+
+fn tasks(args: &ServeArgs) -> Result<Vec<Task>, Stop> {
+    match &args.tasks {
+        Some(path) => Ok(load_all(path)?),
+        None => examples::names()
+            .into_iter()
+            .map(|name| Source::example(name)?.task())
+            .collect(),
+    }
+}
+
+fn wish() -> Wish {
+    if interrupt::happened() {
+        Wish::Abandon
+    } else {
+        Wish::GoOn
+    }
+}

@@ -1,0 +1,112 @@
+//! Everything that was asked for, behind one address.
+
+use std::io;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use axum::http::Uri;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use axum::serve::ListenerExt;
+use axum::{Json, Router};
+use serde_json::json;
+#[cfg(feature = "local-models")]
+use warpsmith_model::{Generation, policy::ChatModel};
+
+use crate::guard::{Token, admit};
+use crate::judging::{self, Court};
+use crate::refusal::Refusal;
+
+/// What is served, and to whom.
+pub struct Offer {
+    #[cfg(feature = "local-models")]
+    pub model: Option<ServedModel>,
+    pub court: Court,
+    /// What clients must show; without one, only those on this machine are answered.
+    pub token: Option<Token>,
+    /// Whether somebody wants the whole process to end.
+    pub interrupted: fn() -> bool,
+}
+
+/// A language model, and what clients call it.
+#[cfg(feature = "local-models")]
+pub struct ServedModel {
+    pub model: ChatModel,
+    pub name: String,
+}
+
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Answers until it is interrupted. Replies and judgements under way then break off.
+pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
+    let jobs = offer.court.open()?;
+    let app = judging::routes(jobs, offer.court);
+    #[cfg(feature = "local-models")]
+    let (app, generation) = with_model(app, offer.model)?;
+    #[cfg(feature = "local-models")]
+    let replying = {
+        let generation = generation.clone();
+        move || generation.as_ref().map_or(0, Generation::under_way)
+    };
+    #[cfg(not(feature = "local-models"))]
+    let replying = || 0;
+    let app = app
+        .fallback(|uri: Uri| async move { Refusal::unknown_path(uri.path()) })
+        .method_not_allowed_fallback(|| async { Refusal::method_not_allowed() })
+        .layer(from_fn_with_state(offer.token, admit))
+        // Whether it lives may be asked without a token.
+        .route(
+            "/healthz",
+            get(|| async move { Json(json!({ "status": "ok", "requests": replying() })) }),
+        );
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        // A piece of a reply is small and must not wait for the next.
+        let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
+        #[cfg(feature = "local-models")]
+        let died = generation_ended(generation);
+        #[cfg(not(feature = "local-models"))]
+        let died = std::future::pending::<()>();
+        tokio::select! {
+            ended = axum::serve(listener, app) => ended,
+            () = until(offer.interrupted) => Ok(()),
+            () = died => Err(io::Error::other("the thread that generates has died")),
+        }
+    })
+}
+
+#[cfg(feature = "local-models")]
+fn with_model(app: Router, model: Option<ServedModel>) -> io::Result<(Router, Option<Generation>)> {
+    use crate::completions::{Served, routes};
+
+    let Some(ServedModel { model, name }) = model else {
+        return Ok((app, None));
+    };
+    let context = model.engine.context();
+    let generation = Generation::start(model.engine, None)?;
+    let served = Served {
+        name,
+        context,
+        dialogue: model.dialogue,
+        generation: generation.clone(),
+    };
+    Ok((app.merge(routes(served)), Some(generation)))
+}
+
+#[cfg(feature = "local-models")]
+async fn generation_ended(generation: Option<Generation>) {
+    match generation {
+        Some(generation) => generation.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(interrupted: fn() -> bool) {
+    while !interrupted() {
+        tokio::time::sleep(LOOK).await;
+    }
+}
