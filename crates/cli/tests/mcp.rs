@@ -5,11 +5,11 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::processes::{assert_gone, descendants};
+use common::processes::{assert_gone, descendants, ended_within};
 use common::venv::python_with;
 use common::{Context, alone, code};
 use rustix::process::{Pid, Signal, kill_process};
@@ -231,15 +231,4 @@ fn say(server: &mut Child, message: &Value) {
     let mut message = message.clone();
     message["jsonrpc"] = json!("2.0");
     writeln!(server.stdin.as_mut().unwrap(), "{message}").unwrap();
-}
-
-fn ended_within(server: &mut Child, limit: Duration) -> ExitStatus {
-    let until = Instant::now() + limit;
-    loop {
-        if let Some(status) = server.try_wait().unwrap() {
-            return status;
-        }
-        assert!(Instant::now() < until, "the server did not end");
-        thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::endpoint::{MODEL, an_agent_runs_there, complete, post, stream};
+use common::server::Server;
 use common::{Context, code, json};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -18,64 +19,6 @@ use warpsmith_machine::{Bars, Caches, http_agent};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::policy::{ChatModel, Local, OpenAi, Policy, Request, RunsOn, Sampling};
 use warpsmith_schema::Message;
-
-struct Server {
-    process: Child,
-    said: Value,
-    base_url: String,
-}
-
-impl Server {
-    fn start(more: &[&str]) -> Self {
-        let mut arguments = vec!["serve", "--model", MODEL, "--port", "0", "--json", "-q"];
-        arguments.extend(more);
-        let mut process = Context::new()
-            .command(&arguments)
-            .env_remove("WARPSMITH_TOKEN")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(process.stdout.as_mut().unwrap());
-        let mut text = String::new();
-        for line in stdout.lines() {
-            let line = line.unwrap();
-            text += &line;
-            if line == "}" {
-                break;
-            }
-        }
-        let said: Value = serde_json::from_str(&text).unwrap();
-        let base_url = said["base_url"].as_str().unwrap().to_owned();
-        Self {
-            process,
-            said,
-            base_url,
-        }
-    }
-
-    fn get(&self, path: &str) -> Value {
-        let agent = http_agent(Duration::from_mins(1)).unwrap();
-        let address = self.base_url.trim_end_matches("/v1");
-        let mut response = agent.get(format!("{address}{path}")).call().unwrap();
-        serde_json::from_str(&response.body_mut().read_to_string().unwrap()).unwrap()
-    }
-
-    /// Waits until this many requests are under way.
-    fn until_requests(&self, count: u64) {
-        let until = Instant::now() + Duration::from_secs(20);
-        while self.get("/healthz")["requests"] != count {
-            assert!(Instant::now() < until, "never {count} requests under way");
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn question(text: &str) -> Value {
     json!({
@@ -85,7 +28,7 @@ fn question(text: &str) -> Value {
 
 #[test]
 fn a_reply_comes_whole_or_in_pieces_with_what_was_asked_for() {
-    let server = Server::start(&[]);
+    let server = Server::with_model(&[]);
     assert_eq!(server.said["model"], MODEL);
     assert_eq!(server.said["token_required"], false);
     assert_eq!(
@@ -168,7 +111,7 @@ fn a_reply_comes_whole_or_in_pieces_with_what_was_asked_for() {
 
 #[test]
 fn clients_are_served_together_and_one_that_leaves_is_forgotten() {
-    let server = Server::start(&[]);
+    let server = Server::with_model(&[]);
     let endless = endless();
     // One waits for the whole, one reads along.
     let clients: Vec<TcpStream> = [false, true]
@@ -222,7 +165,7 @@ fn began(server: &Server, request: &Value) -> TcpStream {
 
 #[test]
 fn what_cannot_be_answered_is_refused_in_openais_form() {
-    let server = Server::start(&[]);
+    let server = Server::with_model(&[]);
     let with = |field: &str, value: Value| {
         let mut request = question("hi");
         request[field] = value;
@@ -350,7 +293,7 @@ fn beyond_this_machine_a_token_is_needed() {
     assert_eq!(code(&refused), 2);
     assert_eq!(json(&refused)["failure"]["code"], "token");
 
-    let server = Server::start(&["--host", "0.0.0.0", "--token", "secret"]);
+    let server = Server::with_model(&["--host", "0.0.0.0", "--token", "secret"]);
     assert_eq!(server.said["token_required"], true);
     let base_url = server.base_url.replace("0.0.0.0", "127.0.0.1");
     let body = question("hi").to_string();
@@ -378,14 +321,14 @@ fn beyond_this_machine_a_token_is_needed() {
 
 #[test]
 fn an_agent_of_ours_runs_on_our_own_server() {
-    let server = Server::start(&[]);
+    let server = Server::with_model(&[]);
     an_agent_runs_there(&server.base_url);
 }
 
 /// Through the server a policy gets what it would have had in its own process, token for token.
 #[test]
 fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
-    let server = Server::start(&[]);
+    let server = Server::with_model(&[]);
     let messages = [Message::User {
         text: "Name three colours.".to_owned(),
     }];
@@ -419,7 +362,7 @@ fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
 
 #[test]
 fn ctrl_c_ends_it_in_the_middle_of_a_reply() {
-    let mut server = Server::start(&[]);
+    let mut server = Server::with_model(&[]);
     let mut request = endless();
     request["stream"] = json!(true);
     let _client = began(&server, &request);

@@ -3,6 +3,7 @@
 
 pub(crate) mod endpoint;
 pub(crate) mod processes;
+pub(crate) mod server;
 pub(crate) mod venv;
 
 use std::fs::File;

@@ -1,6 +1,7 @@
 //! Who was started, and whether they are gone.
 
 use std::collections::BTreeSet;
+use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,5 +47,16 @@ pub(crate) fn descendants(of: u32) -> BTreeSet<u32> {
             found.remove(&of);
             return found;
         }
+    }
+}
+
+pub(crate) fn ended_within(server: &mut Child, limit: Duration) -> ExitStatus {
+    let until = Instant::now() + limit;
+    loop {
+        if let Some(status) = server.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < until, "the server did not end");
+        thread::sleep(Duration::from_millis(20));
     }
 }

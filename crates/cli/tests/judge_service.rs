@@ -1,0 +1,236 @@
+//! The judge over HTTP, by the real binary: verdicts, an episode of `OpenEnv`'s own client, and schemathesis against the
+//! interface's description of itself.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::processes::{assert_gone, descendants, ended_within};
+use common::server::Server;
+use common::venv::python_with;
+use common::{Context, alone, code, json};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use warpsmith_machine::http_agent;
+
+const QUICK: [&str; 5] = ["--target", "cpu", "--profile", "rl", "--no-compile"];
+
+fn softmax() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/softmax")
+}
+
+fn submission() -> Value {
+    let text = |path: &str| fs_err::read_to_string(softmax().join(path)).unwrap();
+    let mut files = serde_json::Map::new();
+    files.insert("model_new.py".to_owned(), json!(text("model_new.py")));
+    for entry in fs_err::read_dir(softmax().join("kernels")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".cpp") {
+            let path = format!("kernels/{name}");
+            files.insert(path.clone(), json!(text(&path)));
+        }
+    }
+    json!({ "task": { "source": text("model.py"), "name": "softmax" }, "files": files })
+}
+
+fn ask(server: &Server, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+    let agent = http_agent(Duration::from_mins(15)).unwrap();
+    let url = format!("{}{path}", server.url());
+    let sent = match (method, body) {
+        ("POST", Some(body)) => agent
+            .post(&url)
+            .content_type("application/json")
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .send(body.to_string()),
+        ("DELETE", _) => agent
+            .delete(&url)
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .call(),
+        _ => agent
+            .get(&url)
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .call(),
+    };
+    let mut response = sent.unwrap();
+    let text = response.body_mut().read_to_string().unwrap();
+    let status = response.status().as_u16();
+    (status, serde_json::from_str(&text).unwrap())
+}
+
+#[test]
+fn a_solution_gets_its_verdict() {
+    let _alone = alone();
+    let server = Server::start(&QUICK);
+    let (status, taken) = ask(&server, "POST", "/v1/judge", Some(&submission()));
+    assert_eq!(status, 202, "{taken:#}");
+    let id = taken["id"].as_str().unwrap();
+    let path = format!("/v1/jobs/{id}");
+    let (status, job) = ask(&server, "GET", &format!("{path}?wait=600"), None);
+    assert_eq!((status, &job["status"]), (200, &json!("judged")), "{job:#}");
+    assert_eq!(job["verdict"]["status"], "passed", "{job:#}");
+    let evidence = job["verdict"]["evidence"].as_str().unwrap();
+    assert!(Path::new(evidence).is_dir(), "{evidence}");
+    // The same again is known.
+    let (status, again) = ask(&server, "POST", "/v1/judge?wait=600", Some(&submission()));
+    assert_eq!(status, 200);
+    assert_eq!(again["verdict"], job["verdict"]);
+
+    let (_, listed) = ask(&server, "GET", "/v1/jobs?limit=1", None);
+    assert_eq!(listed["jobs"][0]["id"], again["id"]);
+    assert_eq!(listed["jobs"].as_array().unwrap().len(), 1);
+    let (status, late) = ask(&server, "DELETE", &path, None);
+    assert_eq!(
+        (status, &late["failure"]["code"]),
+        (409, &json!("too_late"))
+    );
+
+    // What is wrong is said, and does no harm.
+    let mut outside = submission();
+    outside["files"]["kernels/../../x"] = json!("");
+    let mut broken = submission();
+    broken["task"]["source"] = json!("import torch");
+    let unknown = json!({ "task": { "source": "x" }, "files": {}, "target": "cuda" });
+    for (body, found) in [(&outside, 400), (&unknown, 400), (&json!([]), 400)] {
+        let (status, answer) = ask(&server, "POST", "/v1/judge", Some(body));
+        assert_eq!(status, found, "{answer:#}");
+        assert_eq!(answer["failure"]["kind"], "config");
+    }
+    let (status, failed) = ask(&server, "POST", "/v1/judge?wait=600", Some(&broken));
+    assert_eq!((status, &failed["status"]), (200, &json!("failed")));
+    assert_eq!(failed["failure"]["kind"], "task", "{failed:#}");
+    assert_eq!(ask(&server, "GET", "/v1/jobs/none", None).0, 404);
+    assert_eq!(ask(&server, "GET", "/v1/jobs?limit=0", None).0, 400);
+}
+
+#[test]
+fn a_job_that_waits_can_be_taken_back() {
+    let _alone = alone();
+    let server = Server::start(&QUICK);
+    let first = ask(&server, "POST", "/v1/judge", Some(&submission())).1;
+    let mut other = submission();
+    other["files"]["kernels/more.cpp"] = json!("// more");
+    let second = ask(&server, "POST", "/v1/judge", Some(&other)).1;
+    let (status, job) = ask(
+        &server,
+        "DELETE",
+        &format!("/v1/jobs/{}", second["id"].as_str().unwrap()),
+        None,
+    );
+    assert_eq!((status, &job["status"]), (200, &json!("cancelled")));
+    let first = format!("/v1/jobs/{}?wait=600", first["id"].as_str().unwrap());
+    assert_eq!(ask(&server, "GET", &first, None).1["status"], "judged");
+}
+
+/// Interrupted in the middle of a judgement.
+#[test]
+fn nothing_outlives_the_server() {
+    let _alone = alone();
+    let mut server = Server::start(&QUICK);
+    assert_eq!(
+        ask(&server, "POST", "/v1/judge", Some(&submission())).0,
+        202
+    );
+    let begun = Instant::now();
+    while descendants(server.process.id()).len() < 2 {
+        assert!(begun.elapsed() < Duration::from_mins(10), "nothing started");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let started = descendants(server.process.id());
+    let pid = Pid::from_raw(i32::try_from(server.process.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let status = ended_within(&mut server.process, Duration::from_secs(8));
+    assert_eq!(status.code(), Some(130));
+    assert_gone(&started);
+}
+
+#[test]
+fn weak_isolation_is_refused() {
+    let context = Context::new();
+    let arguments = [
+        "serve",
+        "--isolation",
+        "weak",
+        "--port",
+        "0",
+        "--json",
+        "-q",
+    ];
+    let refused = context.command(&arguments).output().unwrap();
+    assert_eq!(code(&refused), 2);
+    assert_eq!(json(&refused)["failure"]["code"], "isolation");
+}
+
+#[test]
+fn openenvs_own_client_goes_through_an_episode() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let requirements = tests.join("openenv.txt");
+    let pinned = ["--no-deps", "-r", requirements.to_str().unwrap()];
+    let python = python_with("openenv-0.10.0", &pinned);
+    let _alone = alone();
+    let server = Server::start(&QUICK);
+    let output = Command::new(python)
+        .arg(tests.join("openenv_client.py"))
+        .args([server.url()])
+        .arg(softmax())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        seen["begun"],
+        json!({ "task": "softmax", "reward": null, "done": false })
+    );
+    assert_eq!(seen["broken"]["reward"], -1.0, "{seen:#}");
+    assert_eq!(seen["broken"]["done"], false);
+    assert_eq!(
+        seen["good"],
+        json!({ "status": "passed", "done": true, "paid": true })
+    );
+    assert_eq!(seen["state"]["episode_id"], "mine");
+    assert_eq!(seen["state"]["step_count"], 2);
+    for (when, code) in [
+        ("too_early", "SESSION_ERROR"),
+        ("outside", "VALIDATION_ERROR"),
+        ("too_late", "SESSION_ERROR"),
+        ("no_task", "VALIDATION_ERROR"),
+    ] {
+        let said = seen[when].as_str().unwrap();
+        assert!(said.contains(code), "{when}: {said}");
+    }
+}
+
+/// Hundreds of requests, sensible and not, each answered as the description says.
+#[test]
+fn schemathesis_finds_no_difference() {
+    let python = python_with("schemathesis-4.32.5", &["schemathesis==4.32.5"]);
+    let _alone = alone();
+    let server = Server::start(&QUICK);
+    let document = format!("{}/openapi.json", server.url());
+    let flags = [
+        "--max-examples",
+        "25",
+        "--seed",
+        "1",
+        "--phases",
+        "coverage,fuzzing",
+    ];
+    let output = Command::new(python.with_file_name("st"))
+        .args(["run", &document])
+        .args(flags)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("Tested: 4"), "{said}");
+}
