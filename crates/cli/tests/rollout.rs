@@ -50,22 +50,13 @@ fn context(tasks: &[&str], samples: u32) -> Context {
 }
 
 fn command(context: &Context, verb: &str, more: &[&str]) -> Command {
-    let mut all = vec![
-        verb,
-        "--tasks",
-        "tasks.jsonl",
-        "--policy",
-        "script:script.jsonl",
-        "--target",
-        "cpu",
-        "--no-compile",
-        "--profile",
-        "rl",
-        "--out",
-        "run",
-        "--json",
-        "-q",
-    ];
+    command_of(context, verb, "script:script.jsonl", more)
+}
+
+fn command_of(context: &Context, verb: &str, policy: &str, more: &[&str]) -> Command {
+    let mut all = vec![verb, "--tasks", "tasks.jsonl", "--policy", policy];
+    all.extend(["--target", "cpu", "--no-compile", "--profile", "rl"]);
+    all.extend(["--out", "run", "--json", "-q"]);
     all.extend(more);
     context.command(&all)
 }
@@ -150,7 +141,7 @@ fn tasks_are_judged_a_broken_one_is_listed_and_the_run_can_be_named_again() {
 #[test]
 fn killed_and_resumed_it_comes_to_the_same() {
     let _alone = alone();
-    let context = context(&["one", "two", "three"], 2);
+    let context = context(&["one", "two"], 2);
     let start = || {
         let mut command = command(&context, "rollout", &["--samples", "2"]);
         command
@@ -159,7 +150,7 @@ fn killed_and_resumed_it_comes_to_the_same() {
             .spawn()
             .unwrap()
     };
-    for wanted in [1, 4, 7] {
+    for wanted in [1, 4, 6] {
         let mut child = start();
         let begun = Instant::now();
         // The log is what tells how far it is.
@@ -177,18 +168,18 @@ fn killed_and_resumed_it_comes_to_the_same() {
         .unwrap();
     assert_eq!(code(&output), 0, "{:#}", json(&output));
     let found = results(&context);
-    assert_eq!(found.len(), 6);
+    assert_eq!(found.len(), 4);
     let expected = ["compile_failed", "passed"];
     assert!(found.values().all(|one| one == &expected), "{found:?}");
-    assert_eq!(events(&context, "judged").len(), 12);
+    assert_eq!(events(&context, "judged").len(), 8);
     assert_eq!(events(&context, "run_begun").len(), 4);
 }
 
 #[test]
 fn ctrl_c_finishes_what_is_being_judged() {
     let _alone = alone();
-    let context = context(&["one", "two", "three", "four"], 2);
-    let arguments = ["--samples", "2"];
+    let context = context(&["one", "two"], 3);
+    let arguments = ["--samples", "3"];
     let mut child = command(&context, "rollout", &arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -217,7 +208,7 @@ fn ctrl_c_finishes_what_is_being_judged() {
     );
     let output = command(&context, "rollout", &arguments).output().unwrap();
     assert_eq!(code(&output), 0);
-    assert_eq!(results(&context).len(), 8);
+    assert_eq!(results(&context).len(), 6);
 }
 
 #[test]
@@ -261,7 +252,7 @@ fn mistakes_are_told_before_anything_is_started() {
         ("bench", ["--levels", "7"], "there is no level 7"),
         ("bench", ["--levels", "2"], "has no task of these levels"),
         ("bench", ["--isolation", "weak"], "needs every protection"),
-        ("rollout", ["--policy", "openai:"], "there is no policy"),
+        ("rollout", ["--set", "sample=2"], "there is no setting"),
     ] {
         let output = command(&context, verb, &more).output().unwrap();
         assert_eq!(code(&output), 2);
@@ -275,15 +266,9 @@ fn mistakes_are_told_before_anything_is_started() {
 fn two_runs_in_one_folder_and_a_dead_server_are_told() {
     let _alone = alone();
     let context = context(&["one"], 1);
-    let dead = [
-        "--policy",
-        "openai:x",
-        "--base-url",
-        "http://127.0.0.1:9/v1",
-        "--mode",
-        "single",
-    ];
-    let mut first = command(&context, "rollout", &dead)
+    let dead = ["--base-url", "http://127.0.0.1:9/v1", "--mode", "single"];
+    let command = || command_of(&context, "rollout", "openai:x", &dead);
+    let mut first = command()
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -293,7 +278,7 @@ fn two_runs_in_one_folder_and_a_dead_server_are_told() {
         thread::sleep(Duration::from_millis(20));
         assert!(begun.elapsed() < Duration::from_mins(2));
     }
-    let second = command(&context, "rollout", &dead).output().unwrap();
+    let second = command().output().unwrap();
     assert_eq!(code(&second), 3);
     let message = json(&second)["failure"]["message"].to_string();
     let holder = format!("is in use by process {}", first.id());

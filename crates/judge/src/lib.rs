@@ -16,6 +16,7 @@ mod evidence;
 mod harness;
 mod imports;
 mod judge;
+mod lease;
 mod outcome;
 mod process;
 pub mod profile;

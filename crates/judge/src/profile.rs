@@ -19,6 +19,7 @@ use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Submission, Target};
 
 use crate::harness::Harness;
+use crate::lease::lease;
 use crate::toolchain::Toolchain;
 use crate::{JudgeError, TaskSource};
 
@@ -56,6 +57,8 @@ struct Bench<'a> {
 /// Profiles the reference and, if given, a solution. A solution that does not build or run is part of the report.
 pub fn profile(request: &ProfileRequest) -> Result<ProfileReport, JudgeError> {
     let bench = Bench::new(request)?;
+    // Whoever is timed meanwhile would be timed wrong, and what is measured here too.
+    let _lease = lease(bench.gpu.as_ref())?;
     // Readable by whoever the sandbox runs as; the folder's name is nobody's business.
     let job = tempfile::tempdir().map_err(JudgeError::io("make a job folder"))?;
     let mut trusted = reference::Trusted::start(&bench)?;

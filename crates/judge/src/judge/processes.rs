@@ -4,6 +4,7 @@ use super::{Ahead, Judge, TaskSource, task_hash};
 use crate::JudgeError;
 use crate::baseline;
 use crate::baseline::Baselines;
+use crate::lease::lease;
 use crate::process;
 use crate::process::Process;
 use crate::runner::attach;
@@ -249,18 +250,7 @@ impl Judge {
 
     /// The device, for as long as this judge has work on it: others compile meanwhile.
     pub(super) fn lease(&self) -> Result<Lease, JudgeError> {
-        let device = self.gpu.as_ref().map_or("cpu", |gpu| gpu.uuid.as_str());
-        Lease::take(device, Duration::from_mins(10)).map_err(|error| {
-            if error.kind() == std::io::ErrorKind::TimedOut {
-                JudgeError::Infrastructure {
-                    code: "device_busy",
-                    message: error.to_string(),
-                    hint: Some("another judgement is being timed on this device; judge again when it is done".to_owned()),
-                }
-            } else {
-                JudgeError::io("lease the device")(error)
-            }
-        })
+        lease(self.gpu.as_ref())
     }
 
     pub(super) fn environment(&self, clocks: &Value) -> BTreeMap<String, Value> {
