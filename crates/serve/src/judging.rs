@@ -5,9 +5,7 @@
 
 mod job;
 mod jobs;
-mod openapi;
 mod openenv;
-mod problem;
 mod rate;
 mod routes;
 
@@ -17,8 +15,9 @@ use std::{io, thread};
 use warpsmith_rollout::Judging;
 use warpsmith_schema::{Failure, Task};
 
+pub(crate) use job::{Job, JobList, JudgeRequest};
 pub(crate) use jobs::Jobs;
-pub(crate) use routes::routes;
+pub(crate) use routes::{MOST_LISTED, MOST_WAIT, routes};
 
 /// Makes the judge of this number, with the first submission that needs it: who only looks at runs never starts PyTorch.
 pub type MakeJudge = Arc<dyn Fn(usize) -> Result<Box<dyn Judging>, Failure> + Send + Sync>;

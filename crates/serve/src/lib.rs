@@ -1,15 +1,24 @@
 //! What is served over HTTP, and to whom.
 //!
-//! [`judging`] is the judge for trainers and tools in other languages; `completions` is a language model of this process for
+//! `dashboard` shows runs in a browser; [`metrics`] are a run's numbers, [`report`] puts the numbers of several beside each
+//! other, and [`page`] and [`plot`] are what pages are made of. [`judging`] is the judge for trainers and tools in other languages; `completions` is a language model of this process for
 //! everything that speaks OpenAI's chat completions. [`serve`] puts together what was asked for.
 
 #[cfg(feature = "local-models")]
 mod completions;
+mod dashboard;
 mod guard;
 pub mod judging;
+pub mod metrics;
+mod openapi;
+pub mod page;
+pub mod plot;
+mod problem;
 mod refusal;
+pub mod report;
 mod server;
 
+pub use dashboard::LookAtMachine;
 pub use guard::Token;
 #[cfg(feature = "local-models")]
 pub use server::ServedModel;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::Uri;
@@ -13,8 +14,10 @@ use serde_json::json;
 #[cfg(feature = "local-models")]
 use warpsmith_model::{Generation, policy::ChatModel};
 
+use crate::dashboard::{self, LookAtMachine};
 use crate::guard::{Token, admit};
 use crate::judging::{self, Court};
+use crate::openapi;
 use crate::refusal::Refusal;
 
 /// What is served, and to whom.
@@ -22,6 +25,9 @@ pub struct Offer {
     #[cfg(feature = "local-models")]
     pub model: Option<ServedModel>,
     pub court: Court,
+    /// The folder whose runs are shown.
+    pub runs: PathBuf,
+    pub look_at_machine: LookAtMachine,
     /// What clients must show; without one, only those on this machine are answered.
     pub token: Option<Token>,
     /// Whether somebody wants the whole process to end.
@@ -40,7 +46,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Answers until it is interrupted. Replies and judgements under way then break off.
 pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     let jobs = offer.court.open()?;
-    let app = judging::routes(jobs, offer.court);
+    let app = judging::routes(jobs, offer.court)
+        .merge(dashboard::routes(offer.runs, offer.look_at_machine))
+        .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     #[cfg(feature = "local-models")]
     let (app, generation) = with_model(app, offer.model)?;
     #[cfg(feature = "local-models")]

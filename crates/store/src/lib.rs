@@ -15,6 +15,6 @@ pub use bundle::{Bundle, BundleWriter};
 pub use difference::Difference;
 pub use error::StoreError;
 pub use events::{EventLog, Events};
-pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex};
+pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex, Totals};
 pub use lock::Holder;
-pub use run::RunFolder;
+pub use run::{RunFolder, is_held};

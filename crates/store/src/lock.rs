@@ -37,6 +37,15 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
+    /// Whether another process has it.
+    pub(crate) fn is_taken(folder: &Path) -> bool {
+        let Ok(file) = File::open(folder.join("lock")) else {
+            return false;
+        };
+        // Shared, and given back at once: who takes it in earnest at this very moment is told to try again.
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+
     pub(crate) fn take(folder: &Path) -> Result<Self, StoreError> {
         let path = folder.join("lock");
         let write = |source: io::Error| StoreError::Write {

@@ -132,6 +132,11 @@ impl RunFolder {
     }
 }
 
+/// Whether somebody works in this run's folder now. Takes nothing.
+pub fn is_held(folder: &Path) -> bool {
+    Lock::is_taken(folder)
+}
+
 /// A run interrupted before its configuration was written leaves only a lock; anything else is not ours.
 fn refuse_foreign(folder: &Path) -> Result<(), StoreError> {
     let read = |source| StoreError::Read {

@@ -4,13 +4,16 @@ mod court;
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
+use warpsmith_machine::{Caches, doctor, gpu_clocks, gpus};
+use warpsmith_sandbox::effective;
 use warpsmith_schema::FORMAT;
 #[cfg(feature = "local-models")]
 use warpsmith_serve::ServedModel;
-use warpsmith_serve::{Offer, Token, serve};
+use warpsmith_serve::{LookAtMachine, Offer, Token, serve};
 
 use crate::args::{Count, JudgingArgs};
 #[cfg(feature = "local-models")]
@@ -22,9 +25,9 @@ use crate::interrupt;
 use crate::language_model;
 use crate::printer::Printer;
 
-/// Serve the judge, and a language model if one is named, over HTTP
+/// Serve a dashboard of runs, the judge, and a language model if one is named
 ///
-/// `POST /v1/judge` and jobs for trainers (`/openapi.json` describes them), an environment of `OpenEnv` at `/ws`, and with
+/// Pages for a browser, `POST /v1/judge` and jobs for trainers (`/openapi.json` describes them), an environment of `OpenEnv` at `/ws`, and with
 /// `--model` OpenAI's chat completions, until Ctrl-C. Exit code 2: wrong usage. 3: this machine. 130: Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -36,6 +39,9 @@ pub(crate) struct ServeArgs {
     #[cfg(feature = "local-models")]
     #[arg(long, value_enum, default_value_t)]
     model_on: ModelOn,
+    /// The folder whose runs are shown
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs: PathBuf,
     /// Tasks of `OpenEnv` episodes: a `KernelBench` folder, JSONL or module; else the embedded examples
     #[arg(long, value_name = "TASKS")]
     tasks: Option<PathBuf>,
@@ -108,6 +114,7 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.data(&format!("{root}\n"))?;
     }
     printer.note("served until Ctrl-C. To use it:");
+    printer.note(&format!("  a browser              {root}"));
     printer.note(&format!(
         "  the judge              POST {root}/v1/judge; {root}/openapi.json says how"
     ));
@@ -128,11 +135,32 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
             #[cfg(feature = "local-models")]
             model,
             court,
+            runs: args.runs.clone(),
+            look_at_machine: machine(args)?,
             token: token.map(Token::new),
             interrupted: interrupt::happened,
         },
     )?;
     Ok(Exit::DONE)
+}
+
+/// What `doctor` says, and how busy each GPU is just now.
+fn machine(args: &ServeArgs) -> Result<LookAtMachine, Stop> {
+    let (choice, caches) = (args.judging.machine.python.choice(), Caches::locate()?);
+    let isolation = serde_json::to_value(effective())?;
+    // What does not change is found out once.
+    let found = OnceLock::new();
+    Ok(Arc::new(move || {
+        let report = found.get_or_init(|| {
+            let report = doctor(&choice, &caches, Some(isolation.clone()));
+            serde_json::to_value(report).unwrap_or_default()
+        });
+        let now: Vec<Value> = gpus()
+            .into_iter()
+            .map(|gpu| json!({ "gpu": gpu.index, "name": gpu.name, "now": gpu_clocks(gpu.index) }))
+            .collect();
+        json!({ "gpus_now": now, "machine": report })
+    }))
 }
 
 #[cfg(feature = "local-models")]

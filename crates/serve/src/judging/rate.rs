@@ -8,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 
-use super::problem::Problem;
+use crate::problem::Problem;
 
 /// Requests a second in the long run, and how many may come at once.
 const A_SECOND: f64 = 500.0;
@@ -56,6 +56,6 @@ mod tests {
             |at: Duration, tried: usize| (0..tried).filter(|_| rate.admits(begin + at)).count();
         assert_eq!(admitted(Duration::ZERO, 1500), 1000);
         assert_eq!(admitted(Duration::from_millis(100), 1500), 50);
-        assert_eq!(admitted(Duration::from_secs(60), 1500), 1000);
+        assert_eq!(admitted(Duration::from_mins(1), 1500), 1000);
     }
 }

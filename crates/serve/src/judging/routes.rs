@@ -15,15 +15,15 @@ use serde::Deserialize;
 
 use super::job::{Job, JobList, JudgeRequest};
 use super::jobs::{Declined, Jobs};
-use super::problem::Problem;
 use super::rate::{Rate, limit};
-use super::{Court, openapi, openenv};
+use super::{Court, openenv};
+use crate::problem::Problem;
 
 /// Larger than any solution that could still be compiled.
 const BODY_BYTES: usize = 8 << 20;
 /// The longest that a request waits for its job.
-pub(super) const MOST_WAIT: u32 = 600;
-pub(super) const MOST_LISTED: u32 = 1000;
+pub(crate) const MOST_WAIT: u32 = 600;
+pub(crate) const MOST_LISTED: u32 = 1000;
 const LISTED: u32 = 50;
 
 pub(crate) struct Bench {
@@ -37,7 +37,6 @@ pub(crate) fn routes(jobs: Arc<Jobs>, court: Court) -> Router {
         .route("/v1/judge", post(judge))
         .route("/v1/jobs", get(list))
         .route("/v1/jobs/{id}", get(look).delete(cancel))
-        .route("/openapi.json", get(|| async { Json(openapi::document()) }))
         .route("/ws", get(openenv::connect))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(from_fn_with_state(Arc::new(Rate::default()), limit))

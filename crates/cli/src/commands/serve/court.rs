@@ -33,13 +33,12 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
     let (found, printer) = (Mutex::new(None::<Arc<Engine>>), printer.clone());
     let make = move |number: usize| -> Result<Box<dyn Judging>, Failure> {
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        let engine = match &*found {
-            Some(engine) => engine.clone(),
-            None => {
-                let prepared = Engine::prepare(&judging.machine, &printer);
-                let prepared = Arc::new(prepared.map_err(|stop| stop.0)?);
-                found.insert(prepared).clone()
-            }
+        let engine = if let Some(engine) = &*found {
+            engine.clone()
+        } else {
+            let prepared = Engine::prepare(&judging.machine, &printer);
+            let prepared = Arc::new(prepared.map_err(|stop| stop.0)?);
+            found.insert(prepared).clone()
         };
         drop(found);
         // A folder each: two may be at the same submission.

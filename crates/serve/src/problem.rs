@@ -45,6 +45,21 @@ impl Problem {
             .hint("jobs of a server that was ended are gone; their evidence is not")
     }
 
+    pub(crate) fn unknown_run(name: &str) -> Self {
+        let message = format!("there is no run `{name}`, or its log cannot be read");
+        Self::new(StatusCode::NOT_FOUND, "unknown_run", message)
+    }
+
+    pub(crate) fn unknown_episode(task: &str, sample: u32) -> Self {
+        let message = format!("there is no episode of `{task}`, sample {sample}, that has ended");
+        Self::new(StatusCode::NOT_FOUND, "unknown_episode", message)
+    }
+
+    pub(crate) fn failed() -> Self {
+        let message = "the answer could not be made";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
+    }
+
     pub(crate) fn too_late() -> Self {
         let message = "the job is being judged or over";
         Self::new(StatusCode::CONFLICT, "too_late", message)

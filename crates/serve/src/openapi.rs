@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Value, json};
-use warpsmith_schema::FailureReport;
+use warpsmith_schema::{FailureReport, Trajectory};
 
-use super::job::{Job, JobList, JudgeRequest};
-use super::routes::{MOST_LISTED, MOST_WAIT};
+use crate::dashboard::{EpisodeList, RunList, RunSummary};
+use crate::judging::{Job, JobList, JudgeRequest, MOST_LISTED, MOST_WAIT};
 
 /// `OpenAPI` 3.1, whose schemas are those that requests are read by.
 pub(crate) fn document() -> Value {
@@ -18,6 +18,10 @@ pub(crate) fn document() -> Value {
     let request = reference::<JudgeRequest>(&mut generator);
     let job = reference::<Job>(&mut generator);
     let jobs = reference::<JobList>(&mut generator);
+    let runs = reference::<RunList>(&mut generator);
+    let run = reference::<RunSummary>(&mut generator);
+    let episodes = reference::<EpisodeList>(&mut generator);
+    let trajectory = reference::<Trajectory>(&mut generator);
     let problem = reference::<FailureReport>(&mut generator);
     let answer = |what: &str, schema: &Value| json!({ "description": what, "content": { "application/json": { "schema": schema } } });
     let problem = |what: &str| answer(what, &problem);
@@ -31,8 +35,11 @@ pub(crate) fn document() -> Value {
         answer["headers"] = json!({ "Location": { "schema": { "type": "string" } } });
         answer
     };
-    let denied = problem("the token is missing or wrong");
-    let foreign = problem("asked as another machine, without a token");
+    // In the form that clients of OpenAI know, since the whole server is behind one door.
+    let door = json!({ "type": "object", "required": ["error"], "properties": { "error": { "type": "object" } } });
+    let denied = answer("the token is missing or wrong", &door);
+    let foreign = answer("asked as another machine, without a token", &door);
+    let unknown = problem("no such run or episode, or its log cannot be read");
     let wait = json!({
         "name": "wait", "in": "query", "description": "seconds to wait for the job to be over",
         "schema": { "type": "integer", "minimum": 0, "maximum": MOST_WAIT, "default": 0 },
@@ -42,11 +49,16 @@ pub(crate) fn document() -> Value {
         "name": "limit", "in": "query",
         "schema": { "type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": 50 },
     });
+    let offset = json!({ "name": "offset", "in": "query", "schema": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "default": 0 } });
+    let name = json!({ "name": "run", "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } });
+    let task =
+        json!({ "name": "task", "in": "query", "required": true, "schema": { "type": "string" } });
+    let sample = json!({ "name": "sample", "in": "query", "schema": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "default": 1 } });
     json!({
         "openapi": "3.1.0",
         "info": {
-            "title": "Warpsmith's judge", "version": env!("CARGO_PKG_VERSION"),
-            "description": "Compiles, verifies and times solutions that nobody has reason to trust.",
+            "title": "Warpsmith", "version": env!("CARGO_PKG_VERSION"),
+            "description": "Compiles, verifies and times solutions that nobody has reason to trust, and shows what runs came to.",
         },
         "components": {
             "schemas": generator.take_definitions(true),
@@ -78,6 +90,22 @@ pub(crate) fn document() -> Value {
                     "responses": { "200": answer("the job", &job), "400": problem("not an id"), "401": denied, "403": foreign, "404": problem("no such job"), "409": problem("being judged or over"), "429": busy },
                 },
             },
+            "/v1/runs": { "get": {
+                "operationId": "runs", "summary": "Runs of this server's folder",
+                "responses": { "200": answer("runs, the latest first", &runs), "401": denied, "403": foreign },
+            } },
+            "/v1/runs/{run}": { "get": {
+                "operationId": "run", "summary": "One run", "parameters": [name],
+                "responses": { "200": answer("the run", &run), "400": problem("not a name"), "401": denied, "403": foreign, "404": unknown },
+            } },
+            "/v1/runs/{run}/episodes": { "get": {
+                "operationId": "episodes", "summary": "Its episodes, in the order they began", "parameters": [name, offset, limit],
+                "responses": { "200": answer("episodes", &episodes), "400": problem("not a range"), "401": denied, "403": foreign, "404": unknown },
+            } },
+            "/v1/runs/{run}/episode": { "get": {
+                "operationId": "episode", "summary": "The whole of an episode that has ended", "parameters": [name, task, sample],
+                "responses": { "200": answer("the trajectory", &trajectory), "400": problem("not an episode"), "401": denied, "403": foreign, "404": unknown },
+            } },
         },
     })
 }

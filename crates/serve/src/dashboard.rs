@@ -1,0 +1,117 @@
+//! Runs in a browser: what there is, how far it is, and every episode turn by turn.
+//!
+//! Pages are made on the server from the runs' own logs ([`shelf`]) and work without a script; the one there is looks again
+//! every two seconds and replaces what has changed. The same numbers are to be had as JSON ([`api`]).
+
+mod api;
+mod episode;
+mod frame;
+mod leaderboard;
+mod machine;
+mod run;
+mod runs;
+mod shelf;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use maud::{Markup, html};
+use serde_json::Value;
+
+pub(crate) use api::{EpisodeList, RunList, RunSummary};
+use shelf::Shelf;
+
+/// What this machine is and does, as `doctor` says it.
+pub type LookAtMachine = Arc<dyn Fn() -> Value + Send + Sync>;
+
+pub(crate) struct Dashboard {
+    shelf: Shelf,
+    look_at_machine: LookAtMachine,
+}
+
+pub(crate) fn routes(runs: PathBuf, look_at_machine: LookAtMachine) -> Router {
+    let dashboard = Arc::new(Dashboard {
+        shelf: Shelf::new(runs),
+        look_at_machine,
+    });
+    Router::new()
+        .route("/", get(show_runs))
+        .route("/runs/{run}", get(show_run))
+        .route("/runs/{run}/episode", get(show_episode))
+        .route("/leaderboard", get(show_leaderboard))
+        .route("/machine", get(show_machine))
+        .route("/live.js", get(script))
+        .route("/v1/runs", get(api::runs))
+        .route("/v1/runs/{run}", get(api::run))
+        .route("/v1/runs/{run}/episodes", get(api::episodes))
+        .route("/v1/runs/{run}/episode", get(api::episode))
+        .with_state(dashboard)
+}
+
+type Board = State<Arc<Dashboard>>;
+
+/// Reading logs takes as long as it takes; others are answered meanwhile.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+async fn page(work: impl FnOnce() -> Option<Markup> + Send + 'static) -> Response {
+    let (status, body) = match apart(work).await {
+        Some(Some(body)) => (StatusCode::OK, body),
+        Some(None) => {
+            let body =
+                html! { p { "There is no such run or episode, or its log cannot be read." } };
+            (StatusCode::NOT_FOUND, frame::page("Not found", None, &body))
+        }
+        None => {
+            let body = html! { p { "This page could not be made." } };
+            let page = frame::page("Failed", None, &body);
+            (StatusCode::INTERNAL_SERVER_ERROR, page)
+        }
+    };
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, frame::POLICY),
+        (CACHE_CONTROL, "no-store"),
+    ];
+    (status, headers, body.into_string()).into_response()
+}
+
+async fn script() -> impl IntoResponse {
+    let headers = [(CONTENT_TYPE, "text/javascript; charset=utf-8")];
+    (headers, include_str!("dashboard/live.js"))
+}
+
+async fn show_runs(State(board): Board) -> Response {
+    page(move || Some(runs::page(&board.shelf))).await
+}
+
+async fn show_run(
+    State(board): Board,
+    Path(name): Path<String>,
+    Query(asked): Query<run::Asked>,
+) -> Response {
+    page(move || run::page(&board.shelf, &name, &asked)).await
+}
+
+async fn show_episode(
+    State(board): Board,
+    Path(name): Path<String>,
+    Query(asked): Query<episode::Asked>,
+) -> Response {
+    page(move || episode::page(&board.shelf, &name, &asked)).await
+}
+
+async fn show_leaderboard(State(board): Board) -> Response {
+    page(move || Some(leaderboard::page(&board.shelf))).await
+}
+
+async fn show_machine(State(board): Board) -> Response {
+    page(move || Some(machine::page(&(board.look_at_machine)()))).await
+}

@@ -1,0 +1,67 @@
+//! What all pages have around them.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::page::STYLE;
+
+/// One script of our own and nothing from anywhere else, should an escape ever be missing.
+pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+
+const PLACES: [(&str, &str); 3] = [
+    ("/", "Runs"),
+    ("/leaderboard", "Leaderboard"),
+    ("/machine", "Machine"),
+];
+
+/// `here` is the address of the place that this page is, where it is one.
+pub(super) fn page(title: &str, here: Option<&str>, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · Warpsmith" }
+                style { (PreEscaped(STYLE)) }
+                script src="/live.js" defer {}
+            }
+            body {
+                a.skip href="#content" { "Skip to the content" }
+                header {
+                    nav aria-label="Places" {
+                        ul {
+                            @for (address, name) in PLACES {
+                                li {
+                                    @if here == Some(address) { a href=(address) aria-current="page" { (name) } }
+                                    @else { a href=(address) { (name) } }
+                                }
+                            }
+                        }
+                    }
+                    h1 { (title) }
+                }
+                main id="content" { (body) }
+            }
+        }
+    }
+}
+
+/// A part that is replaced when it changes.
+pub(super) fn live(id: &str, body: &Markup) -> Markup {
+    html! { div id=(id) data-live { (body) } }
+}
+
+/// A text as part of an address.
+pub(super) fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(byte as char);
+        } else {
+            // Writing to a text does not fail.
+            let _ = std::fmt::Write::write_fmt(&mut encoded, format_args!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

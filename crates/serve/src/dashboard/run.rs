@@ -1,0 +1,210 @@
+//! One run: how far it is, what came of it, and its episodes.
+
+use maud::{Markup, Render, html};
+use serde::Deserialize;
+use warpsmith_schema::Status;
+use warpsmith_store::{EpisodeRow, RunIndex};
+
+use super::frame::{encoded, live, page as framed};
+use super::shelf::{Doing, Shelf};
+use crate::page::{count, duration, fact, percent, runtime, table, times};
+use crate::plot::{Axis, Lines, Scale, Series};
+
+/// Episodes on one page.
+const A_PAGE: usize = 50;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Asked {
+    show: Option<String>,
+    page: usize,
+}
+
+const SHOWN: [(&str, &str); 4] = [
+    ("", "all"),
+    ("passed", "passed"),
+    ("failed", "not passed"),
+    ("running", "under way"),
+];
+
+pub(super) fn page(shelf: &Shelf, name: &str, asked: &Asked) -> Option<Markup> {
+    let body = shelf.look(name, |index| {
+        let doing = shelf.doing(name, index);
+        html! {
+            (live("progress", &progress(index, doing)))
+            section aria-label="Speed-ups" { (live("plot", &speedups(index))) }
+            h2 { "Episodes" }
+            (live("episodes", &episodes(name, index, asked)))
+        }
+    })?;
+    Some(framed(name, None, &body))
+}
+
+fn progress(index: &RunIndex, doing: Doing) -> Markup {
+    let totals = index.totals;
+    let share =
+        |part: u32| percent((totals.ended > 0).then(|| f64::from(part) / f64::from(totals.ended)));
+    html! {
+        dl {
+            (fact("state", &html! { (doing.word()) }))
+            @if let Some(head) = &index.head {
+                (fact("policy", &html! { (head.policy.name) }))
+                (fact("device", &html! { (head.device) }))
+                (fact("tasks, samples", &html! { (head.tasks.len()) ", " (head.samples) }))
+            }
+            @if let Some(gauges) = &index.gauges {
+                (fact("episodes", &html! { (totals.ended) " of " (gauges.episodes_planned) ", " (gauges.episodes_running) " running" }))
+                (fact("judgements a minute", &html! { (format!("{:.1}", gauges.judgements_per_minute)) }))
+                (fact("waiting for a judge", &html! { (gauges.judge_queue) ", " (duration(Some(gauges.judge_wait_seconds))) " on average" }))
+                (fact("device leased, busy", &html! { (percent(Some(gauges.device_leased))) ", " (percent(gauges.device_busy)) }))
+            } @else {
+                (fact("episodes", &html! { (totals.ended) }))
+            }
+            (fact("compiled", &html! { (share(totals.compiled)) }))
+            (fact("passed", &html! { (share(totals.passed)) }))
+            (fact("5 % faster than eager, torch.compile", &html! { (share(totals.faster_than_eager)) ", " (share(totals.faster_than_compile)) }))
+            (fact("tokens read, written", &html! { (totals.usage.prompt_tokens) ", " (totals.usage.completion_tokens) }))
+        }
+        @if let Some(gauges) = &index.gauges {
+            progress max=(gauges.episodes_planned) value=(totals.ended) aria-label="Episodes that have ended" {}
+        }
+        @if let Some(failure) = index.ended.as_ref().and_then(|end| end.failure.as_ref()) {
+            p.bad { "It ended early: " (failure.message) }
+        }
+        @if index.hitches > 0 { p.quiet { (count(index.hitches as usize, "hitch")) " of this machine, which count against nobody." } }
+        @for (task, why) in &index.left_out { p.quiet { "Left out: " (task) ", " (why.message) } }
+    }
+}
+
+/// The share of episodes that passed and were at least so much faster.
+fn speedups(index: &RunIndex) -> Markup {
+    let ended = index.totals.ended;
+    if ended == 0 {
+        return html! { p.quiet { "Nothing has ended yet." } };
+    }
+    let over = |of: fn(&warpsmith_schema::Speedup) -> Option<f64>| -> Vec<f64> {
+        let results = index.episodes.iter().filter_map(|row| row.result.as_ref());
+        results
+            .filter(|result| result.status == Some(Status::Passed))
+            .filter_map(|result| of(result.speedup.as_ref()?))
+            .collect()
+    };
+    let curve = |ratios: &[f64]| -> Vec<(f64, f64)> {
+        (0..=30)
+            .map(|tenth| {
+                let p = f64::from(tenth) / 10.0;
+                let above = ratios.iter().filter(|ratio| **ratio > p).count();
+                (p, above as f64 / f64::from(ended))
+            })
+            .collect()
+    };
+    let eager = over(|speedup| Some(speedup.eager.0));
+    let compile = over(|speedup| speedup.compile.map(|one| one.0));
+    let lines = Lines {
+        name: "Correct and more than p times as fast (fast_p)",
+        x: Axis {
+            name: "p",
+            scale: Scale::linear([0.0, 3.0]),
+        },
+        y: Axis {
+            name: "share of episodes",
+            scale: Scale::linear([0.0, 1.0]),
+        },
+        series: vec![
+            Series {
+                name: "over eager",
+                points: curve(&eager),
+            },
+            Series {
+                name: "over torch.compile",
+                points: curve(&compile),
+            },
+        ],
+    };
+    lines.render()
+}
+
+fn episodes(name: &str, index: &RunIndex, asked: &Asked) -> Markup {
+    let show = asked.show.as_deref().unwrap_or_default();
+    let wanted = |row: &&EpisodeRow| {
+        let passed = row
+            .result
+            .as_ref()
+            .map(|one| one.status == Some(Status::Passed));
+        match show {
+            "passed" => passed == Some(true),
+            "failed" => passed == Some(false),
+            "running" => passed.is_none(),
+            _ => true,
+        }
+    };
+    let matching = index.episodes.iter().filter(wanted).count();
+    let last = matching.saturating_sub(1) / A_PAGE;
+    let number = asked.page.min(last);
+    let rows: Vec<Vec<Markup>> = index
+        .episodes
+        .iter()
+        .rev()
+        .filter(wanted)
+        .skip(number * A_PAGE)
+        .take(A_PAGE)
+        .map(|row| cells(name, row))
+        .collect();
+    let address = |show: &str, page: usize| format!("?show={show}&page={page}");
+    html! {
+        nav aria-label="Which episodes" {
+            ul {
+                @for (word, label) in SHOWN {
+                    li {
+                        @if word == show { a href=(address(word, 0)) aria-current="true" { strong { (label) } } }
+                        @else { a href=(address(word, 0)) { (label) } }
+                    }
+                }
+            }
+        }
+        (table(&count(matching, "episode"), &["task", "sample", "verdict", "runtime", "over eager", "over compile", "reward", "attempts", "time"].map(str::to_owned), &rows))
+        @if last > 0 {
+            nav aria-label="Pages" {
+                ul {
+                    @if number > 0 { li { a href=(address(show, number - 1)) rel="prev" { "later" } } }
+                    li { "page " (number + 1) " of " (last + 1) }
+                    @if number < last { li { a href=(address(show, number + 1)) rel="next" { "earlier" } } }
+                }
+            }
+        }
+    }
+}
+
+fn cells(run: &str, row: &EpisodeRow) -> Vec<Markup> {
+    let address = format!(
+        "/runs/{}/episode?task={}&sample={}",
+        encoded(run),
+        encoded(&row.id.task),
+        row.id.sample
+    );
+    let Some(result) = &row.result else {
+        let mut cells = vec![
+            html! { (row.id.task) },
+            html! { (row.id.sample) },
+            html! { "under way" },
+        ];
+        cells.resize_with(7, || html! {});
+        cells.push(html! { (row.judged) });
+        cells.push(html! {});
+        return cells;
+    };
+    let speedup = result.speedup.as_ref();
+    let passed = result.status == Some(Status::Passed);
+    let word = result.status.map_or("nothing judged", Status::name);
+    vec![
+        html! { a href=(address) { (row.id.task) } },
+        html! { (row.id.sample) },
+        html! { @if passed { span.good { (word) } } @else { span.bad { (word) } } },
+        html! { (runtime(result.us.map(|us| us.0))) },
+        html! { (times(speedup.map(|one| one.eager.0))) },
+        html! { (times(speedup.and_then(|one| one.compile.map(|one| one.0)))) },
+        html! { @if let Some(reward) = &result.reward { (reward.robust) } },
+        html! { (result.attempts) },
+        html! { (duration(Some(result.seconds))) },
+    ]
+}
