@@ -159,7 +159,11 @@ fn machine(args: &ServeArgs) -> Result<LookAtMachine, Stop> {
             .into_iter()
             .map(|gpu| json!({ "gpu": gpu.index, "name": gpu.name, "now": gpu_clocks(gpu.index) }))
             .collect();
-        json!({ "gpus_now": now, "machine": report })
+        let mut all = json!({ "gpus_now": now });
+        if let (Value::Object(all), Value::Object(report)) = (&mut all, report) {
+            all.extend(report.clone());
+        }
+        all
     }))
 }
 

@@ -24,7 +24,7 @@ const SHOWN: [(&str, &str); 4] = [
     ("", "all"),
     ("passed", "passed"),
     ("failed", "not passed"),
-    ("running", "under way"),
+    ("open", "without an end"),
 ];
 
 pub(super) fn page(shelf: &Shelf, name: &str, asked: &Asked) -> Option<Markup> {
@@ -34,7 +34,7 @@ pub(super) fn page(shelf: &Shelf, name: &str, asked: &Asked) -> Option<Markup> {
             (live("progress", &progress(index, doing)))
             section aria-label="Speed-ups" { (live("plot", &speedups(index))) }
             h2 { "Episodes" }
-            (live("episodes", &episodes(name, index, asked)))
+            (live("episodes", &episodes(name, index, asked, doing)))
         }
     })?;
     Some(framed(name, None, &body))
@@ -124,7 +124,7 @@ fn speedups(index: &RunIndex) -> Markup {
     lines.render()
 }
 
-fn episodes(name: &str, index: &RunIndex, asked: &Asked) -> Markup {
+fn episodes(name: &str, index: &RunIndex, asked: &Asked, doing: Doing) -> Markup {
     let show = asked.show.as_deref().unwrap_or_default();
     let wanted = |row: &&EpisodeRow| {
         let passed = row
@@ -134,7 +134,7 @@ fn episodes(name: &str, index: &RunIndex, asked: &Asked) -> Markup {
         match show {
             "passed" => passed == Some(true),
             "failed" => passed == Some(false),
-            "running" => passed.is_none(),
+            "open" => passed.is_none(),
             _ => true,
         }
     };
@@ -148,7 +148,7 @@ fn episodes(name: &str, index: &RunIndex, asked: &Asked) -> Markup {
         .filter(wanted)
         .skip(number * A_PAGE)
         .take(A_PAGE)
-        .map(|row| cells(name, row))
+        .map(|row| cells(name, row, doing))
         .collect();
     let address = |show: &str, page: usize| format!("?show={show}&page={page}");
     html! {
@@ -175,7 +175,7 @@ fn episodes(name: &str, index: &RunIndex, asked: &Asked) -> Markup {
     }
 }
 
-fn cells(run: &str, row: &EpisodeRow) -> Vec<Markup> {
+fn cells(run: &str, row: &EpisodeRow, doing: Doing) -> Vec<Markup> {
     let address = format!(
         "/runs/{}/episode?task={}&sample={}",
         encoded(run),
@@ -186,7 +186,7 @@ fn cells(run: &str, row: &EpisodeRow) -> Vec<Markup> {
         let mut cells = vec![
             html! { (row.id.task) },
             html! { (row.id.sample) },
-            html! { "under way" },
+            html! { @if doing == Doing::Running { "under way" } @else { span.quiet { "no end yet" } } },
         ];
         cells.resize_with(7, || html! {});
         cells.push(html! { (row.judged) });
