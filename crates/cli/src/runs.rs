@@ -49,7 +49,7 @@ pub(crate) struct Job<'a> {
     pub(crate) baselines: Vec<String>,
 }
 
-pub(crate) fn run(job: Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
+pub(crate) fn run(job: &Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
     let settings = job.settings;
     let machine = &settings.episodes.judging.machine;
     let episodes = &settings.episodes;
@@ -66,7 +66,7 @@ pub(crate) fn run(job: Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
     // How many at a time decides how long it takes, not what comes out.
     config.remove("at_once");
     config.remove("judges");
-    let folder = folder(&job, &config, &wanted)?;
+    let folder = folder(job, &config, &wanted)?;
     say_where(&folder, job.out, printer);
 
     let manner = decided.judging.manner();
@@ -85,7 +85,7 @@ pub(crate) fn run(job: Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
         mode: way.mode(),
         profile: manner.profile,
         compile_mode,
-        tasks: planned(&job),
+        tasks: planned(job),
         samples: decided.samples.into(),
         counts: job.counts,
         scale: job.scale,
@@ -124,7 +124,7 @@ pub(crate) fn run(job: Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
         }
     }
     summary::report(&head, &outcome, folder.path(), printer)?;
-    exit(&outcome, &job)
+    exit(&outcome, job)
 }
 
 fn wish() -> Wish {

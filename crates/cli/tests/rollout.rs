@@ -33,14 +33,14 @@ fn context(tasks: &[&str], samples: u32) -> Context {
             format!("{TASK}\n# {name}\n")
         };
         let line = json!({ "level": 1, "problem_id": number + 1, "name": name, "code": code });
-        set.push_str(&format!("{line}\n"));
+        set += &(line.to_string() + "\n");
         for sample in 1..=samples {
             let right = format!("// {name} {sample}\n{KERNEL}");
             let wrong = right.replace("return 0;", "return 0");
             for kernel in [wrong, right] {
                 let id = format!("level1/{}", number + 1);
                 let line = json!({ "text": reply(&kernel), "task": id, "sample": sample });
-                script.push_str(&format!("{line}\n"));
+                script += &(line.to_string() + "\n");
             }
         }
     }
@@ -173,6 +173,20 @@ fn killed_and_resumed_it_comes_to_the_same() {
     assert!(found.values().all(|one| one == &expected), "{found:?}");
     assert_eq!(events(&context, "judged").len(), 8);
     assert_eq!(events(&context, "run_begun").len(), 4);
+
+    // A kill between the evidence and the log: the verdict is found, not reached again.
+    let text = context.read("run/events.jsonl");
+    let last = text.rfind("\"kind\":\"judged\"").unwrap();
+    let cut = text[..last].rfind('\n').unwrap() + 1;
+    let lost: Value = serde_json::from_str(text[cut..].lines().next().unwrap()).unwrap();
+    context.write("run/events.jsonl", &text[..cut]);
+    let output = command(&context, "rollout", &["--samples", "2"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0);
+    let judged = events(&context, "judged");
+    assert_eq!(judged.last().unwrap()["verdict"], lost["event"]["verdict"]);
+    assert_eq!(results(&context), found);
 }
 
 #[test]

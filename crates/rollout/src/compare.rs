@@ -28,7 +28,7 @@ pub fn compare(
         let best = tally.and_then(|tally| tally.best.as_ref());
         let done = history
             .compared
-            .contains(&(task.id.clone(), mode.to_owned()));
+            .contains_key(&(task.id.clone(), mode.to_owned()));
         let Some(best) = best.filter(|_| !done) else {
             continue;
         };

@@ -172,7 +172,7 @@ impl Docket {
             let worked = begun.elapsed();
             self.meter.judge_worked(waited, worked);
             let answer = answer.and_then(|answer| self.keep(&case, answer, waited, worked));
-            self.settle(case, answer);
+            self.settle(case, &answer);
         }
     }
 
@@ -238,7 +238,7 @@ impl Docket {
         Ok(answer)
     }
 
-    fn settle(&self, case: Case, answer: Answered) {
+    fn settle(&self, case: Case, answer: &Answered) {
         let mut told = vec![case.answer];
         let mut state = self.state();
         state.busy -= 1;
@@ -247,7 +247,7 @@ impl Docket {
             if let Some(Known::Underway(others)) = state.known.remove(&key) {
                 told.extend(others);
             }
-            if let Ok(Answer::Verdict(verdict)) = &answer {
+            if let Ok(Answer::Verdict(verdict)) = answer {
                 state.known.insert(key, Known::Verdict(verdict.clone()));
             }
         }

@@ -1,12 +1,11 @@
 //! What earlier processes left of a run.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 
-use warpsmith_schema::Mode;
 use warpsmith_schema::{
-    Ending, EpisodeId, Event, FORMAT, Failure, Happening, PolicyVersion, Step, Target, Task,
-    Trajectory, Verdict,
+    Ending, EpisodeId, Event, FORMAT, Failure, Gauges, Happening, Mode, PolicyVersion, RunHead,
+    Step, Target, Task, Trajectory, Usage, Verdict,
 };
 use warpsmith_store::{EventLog, StoreError};
 
@@ -15,6 +14,10 @@ use crate::{EVENTS, Tally};
 /// A run's log, read to its end.
 #[derive(Debug, Default)]
 pub struct History {
+    /// As the last process began.
+    pub head: Option<RunHead>,
+    /// As they stood last.
+    pub gauges: Option<Gauges>,
     pub ended: HashSet<EpisodeId>,
     pub tally: Tally,
     /// Tasks that cannot be judged here, each once, in the order they were found.
@@ -22,8 +25,8 @@ pub struct History {
     pub surveyed: BTreeSet<String>,
     /// By task and hash of the submission.
     pub verdicts: HashMap<(String, String), Verdict>,
-    /// Comparisons that were made: task and mode.
-    pub compared: BTreeSet<(String, String)>,
+    /// Comparisons that were made, by task and mode.
+    pub compared: BTreeMap<(String, String), Verdict>,
     underway: HashMap<EpisodeId, Vec<Step>>,
 }
 
@@ -58,13 +61,17 @@ impl History {
                     self.tally.add(&trajectory);
                 }
             }
-            Happening::Compared { task, mode, .. } => {
-                self.compared.insert((task, mode));
+            Happening::Compared {
+                task,
+                mode,
+                verdict,
+            } => {
+                self.compared.insert((task, mode), *verdict);
             }
-            Happening::RunBegun { .. }
-            | Happening::EpisodeBegun { .. }
+            Happening::RunBegun { run } => self.head = Some(*run),
+            Happening::Measured { gauges } => self.gauges = Some(gauges),
+            Happening::EpisodeBegun { .. }
             | Happening::Hitch { .. }
-            | Happening::Measured { .. }
             | Happening::RunEnded { .. } => {}
         }
     }
@@ -91,7 +98,7 @@ impl History {
             attempts: Vec::new(),
             best: None,
             ending: Ending::Interrupted,
-            usage: warpsmith_schema::Usage::default(),
+            usage: Usage::default(),
             seconds: 0.0,
             tokens: None,
         };
@@ -102,7 +109,7 @@ impl History {
     }
 }
 
-fn log(run: &Path) -> std::path::PathBuf {
+fn log(run: &Path) -> PathBuf {
     run.join(format!("{EVENTS}.jsonl"))
 }
 

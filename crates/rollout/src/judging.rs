@@ -75,6 +75,8 @@ impl Judging for KeptJudge {
             return Ok(recorded.verdict);
         }
         let judged = self.judge.judge(&task.into(), &submission)?;
+        // The docket remembers.
+        self.judge.forget();
         if (self.wish)() == Wish::Abandon {
             return Err(JudgeError::Around(over()));
         }

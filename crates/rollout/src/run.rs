@@ -84,6 +84,15 @@ pub fn run(
         });
     }
     let mut history = History::read(folder.path())?;
+    // Behind the same name may be other weights by now, or another script.
+    if let Some(head) = history.head.take()
+        && head.policy != plan.head.policy
+    {
+        return Err(RolloutError::OtherPolicy {
+            before: Box::new(head.policy),
+            now: Box::new(plan.head.policy),
+        });
+    }
     let (heard, events) = channel();
     let journal = Arc::new(Journal::new(folder.log(EVENTS)?, heard));
     let fate = Arc::new(Fate::new(means.wish));

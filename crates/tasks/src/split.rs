@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     fn tasks() -> Vec<LoadedTask> {
-        let task = |level, number| LoadedTask {
+        let task = |level: u32, number: u32| LoadedTask {
             id: format!("level{level}/{number}"),
             name: number.to_string(),
             source: String::new(),

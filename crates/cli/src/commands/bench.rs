@@ -145,7 +145,7 @@ pub(crate) fn run(args: &BenchArgs, printer: &Printer) -> Result<Exit, Stop> {
             .map(|mode| mode.name().to_owned())
             .collect(),
     };
-    runs::run(job, printer)
+    runs::run(&job, printer)
 }
 
 impl BenchSettings {

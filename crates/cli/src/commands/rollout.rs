@@ -71,7 +71,7 @@ pub(crate) fn run(args: &RolloutArgs, printer: &Printer) -> Result<Exit, Stop> {
         scale: None,
         baselines: Vec::new(),
     };
-    runs::run(job, printer)
+    runs::run(&job, printer)
 }
 
 #[cfg(test)]

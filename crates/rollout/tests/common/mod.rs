@@ -120,7 +120,7 @@ pub(crate) fn script(folder: &Path, tasks: u32, samples: u32) -> PathBuf {
             for words in ["wrong", "right"] {
                 let text = reply(&format!("{words} {task} {sample}"));
                 let line = json!({ "text": text, "task": format!("task{task}"), "sample": sample });
-                lines.push_str(&format!("{line}\n"));
+                lines += &(line.to_string() + "\n");
             }
         }
     }
