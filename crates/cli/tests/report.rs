@@ -94,7 +94,7 @@ fn the_tables_of_a_run() {
       device         a processor
 
     Overall
-                                                          first
+      number                                              first
       tasks                                                   4
       episodes                                                4
       compiled                             75 % (25 % to 100 %)
@@ -129,7 +129,7 @@ fn the_tables_of_a_run() {
       first, over compile  50 %  50 %  50 %  50 %  50 %  0 %  0 %  0 %
 
     By level and family
-                     tasks  compiled  correct  > eager  > compile  over eager  over compile  average runtime
+      group          tasks  compiled  correct  > eager  > compile  over eager  over compile  average runtime
       level 1            2     100 %    100 %     50 %      100 %       0.94x         1.62x         11.59 ms
       level 2            1     100 %      0 %      0 %        0 %           –             –                –
       level 3            1       0 %      0 %      0 %        0 %           –             –                –
@@ -143,7 +143,7 @@ fn the_tables_of_a_run() {
       forbidden-operator      1
 
     Where the time went
-                                      first
+      part                            first
       generation, tools and waiting   0.2 s
       compile                         8.4 s
       verify                          7.0 s

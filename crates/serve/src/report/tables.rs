@@ -166,7 +166,7 @@ fn seconds(runs: &[RunReport<'_>]) -> Table {
     };
     Table {
         title: "Where the time went".to_owned(),
-        head: head("", names(runs)),
+        head: head("part", names(runs)),
         rows: names_of_rows.into_iter().enumerate().map(of).collect(),
     }
 }

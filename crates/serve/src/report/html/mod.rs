@@ -43,7 +43,7 @@ fn lead(report: &Report<'_>) -> Markup {
     let list = |words: &mut dyn Iterator<Item = &str>| words.collect::<Vec<_>>().join(", ");
     html! {
         @for run in &report.runs {
-            @if report.runs.len() > 1 { h3 { (run.name) } }
+            @if report.runs.len() > 1 { h2 { (run.name) } }
             dl {
                 (page::fact("policy", &html! { (list(&mut run.policies.iter().copied())) }))
                 (page::fact("mode", &html! { (list(&mut run.modes.iter().copied())) }))

@@ -16,15 +16,18 @@ pub(super) fn tasks(report: &Report<'_>) -> Markup {
     html! {
         (shown(&table(report)))
         @for task in report.by_task() {
-            details id=(place(task.id)) {
+            details {
                 summary {
                     strong { (task.title) }
                     @for cell in &task.cells { " · " (in_a_word(*cell)) }
                 }
-                @for (run, cell) in report.runs.iter().zip(&task.cells) {
-                    @if let Some(task) = cell {
-                        @if report.runs.len() > 1 { h3 { (run.name) } }
-                        (of_run(task))
+                // Within, not on the whole: a link to what is hidden opens it.
+                div id=(place(task.id)) {
+                    @for (run, cell) in report.runs.iter().zip(&task.cells) {
+                        @if let Some(task) = cell {
+                            @if report.runs.len() > 1 { h3 { (run.name) } }
+                            (of_run(task))
+                        }
                     }
                 }
             }

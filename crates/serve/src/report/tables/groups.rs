@@ -65,7 +65,7 @@ pub(super) fn groups(run: &RunReport<'_>, several: bool) -> Option<Table> {
     (!rows.is_empty()).then(|| Table {
         title: format!("By level and family{of}"),
         head: head(
-            "",
+            "group",
             [
                 "tasks",
                 "compiled",

@@ -18,7 +18,7 @@ pub(super) fn summary(runs: &[RunReport<'_>]) -> Table {
     });
     Table {
         title: "Overall".to_owned(),
-        head: head("", names(runs)),
+        head: head("number", names(runs)),
         rows: rows.chain(pass_at_k(runs)).collect(),
     }
 }
