@@ -7,7 +7,7 @@ use crate::args::OutputArgs;
 use crate::commands::models;
 use crate::commands::{
     bench, bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile,
-    replay, rollout, schema, serve, setup,
+    replay, report, rollout, schema, serve, setup,
 };
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -39,6 +39,7 @@ enum Verb {
     Optimize(Box<optimize::OptimizeArgs>),
     Rollout(Box<rollout::RolloutArgs>),
     Bench(Box<bench::BenchArgs>),
+    Report(report::ReportArgs),
     Serve(Box<serve::ServeArgs>),
     Mcp(mcp::McpArgs),
     Exploits(exploits::ExploitsArgs),
@@ -62,6 +63,7 @@ impl Cli {
             Verb::Optimize(args) => optimize::run(args, printer),
             Verb::Rollout(args) => rollout::run(args, printer),
             Verb::Bench(args) => bench::run(args, printer),
+            Verb::Report(args) => report::run(args, printer),
             Verb::Serve(args) => serve::run(args, printer),
             Verb::Mcp(args) => mcp::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),

@@ -10,6 +10,7 @@ use warpsmith_machine::{MachineError, PythonChoice};
 use warpsmith_model::ModelError;
 use warpsmith_rollout::RolloutError;
 use warpsmith_schema::{Failure, FailureKind};
+use warpsmith_serve::report::ReportError;
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
 
@@ -111,6 +112,19 @@ impl From<TaskError> for Stop {
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Self {
         Self(error.failure())
+    }
+}
+
+impl From<ReportError> for Stop {
+    fn from(error: ReportError) -> Self {
+        match error {
+            ReportError::NotARun { .. } => Self::config(
+                "not_a_run",
+                error.to_string(),
+                Some("name a run's folder, such as `runs/latest`".to_owned()),
+            ),
+            ReportError::Store(error) => error.into(),
+        }
     }
 }
 

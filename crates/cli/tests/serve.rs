@@ -4,10 +4,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use common::endpoint::{MODEL, an_agent_runs_there, complete, post, stream};
@@ -15,7 +13,7 @@ use common::server::Server;
 use common::{Context, code, json};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use warpsmith_machine::{Bars, Caches, http_agent};
+use warpsmith_machine::{Bars, Caches};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::policy::{ChatModel, Local, OpenAi, Policy, Request, RunsOn, Sampling};
 use warpsmith_schema::Message;

@@ -29,7 +29,8 @@ fn help_names_every_verb() {
       optimize     Have a policy write a faster module; no argument: an embedded example
       rollout      Have a policy write modules for many tasks, several episodes of each
       bench        Run a policy over `KernelBench`
-      serve        Serve a language model to whatever speaks OpenAI's chat completions
+      report       Print the numbers of runs, side by side, and write them as one HTML file
+      serve        Serve a dashboard of runs, the judge, and a language model if one is named
       mcp          Give the judge's tools to another agent, over MCP on stdin and stdout
       exploits     Judge every attack and every honest control of a suite, and print the catch rate
       models       List, fetch and find the language models that can be had by name

@@ -1,8 +1,9 @@
 //! What is served over HTTP, and to whom.
 //!
 //! `dashboard` shows runs in a browser; [`metrics`] are a run's numbers, [`report`] puts the numbers of several beside each
-//! other, and [`page`] and [`plot`] are what pages are made of. [`judging`] is the judge for trainers and tools in other languages; `completions` is a language model of this process for
-//! everything that speaks OpenAI's chat completions. [`serve`] puts together what was asked for.
+//! other, and [`page`] and [`plot`] are what pages are made of. [`judging`] is the judge for trainers and tools in other
+//! languages, `completions` a language model of this process for everything that speaks OpenAI's chat completions. [`serve`]
+//! puts together what was asked for.
 
 #[cfg(feature = "local-models")]
 mod completions;

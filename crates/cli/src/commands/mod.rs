@@ -14,6 +14,7 @@ pub(crate) mod new;
 pub(crate) mod optimize;
 pub(crate) mod profile;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod rollout;
 pub(crate) mod schema;
 pub(crate) mod serve;
