@@ -9,7 +9,9 @@
 
 mod attention;
 mod error;
+mod few_rows;
 mod gpu;
+mod launch;
 mod linear;
 mod rows;
 mod sample;
@@ -18,8 +20,9 @@ pub mod twin;
 pub use attention::{Cached, Decoding, MOST_IN_GROUP, TILE, Tile};
 pub use cudarc::driver::{CudaGraph as Graph, CudaSlice as Buffer};
 pub use error::GpuError;
+pub use few_rows::{FEW, Stream, Written};
 pub use gpu::Gpu;
 pub use half::bf16;
 pub use linear::Product;
 pub use rows::{AT_ONCE, Rotation};
-pub use sample::Choice;
+pub use sample::{Choice, Parts};

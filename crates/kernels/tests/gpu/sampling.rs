@@ -2,7 +2,7 @@
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use warpsmith_kernels::{Buffer, Choice, Gpu};
+use warpsmith_kernels::{Buffer, Choice, Gpu, Parts};
 
 use crate::{gpu, numbers};
 
@@ -22,6 +22,7 @@ impl Drawn {
         let mut log_probabilities = gpu.zeros(rows).unwrap();
         let mut steps = gpu.zeros(rows).unwrap();
         let mut positions = gpu.upload(&vec![5; rows]).unwrap();
+        let vocabulary = logits.len() / rows;
         gpu.sample(
             &mut tokens,
             &mut log_probabilities,
@@ -29,7 +30,8 @@ impl Drawn {
             &gpu.upload(choices).unwrap(),
             &mut steps,
             &mut positions,
-            (rows, logits.len() / rows),
+            &mut Parts::new(gpu, rows, vocabulary).unwrap(),
+            (rows, vocabulary),
         )
         .unwrap();
         Self {

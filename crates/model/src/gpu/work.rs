@@ -1,12 +1,14 @@
 //! What a pass reads and leaves on the device, made once.
 
-use warpsmith_kernels::{Buffer, Choice, Decoding, Gpu, Tile, bf16};
+use warpsmith_kernels::{Buffer, Choice, Decoding, Gpu, Parts, Stream, Tile, bf16};
 
 use super::{Next, Part, Room};
 use crate::{Config, ModelError, Sampled};
 
 pub(super) struct Work {
     pub(super) room: Room,
+    /// Of few rows.
+    pub(super) stream: Stream,
     pub(super) residual: Buffer<f32>,
     pub(super) normed: Buffer<bf16>,
     pub(super) qkv: Buffer<bf16>,
@@ -15,6 +17,7 @@ pub(super) struct Work {
     pub(super) both: Buffer<bf16>,
     pub(super) gated: Buffer<bf16>,
     pub(super) logits: Buffer<f32>,
+    pub(super) parts: Parts,
     pub(super) decoding: SplitDecoding,
     /// Each row's token, sequence and place in it.
     pub(super) tokens: Buffer<u32>,
@@ -70,6 +73,7 @@ impl Work {
         let all = queries + 2 * config.kv_heads * config.head_dim;
         Ok(Self {
             room,
+            stream: Stream::new(gpu, config.hidden, config.norm_epsilon)?,
             residual: gpu.zeros(rows * config.hidden)?,
             normed: gpu.zeros(rows * config.hidden)?,
             qkv: gpu.zeros(rows * all)?,
@@ -78,6 +82,7 @@ impl Work {
             both: gpu.zeros(rows * 2 * config.feed_forward)?,
             gated: gpu.zeros(rows * config.feed_forward)?,
             logits: gpu.zeros(room.sequences * config.vocabulary)?,
+            parts: Parts::new(gpu, room.sequences, config.vocabulary)?,
             decoding: SplitDecoding::new(gpu, config, rows)?,
             tokens: gpu.zeros(rows)?,
             slots: gpu.zeros(rows)?,
