@@ -10,10 +10,7 @@
 
 namespace {
 
-#ifndef WARPS
-#define WARPS 10
-#endif
-constexpr int warps = WARPS, threads = 32 * warps, most_heads = 8, unit = 16;
+constexpr int warps = 10, threads = 32 * warps, most_heads = 8, unit = 16;
 constexpr float nothing = -1e30f;  // less than any score, and finite: no NaN from subtracting it
 
 }  // namespace

@@ -106,7 +106,6 @@ __device__ void product(const Product& asked) {
     const int chunks = (asked.inputs + depth - 1) / depth;
     const int begin = chunks * rank / sharing, end = chunks * (rank + 1) / sharing;
     const uint32_t stage_start = shared_address(room);
-    let_next_start();
 
     // Eight lanes read 128 bytes of a row; pieces of 16 bytes change places within them, so that banks do not conflict.
     const int piece = threadIdx.x % 8;
@@ -168,6 +167,8 @@ __device__ void product(const Product& asked) {
         for (int s = 0; s < steps; ++s) multiply(sums, left + (at_k * steps + s) * 2, right + (at_k * steps + s) * 2);
         end_products();
     }
+    // Not before: blocks of the next kernel that come earlier do not spread as evenly, which costs more than they gain.
+    let_next_start();
     wait_until_under_way<0>();
     __syncthreads();
 
@@ -186,6 +187,14 @@ __device__ void product(const Product& asked) {
     }
     __syncthreads();
     const int slice = M / sharing;
+    // What the sums are added to is asked for before the cluster meets: both take their time.
+    float4 stream_first, norm_first;
+    if constexpr (then == Then::add) {
+        const int row = min(static_cast<int>(threadIdx.x) / (slice / 4), asked.rows - 1);
+        const int output = min(first_output + rank * slice + static_cast<int>(threadIdx.x) % (slice / 4) * 4, asked.outputs - 4);
+        stream_first = *reinterpret_cast<const float4*>(asked.residual + static_cast<size_t>(row) * asked.outputs + output);
+        norm_first = *reinterpret_cast<const float4*>(asked.next_norm + output);
+    }
     auto add_to = [](float4& to, const float4& more) {
         to = make_float4(to.x + more.x, to.y + more.y, to.z + more.z, to.w + more.w);
     };
@@ -254,9 +263,10 @@ __device__ void product(const Product& asked) {
                     float more = 0.0f;
                     float4 by = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                     if (there) {
-                        add_to(sum, *reinterpret_cast<const float4*>(asked.residual + to));
+                        const bool first = i == static_cast<int>(threadIdx.x);
+                        add_to(sum, first ? stream_first : *reinterpret_cast<const float4*>(asked.residual + to));
                         *reinterpret_cast<float4*>(asked.residual + to) = sum;
-                        by = *reinterpret_cast<const float4*>(asked.next_norm + output);
+                        by = first ? norm_first : *reinterpret_cast<const float4*>(asked.next_norm + output);
                         more = sum.x * sum.x + sum.y * sum.y + sum.z * sum.z + sum.w * sum.w;
                     }
                     for (int step = quads / 2; step; step >>= 1) more += __shfl_xor_sync(~0u, more, step);
@@ -274,13 +284,12 @@ __device__ void product(const Product& asked) {
 
 }  // namespace
 
-#define PRODUCT(NAME, THEN, N, M, STAGES)                                                                       \
-    extern "C" __global__ __launch_bounds__(threads, 3) void few_rows_##NAME(const Product asked) {             \
-        product<N, M, STAGES, Then::THEN>(asked);                                                               \
+// 128 outputs a block, four stages.
+#define PRODUCT(THEN, N)                                                                                        \
+    extern "C" __global__ __launch_bounds__(threads, 3) void few_rows_##THEN##_##N(const Product asked) { \
+        product<N, 128, 4, Then::THEN>(asked);                                                                  \
     }
-#ifndef PRODUCTS
-#define PRODUCTS(THEN) PRODUCT(THEN##_8, THEN, 8, 128, 4) PRODUCT(THEN##_16, THEN, 16, 128, 4) PRODUCT(THEN##_32, THEN, 32, 128, 4) PRODUCT(THEN##_64, THEN, 64, 128, 4)
-#endif
+#define PRODUCTS(THEN) PRODUCT(THEN, 8) PRODUCT(THEN, 16) PRODUCT(THEN, 32) PRODUCT(THEN, 64)
 PRODUCTS(narrow)
 PRODUCTS(wide)
 PRODUCTS(gate)

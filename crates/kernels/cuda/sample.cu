@@ -18,9 +18,15 @@ struct Part {
     float plain, tempered;
 };
 
+// What the processor is told, in one piece.
+struct Chosen {
+    uint32_t token;
+    float log_probability;
+};
+
 struct Sampling {
     uint32_t* tokens;
-    float* log_probabilities;
+    Chosen* chosen;
     const float* logits;
     Part* parts;
     const Choice* choices;
@@ -349,7 +355,7 @@ extern "C" __global__ __launch_bounds__(threads) void sample(const Sampling aske
     if (threadIdx.x == 0) {
         if (token >= static_cast<uint32_t>(vocabulary)) token = likeliest;  // logits that are no numbers
         asked.tokens[blockIdx.x] = token;
-        asked.log_probabilities[blockIdx.x] = logits[token] - best - static_cast<float>(log(plain));
+        asked.chosen[blockIdx.x] = {token, logits[token] - best - static_cast<float>(log(plain))};
         asked.steps[blockIdx.x] += 1;
         asked.positions[blockIdx.x] += 1;
     }

@@ -25,4 +25,4 @@ pub use gpu::Gpu;
 pub use half::bf16;
 pub use linear::Product;
 pub use rows::{AT_ONCE, Rotation};
-pub use sample::{Choice, Parts};
+pub use sample::{Choice, Chosen, Parts};

@@ -27,6 +27,18 @@ impl Choice {
 // SAFETY: see the reason.
 unsafe impl DeviceRepr for Choice {}
 
+/// A token, and its log-probability under the model itself.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Chosen {
+    pub token: u32,
+    pub log_probability: f32,
+}
+
+#[expect(unsafe_code, reason = "plain numbers, laid out as the kernel's struct")]
+// SAFETY: see the reason.
+unsafe impl DeviceRepr for Chosen {}
+
 /// Tokens that one block looks at first.
 const PART: usize = 4096;
 /// Parts a row may have.
@@ -50,7 +62,7 @@ impl Parts {
 #[repr(C)]
 struct Sampling {
     tokens: u64,
-    log_probabilities: u64,
+    chosen: u64,
     logits: u64,
     parts: u64,
     choices: u64,
@@ -61,7 +73,7 @@ struct Sampling {
 }
 
 impl Gpu {
-    /// A token and its log-probability for each row of logits; `steps` and `positions` are moved on by one.
+    /// A token for each row of logits, both where the next step reads it and with its log-probability; `steps` and `positions` are moved on by one.
     #[expect(
         clippy::too_many_arguments,
         reason = "they are what the kernel works on"
@@ -69,7 +81,7 @@ impl Gpu {
     pub fn sample(
         &self,
         tokens: &mut Buffer<u32>,
-        log_probabilities: &mut Buffer<f32>,
+        chosen: &mut Buffer<Chosen>,
         logits: &Buffer<f32>,
         choices: &Buffer<Choice>,
         steps: &mut Buffer<u64>,
@@ -78,12 +90,12 @@ impl Gpu {
         (rows, vocabulary): (usize, usize),
     ) -> Result<(), GpuError> {
         assert!(logits.len() >= rows * vocabulary && choices.len() >= rows && tokens.len() >= rows);
-        assert!(log_probabilities.len() >= rows && steps.len() >= rows && positions.len() >= rows);
+        assert!(chosen.len() >= rows && steps.len() >= rows && positions.len() >= rows);
         let count = vocabulary.div_ceil(PART);
         assert!(count <= MOST_PARTS && parts.parts.len() >= rows * count);
         let asked = Sampling {
             tokens: self.address(tokens),
-            log_probabilities: self.address(log_probabilities),
+            chosen: self.address(chosen),
             logits: self.address(logits),
             parts: self.address(&parts.parts),
             choices: self.address(choices),

@@ -265,7 +265,7 @@ impl Pass<'_> {
         let work = &mut *self.work;
         self.gpu.sample(
             &mut work.tokens,
-            &mut work.log_probabilities,
+            &mut work.chosen,
             &work.logits,
             &work.choices,
             &mut work.steps,

@@ -1,6 +1,6 @@
 //! What a pass reads and leaves on the device, made once.
 
-use warpsmith_kernels::{Buffer, Choice, Decoding, Gpu, Parts, Stream, Tile, bf16};
+use warpsmith_kernels::{Buffer, Choice, Chosen, Decoding, Gpu, Parts, Stream, Tile, bf16};
 
 use super::{Next, Part, Room};
 use crate::{Config, ModelError, Sampled};
@@ -27,8 +27,8 @@ pub(super) struct Work {
     pub(super) picked: Buffer<u32>,
     pub(super) choices: Buffer<Choice>,
     pub(super) steps: Buffer<u64>,
-    /// The token chosen for each row that asked is written over `tokens`.
-    pub(super) log_probabilities: Buffer<f32>,
+    /// For each row that asked; its token is written over `tokens` too.
+    pub(super) chosen: Buffer<Chosen>,
 }
 
 /// Room for attention: sequences are split among the more blocks the fewer there are.
@@ -91,7 +91,7 @@ impl Work {
             picked: gpu.zeros(room.sequences)?,
             choices: gpu.upload(&vec![Choice::GREEDY; room.sequences])?,
             steps: gpu.zeros(room.sequences)?,
-            log_probabilities: gpu.zeros(room.sequences)?,
+            chosen: gpu.upload(&vec![Chosen::default(); room.sequences])?,
         })
     }
 
@@ -159,13 +159,12 @@ impl Work {
 
     /// The first rows' tokens, once they are there.
     pub(super) fn chosen(&self, gpu: &Gpu, rows: usize) -> Result<Vec<Sampled>, ModelError> {
-        let tokens = gpu.read(&self.tokens, rows)?;
-        let log_probabilities = gpu.read(&self.log_probabilities, rows)?;
-        let both = tokens.into_iter().zip(log_probabilities);
-        Ok(both
-            .map(|(token, log_probability)| Sampled {
-                token,
-                log_probability,
+        let chosen = gpu.read(&self.chosen, rows)?;
+        Ok(chosen
+            .into_iter()
+            .map(|one| Sampled {
+                token: one.token,
+                log_probability: one.log_probability,
             })
             .collect())
     }
