@@ -99,6 +99,26 @@ pub(crate) enum TargetChoice {
     Cpu,
 }
 
+/// What runs a language model of this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ModelOn {
+    /// A GPU where there is one that can hold it
+    #[default]
+    Auto,
+    Gpu,
+    Cpu,
+}
+
+/// How a language model of this process is had.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Means {
+    pub(crate) offline: bool,
+    pub(crate) on: ModelOn,
+    /// Which GPU.
+    pub(crate) device: u32,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ProfileChoice {

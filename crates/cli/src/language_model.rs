@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use warpsmith_machine::Caches;
-use warpsmith_model::Adapter;
 use warpsmith_model::catalogue::{self, Network, Reference};
-use warpsmith_model::policy::ChatModel;
+use warpsmith_model::policy::{ChatModel, RunsOn};
+use warpsmith_model::{Adapter, ModelError};
 
+use crate::args::{Means, ModelOn};
 use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::render::size;
@@ -28,7 +29,7 @@ pub(crate) fn check(name: &str) -> Result<(), Stop> {
 }
 
 /// Fetches it if it must.
-pub(crate) fn load(name: &str, offline: bool, printer: &Printer) -> Result<ChatModel, Stop> {
+pub(crate) fn load(name: &str, means: Means, printer: &Printer) -> Result<ChatModel, Stop> {
     let (model, adapters) = parts(name);
     let (path, hash) = match Reference::parse(model)? {
         Reference::Path(path) => (path, None),
@@ -41,7 +42,7 @@ pub(crate) fn load(name: &str, offline: bool, printer: &Printer) -> Result<ChatM
                     size(model.bytes)
                 ));
             }
-            let network = if offline {
+            let network = if means.offline {
                 Network::Offline
             } else {
                 Network::Allowed
@@ -50,5 +51,18 @@ pub(crate) fn load(name: &str, offline: bool, printer: &Printer) -> Result<ChatM
             (path, Some(model.sha256))
         }
     };
-    Ok(ChatModel::load(name, &path, hash, &adapters)?)
+    let load = |on| ChatModel::load(name, &path, hash.clone(), &adapters, on);
+    let gpu = RunsOn::Gpu(means.device as usize);
+    let loaded = match means.on {
+        ModelOn::Gpu => load(gpu),
+        ModelOn::Auto if RunsOn::may_have_gpu() => load(gpu).or_else(|error| match error {
+            ModelError::Gpu(_) | ModelError::GpuMemory { .. } => {
+                printer.note(&format!("`{name}` runs on the processor: {error}"));
+                load(RunsOn::Processor)
+            }
+            other => Err(other),
+        }),
+        ModelOn::Cpu | ModelOn::Auto => load(RunsOn::Processor),
+    };
+    Ok(loaded?)
 }

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::{Bars, Caches, http_agent};
 use warpsmith_model::catalogue::{Network, find, pull};
-use warpsmith_model::policy::{ChatModel, Local, OpenAi, Policy, Request, Sampling};
+use warpsmith_model::policy::{ChatModel, Local, OpenAi, Policy, Request, RunsOn, Sampling};
 use warpsmith_schema::Message;
 
 struct Server {
@@ -406,7 +406,9 @@ fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
         &Bars::new(),
     )
     .unwrap();
-    let mut here = Local::new(ChatModel::load(MODEL, &path, Some(known.sha256), &[]).unwrap());
+    let mut here = Local::new(
+        ChatModel::load(MODEL, &path, Some(known.sha256), &[], RunsOn::Processor).unwrap(),
+    );
     let mut there = OpenAi::new(MODEL, &server.base_url, None).unwrap();
     let mut seen = String::new();
     let reply = there

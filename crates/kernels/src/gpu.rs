@@ -2,22 +2,19 @@
 
 use std::sync::Arc;
 
-use cudarc::cublas::{CudaBlas, sys as cublas};
+use cudarc::cublas::CudaBlas;
 use cudarc::driver::sys::{
     self, CUfunction_attribute, CUgraphInstantiate_flags, CUstreamCaptureMode,
 };
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr,
-    LaunchConfig, ValidAsZeroBits,
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DeviceRepr, LaunchConfig,
+    ValidAsZeroBits,
 };
 use cudarc::nvrtc::Ptx;
 
 use crate::attention::Attention;
 use crate::few_rows::FewRows;
-use crate::{Buffer, GpuError, Graph};
-
-/// What cuBLAS may use beside its operands: given once, so that nothing is allocated while a graph is captured.
-const BLAS_BYTES: usize = 32 << 20;
+use crate::{Buffer, GpuError, Graph, blas};
 
 pub struct Gpu {
     pub(crate) stream: Arc<CudaStream>,
@@ -73,7 +70,7 @@ impl Gpu {
         }
         let stream = context.new_stream()?;
         let functions = Functions::load(&context, (major, minor))?;
-        let (blas, room) = open_blas(&stream)?;
+        let (blas, room) = blas::open(&stream)?;
         Ok(Self {
             stream,
             blas,
@@ -168,7 +165,8 @@ impl Gpu {
         // Also after a failure, or the stream would stay in capture.
         let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
         done?;
-        graph?.ok_or(GpuError::NothingCaptured)
+        let graph = graph?.ok_or(GpuError::NothingCaptured)?;
+        Ok(Graph::new(graph, self.stream.context().clone()))
     }
 }
 
@@ -218,26 +216,6 @@ fn module(context: &Arc<CudaContext>, ptx: &str) -> Result<Arc<CudaModule>, GpuE
 pub(crate) fn allow_shared(function: &CudaFunction, bytes: u32) -> Result<(), GpuError> {
     let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     Ok(function.set_attribute(attribute, bytes.cast_signed())?)
-}
-
-fn open_blas(stream: &Arc<CudaStream>) -> Result<(CudaBlas, CudaSlice<u8>), GpuError> {
-    #[expect(unsafe_code, reason = "opens a library, whose initialisers then run")]
-    // SAFETY: cuBLAS does nothing when it is opened.
-    if !unsafe { cublas::is_culib_present() } {
-        return Err(GpuError::NoCublas);
-    }
-    let blas = CudaBlas::new(stream.clone())?;
-    let mut room = stream.alloc_zeros::<u8>(BLAS_BYTES)?;
-    {
-        let (pointer, _used) = room.device_ptr_mut(stream);
-        #[expect(unsafe_code, reason = "hands memory to cuBLAS")]
-        // SAFETY: the memory is kept beside the handle, and dropped after it.
-        unsafe {
-            cublas::cublasSetWorkspace_v2(*blas.handle(), pointer as *mut _, BLAS_BYTES)
-                .result()?;
-        }
-    }
-    Ok((blas, room))
 }
 
 /// Blocks and threads, without shared memory beyond what the kernel declares.

@@ -8,9 +8,11 @@
 //! `scripts/kernels-ptx` makes one from the other.
 
 mod attention;
+mod blas;
 mod error;
 mod few_rows;
 mod gpu;
+mod graph;
 mod launch;
 mod linear;
 mod rows;
@@ -18,10 +20,11 @@ mod sample;
 pub mod twin;
 
 pub use attention::{Cached, Decoding, MOST_IN_GROUP, TILE, Tile};
-pub use cudarc::driver::{CudaGraph as Graph, CudaSlice as Buffer};
+pub use cudarc::driver::CudaSlice as Buffer;
 pub use error::GpuError;
 pub use few_rows::{FEW, Stream, Written};
 pub use gpu::Gpu;
+pub use graph::Graph;
 pub use half::bf16;
 pub use linear::Product;
 pub use rows::{AT_ONCE, Rotation};

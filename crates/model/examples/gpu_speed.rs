@@ -117,19 +117,15 @@ fn measure(weights: &Weights, batch: usize, repeats: usize) -> Result<String, Mo
     }
     times.sort_by(f64::total_cmp);
     let middle = times[times.len() / 2];
-    let matrices = config.layers
-        * (config.hidden * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
-            + 3 * config.hidden * config.feed_forward)
-        + config.vocabulary * config.hidden;
     let kept = batch * PROMPT * config.layers * 2 * config.kv_heads * config.head_dim;
     let reading = |numbers: usize| numbers as f64 * 2.0 / BYTES_A_SECOND * 1e3;
     Ok(format!(
         "{middle:.3} | {:.3}, {:.3} | {:.3} + {:.3} | {:.0} % | {:.0}",
         times[0],
         times[times.len() - 1],
-        reading(matrices),
+        reading(config.parameters()),
         reading(kept),
-        100.0 * reading(matrices) / middle,
+        100.0 * reading(config.parameters()) / middle,
         (batch * PROMPT) as f64 / prompt_seconds,
     ))
 }

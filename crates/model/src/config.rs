@@ -235,6 +235,14 @@ impl Config {
         Ok(self)
     }
 
+    /// Numbers in all matrices; norms and biases are too few to count.
+    pub fn parameters(&self) -> usize {
+        let heads = 2 * self.heads + 2 * self.kv_heads;
+        let layer = self.hidden * (heads * self.head_dim + 3 * self.feed_forward);
+        let tables = if self.tied { 1 } else { 2 };
+        self.layers * layer + tables * self.vocabulary * self.hidden
+    }
+
     /// Rotations per position, one for each pair of a head's numbers.
     pub(crate) fn frequencies(&self) -> Vec<f32> {
         let pairs = self.head_dim / 2;

@@ -82,6 +82,12 @@ pub enum ModelError {
     Machine(#[from] MachineError),
     #[error(transparent)]
     Gpu(#[from] warpsmith_kernels::GpuError),
+    #[error(
+        "the GPU has {:.1} GB free, and this model needs {:.1} GB there",
+        *free as f64 / 1e9,
+        *needed as f64 / 1e9
+    )]
+    GpuMemory { free: usize, needed: usize },
     #[error("a computation failed: {0}")]
     Compute(#[from] candle_core::Error),
 }
@@ -129,6 +135,9 @@ impl ModelError {
             Self::CannotExport { .. } => Some("export it in the form of the base: GGUF from GGUF, safetensors from safetensors".into()),
             Self::Overwrite { .. } => Some("export to another place".into()),
             Self::Gpu(error) => error.hint(),
+            Self::GpuMemory { .. } => Some(
+                "use a smaller model, free the GPU, or run the model on the processor".into(),
+            ),
             Self::Token { .. } | Self::NoTokens | Self::Template { .. } | Self::Sampling { .. } | Self::Compute(_) => None,
         }
     }

@@ -5,6 +5,7 @@
 //! model's kernels are shorter than it takes to launch them one by one.
 
 mod layers;
+mod runner;
 mod slots;
 mod work;
 
@@ -170,7 +171,7 @@ impl DeviceTransformer {
             self.work.tell(&self.gpu, next, rows, self.slots.spare())?;
         }
         if let Some(graph) = self.graphs.get(&rows) {
-            graph.launch().map_err(warpsmith_kernels::GpuError::from)?;
+            graph.launch()?;
         }
         let chosen = self.work.chosen(&self.gpu, next.len())?;
         self.ready

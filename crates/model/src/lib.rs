@@ -1,9 +1,8 @@
 //! Whoever writes the kernels, behind one trait ([`policy`]): endpoints, scripts, and language models that run in this
 //! process, which is the rest of this crate: weights, the transformer, tokens and generation.
 //!
-//! Llama, Qwen2 and Qwen3, from GGUF files and safetensors folders. Quantised weights stay
-//! quantised; everything is computed on the processor; [`gpu`] has the
-//! transformer on a device, which generation does not use yet. All of it behind the feature `local`.
+//! Llama, Qwen2 and Qwen3, from GGUF files and safetensors folders. On the processor quantised weights stay quantised; on a
+//! device ([`gpu`]) they are bfloat16. Generation is the same for both. All of it behind the feature `local`.
 
 #[cfg(feature = "local")]
 mod adapter;
@@ -52,7 +51,10 @@ pub use config::{Config, Family, Rope, RopeScaling};
 #[cfg(feature = "local")]
 pub use error::ModelError;
 #[cfg(feature = "local")]
-pub use generate::{Engine, Event, Finish, Limits, Reply, Request, RequestId, Sampled, Sampling};
+pub use generate::{
+    Asked, Cache, Engine, Event, Finish, Limits, Reply, Request, RequestId, Runner, Sampled,
+    Sampling,
+};
 #[cfg(feature = "local")]
 pub use matrix::{Linear, Matrix, Rows};
 #[cfg(feature = "local")]

@@ -7,7 +7,7 @@ mod origin;
 mod script;
 
 #[cfg(feature = "local")]
-pub use local::{ChatModel, Dialogue, Local, Spoken};
+pub use local::{ChatModel, Dialogue, Local, RunsOn, Spoken};
 pub use openai::OpenAi;
 pub use origin::Origin;
 pub use script::Script;

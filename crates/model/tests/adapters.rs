@@ -10,7 +10,7 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use warpsmith_model::policy::ChatModel;
+use warpsmith_model::policy::{ChatModel, RunsOn};
 use warpsmith_model::{
     Adapter, Engine, Event, Limits, Matrix, Projection, Request, Rows, Sampling, Scaling, Segment,
     Tokenizer, Transformer, Wanted, Weights,
@@ -367,7 +367,14 @@ fn versions_depend_on_the_adapters() {
     let version = |adapters: &[&str]| {
         let adapters: Vec<PathBuf> = adapters.iter().map(|name| folder(name)).collect();
         let hash = Some("base".to_owned());
-        let model = ChatModel::load("tiny+mine", place.path(), hash, &adapters).unwrap();
+        let model = ChatModel::load(
+            "tiny+mine",
+            place.path(),
+            hash,
+            &adapters,
+            RunsOn::Processor,
+        )
+        .unwrap();
         model.version
     };
     assert_eq!(version(&[]).hash.as_deref(), Some("base"));

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use random_weights::{random_weights, small};
 use warpsmith_kernels::{Choice, Gpu};
 use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
-use warpsmith_model::{Family, Rows, Segment, Transformer, Wanted};
+use warpsmith_model::{
+    Engine, Event, Family, Limits, Request, Rows, Sampling, Segment, Tokenizer, Transformer, Wanted,
+};
 
 const ROOM: Room = Room {
     sequences: 8,
@@ -220,4 +222,64 @@ fn what_cannot_work_is_said() {
     let config = small(Family::Llama, 32);
     let refused = DeviceTransformer::new(Gpu::open(0).unwrap(), &random_weights(config, 1), ROOM);
     assert!(refused.unwrap_err().to_string().contains("heads of 32"));
+}
+
+/// It is read from the binary: the tests' own folder may be on another machine.
+fn words() -> Arc<Tokenizer> {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs_err::write(folder.path().join(name), text).unwrap();
+    write("tokenizer.json", include_str!("tokens/tokenizer.json"));
+    write("config.json", "{\"eos_token_id\": null}");
+    Arc::new(Tokenizer::load(folder.path()).unwrap())
+}
+
+/// The same requests, with room for all and with room for few, together with what is kept of those that ended.
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn an_engine_generates_on_the_device() {
+    let weights = Arc::new(random_weights(small(Family::Qwen2, 64), 7));
+    let words = words();
+    let replies = |slots: usize, sequences: usize| -> Vec<Vec<u32>> {
+        let room = Room {
+            slots,
+            sequences,
+            ..ROOM
+        };
+        let device = DeviceTransformer::new(Gpu::open(0).unwrap(), &weights, room).unwrap();
+        let limits = Limits {
+            sequences,
+            prompt_tokens_per_step: 100,
+            kept_tokens: 10_000,
+        };
+        let mut engine = Engine::new(device, words.clone(), limits);
+        let mut order = Vec::new();
+        for number in 0..12 {
+            // Every second one begins like the one before.
+            let prompt = tokens(40 + number / 2 * 9 + number % 2 * 5, 300);
+            let request = Request {
+                prompt,
+                sampling: Sampling::GREEDY,
+                max_tokens: 10,
+                stop: Vec::new(),
+            };
+            order.push(engine.submit(request).unwrap());
+        }
+        let mut replies = vec![Vec::new(); order.len()];
+        while !engine.is_idle() {
+            for event in engine.step().unwrap() {
+                if let Event::Done { request, reply } = event {
+                    let place = order.iter().position(|one| *one == request).unwrap();
+                    replies[place] = reply.tokens.iter().map(|one| one.token).collect();
+                }
+            }
+        }
+        replies
+    };
+    let plenty = replies(32, 16);
+    assert!(plenty.iter().all(|reply| !reply.is_empty()));
+    let scarce = replies(3, 3);
+    let pairs = plenty.iter().zip(&scarce);
+    let same = pairs.filter(|(one, two)| one == two).count();
+    // Sums are made in another order, so near ties may fall otherwise.
+    assert!(same >= 10, "{same} of 12\n{plenty:?}\n{scarce:?}");
 }

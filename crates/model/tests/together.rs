@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use warpsmith_model::policy::{
-    ChatModel, Local, Policy, PolicyError, Reply, Request, Said, Sampling,
+    ChatModel, Local, Policy, PolicyError, Reply, Request, RunsOn, Said, Sampling,
 };
 use warpsmith_schema::Message;
 
@@ -22,7 +22,8 @@ fn model() -> (TempDir, Local) {
     fs_err::copy(tokenizer, place.path().join("tokenizer.json")).unwrap();
     let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
     fs_err::write(place.path().join("chat_template.jinja"), template).unwrap();
-    let local = Local::new(ChatModel::load("tiny", place.path(), None, &[]).unwrap());
+    let local =
+        Local::new(ChatModel::load("tiny", place.path(), None, &[], RunsOn::Processor).unwrap());
     (place, local)
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde_json::json;
 use warpsmith_machine::{Bars, Caches};
 use warpsmith_model::catalogue::{Network, find, pull};
-use warpsmith_model::policy::{ChatModel, Local, Policy, Reply, ReplyTokens, Request, Sampling};
+use warpsmith_model::policy::{
+    ChatModel, Local, Policy, Reply, ReplyTokens, Request, RunsOn, Sampling,
+};
 use warpsmith_model::{Segment, Transformer, Wanted, Weights};
 use warpsmith_schema::{Message, ToolSchema};
 
@@ -65,7 +67,8 @@ fn all(tokens: &ReplyTokens) -> Vec<u32> {
 )]
 fn an_episode_is_one_sequence(name: &str, turns: usize, tolerance: f64) {
     let (path, hash) = pulled(name);
-    let mut policy = Local::new(ChatModel::load(name, &path, Some(hash), &[]).unwrap());
+    let mut policy =
+        Local::new(ChatModel::load(name, &path, Some(hash), &[], RunsOn::Processor).unwrap());
     let mut messages = vec![Message::User {
         text: "Read `a.cu` with the tool, then say what `x` is.".to_owned(),
     }];

@@ -20,7 +20,7 @@ use warpsmith_model::policy::Policy;
 use warpsmith_schema::Task;
 use warpsmith_store::RunFolder;
 
-use crate::args::Positive;
+use crate::args::{Means, Positive};
 use crate::config::ConfigArgs;
 use crate::engine::Engine;
 use crate::exit::Exit;
@@ -72,7 +72,12 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let machine = &settings.judging.machine;
-    let wanted = Wanted::parse(&settings.policy, &settings.base_url, machine.python.offline)?;
+    let means = Means {
+        offline: machine.python.offline,
+        on: settings.model_on,
+        device: machine.device,
+    };
+    let wanted = Wanted::parse(&settings.policy, &settings.base_url, means)?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
     let arriving = {
         let (wanted, printer) = (wanted.clone(), printer.clone());

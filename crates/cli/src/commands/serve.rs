@@ -7,6 +7,7 @@ use serde_json::json;
 use warpsmith_schema::FORMAT;
 use warpsmith_serve::{Offer, Token, serve};
 
+use crate::args::{Means, ModelOn};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -35,6 +36,12 @@ pub(crate) struct ServeArgs {
         hide_env_values = true
     )]
     token: Option<String>,
+    /// What runs the model
+    #[arg(long, value_enum, default_value_t)]
+    model_on: ModelOn,
+    /// Which GPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    device: u32,
     /// Fetch nothing from the network
     #[arg(long)]
     offline: bool,
@@ -52,6 +59,11 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Err(Stop::config("token", message, Some(hint.to_owned())));
     }
     language_model::check(&args.model)?;
+    let means = Means {
+        offline: args.offline,
+        on: args.model_on,
+        device: args.device,
+    };
     // Before the weights are read, which takes its time.
     let listener = TcpListener::bind(address).map_err(|error| {
         let message = format!("failed to listen on `{address}`: {error}");
@@ -59,7 +71,7 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         Stop::config("address", message, Some(hint.to_owned()))
     })?;
     let base_url = format!("http://{}/v1", listener.local_addr()?);
-    let model = language_model::load(&args.model, args.offline, printer)?;
+    let model = language_model::load(&args.model, means, printer)?;
     if printer.json() {
         printer.object(&json!({
             "format": FORMAT, "base_url": base_url, "model": args.model, "context": model.engine.context(),

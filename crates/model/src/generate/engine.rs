@@ -1,76 +1,57 @@
-//! Many sequences at once: each step runs one token of every reply under way and fills up with pieces
-//! of prompts, so that a new request is admitted at any step and nobody waits for the longest.
+//! Generation as others see it, wherever the model runs.
 
-use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::prefixes::{Prefixes, shared};
-use super::sequence::{Finish, Reply, Request, Sequence};
-use crate::{ModelError, Segment, Tokenizer, Transformer, Wanted};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Replies under way at once.
-    pub sequences: usize,
-    /// Tokens of prompts in one step, which is as long as replies under way must wait for them.
-    pub prompt_tokens_per_step: usize,
-    /// Tokens whose keys and values are kept of finished sequences.
-    pub kept_tokens: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            sequences: 32,
-            prompt_tokens_per_step: 256,
-            kept_tokens: 16_384,
-        }
-    }
-}
-
-/// A request's number, in the order of submission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(u64);
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// More of a reply's text.
-    Text {
-        request: RequestId,
-        text: String,
-    },
-    Done {
-        request: RequestId,
-        reply: Reply,
-    },
-}
-
-/// A prompt shared with a sequence still reading it is worth waiting for from this length on.
-const WORTH_WAITING: usize = 8;
+use super::runner::Runner;
+use super::scheduler::{Event, Limits, RequestId, Scheduler};
+use super::sequence::{Reply, Request};
+use crate::{ModelError, Tokenizer};
 
 #[derive(Debug)]
 pub struct Engine {
-    model: Transformer,
+    schedule: Box<dyn Schedule>,
     tokenizer: Arc<Tokenizer>,
-    limits: Limits,
-    waiting: VecDeque<(RequestId, Request)>,
-    active: Vec<(RequestId, Sequence)>,
-    prefixes: Prefixes,
-    submitted: u64,
     /// What nobody has been told yet.
     undelivered: Vec<Event>,
 }
 
+/// A scheduler, whatever runs its model.
+trait Schedule: Send + Debug {
+    fn context(&self) -> usize;
+    fn submit(&mut self, request: Request) -> Result<RequestId, ModelError>;
+    fn cancel(&mut self, request: RequestId);
+    fn is_idle(&self) -> bool;
+    fn advance(&mut self) -> Result<Vec<Event>, ModelError>;
+}
+
+impl<R: Runner> Schedule for Scheduler<R> {
+    fn context(&self) -> usize {
+        Self::context(self)
+    }
+
+    fn submit(&mut self, request: Request) -> Result<RequestId, ModelError> {
+        Self::submit(self, request)
+    }
+
+    fn cancel(&mut self, request: RequestId) {
+        Self::cancel(self, request);
+    }
+
+    fn is_idle(&self) -> bool {
+        Self::is_idle(self)
+    }
+
+    fn advance(&mut self) -> Result<Vec<Event>, ModelError> {
+        Self::advance(self)
+    }
+}
+
 impl Engine {
-    pub fn new(model: Transformer, tokenizer: Arc<Tokenizer>, limits: Limits) -> Self {
+    pub fn new(model: impl Runner + 'static, tokenizer: Arc<Tokenizer>, limits: Limits) -> Self {
         Self {
-            prefixes: Prefixes::new(limits.kept_tokens),
-            model,
+            schedule: Box::new(Scheduler::new(model, tokenizer.clone(), limits)),
             tokenizer,
-            limits,
-            waiting: VecDeque::new(),
-            active: Vec::new(),
-            submitted: 0,
             undelivered: Vec::new(),
         }
     }
@@ -81,110 +62,27 @@ impl Engine {
 
     /// Tokens that a prompt and its reply can have together.
     pub fn context(&self) -> usize {
-        self.model.weights().config.context
+        self.schedule.context()
     }
 
     /// Takes a request in; what cannot work is said here and not in the middle of others' steps.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, ModelError> {
-        let config = &self.model.weights().config;
-        if request.prompt.is_empty() || request.max_tokens == 0 {
-            return Err(ModelError::NoTokens);
-        }
-        if request.prompt.len() >= config.context {
-            return Err(ModelError::ContextFull {
-                needed: request.prompt.len() + 1,
-                context: config.context,
-            });
-        }
-        let outside = |token: &&u32| **token as usize >= config.vocabulary;
-        if let Some(&token) = request.prompt.iter().find(outside) {
-            return Err(ModelError::Token {
-                token,
-                vocabulary: config.vocabulary,
-            });
-        }
-        let id = RequestId(self.submitted);
-        self.submitted += 1;
-        self.waiting.push_back((id, request));
-        Ok(id)
+        self.schedule.submit(request)
     }
 
     /// Forgets a request, waiting or under way. What it has read stays useful to others.
     pub fn cancel(&mut self, request: RequestId) {
-        self.waiting.retain(|(id, _)| *id != request);
-        if let Some(place) = self.active.iter().position(|(id, _)| *id == request) {
-            let (_, sequence) = self.active.remove(place);
-            self.prefixes.keep(sequence.tokens, sequence.cache);
-        }
+        self.schedule.cancel(request);
     }
 
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.active.is_empty() && self.undelivered.is_empty()
+        self.schedule.is_idle() && self.undelivered.is_empty()
     }
 
     /// One pass of the model over everything under way.
     pub fn step(&mut self) -> Result<Vec<Event>, ModelError> {
         let mut events = std::mem::take(&mut self.undelivered);
-        events.extend(self.advance()?);
-        Ok(events)
-    }
-
-    fn advance(&mut self) -> Result<Vec<Event>, ModelError> {
-        self.admit();
-        if self.active.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut prompt_budget = self.limits.prompt_tokens_per_step.max(1);
-        let mut running = Vec::new();
-        let mut segments = Vec::new();
-        for (index, (_, sequence)) in self.active.iter_mut().enumerate() {
-            let pending = sequence.pending();
-            let count = if sequence.in_prompt() {
-                let count = pending.min(prompt_budget);
-                prompt_budget -= count;
-                count
-            } else {
-                pending
-            };
-            if count == 0 {
-                continue;
-            }
-            let start = sequence.cache.len();
-            running.push(index);
-            segments.push(Segment {
-                tokens: &sequence.tokens[start..start + count],
-                cache: &mut sequence.cache,
-                wanted: if count == pending {
-                    Wanted::Last
-                } else {
-                    Wanted::Nothing
-                },
-            });
-        }
-        let logits = self.model.forward(&mut segments)?;
-        let context = self.context();
-        let mut events = Vec::new();
-        let mut finished = Vec::new();
-        for (index, logits) in running.into_iter().zip(logits) {
-            if logits.is_empty() {
-                continue;
-            }
-            let (request, sequence) = &mut self.active[index];
-            let (text, finish) = sequence.advance(logits.row(0), &self.tokenizer, context)?;
-            if !text.is_empty() {
-                events.push(Event::Text {
-                    request: *request,
-                    text,
-                });
-            }
-            if let Some(finish) = finish {
-                finished.push((index, finish));
-            }
-        }
-        // From the back, so that the places before stay what they were.
-        for (index, finish) in finished.into_iter().rev() {
-            events.push(self.finish(index, finish));
-        }
+        events.extend(self.schedule.advance()?);
         Ok(events)
     }
 
@@ -197,7 +95,7 @@ impl Engine {
         let id = self.submit(request)?;
         loop {
             let mut done = None;
-            for event in self.advance()? {
+            for event in self.schedule.advance()? {
                 match event {
                     Event::Text { request, text } if request == id => on_text(&text),
                     Event::Done { request, reply } if request == id => done = Some(reply),
@@ -207,55 +105,6 @@ impl Engine {
             if let Some(reply) = done {
                 return Ok(reply);
             }
-        }
-    }
-
-    fn finish(&mut self, index: usize, finish: Finish) -> Event {
-        let (request, sequence) = self.active.remove(index);
-        let (reply, tokens, cache) = sequence.finish(finish);
-        self.prefixes.keep(tokens, cache);
-        Event::Done { request, reply }
-    }
-
-    /// Starts waiting requests, each from the longest beginning that some sequence has already read.
-    fn admit(&mut self) {
-        let mut held_back = VecDeque::new();
-        while self.active.len() < self.limits.sequences.max(1) {
-            let Some((id, request)) = self.waiting.pop_front() else {
-                break;
-            };
-            let prompt = &request.prompt;
-            let read =
-                |sequence: &Sequence| shared(&sequence.tokens[..sequence.cache.len()], prompt);
-            let kept = self.prefixes.longest(prompt);
-            let live = self.active.iter().max_by_key(|(_, one)| read(one));
-            let best = live.map_or(0, |(_, one)| read(one)).max(kept);
-            let coming = self
-                .active
-                .iter()
-                .filter(|(_, one)| one.in_prompt())
-                .map(|(_, one)| shared(one.prompt(), prompt))
-                .max()
-                .unwrap_or_default();
-            if coming >= best + WORTH_WAITING {
-                held_back.push_back((id, request));
-                continue;
-            }
-            // The last token is always run: its logits are the beginning of the reply.
-            let len = best.min(prompt.len() - 1);
-            let cache = if len == 0 {
-                None
-            } else if kept >= len {
-                self.prefixes.copy(prompt, len)
-            } else {
-                live.map(|(_, one)| one.cache.prefix(len))
-            };
-            let cache = cache.unwrap_or_else(|| self.model.new_cache());
-            self.active.push((id, Sequence::new(request, cache)));
-        }
-        // They keep their place at the front of the queue.
-        while let Some(one) = held_back.pop_back() {
-            self.waiting.push_front(one);
         }
     }
 }

@@ -1,21 +1,22 @@
 //! Keys and values of finished sequences, kept for those that begin the same.
 
-use crate::KvCache;
+use super::runner::{Cache, Runner};
+use crate::ModelError;
 
 /// The most recently used last.
 #[derive(Debug)]
-pub(crate) struct Prefixes {
-    kept: Vec<Prefix>,
+pub(crate) struct Prefixes<C> {
+    kept: Vec<Prefix<C>>,
     limit_tokens: usize,
 }
 
 #[derive(Debug)]
-struct Prefix {
+struct Prefix<C> {
     tokens: Vec<u32>,
-    cache: KvCache,
+    cache: C,
 }
 
-impl Prefixes {
+impl<C: Cache> Prefixes<C> {
     pub(crate) fn new(limit_tokens: usize) -> Self {
         Self {
             kept: Vec::new(),
@@ -33,19 +34,37 @@ impl Prefixes {
     }
 
     /// A cache of the first `len` of these tokens, where they are known.
-    pub(crate) fn copy(&mut self, tokens: &[u32], len: usize) -> Option<KvCache> {
-        let place = self
-            .kept
-            .iter()
-            .position(|prefix| shared(&prefix.tokens, tokens) >= len)?;
-        let prefix = self.kept.remove(place);
-        let copy = prefix.cache.prefix(len);
-        self.kept.push(prefix);
-        Some(copy)
+    pub(crate) fn copy(
+        &mut self,
+        model: &mut impl Runner<Cache = C>,
+        tokens: &[u32],
+        len: usize,
+    ) -> Result<Option<C>, ModelError> {
+        let known = |prefix: &Prefix<C>| shared(&prefix.tokens, tokens) >= len;
+        let Some(place) = self.kept.iter().position(known) else {
+            return Ok(None);
+        };
+        let mut prefix = self.kept.remove(place);
+        if let Some(copy) = model.prefix(&prefix.cache, len)? {
+            self.kept.push(prefix);
+            return Ok(Some(copy));
+        }
+        // No room for two of it.
+        prefix.cache.truncate(len);
+        Ok(Some(prefix.cache))
+    }
+
+    /// Gives up what was not used for longest. False where nothing is kept.
+    pub(crate) fn forget_one(&mut self) -> bool {
+        if self.kept.is_empty() {
+            return false;
+        }
+        self.kept.remove(0);
+        true
     }
 
     /// Keeps what a sequence leaves, and drops what it makes superfluous and the longest unused.
-    pub(crate) fn keep(&mut self, mut tokens: Vec<u32>, cache: KvCache) {
+    pub(crate) fn keep(&mut self, mut tokens: Vec<u32>, cache: C) {
         // The last token was chosen but never run.
         tokens.truncate(cache.len());
         if tokens.is_empty() || tokens.len() > self.limit_tokens {

@@ -48,6 +48,18 @@ impl Sampling {
         }))
     }
 
+    /// Temperature (0 where it is greedy), top-p and seed.
+    pub(crate) fn numbers(&self) -> (f32, f32, u64) {
+        match self.0 {
+            Choice::Greedy => (0.0, 1.0, 0),
+            Choice::Random {
+                temperature,
+                top_p,
+                seed,
+            } => (temperature, top_p, seed),
+        }
+    }
+
     /// The token for one step of a sequence. The same seed, step and logits give the same token,
     /// whatever other sequences do.
     pub fn choose(&self, logits: &[f32], step: u64) -> Sampled {

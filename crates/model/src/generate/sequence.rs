@@ -1,8 +1,9 @@
 //! One request on its way to a reply.
 
+use super::runner::Cache;
 use super::sampling::{Sampled, Sampling};
 use super::stop::{Passed, Stops};
-use crate::{KvCache, ModelError, TextStream, Tokenizer};
+use crate::{ModelError, TextStream, Tokenizer};
 
 /// What is asked of the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,11 +42,11 @@ pub struct Reply {
 
 /// A request that was admitted.
 #[derive(Debug)]
-pub(super) struct Sequence {
+pub(super) struct Sequence<C> {
     request: Request,
     /// Prompt and reply so far; the cache holds a beginning of it.
     pub(super) tokens: Vec<u32>,
-    pub(super) cache: KvCache,
+    pub(super) cache: C,
     sampled: Vec<Sampled>,
     stream: TextStream,
     stops: Stops,
@@ -53,8 +54,8 @@ pub(super) struct Sequence {
     reused: usize,
 }
 
-impl Sequence {
-    pub(super) fn new(request: Request, cache: KvCache) -> Self {
+impl<C: Cache> Sequence<C> {
+    pub(super) fn new(request: Request, cache: C) -> Self {
         Self {
             tokens: request.prompt.clone(),
             reused: cache.len(),
@@ -80,17 +81,18 @@ impl Sequence {
         self.sampled.is_empty()
     }
 
-    /// Chooses the next token. Gives the text that is now certain, and the reason if this was the last.
+    /// How the next token is chosen, and its number.
+    pub(super) fn choice(&self) -> (Sampling, u64) {
+        (self.request.sampling, self.sampled.len() as u64)
+    }
+
+    /// Takes the next token. Gives the text that is now certain, and the reason if this was the last.
     pub(super) fn advance(
         &mut self,
-        logits: &[f32],
+        sampled: Sampled,
         tokenizer: &Tokenizer,
         context: usize,
     ) -> Result<(String, Option<Finish>), ModelError> {
-        let sampled = self
-            .request
-            .sampling
-            .choose(logits, self.sampled.len() as u64);
         self.sampled.push(sampled);
         self.tokens.push(sampled.token);
         let (mut text, mut finish) = (String::new(), None);
@@ -124,7 +126,7 @@ impl Sequence {
     }
 
     /// The reply, and what may serve a later request: the tokens and their cache.
-    pub(super) fn finish(self, finish: Finish) -> (Reply, Vec<u32>, KvCache) {
+    pub(super) fn finish(self, finish: Finish) -> (Reply, Vec<u32>, C) {
         let reply = Reply {
             text: self.text,
             tokens: self.sampled,

@@ -19,6 +19,33 @@ pub struct Room {
     pub rows: usize,
 }
 
+impl Room {
+    /// For a model on a device with so many bytes free, half of which are left to others: whoever judges kernels needs the
+    /// same device.
+    pub fn within(free: usize, config: &Config) -> Result<Self, ModelError> {
+        const MOST_SLOTS: usize = 64;
+        const MOST_POSITIONS: usize = 16_384;
+        let weights = 2 * config.parameters();
+        let positions = config.context.min(MOST_POSITIONS);
+        let slot = 2 * 2 * config.layers * config.kv_heads * config.head_dim * positions;
+        let slots = (free / 2).saturating_sub(weights) / slot;
+        // One to go on and one to keep.
+        if slots < 2 {
+            return Err(ModelError::GpuMemory {
+                free,
+                needed: 2 * (weights + 2 * slot),
+            });
+        }
+        let slots = slots.min(MOST_SLOTS);
+        Ok(Self {
+            sequences: slots - slots / 4,
+            slots,
+            positions,
+            rows: 4096,
+        })
+    }
+}
+
 pub(super) struct Slots {
     /// A layer each, `[slot][head][position][number]`; one slot more than can be taken.
     pub(super) keys: Vec<Buffer<bf16>>,

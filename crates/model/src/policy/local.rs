@@ -6,7 +6,7 @@ mod conversation;
 mod dialogue;
 mod past;
 
-pub use chat_model::ChatModel;
+pub use chat_model::{ChatModel, RunsOn};
 pub use dialogue::{Dialogue, Spoken};
 
 use std::sync::Arc;

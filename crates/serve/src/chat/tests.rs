@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tokio::sync::mpsc::unbounded_channel;
-use warpsmith_model::policy::ChatModel;
+use warpsmith_model::policy::{ChatModel, RunsOn};
 use warpsmith_model::{Finish, Sampled};
 
 use super::*;
@@ -23,7 +23,7 @@ fn served() -> Arc<Served> {
         fs_err::copy(entry.path(), place.path().join(entry.file_name())).unwrap();
     }
     fs_err::write(place.path().join("chat_template.jinja"), "{{ messages }}").unwrap();
-    let model = ChatModel::load("tiny", place.path(), None, &[]).unwrap();
+    let model = ChatModel::load("tiny", place.path(), None, &[], RunsOn::Processor).unwrap();
     Arc::new(Served {
         name: "tiny".to_owned(),
         context: model.engine.context(),

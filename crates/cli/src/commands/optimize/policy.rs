@@ -4,6 +4,7 @@ use std::path::Path;
 
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script};
 
+use crate::args::Means;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
@@ -25,12 +26,12 @@ pub(super) struct Wanted {
     pub(super) kind: Kind,
     name: String,
     base_url: String,
-    offline: bool,
+    means: Means,
 }
 
 impl Wanted {
     /// Finds out what can be known at once: a name that is none, a server's address that is none, a broken script.
-    pub(super) fn parse(policy: &str, base_url: &str, offline: bool) -> Result<Self, Stop> {
+    pub(super) fn parse(policy: &str, base_url: &str, means: Means) -> Result<Self, Stop> {
         let (kind, name) = match policy.split_once(':') {
             Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
@@ -47,7 +48,7 @@ impl Wanted {
             kind,
             name: name.to_owned(),
             base_url: base_url.to_owned(),
-            offline,
+            means,
         };
         match kind {
             Kind::Local => local::check(name)?,
@@ -59,7 +60,7 @@ impl Wanted {
     /// Fetches weights if it must.
     pub(super) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
         match self.kind {
-            Kind::Local => local::open(&self.name, self.offline, printer).map(Some),
+            Kind::Local => local::open(&self.name, self.means, printer).map(Some),
             Kind::OpenAi | Kind::Script => Ok(None),
         }
     }
@@ -90,6 +91,7 @@ fn stop(error: &PolicyError) -> Stop {
 mod local {
     use warpsmith_model::policy::{Local, Policy};
 
+    use crate::args::Means;
     use crate::failure::Stop;
     use crate::language_model;
     use crate::printer::Printer;
@@ -98,10 +100,10 @@ mod local {
 
     pub(super) fn open(
         name: &str,
-        offline: bool,
+        means: Means,
         printer: &Printer,
     ) -> Result<Box<dyn Policy>, Stop> {
-        let model = language_model::load(name, offline, printer)?;
+        let model = language_model::load(name, means, printer)?;
         Ok(Box::new(Local::new(model)))
     }
 }
@@ -110,6 +112,7 @@ mod local {
 mod local {
     use warpsmith_model::policy::Policy;
 
+    use crate::args::Means;
     use crate::failure::Stop;
     use crate::printer::Printer;
 
@@ -117,7 +120,7 @@ mod local {
         Err(absent(name))
     }
 
-    pub(super) fn open(name: &str, _: bool, _: &Printer) -> Result<Box<dyn Policy>, Stop> {
+    pub(super) fn open(name: &str, _: Means, _: &Printer) -> Result<Box<dyn Policy>, Stop> {
         Err(absent(name))
     }
 

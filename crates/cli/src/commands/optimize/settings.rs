@@ -17,7 +17,7 @@ use warpsmith_schema::{FORMAT, Target, Task};
 use warpsmith_store::RunFolder;
 
 use super::policy::{self, Kind};
-use crate::args::{Count, JudgingArgs, Positive, TargetChoice};
+use crate::args::{Count, JudgingArgs, ModelOn, Positive, TargetChoice};
 use crate::config::{Resolved, Settings};
 use crate::engine::Engine;
 use crate::failure::Stop;
@@ -35,6 +35,9 @@ pub(super) struct OptimizeSettings {
         default_value = "https://api.openai.com/v1"
     )]
     pub(super) base_url: String,
+    /// What runs a `local:` policy
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) model_on: ModelOn,
     /// One reply and repairs, or a loop of tool calls; else `agent` for `openai:` and `single` for others
     #[arg(long, value_enum)]
     mode: Option<ModeChoice>,
@@ -275,6 +278,9 @@ pub(super) fn folder(
         config.remove("offline");
         if kind != Kind::OpenAi {
             config.remove("base_url");
+        }
+        if kind != Kind::Local {
+            config.remove("model_on");
         }
         config.insert("format".to_owned(), json!(FORMAT));
         config.insert("verb".to_owned(), json!("optimize"));

@@ -3,11 +3,28 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use warpsmith_kernels::Gpu;
 use warpsmith_schema::PolicyVersion;
 
 use super::Dialogue;
+use crate::gpu::{DeviceTransformer, Room};
 use crate::policy::Origin;
-use crate::{Adapter, Engine, Limits, ModelError, Transformer, Weights};
+use crate::{Adapter, Engine, Limits, ModelError, Tokenizer, Transformer, Weights};
+
+/// What computes a model's replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunsOn {
+    Processor,
+    /// The GPU of this number.
+    Gpu(usize),
+}
+
+impl RunsOn {
+    /// Whether it is worth trying a GPU: there is a driver, though perhaps no device.
+    pub fn may_have_gpu() -> bool {
+        Gpu::has_driver()
+    }
+}
 
 pub struct ChatModel {
     pub engine: Engine,
@@ -23,7 +40,13 @@ impl ChatModel {
         path: &Path,
         hash: Option<String>,
         adapters: &[PathBuf],
+        on: RunsOn,
     ) -> Result<Self, ModelError> {
+        // Known before gigabytes are read.
+        let gpu = match on {
+            RunsOn::Processor => None,
+            RunsOn::Gpu(number) => Some(Gpu::open(number)?),
+        };
         let adapters: Vec<Adapter> = adapters
             .iter()
             .map(|folder| Adapter::load(folder))
@@ -41,11 +64,7 @@ impl ChatModel {
             Some(stack_hash(&known, &adapters)?)
         };
         Ok(Self {
-            engine: Engine::new(
-                Transformer::new(Arc::new(weights)),
-                dialogue.tokenizer().clone(),
-                Limits::default(),
-            ),
+            engine: engine(weights, dialogue.tokenizer().clone(), gpu)?,
             dialogue,
             version: PolicyVersion {
                 name: format!("local:{name}"),
@@ -54,6 +73,27 @@ impl ChatModel {
             },
         })
     }
+}
+
+fn engine(
+    weights: Weights,
+    tokenizer: Arc<Tokenizer>,
+    gpu: Option<Gpu>,
+) -> Result<Engine, ModelError> {
+    let Some(gpu) = gpu else {
+        let model = Transformer::new(Arc::new(weights));
+        return Ok(Engine::new(model, tokenizer, Limits::default()));
+    };
+    let (free, _) = gpu.memory()?;
+    let room = Room::within(free, &weights.config)?;
+    let limits = Limits {
+        sequences: room.sequences,
+        prompt_tokens_per_step: room.rows,
+        // Slots run out first, and what was kept longest then makes room.
+        kept_tokens: room.slots * room.positions,
+    };
+    let model = DeviceTransformer::new(gpu, &weights, room)?;
+    Ok(Engine::new(model, tokenizer, limits))
 }
 
 /// Of the base and of each adapter's numbers, in their order.

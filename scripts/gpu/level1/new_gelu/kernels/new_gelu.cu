@@ -1,4 +1,5 @@
-// out = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+// out = x / 2 * (1 + tanh(u)), u = sqrt(2 / pi) * (x + 0.044715 x^3); written as x / (1 + e^-2u), because 1 + tanh(u) loses
+// digits where u is below zero.
 #include <cuda_runtime.h>
 #include <cstdint>
 
@@ -6,7 +7,7 @@ __global__ void new_gelu_kernel(float* out, const float* in, int64_t count) {
     const int64_t stride = int64_t{gridDim.x} * blockDim.x;
     for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
         const float x = in[i];
-        out[i] = 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+        out[i] = x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
     }
 }
 
