@@ -2,9 +2,9 @@
 //
 // Bound by reading the weights, which stream through shared memory once, several stages ahead, the first of them before the
 // kernel before has ended. Outputs are the rows of the tensor cores' tiles and rows their columns; Hopper's tensor cores read
-// both from shared memory, four warps together. Where outputs are too few to
-// give every multiprocessor some, the blocks of a cluster share the inputs and bring their sums together in each other's shared
-// memory, each for a slice of the outputs and in the same order every time.
+// both from shared memory, four warps together. Where outputs are too few to give every multiprocessor some, the
+// blocks of a cluster share the inputs and bring their sums together in each other's shared memory, each for a slice of the
+// outputs and in the same order every time.
 //
 // What follows a product is done where its sums are: SwiGLU; or the addition to the residual stream and half of the norm after
 // it. That norm's weights are applied before the next product, what divides a whole row is applied after: the squares come in
@@ -55,26 +55,35 @@ __device__ uint64_t described(uint32_t at) { return (at & 0x3ffff) >> 4 | 1ull <
 
 // sums[64 x N] += left[64 x 16] * right[N x 16]^T by four warps, each sixteen rows of `left`: with r = lane / 4 and t = lane % 4
 // a lane has row r at columns 2t and 2t + 1, then row r + 8, of every eight columns.
+#define FOUR(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 __device__ void multiply(float (&sums)[4], uint64_t left, uint64_t right) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "l"(left), "l"(right));
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+        : FOUR(0)
+        : "l"(left), "l"(right));
 }
 __device__ void multiply(float (&sums)[8], uint64_t left, uint64_t right) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, 1, 1, 1, 0, 0;"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7])
-                 : "l"(left), "l"(right));
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, 1, 1, 1, 0, 0;"
+        : FOUR(0), FOUR(4)
+        : "l"(left), "l"(right));
 }
 __device__ void multiply(float (&sums)[16], uint64_t left, uint64_t right) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15])
-                 : "l"(left), "l"(right));
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;"
+        : FOUR(0), FOUR(4), FOUR(8), FOUR(12)
+        : "l"(left), "l"(right));
 }
 __device__ void multiply(float (&sums)[32], uint64_t left, uint64_t right) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, 1, 1, 1, 0, 0;"
-                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31])
-                 : "l"(left), "l"(right));
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, 1, 1, 1, 0, 0;"
+        : FOUR(0), FOUR(4), FOUR(8), FOUR(12), FOUR(16), FOUR(20), FOUR(24), FOUR(28)
+        : "l"(left), "l"(right));
 }
+#undef FOUR
 
 __device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -116,8 +125,8 @@ __device__ void product(const Product& asked) {
 #pragma unroll
         for (int i = 0; i < M / 32; ++i) {
             const int output = min(first_output + static_cast<int>(threadIdx.x) / 8 + 32 * i, asked.outputs - 1);
-            copy_ahead(to + i * 32 * 128, asked.weight + static_cast<size_t>(output) * asked.inputs + min(input, asked.inputs - 8),
-                       input < asked.inputs);
+            const bf16* from = asked.weight + static_cast<size_t>(output) * asked.inputs + min(input, asked.inputs - 8);
+            copy_ahead(to + i * 32 * 128, from, input < asked.inputs);
         }
     };
     auto copy_rows = [&](int chunk) {
@@ -222,8 +231,10 @@ __device__ void product(const Product& asked) {
             float4 theirs[most_sharing];
 #pragma unroll
             for (int other = 0; other < most_sharing; ++other)
-                if (other < sharing)
-                    theirs[other] = *reinterpret_cast<const float4*>(cluster.map_shared_rank(all, other) + row * stride + output);
+                if (other < sharing) {
+                    const float* from = cluster.map_shared_rank(all, other) + row * stride + output;
+                    theirs[other] = *reinterpret_cast<const float4*>(from);
+                }
             sum = theirs[0];
 #pragma unroll
             for (int other = 1; other < most_sharing; ++other)
@@ -285,9 +296,9 @@ __device__ void product(const Product& asked) {
 }  // namespace
 
 // 128 outputs a block, four stages.
-#define PRODUCT(THEN, N)                                                                                        \
+#define PRODUCT(THEN, N)                                                                                  \
     extern "C" __global__ __launch_bounds__(threads, 3) void few_rows_##THEN##_##N(const Product asked) { \
-        product<N, 128, 4, Then::THEN>(asked);                                                                  \
+        product<N, 128, 4, Then::THEN>(asked);                                                            \
     }
 #define PRODUCTS(THEN) PRODUCT(THEN, 8) PRODUCT(THEN, 16) PRODUCT(THEN, 32) PRODUCT(THEN, 64)
 PRODUCTS(narrow)

@@ -5,7 +5,7 @@
 //! right, and what the kernels are tested against.
 //!
 //! The kernels are in `cuda/`, and as PTX, which the driver compiles for the device at hand, in `ptx/`:
-//! `scripts/kernels-ptx` makes one from the other.
+//! `scripts/kernels-ptx` makes one from the other, once for all devices and once for Hopper.
 
 mod attention;
 mod blas;

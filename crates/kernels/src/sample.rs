@@ -73,7 +73,8 @@ struct Sampling {
 }
 
 impl Gpu {
-    /// A token for each row of logits, both where the next step reads it and with its log-probability; `steps` and `positions` are moved on by one.
+    /// A token for each row of logits, both where the next step reads it and with its log-probability; `steps` and `positions`
+    /// are moved on by one.
     #[expect(
         clippy::too_many_arguments,
         reason = "they are what the kernel works on"
