@@ -9,6 +9,25 @@ extern "C" __global__ void embed(float* __restrict__ residual, const bf16* __res
     for (int i = threadIdx.x; i < width; i += blockDim.x) to[i] = __bfloat162float(from[i]);
 }
 
+// The same, and what the first product of few rows reads: out = residual * weight, and the row's squares. Grid: rows.
+extern "C" __global__ void embed_stream(float* __restrict__ residual, bf16* __restrict__ out, float* __restrict__ squares,
+                                        const bf16* __restrict__ table, const uint32_t* __restrict__ tokens,
+                                        const float* __restrict__ weight, int width) {
+    __shared__ float room[32];
+    let_next_start();
+    const bf16* from = table + static_cast<size_t>(tokens[blockIdx.x]) * width;
+    const size_t to = static_cast<size_t>(blockIdx.x) * width;
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        const float value = __bfloat162float(from[i]);
+        residual[to + i] = value;
+        out[to + i] = __float2bfloat16_rn(value * weight[i]);
+        sum += value * value;
+    }
+    sum = block_sum(sum, room);
+    if (threadIdx.x == 0) squares[blockIdx.x] = sum;
+}
+
 // residual[row] += delta[row]; out[row] = residual[row] / rms * weight.
 // With `picked` row i of `out` comes from row picked[i], and the residual stays as it is. Without `delta` nothing is added.
 extern "C" __global__ void add_norm(bf16* __restrict__ out, float* __restrict__ residual, const bf16* __restrict__ delta,
@@ -45,14 +64,14 @@ extern "C" __global__ void add_norm(bf16* __restrict__ out, float* __restrict__ 
     }
 }
 
-// out = silu(gate) * up, where a row of `both` is gate, then up, each `width` wide.
+// out = silu(gate) * up, where a row of `both` is eight gates, their eight factors, the next eight gates and so on.
 extern "C" __global__ void swiglu(bf16* __restrict__ out, const bf16* __restrict__ both, int width) {
     const int i = 8 * (blockIdx.y * blockDim.x + threadIdx.x);
     if (i >= width) return;
     const bf16* row = both + static_cast<size_t>(blockIdx.x) * 2 * width;
     float gate[8], up[8];
-    widen(*reinterpret_cast<const Eight*>(row + i), gate);
-    widen(*reinterpret_cast<const Eight*>(row + width + i), up);
+    widen(*reinterpret_cast<const Eight*>(row + 2 * i), gate);
+    widen(*reinterpret_cast<const Eight*>(row + 2 * i + 8), up);
 #pragma unroll
     for (int j = 0; j < 8; ++j) gate[j] = gate[j] / (1.0f + __expf(-gate[j])) * up[j];
     *reinterpret_cast<Eight*>(out + static_cast<size_t>(blockIdx.x) * width + i) = narrow(gate);

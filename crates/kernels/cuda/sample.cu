@@ -1,5 +1,8 @@
 // One token a row from its logits, as the processor's sampler does it: temperature, then top-p, then a draw that depends on
 // seed and step alone. With it the token's log-probability under the model itself, before temperature and top-p.
+//
+// Many blocks read a row first and leave what each part of it comes to; then one block chooses, and where top-p leaves nothing
+// out it reads a single part again.
 #include "common.cuh"
 
 struct Choice {
@@ -8,9 +11,35 @@ struct Choice {
     uint64_t seed;
 };
 
+// Neighbouring tokens of a row: the most probable, and what all weigh beside it, without and with temperature.
+struct Part {
+    float best;
+    uint32_t token;
+    float plain, tempered;
+};
+
+// What the processor is told, in one piece.
+struct Chosen {
+    uint32_t token;
+    float log_probability;
+};
+
+struct Sampling {
+    uint32_t* tokens;
+    Chosen* chosen;
+    const float* logits;
+    Part* parts;
+    const Choice* choices;
+    uint64_t* steps;
+    uint32_t* positions;
+    int vocabulary, parts_a_row;
+};
+
 namespace {
 
 constexpr int threads = 1024, warps = threads / 32;
+constexpr int part_threads = 256, part_each = 16, part_tokens = part_threads * part_each;
+constexpr int most_parts = 256;
 constexpr int most_kept = 2048;  // tokens that top-p may leave and that still fit into shared memory
 
 __device__ uint64_t mixed(uint64_t state) {
@@ -87,13 +116,13 @@ __device__ Found find(const Weights& weights, float floor, double place, bool re
     return {__uint_as_float(low), heavier, few};
 }
 
-// The token at `place` where those that weigh from `lightest` to `heaviest` lie in the order of their numbers; the last of
-// them where rounding leaves the place beyond, none (all bits) where there is none.
-__device__ uint32_t pick_in_order(const Weights& weights, float lightest, float heaviest, double place, double* room,
-                                  uint32_t* answer) {
+// Of the tokens from `from` to `until` the one at `place` where those that weigh from `lightest` to `heaviest` lie in the order
+// of their numbers; the last of them where rounding leaves the place beyond, none (all bits) where there is none.
+__device__ uint32_t pick_in_order(const Weights& weights, int from, int until, float lightest, float heaviest, double place,
+                                  double* room, uint32_t* answer) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int span = ((weights.count + warps - 1) / warps + 31) / 32 * 32;
-    const int begin = warp * span, end = min(weights.count, begin + span);
+    const int span = ((until - from + warps - 1) / warps + 31) / 32 * 32;
+    const int begin = from + warp * span, end = min(until, begin + span);
     auto weight_of = [&](int token) {
         if (token >= end) return 0.0f;
         const float weight = weights[token];
@@ -137,26 +166,29 @@ __device__ uint32_t pick_in_order(const Weights& weights, float lightest, float 
 
 }  // namespace
 
-// Grid: rows. `steps` and `positions` are moved on, so that a captured graph goes on by itself.
-extern "C" __global__ __launch_bounds__(threads) void sample(uint32_t* __restrict__ tokens, float* __restrict__ log_probabilities,
-                                                            const float* __restrict__ all_logits, int vocabulary,
-                                                            const Choice* __restrict__ choices, uint64_t* __restrict__ steps,
-                                                            uint32_t* __restrict__ positions) {
-    __shared__ double room[warps];
-    __shared__ float best_room[warps];
-    __shared__ uint32_t token_room[warps], answer;
-    __shared__ int kept_count;
-    __shared__ float kept_weight[most_kept];
-    __shared__ uint32_t kept_token[most_kept];
-    const float* logits = all_logits + static_cast<size_t>(blockIdx.x) * vocabulary;
-    const Choice choice = choices[blockIdx.x];
-
-    float best = -INFINITY;
-    uint32_t token = ~0u;
-    for (int i = threadIdx.x; i < vocabulary; i += threads)
-        if (token == ~0u || logits[i] > best) {
-            best = logits[i];
-            token = i;
+// Grid: parts x rows.
+extern "C" __global__ __launch_bounds__(part_threads) void sample_parts(const Sampling asked) {
+    __shared__ float best_room[part_threads / 32], room[part_threads / 32];
+    __shared__ uint32_t token_room[part_threads / 32];
+    let_next_start();
+    wait_for_previous();
+    const int vocabulary = asked.vocabulary;
+    const float* logits = asked.logits + static_cast<size_t>(blockIdx.y) * vocabulary;
+    const float temperature = asked.choices[blockIdx.y].temperature;
+    const int first = blockIdx.x * part_tokens + threadIdx.x;
+    float logit[part_each];
+#pragma unroll
+    for (int i = 0; i < part_each; ++i) {
+        const int at = first + i * part_threads;
+        logit[i] = at < vocabulary ? logits[at] : -INFINITY;
+    }
+    float best = logit[0];
+    uint32_t token = first < vocabulary ? first : ~0u;
+#pragma unroll
+    for (int i = 1; i < part_each; ++i)
+        if (logit[i] > best) {
+            best = logit[i];
+            token = first + i * part_threads;
         }
 #pragma unroll
     for (int step = 16; step; step >>= 1) {
@@ -172,27 +204,75 @@ extern "C" __global__ __launch_bounds__(threads) void sample(uint32_t* __restric
         token_room[threadIdx.x / 32] = token;
     }
     __syncthreads();
-    for (int warp = 0; warp < warps; ++warp)
-        if (token_room[warp] != ~0u && before(best_room[warp], token_room[warp], best, token)) {
+    for (int warp = 0; warp < part_threads / 32; ++warp)
+        if (token_room[warp] != ~0u && (token == ~0u || before(best_room[warp], token_room[warp], best, token))) {
             best = best_room[warp];
             token = token_room[warp];
         }
 
-    double plain = 0.0, tempered = 0.0;
-    for (int i = threadIdx.x; i < vocabulary; i += threads) {
-        plain += expf(logits[i] - best);
-        if (choice.temperature > 0.0f) tempered += expf((logits[i] - best) / choice.temperature);
+    // Powers of two, and faster than what a single token weighs is computed below: only sums come of it.
+    const float scale = 1.44269504f, tempered_scale = temperature > 0.0f ? scale / temperature : 0.0f;
+    float plain = 0.0f, tempered = 0.0f;
+    if (best > -INFINITY) {
+#pragma unroll
+        for (int i = 0; i < part_each; ++i) plain += exp2f((logit[i] - best) * scale);
+        if (temperature > 0.0f && temperature != 1.0f)
+#pragma unroll
+            for (int i = 0; i < part_each; ++i) tempered += exp2f((logit[i] - best) * tempered_scale);
     }
-    plain = block_sum_double(plain, room);
+    plain = block_sum(plain, room);
+    tempered = temperature == 1.0f ? plain : block_sum(tempered, room);
+    if (threadIdx.x == 0) asked.parts[blockIdx.y * gridDim.x + blockIdx.x] = {best, token, plain, tempered};
+}
+
+// Grid: rows. `steps` and `positions` are moved on, so that a captured graph goes on by itself.
+extern "C" __global__ __launch_bounds__(threads) void sample(const Sampling asked) {
+    __shared__ double room[warps], plain_share[most_parts], tempered_share[most_parts];
+    __shared__ Part parts[most_parts];
+    __shared__ float heaviest[most_parts];
+    __shared__ uint32_t answer;
+    __shared__ int kept_count;
+    __shared__ float kept_weight[most_kept];
+    __shared__ uint32_t kept_token[most_kept];
+    wait_for_previous();
+    const int vocabulary = asked.vocabulary, part_count = asked.parts_a_row, own = threadIdx.x;
+    const float* logits = asked.logits + static_cast<size_t>(blockIdx.x) * vocabulary;
+    const Choice choice = asked.choices[blockIdx.x];
+    if (own < part_count) parts[own] = asked.parts[blockIdx.x * part_count + own];
+    __syncthreads();
+    float best = parts[0].best;
+    uint32_t token = parts[0].token;
+    for (int part = 1; part < part_count; ++part)
+        if (parts[part].best > best) {
+            best = parts[part].best;
+            token = parts[part].token;
+        }
+    if (own < part_count) {
+        const float lower = parts[own].best - best;
+        plain_share[own] = static_cast<double>(parts[own].plain) * expf(lower);
+        heaviest[own] = choice.temperature > 0.0f ? expf(lower / choice.temperature) : 0.0f;
+        tempered_share[own] = static_cast<double>(parts[own].tempered) * heaviest[own];
+    }
+    __syncthreads();
+    double plain = 0.0, tempered = 0.0;
+    for (int part = 0; part < part_count; ++part) {
+        plain += plain_share[part];
+        tempered += tempered_share[part];
+    }
 
     const uint32_t likeliest = token;
     if (choice.temperature > 0.0f) {
-        tempered = block_sum_double(tempered, room);
-        const double place = unit(choice.seed, steps[blockIdx.x]);
+        const double place = unit(choice.seed, asked.steps[blockIdx.x]);
         const double left_out = (1.0 - static_cast<double>(choice.top_p)) * tempered;
         const Weights weights{logits, vocabulary, best, choice.temperature};
         if (left_out <= 0.0) {
-            token = pick_in_order(weights, 0.0f, 1.0f, place * tempered, room, &answer);
+            double rest = place * tempered;
+            int part = 0, last = 0;
+            for (int i = 0; i < part_count; ++i)
+                if (tempered_share[i] > 0.0) last = i;
+            while (part < last && rest >= tempered_share[part]) rest -= tempered_share[part++];
+            const int from = part * part_tokens;
+            token = pick_in_order(weights, from, min(vocabulary, from + part_tokens), 0.0f, 1.0f, rest, room, &answer);
         } else {
             // If all tokens lighter than this were left out that would not be too many: the rest is what matters.
             float floor = static_cast<float>(left_out / vocabulary);
@@ -201,6 +281,7 @@ extern "C" __global__ __launch_bounds__(threads) void sample(uint32_t* __restric
                 if (threadIdx.x == 0) kept_count = 0;
                 __syncthreads();
                 for (int i = threadIdx.x; i < vocabulary; i += threads) {
+                    if (heaviest[i / part_tokens] < floor) continue;
                     const float weight = weights[i];
                     if (weight >= floor) {
                         const int at = atomicAdd(&kept_count, 1);
@@ -267,15 +348,15 @@ extern "C" __global__ __launch_bounds__(threads) void sample(uint32_t* __restric
                 const double equals = fmax(1.0, ceil((wanted - found.heavier) / found.weight));
                 const double drawn = place * (found.heavier + equals * found.weight);
                 if (drawn < found.heavier) found = find(weights, floor, drawn, false, 0, room);
-                token = pick_in_order(weights, found.weight, found.weight, drawn - found.heavier, room, &answer);
+                token = pick_in_order(weights, 0, vocabulary, found.weight, found.weight, drawn - found.heavier, room, &answer);
             }
         }
     }
     if (threadIdx.x == 0) {
         if (token >= static_cast<uint32_t>(vocabulary)) token = likeliest;  // logits that are no numbers
-        tokens[blockIdx.x] = token;
-        log_probabilities[blockIdx.x] = logits[token] - best - static_cast<float>(log(plain));
-        steps[blockIdx.x] += 1;
-        positions[blockIdx.x] += 1;
+        asked.tokens[blockIdx.x] = token;
+        asked.chosen[blockIdx.x] = {token, logits[token] - best - static_cast<float>(log(plain))};
+        asked.steps[blockIdx.x] += 1;
+        asked.positions[blockIdx.x] += 1;
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::{CudaFunction, CudaModule, DeviceRepr, LaunchConfig, PushKernelArg};
 
 use crate::gpu::{allow_shared, plain};
-use crate::{Buffer, Gpu, GpuError, bf16};
+use crate::launch::Spread;
+use crate::{Buffer, Gpu, GpuError, Rotation, bf16};
 
 /// Query heads that may share a key head.
 pub const MOST_IN_GROUP: usize = 8;
@@ -45,6 +46,8 @@ unsafe impl DeviceRepr for Tile {}
 pub struct Decoding {
     sums: Buffer<f32>,
     scales: Buffer<f32>,
+    /// Blocks of each row and key head that are done.
+    done: Buffer<u32>,
     splits: usize,
 }
 
@@ -60,24 +63,48 @@ impl Decoding {
         Ok(Self {
             sums: gpu.zeros((parts * head_dim).max(1))?,
             scales: gpu.zeros((2 * parts).max(2))?,
+            done: gpu.zeros(rows * heads)?,
             splits: splits.max(1),
         })
     }
 
     /// Blocks that may share a sequence, so that a device with that many multiprocessors has enough of them.
     pub fn splits_for(rows: usize, kv_heads: usize, multiprocessors: usize) -> usize {
-        (2 * multiprocessors / (rows * kv_heads).max(1)).clamp(1, 16)
+        (multiprocessors / (rows * kv_heads).max(1)).clamp(1, 8)
     }
 }
 
 pub(crate) struct Attention {
-    /// By head size, then by group.
-    decode: [Vec<CudaFunction>; 2],
-    combine: CudaFunction,
+    /// By head size, as are the others.
+    decode: [CudaFunction; 2],
     prefill: [CudaFunction; 2],
 }
 
 const HEAD_DIMS: [usize; 2] = [64, 128];
+const DECODE_THREADS: usize = 320;
+
+/// As in the kernel.
+#[repr(C)]
+struct Asked {
+    out: u64,
+    part_sums: u64,
+    part_scales: u64,
+    done: u64,
+    qkv: u64,
+    bias: u64,
+    query_norm: u64,
+    key_norm: u64,
+    frequencies: u64,
+    keys: u64,
+    values: u64,
+    slots: u64,
+    positions: u64,
+    heads: i32,
+    kv_heads: i32,
+    capacity: i32,
+    scale: f32,
+    epsilon: f32,
+}
 
 /// As `Shared` in the kernel.
 fn prefill_bytes(head_dim: usize) -> u32 {
@@ -89,21 +116,14 @@ impl Attention {
         decode: &Arc<CudaModule>,
         prefill: &Arc<CudaModule>,
     ) -> Result<Self, GpuError> {
-        let groups = |head_dim: usize| -> Result<Vec<CudaFunction>, GpuError> {
-            (1..=MOST_IN_GROUP)
-                .map(|group| {
-                    Ok(decode.load_function(&format!("attention_decode_{head_dim}_{group}"))?)
-                })
-                .collect()
-        };
+        let steps = |head_dim: usize| decode.load_function(&format!("attention_decode_{head_dim}"));
         let prompts = |head_dim: usize| -> Result<CudaFunction, GpuError> {
             let function = prefill.load_function(&format!("attention_prefill_{head_dim}"))?;
             allow_shared(&function, prefill_bytes(head_dim))?;
             Ok(function)
         };
         Ok(Self {
-            decode: [groups(HEAD_DIMS[0])?, groups(HEAD_DIMS[1])?],
-            combine: decode.load_function("attention_combine")?,
+            decode: [steps(HEAD_DIMS[0])?, steps(HEAD_DIMS[1])?],
             prefill: [prompts(HEAD_DIMS[0])?, prompts(HEAD_DIMS[1])?],
         })
     }
@@ -124,58 +144,49 @@ impl Gpu {
         Attention::place(head_dim, group).map(drop)
     }
 
-    /// One new position a row. `qkv` is what `rotate_append` left.
+    /// One new position a row: turns its queries and key, keeps key and value, attends to everything up to it. `qkv` is
+    /// what the product left.
     pub fn attention_decode(
         &self,
         out: &mut Buffer<bf16>,
         qkv: &Buffer<bf16>,
-        cached: &Cached<'_>,
-        heads: usize,
+        cached: &mut Cached<'_>,
+        rotation: &Rotation<'_>,
         room: &mut Decoding,
         rows: usize,
     ) -> Result<(), GpuError> {
-        let (head_dim, kv_heads) = (cached.head_dim, cached.kv_heads);
-        let group = heads / kv_heads;
-        let place = Attention::place(head_dim, group)?;
+        let (head_dim, kv_heads, heads) = (cached.head_dim, cached.kv_heads, rotation.heads);
+        let place = Attention::place(head_dim, heads / kv_heads)?;
         let width = (heads + 2 * kv_heads) * head_dim;
         assert!(qkv.len() >= rows * width && out.len() >= rows * heads * head_dim);
+        assert!(rotation.frequencies.len() == head_dim / 2);
         let splits = room.splits;
         assert!(splits == 1 || room.sums.len() >= splits * rows * heads * head_dim);
-        let (wide, kv, capacity) = (width as i32, kv_heads as i32, cached.capacity as i32);
-        let scale = (head_dim as f32).sqrt().recip();
-        let function = &self.functions.attention.decode[place][group - 1];
-        let mut launch = self.stream.launch_builder(function);
-        launch
-            .arg(&mut *out)
-            .arg(&mut room.sums)
-            .arg(&mut room.scales);
-        launch
-            .arg(qkv)
-            .arg(&wide)
-            .arg(&*cached.keys)
-            .arg(&*cached.values);
-        launch
-            .arg(cached.slots)
-            .arg(cached.positions)
-            .arg(&kv)
-            .arg(&capacity)
-            .arg(&scale);
-        // SAFETY: sizes were checked; slots and positions within them are the caller's word.
-        unsafe { launch.launch(plain((kv_heads, rows, splits), 128)) }?;
-        if splits > 1 {
-            let count = splits as i32;
-            let mut launch = self
-                .stream
-                .launch_builder(&self.functions.attention.combine);
-            launch
-                .arg(out)
-                .arg(&room.sums)
-                .arg(&room.scales)
-                .arg(&count);
-            // SAFETY: as above.
-            unsafe { launch.launch(plain((rows * heads, 1, 1), head_dim)) }?;
-        }
-        Ok(())
+        let norms = rotation.head_norms;
+        let asked = Asked {
+            out: self.address(out),
+            part_sums: self.address(&room.sums),
+            part_scales: self.address(&room.scales),
+            done: self.address(&room.done),
+            qkv: self.address(qkv),
+            bias: self.address_if(rotation.bias),
+            query_norm: self.address_if(norms.map(|norms| norms.0)),
+            key_norm: self.address_if(norms.map(|norms| norms.1)),
+            frequencies: self.address(rotation.frequencies),
+            keys: self.address(cached.keys),
+            values: self.address(cached.values),
+            slots: self.address(cached.slots),
+            positions: self.address(cached.positions),
+            heads: heads as i32,
+            kv_heads: kv_heads as i32,
+            capacity: cached.capacity as i32,
+            scale: (head_dim as f32).sqrt().recip(),
+            epsilon: rotation.epsilon,
+        };
+        let spread = Spread::plain((kv_heads, rows, splits), DECODE_THREADS);
+        // SAFETY: sizes were checked; slots and positions within them are the caller's word. Before it waits the kernel reads
+        // only those two and what earlier steps kept.
+        unsafe { self.launch(&self.functions.attention.decode[place], &spread, &asked) }
     }
 
     /// Many new positions of a sequence, cut into tiles.

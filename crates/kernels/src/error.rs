@@ -19,6 +19,8 @@ pub enum GpuError {
         crate::AT_ONCE
     )]
     Width { width: usize },
+    #[error("the GPU has no products of few rows: compute capability 9.0 is needed")]
+    FewRows,
     #[error("nothing was launched while a graph was captured")]
     NothingCaptured,
     #[error("the GPU failed")]
@@ -39,7 +41,7 @@ impl GpuError {
             Self::TooOld { .. } | Self::Attention { .. } | Self::Width { .. } => {
                 Some("run the model on the processor".into())
             }
-            Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
+            Self::FewRows | Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
         }
     }
 }

@@ -13,23 +13,30 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 
 use crate::attention::Attention;
+use crate::few_rows::FewRows;
 use crate::{Buffer, GpuError, Graph, blas};
 
 pub struct Gpu {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) blas: CudaBlas,
     pub(crate) functions: Functions,
+    /// Whether a kernel may start before the one before it has ended.
+    pub(crate) overlaps: bool,
     /// cuBLAS has its address.
     _blas_room: CudaSlice<u8>,
 }
 
 pub(crate) struct Functions {
     pub(crate) embed: CudaFunction,
+    pub(crate) embed_stream: CudaFunction,
     pub(crate) add_norm: CudaFunction,
     pub(crate) swiglu: CudaFunction,
     pub(crate) rotate_append: CudaFunction,
     pub(crate) attention: Attention,
+    pub(crate) sample_parts: CudaFunction,
     pub(crate) sample: CudaFunction,
+    /// On Hopper.
+    pub(crate) few_rows: Option<FewRows>,
 }
 
 impl Gpu {
@@ -62,12 +69,13 @@ impl Gpu {
             context.disable_event_tracking();
         }
         let stream = context.new_stream()?;
-        let functions = Functions::load(&context)?;
+        let functions = Functions::load(&context, (major, minor))?;
         let (blas, room) = blas::open(&stream)?;
         Ok(Self {
             stream,
             blas,
             functions,
+            overlaps: major >= 9,
             _blas_room: room,
         })
     }
@@ -163,19 +171,39 @@ impl Gpu {
 }
 
 impl Functions {
-    fn load(context: &Arc<CudaContext>) -> Result<Self, GpuError> {
-        let rows = module(context, include_str!("../ptx/rows.ptx"))?;
-        let sample = module(context, include_str!("../ptx/sample.ptx"))?;
+    fn load(context: &Arc<CudaContext>, capability: (i32, i32)) -> Result<Self, GpuError> {
+        /// There are two of each: what starts early on Hopper cannot be said for devices before it.
+        macro_rules! module {
+            ($name:literal) => {
+                module(
+                    context,
+                    if capability.0 >= 9 {
+                        include_str!(concat!("../ptx/90/", $name, ".ptx"))
+                    } else {
+                        include_str!(concat!("../ptx/80/", $name, ".ptx"))
+                    },
+                )?
+            };
+        }
+        let (rows, sample) = (module!("rows"), module!("sample"));
         Ok(Self {
             embed: rows.load_function("embed")?,
+            embed_stream: rows.load_function("embed_stream")?,
             add_norm: rows.load_function("add_norm")?,
             swiglu: rows.load_function("swiglu")?,
             rotate_append: rows.load_function("rotate_append")?,
             attention: Attention::load(
-                &module(context, include_str!("../ptx/attention_decode.ptx"))?,
-                &module(context, include_str!("../ptx/attention_prefill.ptx"))?,
+                &module!("attention_decode"),
+                &module!("attention_prefill"),
             )?,
+            sample_parts: sample.load_function("sample_parts")?,
             sample: sample.load_function("sample")?,
+            few_rows: if capability == (9, 0) {
+                let few = module(context, include_str!("../ptx/90/few_rows.ptx"))?;
+                Some(FewRows::load(&few)?)
+            } else {
+                None
+            },
         })
     }
 }

@@ -92,7 +92,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// `out = silu(gate) * up`; a row of `both` is gate, then up.
+    /// `out = silu(gate) * up`; a row of `both` is eight gates, their eight factors, and so on.
     pub fn swiglu(
         &self,
         out: &mut Buffer<bf16>,

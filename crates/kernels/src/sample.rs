@@ -1,8 +1,8 @@
 //! Choosing tokens on the device, so that logits never leave it.
 
-use cudarc::driver::{DeviceRepr, PushKernelArg};
+use cudarc::driver::DeviceRepr;
 
-use crate::gpu::plain;
+use crate::launch::Spread;
 use crate::{Buffer, Gpu, GpuError};
 
 /// How one row's token is chosen.
@@ -27,8 +27,54 @@ impl Choice {
 // SAFETY: see the reason.
 unsafe impl DeviceRepr for Choice {}
 
+/// A token, and its log-probability under the model itself.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Chosen {
+    pub token: u32,
+    pub log_probability: f32,
+}
+
+#[expect(unsafe_code, reason = "plain numbers, laid out as the kernel's struct")]
+// SAFETY: see the reason.
+unsafe impl DeviceRepr for Chosen {}
+
+/// Tokens that one block looks at first.
+const PART: usize = 4096;
+/// Parts a row may have.
+const MOST_PARTS: usize = 256;
+
+/// What the parts of rows come to.
+pub struct Parts {
+    /// Four words each.
+    parts: Buffer<[f32; 4]>,
+}
+
+impl Parts {
+    pub fn new(gpu: &Gpu, rows: usize, vocabulary: usize) -> Result<Self, GpuError> {
+        Ok(Self {
+            parts: gpu.zeros(rows * vocabulary.div_ceil(PART))?,
+        })
+    }
+}
+
+/// As in the kernels.
+#[repr(C)]
+struct Sampling {
+    tokens: u64,
+    chosen: u64,
+    logits: u64,
+    parts: u64,
+    choices: u64,
+    steps: u64,
+    positions: u64,
+    vocabulary: i32,
+    parts_a_row: i32,
+}
+
 impl Gpu {
-    /// A token and its log-probability for each row of logits; `steps` and `positions` are moved on by one.
+    /// A token for each row of logits, both where the next step reads it and with its log-probability; `steps` and `positions`
+    /// are moved on by one.
     #[expect(
         clippy::too_many_arguments,
         reason = "they are what the kernel works on"
@@ -36,26 +82,40 @@ impl Gpu {
     pub fn sample(
         &self,
         tokens: &mut Buffer<u32>,
-        log_probabilities: &mut Buffer<f32>,
+        chosen: &mut Buffer<Chosen>,
         logits: &Buffer<f32>,
         choices: &Buffer<Choice>,
         steps: &mut Buffer<u64>,
         positions: &mut Buffer<u32>,
+        parts: &mut Parts,
         (rows, vocabulary): (usize, usize),
     ) -> Result<(), GpuError> {
         assert!(logits.len() >= rows * vocabulary && choices.len() >= rows && tokens.len() >= rows);
-        assert!(log_probabilities.len() >= rows && steps.len() >= rows && positions.len() >= rows);
-        let wide = vocabulary as i32;
-        let mut launch = self.stream.launch_builder(&self.functions.sample);
-        launch
-            .arg(tokens)
-            .arg(log_probabilities)
-            .arg(logits)
-            .arg(&wide);
-        launch.arg(choices).arg(steps).arg(positions);
-        #[expect(unsafe_code, reason = "launches a kernel; sizes were checked")]
-        // SAFETY: see the reason.
-        unsafe { launch.launch(plain((rows, 1, 1), 1024)) }?;
-        Ok(())
+        assert!(chosen.len() >= rows && steps.len() >= rows && positions.len() >= rows);
+        let count = vocabulary.div_ceil(PART);
+        assert!(count <= MOST_PARTS && parts.parts.len() >= rows * count);
+        let asked = Sampling {
+            tokens: self.address(tokens),
+            chosen: self.address(chosen),
+            logits: self.address(logits),
+            parts: self.address(&parts.parts),
+            choices: self.address(choices),
+            steps: self.address(steps),
+            positions: self.address(positions),
+            vocabulary: vocabulary as i32,
+            parts_a_row: count as i32,
+        };
+        let functions = &self.functions;
+        #[expect(unsafe_code, reason = "launches kernels; sizes were checked")]
+        // SAFETY: see the reason. Both wait before they read anything.
+        unsafe {
+            let spread = Spread::plain((count, rows, 1), 256);
+            self.launch(&functions.sample_parts, &spread, &asked)?;
+            self.launch(
+                &functions.sample,
+                &Spread::plain((rows, 1, 1), 1024),
+                &asked,
+            )
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The kernels once more, on the processor and in float32: what they are tested against.
 
+use crate::AT_ONCE;
+
 /// Root mean square norm of each row.
 pub fn norm(rows: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     let each = rows.chunks_exact(weight.len());
@@ -13,11 +15,11 @@ pub fn norm(rows: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     .collect()
 }
 
-/// `silu(gate) * up`; a row is gate, then up, each `width` wide.
-pub fn swiglu(both: &[f32], width: usize) -> Vec<f32> {
-    let each = both.chunks_exact(2 * width);
-    each.flat_map(|row| {
-        let (gate, up) = row.split_at(width);
+/// `silu(gate) * up`; eight gates, their eight factors, and so on.
+pub fn swiglu(both: &[f32]) -> Vec<f32> {
+    let each = both.chunks_exact(2 * AT_ONCE);
+    each.flat_map(|some| {
+        let (gate, up) = some.split_at(AT_ONCE);
         gate.iter()
             .zip(up)
             .map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)

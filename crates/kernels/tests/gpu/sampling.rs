@@ -2,14 +2,13 @@
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use warpsmith_kernels::{Buffer, Choice, Gpu};
+use warpsmith_kernels::{Buffer, Choice, Chosen, Gpu, Parts};
 
 use crate::{gpu, numbers};
 
 /// One token a choice, and where the rows stand after it.
 struct Drawn {
-    tokens: Vec<u32>,
-    log_probabilities: Vec<f32>,
+    chosen: Vec<Chosen>,
     steps: Vec<u64>,
     positions: Vec<u32>,
 }
@@ -19,22 +18,28 @@ impl Drawn {
     fn new(gpu: &Gpu, logits: &Buffer<f32>, choices: &[Choice]) -> Self {
         let rows = choices.len();
         let mut tokens = gpu.zeros(rows).unwrap();
-        let mut log_probabilities = gpu.zeros(rows).unwrap();
+        let mut chosen = gpu.upload(&vec![Chosen::default(); rows]).unwrap();
         let mut steps = gpu.zeros(rows).unwrap();
         let mut positions = gpu.upload(&vec![5; rows]).unwrap();
+        let vocabulary = logits.len() / rows;
         gpu.sample(
             &mut tokens,
-            &mut log_probabilities,
+            &mut chosen,
             logits,
             &gpu.upload(choices).unwrap(),
             &mut steps,
             &mut positions,
-            (rows, logits.len() / rows),
+            &mut Parts::new(gpu, rows, vocabulary).unwrap(),
+            (rows, vocabulary),
         )
         .unwrap();
+        let (tokens, chosen) = (
+            gpu.read(&tokens, rows).unwrap(),
+            gpu.read(&chosen, rows).unwrap(),
+        );
+        assert!(tokens.iter().eq(chosen.iter().map(|one| &one.token)));
         Self {
-            tokens: gpu.read(&tokens, rows).unwrap(),
-            log_probabilities: gpu.read(&log_probabilities, rows).unwrap(),
+            chosen,
             steps: gpu.read(&steps, rows).unwrap(),
             positions: gpu.read(&positions, rows).unwrap(),
         }
@@ -68,13 +73,11 @@ fn tokens_come_as_often_as_they_should() {
                 .collect();
             let drawn = Drawn::new(&gpu, &on_device, &choices);
             let plain = shares(&one, 1.0, 1.0);
-            for (token, probability) in drawn.tokens.iter().zip(&drawn.log_probabilities) {
-                seen[*token as usize] += 1;
-                assert!((f64::from(*probability) - plain[*token as usize].ln()).abs() < 1e-3);
-                assert!(
-                    expected[*token as usize] > 0.0,
-                    "a token that top-p leaves out"
-                );
+            for one in &drawn.chosen {
+                let token = one.token as usize;
+                seen[token] += 1;
+                assert!((f64::from(one.log_probability) - plain[token].ln()).abs() < 1e-3);
+                assert!(expected[token] > 0.0, "a token that top-p leaves out");
             }
             assert_eq!(drawn.steps, [1; 64]);
             assert_eq!(drawn.positions, [6; 64]);
@@ -103,7 +106,7 @@ fn tokens_come_as_often_as_they_should() {
     logits[2900] = 9.0;
     let on_device = gpu.upload(&logits).unwrap();
     let drawn = Drawn::new(&gpu, &on_device, &[Choice::GREEDY]);
-    assert_eq!(drawn.tokens, [1700]);
+    assert_eq!(drawn.chosen[0].token, 1700);
 }
 
 /// What each token's share is after temperature and top-p.

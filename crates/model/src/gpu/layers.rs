@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use rayon::prelude::*;
-use warpsmith_kernels::{Buffer, Cached, Gpu, GpuError, Rotation, bf16};
+use warpsmith_kernels::{AT_ONCE, Buffer, Cached, Gpu, GpuError, Rotation, bf16};
 
 use super::slots::Slots;
 use super::work::Work;
@@ -26,6 +26,7 @@ struct DeviceLayer {
     head_norms: Option<(Buffer<f32>, Buffer<f32>)>,
     attention_output: Buffer<bf16>,
     feed_forward_norm: Buffer<f32>,
+    /// Eight gates, their eight factors, and so on.
     gate_and_up: Buffer<bf16>,
     down: Buffer<bf16>,
 }
@@ -43,7 +44,7 @@ impl DeviceWeights {
                 },
                 attention_output: matrices(gpu, &[&layer.attention_output])?,
                 feed_forward_norm: gpu.upload(&layer.feed_forward_norm)?,
-                gate_and_up: matrices(gpu, &[&layer.gate, &layer.up])?,
+                gate_and_up: interleaved(gpu, &layer.gate, &layer.up)?,
                 down: matrices(gpu, &[&layer.down])?,
             })
         });
@@ -58,6 +59,11 @@ impl DeviceWeights {
             frequencies: gpu.upload(&weights.config.frequencies())?,
         })
     }
+
+    /// What makes logits.
+    fn head(&self) -> &Buffer<bf16> {
+        self.output.as_ref().unwrap_or(&self.embedding)
+    }
 }
 
 fn narrow(numbers: &Tensor) -> Result<Vec<bf16>, ModelError> {
@@ -70,6 +76,20 @@ fn matrices(gpu: &Gpu, linears: &[&Linear]) -> Result<Buffer<bf16>, ModelError> 
     for linear in linears {
         rows.extend(narrow(&linear.merged_weight()?)?);
     }
+    Ok(gpu.upload(&rows)?)
+}
+
+/// Some rows of one, as many of the other, and so on: what belongs together is made together.
+fn interleaved(gpu: &Gpu, one: &Linear, other: &Linear) -> Result<Buffer<bf16>, ModelError> {
+    let (left, right) = (
+        narrow(&one.merged_weight()?)?,
+        narrow(&other.merged_weight()?)?,
+    );
+    let some = AT_ONCE * (left.len() / one.weight.rows());
+    let pairs = left.chunks(some).zip(right.chunks(some));
+    let rows: Vec<bf16> = pairs
+        .flat_map(|(left, right)| left.iter().chain(right).copied())
+        .collect();
     Ok(gpu.upload(&rows)?)
 }
 
@@ -113,6 +133,11 @@ impl Pass<'_> {
         positions: Positions,
         picked: Option<usize>,
     ) -> Result<(), GpuError> {
+        if matches!(positions, Positions::Single)
+            && self.gpu.takes_few(rows, self.config.vocabulary)
+        {
+            return self.run_few(rows);
+        }
         let (gpu, config, work) = (self.gpu, self.config, &mut *self.work);
         let (hidden, epsilon) = (config.hidden, config.norm_epsilon);
         let queries = config.heads * config.head_dim;
@@ -134,36 +159,19 @@ impl Pass<'_> {
                 epsilon,
             )?;
             gpu.linear(&mut work.qkv, &work.normed, &layer.qkv, (rows, hidden))?;
-            let mut cached = Cached {
-                keys: &mut self.slots.keys[index],
-                values: &mut self.slots.values[index],
-                slots: &work.slots,
-                positions: &work.positions,
-                kv_heads: config.kv_heads,
-                head_dim: config.head_dim,
-                capacity: self.slots.room.positions,
-            };
-            let rotation = Rotation {
-                bias: layer.bias.as_ref(),
-                head_norms: layer.head_norms.as_ref().map(|(query, key)| (query, key)),
-                frequencies: &self.weights.frequencies,
-                heads: config.heads,
-                epsilon,
-            };
-            gpu.rotate_append(&mut work.qkv, &mut cached, &rotation, rows)?;
+            let mut cached = cached(self.slots, index, config, &work.slots, &work.positions);
+            let rotation = rotation(self.weights, layer, config);
             match positions {
-                Positions::Single => {
-                    let room = work.decoding.of(rows);
-                    gpu.attention_decode(
-                        &mut work.attended,
-                        &work.qkv,
-                        &cached,
-                        config.heads,
-                        room,
-                        rows,
-                    )?;
-                }
+                Positions::Single => gpu.attention_decode(
+                    &mut work.attended,
+                    &work.qkv,
+                    &mut cached,
+                    &rotation,
+                    work.decoding.of(rows),
+                    rows,
+                )?,
                 Positions::Tiles(count) => {
+                    gpu.rotate_append(&mut work.qkv, &mut cached, &rotation, rows)?;
                     gpu.attention_prefill(
                         &mut work.attended,
                         &work.qkv,
@@ -220,12 +228,36 @@ impl Pass<'_> {
             rows,
             epsilon,
         )?;
-        let head = self
-            .weights
-            .output
-            .as_ref()
-            .unwrap_or(&self.weights.embedding);
+        let head = self.weights.head();
         gpu.linear(&mut work.logits, &work.normed, head, (rows, hidden))
+    }
+
+    /// The same for one token of each of few sequences: what stands between two products is done by them.
+    fn run_few(&mut self, rows: usize) -> Result<(), GpuError> {
+        let (gpu, config, work, weights) = (self.gpu, self.config, &mut *self.work, self.weights);
+        // The norm that comes before each layer, and after the last.
+        let norm = |index: usize| match weights.layers.get(index) {
+            Some(layer) => &layer.attention_norm,
+            None => &weights.final_norm,
+        };
+        let stream = &mut work.stream;
+        gpu.embed_stream(stream, &weights.embedding, &work.tokens, norm(0), rows)?;
+        for (index, layer) in weights.layers.iter().enumerate() {
+            gpu.product(&mut work.qkv, stream, &layer.qkv, rows)?;
+            gpu.attention_decode(
+                &mut work.attended,
+                &work.qkv,
+                &mut cached(self.slots, index, config, &work.slots, &work.positions),
+                &rotation(weights, layer, config),
+                work.decoding.of(rows),
+                rows,
+            )?;
+            let (output, then) = (&layer.attention_output, &layer.feed_forward_norm);
+            gpu.add_product(stream, &work.attended, output, then, rows)?;
+            gpu.gated_product(&mut work.gated, stream, &layer.gate_and_up, rows)?;
+            gpu.add_product(stream, &work.gated, &layer.down, norm(index + 1), rows)?;
+        }
+        gpu.product(&mut work.logits, stream, weights.head(), rows)
     }
 
     /// Chooses a token for each of the first rows of logits.
@@ -233,12 +265,46 @@ impl Pass<'_> {
         let work = &mut *self.work;
         self.gpu.sample(
             &mut work.tokens,
-            &mut work.log_probabilities,
+            &mut work.chosen,
             &work.logits,
             &work.choices,
             &mut work.steps,
             &mut work.positions,
+            &mut work.parts,
             (rows, self.config.vocabulary),
         )
+    }
+}
+
+/// A layer's keys and values, and where the rows stand in them.
+fn cached<'a>(
+    of: &'a mut Slots,
+    layer: usize,
+    config: &Config,
+    slots: &'a Buffer<u32>,
+    positions: &'a Buffer<u32>,
+) -> Cached<'a> {
+    Cached {
+        keys: &mut of.keys[layer],
+        values: &mut of.values[layer],
+        slots,
+        positions,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        capacity: of.room.positions,
+    }
+}
+
+fn rotation<'a>(
+    weights: &'a DeviceWeights,
+    layer: &'a DeviceLayer,
+    config: &Config,
+) -> Rotation<'a> {
+    Rotation {
+        bias: layer.bias.as_ref(),
+        head_norms: layer.head_norms.as_ref().map(|(query, key)| (query, key)),
+        frequencies: &weights.frequencies,
+        heads: config.heads,
+        epsilon: config.norm_epsilon,
     }
 }

@@ -1,12 +1,14 @@
 //! What a pass reads and leaves on the device, made once.
 
-use warpsmith_kernels::{Buffer, Choice, Decoding, Gpu, Tile, bf16};
+use warpsmith_kernels::{Buffer, Choice, Chosen, Decoding, Gpu, Parts, Stream, Tile, bf16};
 
 use super::{Next, Part, Room};
 use crate::{Config, ModelError, Sampled};
 
 pub(super) struct Work {
     pub(super) room: Room,
+    /// Of few rows.
+    pub(super) stream: Stream,
     pub(super) residual: Buffer<f32>,
     pub(super) normed: Buffer<bf16>,
     pub(super) qkv: Buffer<bf16>,
@@ -15,6 +17,7 @@ pub(super) struct Work {
     pub(super) both: Buffer<bf16>,
     pub(super) gated: Buffer<bf16>,
     pub(super) logits: Buffer<f32>,
+    pub(super) parts: Parts,
     pub(super) decoding: SplitDecoding,
     /// Each row's token, sequence and place in it.
     pub(super) tokens: Buffer<u32>,
@@ -24,8 +27,8 @@ pub(super) struct Work {
     pub(super) picked: Buffer<u32>,
     pub(super) choices: Buffer<Choice>,
     pub(super) steps: Buffer<u64>,
-    /// The token chosen for each row that asked is written over `tokens`.
-    pub(super) log_probabilities: Buffer<f32>,
+    /// For each row that asked; its token is written over `tokens` too.
+    pub(super) chosen: Buffer<Chosen>,
 }
 
 /// Room for attention: sequences are split among the more blocks the fewer there are.
@@ -70,6 +73,7 @@ impl Work {
         let all = queries + 2 * config.kv_heads * config.head_dim;
         Ok(Self {
             room,
+            stream: Stream::new(gpu, config.hidden, config.norm_epsilon)?,
             residual: gpu.zeros(rows * config.hidden)?,
             normed: gpu.zeros(rows * config.hidden)?,
             qkv: gpu.zeros(rows * all)?,
@@ -78,6 +82,7 @@ impl Work {
             both: gpu.zeros(rows * 2 * config.feed_forward)?,
             gated: gpu.zeros(rows * config.feed_forward)?,
             logits: gpu.zeros(room.sequences * config.vocabulary)?,
+            parts: Parts::new(gpu, room.sequences, config.vocabulary)?,
             decoding: SplitDecoding::new(gpu, config, rows)?,
             tokens: gpu.zeros(rows)?,
             slots: gpu.zeros(rows)?,
@@ -86,7 +91,7 @@ impl Work {
             picked: gpu.zeros(room.sequences)?,
             choices: gpu.upload(&vec![Choice::GREEDY; room.sequences])?,
             steps: gpu.zeros(room.sequences)?,
-            log_probabilities: gpu.zeros(room.sequences)?,
+            chosen: gpu.upload(&vec![Chosen::default(); room.sequences])?,
         })
     }
 
@@ -154,13 +159,12 @@ impl Work {
 
     /// The first rows' tokens, once they are there.
     pub(super) fn chosen(&self, gpu: &Gpu, rows: usize) -> Result<Vec<Sampled>, ModelError> {
-        let tokens = gpu.read(&self.tokens, rows)?;
-        let log_probabilities = gpu.read(&self.log_probabilities, rows)?;
-        let both = tokens.into_iter().zip(log_probabilities);
-        Ok(both
-            .map(|(token, log_probability)| Sampled {
-                token,
-                log_probability,
+        let chosen = gpu.read(&self.chosen, rows)?;
+        Ok(chosen
+            .into_iter()
+            .map(|one| Sampled {
+                token: one.token,
+                log_probability: one.log_probability,
             })
             .collect())
     }
