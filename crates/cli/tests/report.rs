@@ -120,7 +120,7 @@ fn the_tables_of_a_run() {
       time per task                                      44.6 s
 
     Compiled, correct and runtime
-      run                policy  compiled  correct  average runtime
+      run    policy              compiled  correct  average runtime
       first  script:first.jsonl    3 of 4   2 of 4         11.59 ms
 
     fast_p: correct and more than p times as fast
@@ -151,10 +151,10 @@ fn the_tables_of_a_run() {
       judge, other                   16.5 s
 
     Tasks
-      task                                status  correct   runtime  over eager  over compile
-      level1/1 1_Softmax                  passed   1 of 1  11.79 ms       0.48x         1.69x
-      level1/2 2_LayerNorm                passed   1 of 1  11.40 ms       1.86x         1.55x
-      level2/3 3_Matmul_Epilogue        mismatch   0 of 1         –           –             –
+      task                        status          correct   runtime  over eager  over compile
+      level1/1 1_Softmax          passed           1 of 1  11.79 ms       0.48x         1.69x
+      level1/2 2_LayerNorm        passed           1 of 1  11.40 ms       1.86x         1.55x
+      level2/3 3_Matmul_Epilogue  mismatch         0 of 1         –           –             –
       level3/4 4_MLP              nothing judged   0 of 1         –           –             –
     ----- stderr -----
     ");
@@ -171,11 +171,11 @@ fn tasks_of_two_runs_are_side_by_side() {
     let table = text.split("\n\n").last().unwrap();
     insta::assert_snapshot!(table, @"
     Tasks: speed-up over eager
-      task                                 first    second        change
-      level1/1 1_Softmax                   0.48x     0.42x  1.13x slower
-      level1/2 2_LayerNorm                 1.86x  mismatch          lost
-      level2/3 3_Matmul_Epilogue        mismatch     0.39x        gained
-      level3/4 4_MLP              nothing judged         –   in one only
+      task                        first           second    change
+      level1/1 1_Softmax          0.48x           0.42x     1.13x slower
+      level1/2 2_LayerNorm        1.86x           mismatch  lost
+      level2/3 3_Matmul_Epilogue  mismatch        0.39x     gained
+      level3/4 4_MLP              nothing judged  –         in one only
     ");
 }
 

@@ -11,7 +11,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 pub use code::code;
 pub use difference::{Difference, Line, difference};
-pub use words::{anchor, count, duration, fact, percent, runtime, times};
+pub use words::{UNKNOWN, anchor, count, duration, fact, percent, runtime, times};
 
 pub(crate) const STYLE: &str = include_str!("style.css");
 const POLICY: &str =
@@ -68,24 +68,32 @@ pub fn scrolling(label: &str, body: &Markup) -> Markup {
     html! { div.scroll role="region" aria-label=(label) tabindex="0" { (body) } }
 }
 
+/// A column of a table.
+pub struct Column<'a> {
+    pub name: &'a str,
+    /// Read rather than compared.
+    pub words: bool,
+}
+
 /// A table whose first column names the rows.
-pub fn table(caption: &str, head: &[String], rows: &[Vec<Markup>]) -> Markup {
+pub fn table(caption: &str, columns: &[Column<'_>], rows: &[Vec<Markup>]) -> Markup {
+    let class = |column: &Column<'_>| column.words.then_some("words");
     let body = html! {
         table {
             caption { (caption) }
-            thead { tr { @for name in head { th scope="col" { (name) } } } }
+            thead { tr { @for column in columns { th scope="col" class=[class(column)] { (column.name) } } } }
             tbody {
                 @for row in rows {
                     tr {
-                        @for (number, cell) in row.iter().enumerate() {
-                            @if number == 0 { th scope="row" { (cell) } } @else { td { (cell) } }
+                        @for (number, (cell, column)) in row.iter().zip(columns).enumerate() {
+                            @if number == 0 { th scope="row" { (cell) } } @else { td class=[class(column)] { (cell) } }
                         }
                     }
                 }
             }
         }
     };
-    scrolling(caption, &body)
+    scrolling(&format!("table: {caption}"), &body)
 }
 
 #[cfg(test)]
@@ -95,9 +103,13 @@ mod tests {
     #[test]
     fn what_is_shown_cannot_become_part_of_the_page() {
         let hostile = "<script>alert('x')</script>\" onload=\"";
+        let column = Column {
+            name: hostile,
+            words: true,
+        };
         let sections = [Section {
             title: "A part",
-            body: table(hostile, &[hostile.to_owned()], &[vec![html! { (hostile) }]]),
+            body: table(hostile, &[column], &[vec![html! { (hostile) }]]),
         }];
         let page = page(hostile, &html! { p { (hostile) } }, &sections).into_string();
         assert!(!page.contains("<script"), "{page}");

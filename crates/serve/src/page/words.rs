@@ -2,7 +2,8 @@
 
 use maud::{Markup, html};
 
-const UNKNOWN: &str = "–";
+/// What stands for a number that there is not.
+pub const UNKNOWN: &str = "–";
 
 fn told(value: Option<f64>, words: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), words)

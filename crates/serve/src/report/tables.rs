@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::{Report, RunReport};
 use crate::metrics::{Budget, Comparison, Curve, Share};
-use crate::page::{duration, percent, times};
+use crate::page::{UNKNOWN, duration, percent, times};
 
 pub use tasks::tasks;
 
@@ -18,6 +18,21 @@ pub struct Table {
     pub title: String,
     pub head: Vec<String>,
     pub rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// Whether a column is read rather than compared: it names the rows, or not all of it are numbers.
+    pub fn is_words(&self, column: usize) -> bool {
+        let number = |cell: &Cell| {
+            cell.text == UNKNOWN || cell.text.starts_with(|first: char| first.is_ascii_digit())
+        };
+        column == 0
+            || !self
+                .rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .all(number)
+    }
 }
 
 /// What stands in a place of a table.

@@ -1,4 +1,4 @@
-//! A table on a terminal: columns as wide as they must be, names left, numbers right.
+//! A table on a terminal: columns as wide as they must be, words left, numbers right.
 
 use warpsmith_serve::report::{Cell, Table};
 
@@ -24,9 +24,13 @@ pub(super) fn text(table: &Table) -> String {
         let mut line = String::from("  ");
         for (column, cell) in row.iter().enumerate() {
             let space = " ".repeat(widths[column] - letters(cell));
-            match column {
-                0 => line.extend([cell.as_str(), &space]),
-                _ => line.extend(["  ", &space, cell]),
+            if column > 0 {
+                line.push_str("  ");
+            }
+            if table.is_words(column) {
+                line.extend([cell.as_str(), &space]);
+            } else {
+                line.extend([space.as_str(), cell]);
             }
         }
         text.push_str(line.trim_end());
@@ -51,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned() {
+    fn words_are_left_and_numbers_right() {
         let ranged = Cell {
             text: "67 %".to_owned(),
             range: Some("33 % to 100 %".to_owned()),
@@ -61,10 +65,16 @@ mod tests {
             head: ["", "a", "long name"].map(str::to_owned).into(),
             rows: vec![
                 vec!["correct".into(), ranged, "–".into()],
-                vec!["x".into(), "1".into(), "2".into()],
+                vec!["x".into(), "1".into(), "two".into()],
             ],
         };
-        let expected = "Title\n                            a  long name\n  correct  67 % (33 % to 100 %)          –\n  x                          1          2\n";
-        assert_eq!(text(&table), expected);
+        let expected = [
+            "Title",
+            "                              a  long name",
+            "  correct  67 % (33 % to 100 %)  –",
+            "  x                           1  two",
+            "",
+        ];
+        assert_eq!(text(&table), expected.join("\n"));
     }
 }

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 
 use super::tables::tables;
 use super::{Report, Table};
-use crate::page::{self, Section, count, page};
+use crate::page::{self, Column, Section, count, page};
 
 pub fn html(report: &Report<'_>) -> String {
     let title = match &report.runs[..] {
@@ -69,5 +69,11 @@ fn shown(table: &Table) -> Markup {
         .iter()
         .map(|row| row.iter().map(cell).collect())
         .collect();
-    page::table(&table.title, &table.head, &rows)
+    let columns: Vec<Column<'_>> = (table.head.iter().enumerate())
+        .map(|(number, name)| Column {
+            name,
+            words: table.is_words(number),
+        })
+        .collect();
+    page::table(&table.title, &columns, &rows)
 }

@@ -12,10 +12,16 @@ use super::tasks::place;
 pub(super) fn plots(report: &Report<'_>) -> Markup {
     let eager = |run: &RunReport<'_>| Some(run.metrics.fast_p.eager.clone());
     let compile = |run: &RunReport<'_>| run.metrics.fast_p.compile.clone();
+    // Where all is fp32 it is the same once more.
+    let matched = |run: &RunReport<'_>| {
+        let found = run.metrics.fast_p.matched_eager.clone();
+        found.filter(|curve| *curve != run.metrics.fast_p.eager)
+    };
     html! {
         div.plots {
             @if let Some(plot) = fast_p(report, "fast_p over eager", eager) { (plot) }
             @if let Some(plot) = fast_p(report, "fast_p over torch.compile", compile) { (plot) }
+            @if let Some(plot) = fast_p(report, "fast_p over eager at matched precision", matched) { (plot) }
         }
         @if let Some(bars) = speedups(report, "Speed-up over eager by task", |task| task.speedup_eager) { (bars) }
         @if let Some(bars) = speedups(report, "Speed-up over torch.compile by task", |task| task.speedup_compile) { (bars) }
