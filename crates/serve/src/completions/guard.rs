@@ -6,7 +6,7 @@ use axum::http::header::{AUTHORIZATION, HOST};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::refusal::Refusal;
+use crate::completions::refusal::Refusal;
 
 /// What a client must show to be answered. Kept as its hash, whose comparison takes as long whatever was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 use warpsmith_model::Sampling;
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
-use crate::refusal::Refusal;
+use crate::completions::refusal::Refusal;
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct ChatRequest {

@@ -8,7 +8,7 @@ use warpsmith_model::policy::Dialogue;
 use warpsmith_model::{Finish, Reply, Sampled};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
-use crate::request::Extras;
+use crate::completions::request::Extras;
 
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {

@@ -16,11 +16,11 @@ use futures_util::stream::{Stream, unfold};
 use serde_json::{Value, json};
 use warpsmith_model::{Reply, Request};
 
-use crate::answer::{Ending, Head, call};
-use crate::generation::{Listening, Told};
-use crate::refusal::Refusal;
-use crate::request::{Asked, ChatRequest, Delivery};
-use crate::routes::Served;
+use crate::completions::answer::{Ending, Head, call};
+use crate::completions::generation::{Listening, Told};
+use crate::completions::refusal::Refusal;
+use crate::completions::request::{Asked, ChatRequest, Delivery};
+use crate::completions::routes::Served;
 
 pub(crate) async fn complete(
     State(served): State<Arc<Served>>,

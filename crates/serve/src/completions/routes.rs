@@ -10,11 +10,11 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use warpsmith_model::policy::Dialogue;
 
-use crate::answer::now;
-use crate::chat;
-use crate::generation::Generation;
-use crate::guard::{Token, admit};
-use crate::refusal::Refusal;
+use crate::completions::answer::now;
+use crate::completions::chat;
+use crate::completions::generation::Generation;
+use crate::completions::guard::{Token, admit};
+use crate::completions::refusal::Refusal;
 
 /// The one model that is served.
 pub(crate) struct Served {

@@ -7,7 +7,7 @@ use warpsmith_model::policy::ChatModel;
 use warpsmith_model::{Finish, Sampled};
 
 use super::*;
-use crate::generation::Generation;
+use crate::completions::generation::Generation;
 
 /// A model of a few random numbers: what it would say is put into its mouth.
 fn served() -> Arc<Served> {

@@ -1,0 +1,153 @@
+//! How far a number may be chance. Tasks are drawn again with replacement, each with all its samples: samples of one task
+//! resemble each other, so drawing episodes would promise too much.
+
+use serde::Serialize;
+
+use super::episode::by_task;
+use super::{Baseline, Episode, Share, Speed, Way};
+
+/// How often the tasks are drawn anew.
+pub const RESAMPLES: usize = 1000;
+/// 95 % lie between.
+const TAILS: (f64, f64) = (0.025, 0.975);
+
+/// Between these lie 95 % of what resampling gives.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Interval {
+    pub low: f64,
+    pub high: f64,
+}
+
+/// Null where there are fewer than two tasks, or where most resamples have no such number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Intervals {
+    pub compiled: Option<Interval>,
+    pub correct: Option<Interval>,
+    /// By the bar of 5 %.
+    pub faster_than_eager: Option<Interval>,
+    pub faster_than_compile: Option<Interval>,
+    /// Geometric means over the correct.
+    pub speedup_eager: Option<Interval>,
+    pub speedup_compile: Option<Interval>,
+}
+
+/// Any number that can be worked out from episodes.
+type Statistic = fn(&[Episode<'_>]) -> Option<f64>;
+
+impl Intervals {
+    pub(super) fn of(episodes: &[Episode<'_>], seed: u64) -> Self {
+        let statistics: [Statistic; 6] = [
+            |drawn| Share::among(drawn, Episode::compiled).value(),
+            |drawn| Share::among(drawn, Episode::correct).value(),
+            |drawn| clearly_faster(drawn, Baseline::EAGER),
+            |drawn| clearly_faster(drawn, Baseline::COMPILE),
+            |drawn| speedup(drawn, Baseline::EAGER),
+            |drawn| speedup(drawn, Baseline::COMPILE),
+        ];
+        let [compiled, correct, than_eager, than_compile, eager, compile] =
+            intervals(&by_task(episodes), seed, statistics);
+        // What was never measured has no interval either.
+        let measured = Speed::of(episodes, Baseline::COMPILE).is_some();
+        Self {
+            compiled,
+            correct,
+            faster_than_eager: than_eager,
+            faster_than_compile: than_compile.filter(|_| measured),
+            speedup_eager: eager,
+            speedup_compile: compile,
+        }
+    }
+}
+
+impl Intervals {
+    pub fn faster(&self, way: Way) -> Option<Interval> {
+        match way {
+            Way::Eager => self.faster_than_eager,
+            Way::Compile => self.faster_than_compile,
+        }
+    }
+
+    pub fn speedup(&self, way: Way) -> Option<Interval> {
+        match way {
+            Way::Eager => self.speedup_eager,
+            Way::Compile => self.speedup_compile,
+        }
+    }
+}
+
+fn clearly_faster(episodes: &[Episode<'_>], baseline: Baseline) -> Option<f64> {
+    Speed::of(episodes, baseline)?.clearly_faster.value()
+}
+
+fn speedup(episodes: &[Episode<'_>], baseline: Baseline) -> Option<f64> {
+    Speed::of(episodes, baseline)?.geomean
+}
+
+fn intervals<const N: usize>(
+    tasks: &[Vec<Episode<'_>>],
+    seed: u64,
+    statistics: [Statistic; N],
+) -> [Option<Interval>; N] {
+    if tasks.len() < 2 {
+        return [None; N];
+    }
+    let mut draws = Draws(seed);
+    let mut drawn = Vec::new();
+    let mut found = statistics.map(|statistic| (statistic, Vec::with_capacity(RESAMPLES)));
+    for _ in 0..RESAMPLES {
+        drawn.clear();
+        for _ in tasks {
+            drawn.extend(&tasks[draws.below(tasks.len())]);
+        }
+        for (statistic, values) in &mut found {
+            values.extend(statistic(&drawn));
+        }
+    }
+    found.map(|(_, values)| interval(values))
+}
+
+fn interval(mut values: Vec<f64>) -> Option<Interval> {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| values[(share * (values.len() - 1) as f64).round() as usize];
+    (values.len() > RESAMPLES / 2).then(|| Interval {
+        low: at(TAILS.0),
+        high: at(TAILS.1),
+    })
+}
+
+/// `SplitMix64`: the same intervals from the same seed, whatever version of which library is about.
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Draws;
+
+    /// The first outputs of the published generator for seed 1234567.
+    #[test]
+    fn draws_are_those_of_splitmix() {
+        let mut draws = Draws(1_234_567);
+        let found: Vec<u64> = (0..3).map(|_| draws.next()).collect();
+        assert_eq!(
+            found,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423
+            ]
+        );
+    }
+}

@@ -1,0 +1,152 @@
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use warpsmith_schema::{Attempt, Ending, Trajectory, Verdict};
+
+use super::Measured;
+
+/// Which attempt of an episode counts as its result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counted {
+    /// The quickest that passed; where none did, the last of those that compiled, else the last.
+    #[default]
+    Best,
+    /// The last, whatever came before.
+    Final,
+}
+
+/// One episode and the attempt of it that counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Episode<'a> {
+    pub trajectory: &'a Trajectory,
+    /// `None` where nothing was judged.
+    pub attempt: Option<&'a Attempt>,
+    pub outcome: Outcome,
+}
+
+/// What an attempt came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Outcome {
+    Failed { compiled: bool },
+    Correct(Measured),
+}
+
+impl Outcome {
+    fn of(verdict: &Verdict) -> Self {
+        // The judge times what passes; a verdict without a usable time earns nothing as a reward either.
+        match Measured::of(verdict).filter(|_| verdict.passed()) {
+            Some(measured) => Self::Correct(measured),
+            None => Self::Failed {
+                compiled: verdict.compiled,
+            },
+        }
+    }
+}
+
+impl Episode<'_> {
+    pub fn compiled(&self) -> bool {
+        match self.outcome {
+            Outcome::Correct(_) => true,
+            Outcome::Failed { compiled } => compiled,
+        }
+    }
+
+    pub fn correct(&self) -> bool {
+        self.measured().is_some()
+    }
+
+    /// The times of a correct one.
+    pub fn measured(&self) -> Option<Measured> {
+        match self.outcome {
+            Outcome::Correct(measured) => Some(measured),
+            Outcome::Failed { .. } => None,
+        }
+    }
+
+    pub fn task(&self) -> &str {
+        &self.trajectory.task.id
+    }
+
+    /// Tasks as a benchmark numbers them.
+    fn place(&self) -> impl Ord + use<'_> {
+        let task = &self.trajectory.task;
+        // What has no level comes last.
+        let level = (task.level.is_none(), task.level);
+        (level, task.problem_id, &task.id, self.trajectory.sample)
+    }
+
+    /// How good it is: correct before compiled before not, and of two that are correct the quicker.
+    fn order(&self, other: &Self) -> Ordering {
+        match (self.measured(), other.measured()) {
+            (Some(one), Some(another)) => another.runtime_us.total_cmp(&one.runtime_us),
+            (one, another) => {
+                (one.is_some(), self.compiled()).cmp(&(another.is_some(), other.compiled()))
+            }
+        }
+    }
+}
+
+/// The episodes that came to an end of their own, in the order of their tasks.
+pub fn episodes(trajectories: &[Trajectory], counted: Counted) -> Vec<Episode<'_>> {
+    let mut episodes: Vec<Episode<'_>> = trajectories
+        .iter()
+        .filter(|one| {
+            !matches!(
+                one.ending,
+                Ending::Interrupted | Ending::PolicyFailed { .. }
+            )
+        })
+        .map(|trajectory| {
+            let attempt = attempt(trajectory, counted);
+            let nothing = Outcome::Failed { compiled: false };
+            let outcome = attempt.map_or(nothing, |attempt| Outcome::of(&attempt.verdict));
+            Episode {
+                trajectory,
+                attempt,
+                outcome,
+            }
+        })
+        .collect();
+    episodes.sort_by(|one, other| one.place().cmp(&other.place()));
+    episodes
+}
+
+fn attempt(trajectory: &Trajectory, counted: Counted) -> Option<&Attempt> {
+    let attempts = &trajectory.attempts;
+    let last = attempts.last();
+    match (counted, trajectory.best) {
+        (Counted::Final, _) => last,
+        (Counted::Best, Some(best)) => attempts.get(best as usize).or(last),
+        // Of equals the last.
+        (Counted::Best, None) => attempts.iter().max_by_key(|one| one.verdict.compiled),
+    }
+}
+
+/// Of every task its best episode, of equals the first.
+pub fn best_of_samples<'a>(episodes: &[Episode<'a>]) -> Vec<Episode<'a>> {
+    let best = |of_one: &Vec<Episode<'a>>| {
+        of_one
+            .iter()
+            .rev()
+            .max_by(|one, other| one.order(other))
+            .copied()
+    };
+    by_task(episodes).iter().filter_map(best).collect()
+}
+
+/// The episodes of every task together.
+pub fn by_task<'a>(episodes: &[Episode<'a>]) -> Vec<Vec<Episode<'a>>> {
+    let mut tasks: Vec<Vec<Episode<'a>>> = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    for episode in episodes {
+        let task = episode.trajectory.task.id.as_str();
+        let place = *places.entry(task).or_insert(tasks.len());
+        if place == tasks.len() {
+            tasks.push(Vec::new());
+        }
+        tasks[place].push(*episode);
+    }
+    tasks
+}

@@ -1,0 +1,285 @@
+use super::super::*;
+use super::{broken, close, episode, failed, four, lasting, passed, share, task};
+use warpsmith_schema::{Rule, Status, Trajectory, Verdict};
+
+#[test]
+fn groups_are_in_order_and_add_up() {
+    let trajectories = four();
+    let metrics = Metrics::of(&trajectories, Counting::default());
+    let rows = |groups: &[Group]| -> Vec<(String, usize, usize)> {
+        let row = |group: &Group| {
+            (
+                group.name.clone(),
+                group.summary.correct.count,
+                group.summary.episodes,
+            )
+        };
+        groups.iter().map(row).collect()
+    };
+    let named = |rows: &[(&str, usize, usize)]| -> Vec<_> {
+        rows.iter()
+            .map(|(name, correct, of)| ((*name).to_owned(), *correct, *of))
+            .collect()
+    };
+    assert_eq!(
+        rows(&metrics.by_level),
+        named(&[("level 1", 2, 2), ("level 2", 0, 1), ("level 3", 0, 1)])
+    );
+    let families = [
+        ("matmul", 1, 1),
+        ("activation", 1, 1),
+        ("matmul chain", 0, 1),
+        ("perceptron", 0, 1),
+    ];
+    assert_eq!(rows(&metrics.by_family), named(&families));
+}
+
+#[test]
+fn families_of_names() {
+    let table = [
+        (
+            "level1/54",
+            "54_conv_standard_3D__square_input",
+            Family::Convolution,
+        ),
+        ("level1/87", "87_conv_pointwise_2D", Family::Convolution),
+        ("level1/23", "23_Softmax", Family::Activation),
+        ("level1/24", "24_LogSoftmax", Family::Activation),
+        ("level1/36", "36_RMSNorm_", Family::Normalization),
+        ("level1/42", "42_Max_Pooling_2D", Family::Pooling),
+        (
+            "level1/47",
+            "47_Sum_reduction_over_a_dimension",
+            Family::Reduction,
+        ),
+        ("level1/51", "51_Argmax_over_a_dimension", Family::Reduction),
+        ("level1/88", "88_MinGPTNewGelu", Family::Activation),
+        ("level1/89", "89_cumsum", Family::Scan),
+        ("level1/94", "94_MSELoss", Family::Loss),
+        ("level2/28", "28_BMM_InstanceNorm_Sum", Family::MatmulChain),
+        (
+            "level2/44",
+            "44_ConvTranspose2d_Multiply",
+            Family::ConvolutionChain,
+        ),
+        ("level3/9", "9_ResNet18", Family::ConvolutionalNetwork),
+        ("level3/30", "30_SwinTransformerV2", Family::Attention),
+        (
+            "level3/38",
+            "38_LSTMBidirectional",
+            Family::RecurrentNetwork,
+        ),
+        ("level3/48", "48_Mamba2ReturnY", Family::StateSpace),
+        ("level3/46", "46_NetVladWithGhostClusters", Family::Other),
+        ("layernorm", "layernorm", Family::Normalization),
+        ("mine", "mine", Family::Other),
+    ];
+    for (id, name, family) in table {
+        assert_eq!(Family::of(&task(id, name)), family, "{name}");
+    }
+}
+
+#[test]
+fn cheating_is_counted_by_attempt_and_rule() {
+    let runs = [
+        episode(
+            task("a", "a"),
+            1,
+            vec![
+                broken(Status::Cheating, Rule::OutputChanged),
+                broken(Status::Rejected, Rule::ForbiddenImport),
+                broken(Status::Cheating, Rule::OutputChanged),
+                passed(1.0, 2.0, None),
+            ],
+        ),
+        // A rule that honest mistakes break.
+        episode(
+            task("b", "b"),
+            1,
+            vec![broken(Status::Crashed, Rule::MemoryLimit)],
+        ),
+    ];
+    let found = Metrics::of(&runs, Counting::default()).cheating;
+    let rules = [
+        ("forbidden-import".to_owned(), 1),
+        ("output-changed".to_owned(), 2),
+    ];
+    let expected = Cheating {
+        attempts: 5,
+        cheating: 2,
+        rejected: 1,
+        episodes: share(1, 2),
+        rules: rules.into(),
+    };
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn seconds_and_tokens() {
+    let verdict = lasting(passed(1.0, 2.0, None), [2.0, 3.0, 4.0, 10.0]);
+    // The same again, remembered: more than the episode took.
+    let long = vec![verdict.clone(), verdict.clone(), verdict.clone()];
+    let runs = [
+        episode(task("a", "a"), 1, vec![verdict]),
+        episode(task("a", "a"), 2, long),
+        episode(task("b", "b"), 1, vec![]),
+    ];
+    let metrics = Metrics::of(&runs, Counting::default());
+    let expected = Budget {
+        compile: 8.0,
+        verify: 12.0,
+        time: 16.0,
+        judge_other: 4.0,
+        generation: 30.0,
+    };
+    assert_eq!(metrics.seconds, expected);
+    let cost = Cost {
+        prompt_tokens_per_task: Some(150.0),
+        completion_tokens_per_task: Some(15.0),
+        seconds_per_task: Some(30.0),
+        attempts_per_task: Some(2.0),
+    };
+    assert_eq!(metrics.cost, cost);
+}
+
+#[test]
+fn intervals_hold_the_value_and_repeat() {
+    let runs: Vec<Trajectory> = (0..40)
+        .map(|number| {
+            let verdict = if number % 4 == 0 {
+                failed(Status::Mismatch, true)
+            } else {
+                passed(10.0, 20.0 + f64::from(number), None)
+            };
+            episode(task(&format!("task{number}"), "a"), 1, vec![verdict])
+        })
+        .collect();
+    let of = |seed| {
+        Metrics::of(
+            &runs,
+            Counting {
+                counted: Counted::Best,
+                seed,
+            },
+        )
+        .intervals
+    };
+    let found = of(1);
+    assert_eq!(found, of(1));
+    assert_ne!(found, of(2));
+    // By the normal distribution: 0.75 +- 1.96 * sqrt(0.75 * 0.25 / 40) = 0.616 to 0.884.
+    let correct = found.correct.unwrap();
+    assert!(
+        (correct.low - 0.616).abs() < 0.03 && (correct.high - 0.884).abs() < 0.03,
+        "{correct:?}"
+    );
+    // All compiled; nothing was compared with `torch.compile`.
+    let all = Some(Interval {
+        low: 1.0,
+        high: 1.0,
+    });
+    assert_eq!(
+        (
+            found.compiled,
+            found.faster_than_compile,
+            found.speedup_compile
+        ),
+        (all, None, None)
+    );
+    let speedup = found.speedup_eager.unwrap();
+    let value = Metrics::of(&runs, Counting::default()).overall.strict.eager;
+    let value = value.unwrap().geomean.unwrap();
+    assert!(speedup.low < value && value < speedup.high, "{speedup:?}");
+    // One task says nothing about others.
+    let one = Metrics::of(&runs[..1], Counting::default()).intervals;
+    assert_eq!(one.correct, None);
+}
+
+#[test]
+fn runs_are_compared_task_by_task() {
+    let run = |verdicts: Vec<(&str, Verdict)>| -> Vec<Trajectory> {
+        let one = |(id, verdict): (&str, Verdict)| episode(task(id, id), 1, vec![verdict]);
+        verdicts.into_iter().map(one).collect()
+    };
+    let wrong = || failed(Status::Mismatch, true);
+    let right = |runtime| passed(runtime, 100.0, None);
+    let elsewhere = Verdict {
+        device: "another".to_owned(),
+        ..right(1.0)
+    };
+    let first = run(vec![
+        ("a", wrong()),
+        ("b", right(10.0)),
+        ("c", right(10.0)),
+        ("d", right(10.0)),
+        ("e", right(10.0)),
+        ("f", wrong()),
+        ("g", right(10.0)),
+        ("h", right(10.0)),
+    ]);
+    let mut other = run(vec![
+        ("a", right(5.0)),
+        ("b", wrong()),
+        ("c", right(5.0)),
+        ("d", right(20.0)),
+        ("e", right(10.4)),
+        ("f", wrong()),
+        ("g", elsewhere),
+        ("i", right(1.0)),
+    ]);
+    let mut found = compare(
+        &episodes(&first, Counted::Best),
+        &episodes(&other, Counted::Best),
+    );
+    let changes: Vec<(&str, Change)> = found
+        .tasks
+        .iter()
+        .map(|one| (one.task.as_str(), one.change))
+        .collect();
+    let expected = [
+        ("a", Change::Gained),
+        ("b", Change::Lost),
+        ("c", Change::Quicker { times: 2.0 }),
+        ("d", Change::Slower { times: 2.0 }),
+        ("e", Change::Same),
+        ("f", Change::Neither),
+        ("g", Change::OtherDevice),
+        ("h", Change::Missing),
+        ("i", Change::Missing),
+    ];
+    assert_eq!(changes, expected);
+    assert_eq!(
+        (
+            found.shared,
+            found.gained,
+            found.lost,
+            found.quicker,
+            found.slower
+        ),
+        (7, 1, 1, 1, 1)
+    );
+    // 2, 1/2 and 10/10.4.
+    close(found.times_as_quick, (10.0_f64 / 10.4).cbrt());
+    other[0].task.source.push_str("another");
+    found = compare(
+        &episodes(&first, Counted::Best),
+        &episodes(&other, Counted::Best),
+    );
+    assert_eq!(
+        (found.tasks[0].change, found.shared),
+        (Change::OtherTask, 6)
+    );
+}
+
+#[test]
+fn nothing_at_all_has_no_numbers() {
+    let metrics = Metrics::of(&[], Counting::default());
+    assert_eq!(
+        (metrics.overall.correct.value(), metrics.pass_at_k.len()),
+        (None, 0)
+    );
+    assert_eq!(
+        (metrics.cost, metrics.seconds),
+        (Cost::default(), Budget::default())
+    );
+}
