@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::args::OutputArgs;
 use crate::commands::{
     bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile, replay,
-    schema, setup,
+    report, schema, setup,
 };
 #[cfg(feature = "local-models")]
 use crate::commands::{models, serve};
@@ -37,6 +37,7 @@ enum Verb {
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
     Optimize(Box<optimize::OptimizeArgs>),
+    Report(report::ReportArgs),
     #[cfg(feature = "local-models")]
     Serve(serve::ServeArgs),
     Mcp(mcp::McpArgs),
@@ -59,6 +60,7 @@ impl Cli {
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Optimize(args) => optimize::run(args, printer),
+            Verb::Report(args) => report::run(args, printer),
             #[cfg(feature = "local-models")]
             Verb::Serve(args) => serve::run(args, printer),
             Verb::Mcp(args) => mcp::run(args, printer),

@@ -9,6 +9,7 @@ use warpsmith_machine::{MachineError, PythonChoice};
 #[cfg(feature = "local-models")]
 use warpsmith_model::ModelError;
 use warpsmith_schema::{Failure, FailureKind};
+use warpsmith_serve::report::ReportError;
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
 
@@ -121,6 +122,19 @@ impl From<StoreError> for Stop {
             _ => (FailureKind::Infrastructure, "store"),
         };
         Self::new(kind, code, chain(&error), error.hint())
+    }
+}
+
+impl From<ReportError> for Stop {
+    fn from(error: ReportError) -> Self {
+        match error {
+            ReportError::NotARun { .. } => Self::config(
+                "not_a_run",
+                error.to_string(),
+                Some("name a run's folder, such as `runs/latest`".to_owned()),
+            ),
+            ReportError::Store(error) => error.into(),
+        }
     }
 }
 

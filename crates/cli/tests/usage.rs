@@ -27,6 +27,7 @@ fn help_names_every_verb() {
       profile      Say where the time goes, by operator and kernel, against the machine's roofline
       replay       Reach a verdict again, from its evidence
       optimize     Have a policy write a faster module; no argument: an embedded example
+      report       Print the numbers of runs, side by side, and write them as one HTML file
       serve        Serve a language model to whatever speaks OpenAI's chat completions
       mcp          Give the judge's tools to another agent, over MCP on stdin and stdout
       exploits     Judge every attack and every honest control of a suite, and print the catch rate

@@ -13,6 +13,7 @@ pub(crate) mod new;
 pub(crate) mod optimize;
 pub(crate) mod profile;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod schema;
 #[cfg(feature = "local-models")]
 pub(crate) mod serve;

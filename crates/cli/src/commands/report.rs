@@ -1,0 +1,135 @@
+//! `warpsmith report`
+
+mod grid;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use warpsmith_serve::metrics::{Counted, Counting};
+use warpsmith_serve::report::{self, Report, Run, RunReport, table_of_tasks, tables};
+
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+use crate::render::Table;
+
+/// Print the numbers of runs, side by side, and write them as one HTML file
+///
+/// Reads the folders that `optimize` and others leave, also while a run is under way. Several runs are compared with the
+/// first. Exit code 2: not a run's folder.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The folders of one or more runs, such as `runs/latest`
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Write one HTML file with plots and sources, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write event files for TensorBoard, a folder for each run
+    #[arg(long, value_name = "DIR")]
+    tensorboard: Option<PathBuf>,
+    /// Which attempt of an episode counts
+    #[arg(long, value_enum, default_value_t)]
+    attempt: AttemptChoice,
+    /// Of the resampling behind the intervals
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum AttemptChoice {
+    /// The quickest that passed
+    #[default]
+    Best,
+    /// The last
+    Final,
+}
+
+impl From<AttemptChoice> for Counted {
+    fn from(choice: AttemptChoice) -> Self {
+        match choice {
+            AttemptChoice::Best => Self::Best,
+            AttemptChoice::Final => Self::Final,
+        }
+    }
+}
+
+pub(crate) fn run(args: &ReportArgs, printer: &Printer) -> Result<Exit, Stop> {
+    let runs: Vec<Run> = args
+        .runs
+        .iter()
+        .map(|folder| report::read(folder))
+        .collect::<Result<_, _>>()?;
+    let runs = told_apart(runs);
+    let counting = Counting {
+        counted: args.attempt.into(),
+        seed: args.seed,
+    };
+    let report = Report::of(&runs, counting);
+    if let Some(file) = &args.html {
+        write(file, &report::html(&report))?;
+        printer.note(&format!("page: {}", file.display()));
+    }
+    if let Some(folder) = &args.tensorboard {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        report::write_tensorboard(&report, folder, now.unwrap_or_default().as_secs_f64())?;
+        printer.note(&format!("event files: {}", folder.display()));
+    }
+    if printer.json() {
+        printer.object(&object(&report, args)?)?;
+    } else {
+        printer.data(&text(&report))?;
+    }
+    Ok(Exit::DONE)
+}
+
+/// Folders of one name in different places are numbered.
+fn told_apart(mut runs: Vec<Run>) -> Vec<Run> {
+    for number in 1..runs.len() {
+        let name = runs[number].name.clone();
+        let taken = |name: &str| runs[..number].iter().any(|run| run.name == name);
+        let mut names =
+            std::iter::once(name.clone()).chain((2..).map(|count| format!("{name} ({count})")));
+        let free = names.find(|name| !taken(name)).unwrap_or(name);
+        runs[number].name = free;
+    }
+    runs
+}
+
+fn write(file: &Path, page: &str) -> Result<(), Stop> {
+    if let Some(folder) = file.parent() {
+        fs_err::create_dir_all(folder)?;
+    }
+    Ok(fs_err::write(file, page)?)
+}
+
+fn object(report: &Report<'_>, args: &ReportArgs) -> Result<Value, Stop> {
+    let mut object = serde_json::to_value(report)?;
+    object["html"] = json!(args.html);
+    object["tensorboard"] = json!(args.tensorboard);
+    Ok(object)
+}
+
+fn text(report: &Report<'_>) -> String {
+    let runs = report.runs.iter().map(about);
+    let tables = tables(report);
+    let tasks = table_of_tasks(report);
+    let tables = tables.iter().chain([&tasks]).map(grid::text);
+    runs.chain(tables).collect::<Vec<_>>().join("\n")
+}
+
+/// What was run, and what to keep in mind.
+fn about(run: &RunReport<'_>) -> String {
+    let list = |words: &BTreeSet<&str>| words.iter().copied().collect::<Vec<_>>().join(", ");
+    let mut table = Table::titled(run.name);
+    table.row("policy", &list(&run.policies));
+    table.row("mode", &list(&run.modes));
+    table.row("device", &list(&run.devices));
+    for note in &run.notes {
+        table.row("note", note);
+    }
+    table.text()
+}
