@@ -93,7 +93,7 @@ pub fn table(caption: &str, columns: &[Column<'_>], rows: &[Vec<Markup>]) -> Mar
             }
         }
     };
-    scrolling(caption, &body)
+    scrolling(&format!("table: {caption}"), &body)
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ fn of_run(task: &TaskReport<'_>) -> Markup {
             (code("model.py", &trajectory.task.source))
         }
         @if trajectory.attempts.len() > 1 {
-            h4 { "Attempts" }
+            p.label { "Attempts" }
             ol {
                 @for attempt in &trajectory.attempts {
                     li { (verdict::line(&attempt.verdict)) }
@@ -74,7 +74,7 @@ fn of_run(task: &TaskReport<'_>) -> Markup {
             }
         }
         @if task.samples > 1 {
-            h4 { "Samples" }
+            p.label { "Samples" }
             p { (task.correct) " of " (task.samples) " correct; shown above is sample " (task.sample) "." }
             ul {
                 @for episode in &task.episodes {
