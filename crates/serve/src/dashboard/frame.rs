@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::page::STYLE;
+use crate::page::{Column, STYLE};
 
 /// One script of our own and nothing from anywhere else, should an escape ever be missing.
 pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
@@ -50,6 +50,15 @@ pub(super) fn page(title: &str, here: Option<&str>, body: &Markup) -> Markup {
 /// A part that is replaced when it changes.
 pub(super) fn live(id: &str, body: &Markup) -> Markup {
     html! { div id=(id) data-live { (body) } }
+}
+
+/// Columns by name; those of words stand to the left.
+pub(super) fn columns<'a>(names: &[&'a str], words: &[&str]) -> Vec<Column<'a>> {
+    let column = |name: &&'a str| Column {
+        name,
+        words: words.contains(name),
+    };
+    names.iter().map(column).collect()
 }
 
 /// A text as part of an address.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use warpsmith_schema::Status;
 
-use super::frame::{live, page as framed};
+use super::frame::{columns, live, page as framed};
 use super::shelf::Shelf;
 use crate::page::{percent, table, times};
 
@@ -60,15 +60,17 @@ pub(super) fn page(shelf: &Shelf) -> Markup {
             ]
         })
         .collect();
-    let head = [
-        "policy",
-        "device",
-        "episodes",
-        "passed",
-        "over eager",
-        "over compile",
-    ]
-    .map(str::to_owned);
+    let head = columns(
+        &[
+            "policy",
+            "device",
+            "episodes",
+            "passed",
+            "over eager",
+            "over compile",
+        ],
+        &["policy", "device"],
+    );
     let body = html! {
         @if rows.is_empty() { p { "No episode has ended yet." } }
         @else {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use warpsmith_schema::Status;
 use warpsmith_store::{EpisodeRow, RunIndex};
 
-use super::frame::{encoded, live, page as framed};
+use super::frame::{columns, encoded, live, page as framed};
 use super::shelf::{Doing, Shelf};
 use crate::page::{count, duration, fact, percent, runtime, table, times};
 use crate::plot::{Axis, Lines, Scale, Series};
@@ -162,7 +162,7 @@ fn episodes(name: &str, index: &RunIndex, asked: &Asked, doing: Doing) -> Markup
                 }
             }
         }
-        (table(&count(matching, "episode"), &["task", "sample", "verdict", "runtime", "over eager", "over compile", "reward", "attempts", "time"].map(str::to_owned), &rows))
+        (table(&count(matching, "episode"), &columns(&["task", "sample", "verdict", "runtime", "over eager", "over compile", "reward", "attempts", "time"], &["task", "verdict"]), &rows))
         @if last > 0 {
             nav aria-label="Pages" {
                 ul {

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::frame::{encoded, live, page as framed};
+use super::frame::{columns, encoded, live, page as framed};
 use super::shelf::Shelf;
 use crate::page::{percent, table};
 
@@ -40,7 +40,7 @@ pub(super) fn page(shelf: &Shelf) -> Markup {
         @if rows.is_empty() {
             p { "No runs in " code { (shelf.folder().display()) } " yet. " code { "warpsmith bench" } ", " code { "rollout" } " and " code { "optimize" } " make them." }
         } @else {
-            (table("Runs, the latest first", &["run", "policy", "device", "episodes", "passed", ""].map(str::to_owned), &rows))
+            (table("Runs, the latest first", &columns(&["run", "policy", "device", "episodes", "passed", ""], &["run", "policy", "device", ""]), &rows))
         }
     };
     framed("Runs", Some("/"), &live("runs", &body))
