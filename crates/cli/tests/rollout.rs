@@ -138,6 +138,41 @@ fn tasks_are_judged_a_broken_one_is_listed_and_the_run_can_be_named_again() {
     assert!(message.contains("`samples` was 2, is 3"), "{message}");
 }
 
+/// Each in a workspace of its own, with compiler and judge behind tools.
+#[test]
+fn agents_work_side_by_side() {
+    let _alone = alone();
+    let context = context(&["one"], 1);
+    let mut script = String::new();
+    for sample in 1..=2 {
+        let call = |name: &str, arguments: Value| json!({ "id": name, "name": name, "arguments": arguments });
+        let write =
+            |path: &str, content: &str| call("write", json!({ "path": path, "content": content }));
+        let kernel = format!("// {sample}\n{KERNEL}");
+        for calls in [
+            json!([
+                write("model_new.py", MODEL_NEW),
+                write("kernels/scale_relu.cpp", &kernel),
+                call("compile", json!({}))
+            ]),
+            json!([call("verify", json!({})), call("submit", json!({}))]),
+        ] {
+            let line = json!({ "text": "", "calls": calls, "sample": sample });
+            script += &(line.to_string() + "\n");
+        }
+    }
+    context.write("script.jsonl", &script);
+    let more = ["--mode", "agent", "--wire", "json", "--samples", "2"];
+    let output = command(&context, "rollout", &more).output().unwrap();
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(found["episodes"]["passed"], 2);
+    for sample in ["01", "02"] {
+        let kernel = format!("run/workspaces/level1-1-{sample}/kernels/scale_relu.cpp");
+        assert!(context.read(&kernel).ends_with(KERNEL));
+    }
+}
+
 #[test]
 fn killed_and_resumed_it_comes_to_the_same() {
     let _alone = alone();

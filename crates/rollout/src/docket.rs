@@ -170,7 +170,7 @@ impl Docket {
             let heard = catch_unwind(AssertUnwindSafe(|| self.hear(judge.as_mut(), &case)));
             let answer = heard.unwrap_or_else(|_| Err(panicked()));
             let worked = begun.elapsed();
-            self.meter.judge_worked(waited, worked);
+            self.meter.judge_worked(worked);
             let answer = answer.and_then(|answer| self.keep(&case, answer, waited, worked));
             self.settle(case, &answer);
         }
@@ -226,7 +226,7 @@ impl Docket {
     /// A verdict is a line of the log before anybody hears of it.
     fn keep(&self, case: &Case, answer: Answer, waited: Duration, worked: Duration) -> Answered {
         if let (Answer::Verdict(verdict), Some(hash)) = (&answer, &case.hash) {
-            self.meter.judged(verdict);
+            self.meter.judged(verdict, waited);
             self.journal.write(Happening::Judged {
                 episode: case.episode.clone(),
                 submission: hash.clone(),

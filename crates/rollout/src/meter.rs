@@ -15,7 +15,6 @@ pub(crate) struct Meter {
 #[derive(Default)]
 struct Sums {
     judgements: u32,
-    questions: u32,
     waited: Duration,
     judging: Duration,
     leased_seconds: f64,
@@ -40,17 +39,16 @@ impl Meter {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A judge took something up that had waited so long, and was at it so long.
-    pub(crate) fn judge_worked(&self, waited: Duration, worked: Duration) {
-        let mut sums = self.sums();
-        sums.questions += 1;
-        sums.waited += waited;
-        sums.judging += worked;
+    /// A judge was at something so long.
+    pub(crate) fn judge_worked(&self, worked: Duration) {
+        self.sums().judging += worked;
     }
 
-    pub(crate) fn judged(&self, verdict: &Verdict) {
+    /// A submission that had waited so long has its verdict.
+    pub(crate) fn judged(&self, verdict: &Verdict, waited: Duration) {
         let mut sums = self.sums();
         sums.judgements += 1;
+        sums.waited += waited;
         sums.leased_seconds += verdict.seconds.verify + verdict.seconds.time;
     }
 
@@ -95,7 +93,7 @@ impl Meter {
             seconds,
             judgements: sums.judgements,
             judgements_per_minute: 60.0 * f64::from(sums.judgements) / seconds,
-            judge_wait_seconds: mean(sums.waited.as_secs_f64(), sums.questions),
+            judge_wait_seconds: mean(sums.waited.as_secs_f64(), sums.judgements),
             judges_busy: sums.judging.as_secs_f64() / seconds / self.judges as f64,
             device_leased: sums.leased_seconds / seconds,
             device_busy: (sums.looks > 0).then(|| mean(sums.busy, sums.looks)),

@@ -72,18 +72,25 @@ fn bar() -> ProgressBar {
 
 /// How the machine is used, in one line.
 pub(super) fn words(gauges: &Gauges) -> String {
-    let device = gauges
-        .device_busy
-        .map(|busy| format!(", device busy {:.0} %", 100.0 * busy));
     format!(
-        "{} running, {} of them asking; {:.1} judgements/min, {} waiting ({:.1} s on average), device leased {:.0} %{}",
+        "{} running, {} of them asking; {} waiting for a judge; {}",
         gauges.episodes_running,
         gauges.asking,
-        gauges.judgements_per_minute,
         gauges.judge_queue,
+        rates(gauges)
+    )
+}
+
+/// The same without what is of the moment.
+pub(super) fn rates(gauges: &Gauges) -> String {
+    let busy = gauges.device_busy;
+    let busy = busy.map(|busy| format!(", device busy {:.0} %", 100.0 * busy));
+    format!(
+        "{:.1} judgements/min after {:.1} s in the queue, device leased {:.0} %{}",
+        gauges.judgements_per_minute,
         gauges.judge_wait_seconds,
         100.0 * gauges.device_leased,
-        device.unwrap_or_default(),
+        busy.unwrap_or_default(),
     )
 }
 

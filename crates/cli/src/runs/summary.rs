@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use warpsmith_rollout::Outcome;
 use warpsmith_schema::{FORMAT, RunHead};
 
-use super::show::words;
+use super::show::rates;
 use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::render::Table;
@@ -80,7 +80,13 @@ fn table(head: &RunHead, outcome: &Outcome, run: &Path) -> String {
         "faster",
         &format!("{} tasks, than eager in the same precision", faster.count()),
     );
-    table.row("judged", &words(&outcome.gauges));
+    let gauges = &outcome.gauges;
+    let judged = format!(
+        "{} verdicts this time, {}",
+        gauges.judgements,
+        rates(gauges)
+    );
+    table.row("judged", &judged);
     if !outcome.left_out.is_empty() {
         let lines = outcome.left_out.iter().take(LISTED);
         let mut lines: Vec<String> = lines
