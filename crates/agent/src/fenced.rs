@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use warpsmith_schema::{MODEL_NEW, clashing_path, is_solution_path};
+
 /// Relative path to content.
 pub type Files = BTreeMap<String, String>;
 
@@ -19,6 +21,8 @@ pub enum Unreadable {
     NoCall,
     #[error("the last block, `{path}`, has no end: the reply was cut off")]
     CutOff { path: String },
+    #[error("`{path}` is a file and a folder of others")]
+    FileAndFolder { path: String },
 }
 
 /// A reply, taken apart.
@@ -89,6 +93,10 @@ pub fn read_files(reply: &str) -> Result<Files, Unreadable> {
             None => {}
         }
     }
+    if let Some(path) = clashing_path(files.keys().map(String::as_str)) {
+        let path = path.to_owned();
+        return Err(Unreadable::FileAndFolder { path });
+    }
     match (blocks, files.is_empty()) {
         (0, _) => Err(Unreadable::NoBlock),
         (_, true) => Err(Unreadable::NoHeading),
@@ -116,13 +124,12 @@ fn path_in(line: &str) -> Option<String> {
 }
 
 pub(crate) fn is_of_a_submission(path: &str) -> bool {
-    let plain = path.split('/').all(|part| !part.is_empty() && part != "..");
     let kernel = path.strip_prefix("kernels/").is_some_and(|name| {
         [".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp"]
             .iter()
             .any(|ending| name.len() > ending.len() && name.ends_with(ending))
     });
-    plain && (path == "model_new.py" || kernel)
+    is_solution_path(path) && (path == MODEL_NEW || kernel)
 }
 
 #[cfg(test)]

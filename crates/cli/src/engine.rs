@@ -101,6 +101,15 @@ impl Engine {
     }
 }
 
+/// What a model on this machine shares with whoever judges here, before there is a Python: the GPU's lease where there is one.
+#[cfg(feature = "local-models")]
+pub(crate) fn lease_of(args: &MachineArgs) -> String {
+    let (target, _) = choose(args.target, None);
+    let mut gpus = gpus().into_iter();
+    let gpu = gpus.find(|gpu| target == Target::Cuda && gpu.index == args.device);
+    gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.uuid)
+}
+
 /// The target, and why where it was ours to choose. Without a Python yet, one with CUDA is assumed.
 pub(crate) fn choose(
     choice: TargetChoice,

@@ -17,7 +17,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::http_agent;
 
-const QUICK: [&str; 5] = ["--target", "cpu", "--profile", "rl", "--no-compile"];
+const QUICK: [&str; 6] = [
+    "--target",
+    "cpu",
+    "--profile",
+    "rl",
+    "--no-compile",
+    "--client-tasks",
+];
 
 fn softmax() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/softmax")
@@ -108,6 +115,9 @@ fn a_solution_gets_its_verdict() {
     let (status, failed) = ask(&server, "POST", "/v1/judge?wait=600", Some(&broken));
     assert_eq!((status, &failed["status"]), (200, &json!("failed")));
     assert_eq!(failed["failure"]["kind"], "task", "{failed:#}");
+    let mut clash = submission();
+    clash["files"]["kernels/softmax.cpp/x.cpp"] = json!("");
+    assert_eq!(ask(&server, "POST", "/v1/judge", Some(&clash)).0, 400);
     assert_eq!(ask(&server, "GET", "/v1/jobs/none", None).0, 404);
     assert_eq!(ask(&server, "GET", "/v1/jobs?limit=0", None).0, 400);
 }
@@ -151,6 +161,22 @@ fn nothing_outlives_the_server() {
     let status = ended_within(&mut server.process, Duration::from_secs(8));
     assert_eq!(status.code(), Some(130));
     assert_gone(&started);
+}
+
+/// A task is run outside the sandbox, so it must be one of the server's own.
+#[test]
+fn clients_bring_no_tasks_unless_they_may() {
+    let server = Server::start(&QUICK[..5]);
+    let (status, refused) = ask(&server, "POST", "/v1/judge", Some(&submission()));
+    assert_eq!(
+        (status, &refused["failure"]["code"]),
+        (403, &json!("client_tasks"))
+    );
+    let mut named = submission();
+    named["task"] = json!({ "id": "no such task" });
+    assert_eq!(ask(&server, "POST", "/v1/judge", Some(&named)).0, 404);
+    named["task"] = json!({ "id": "softmax" });
+    assert_eq!(ask(&server, "POST", "/v1/judge", Some(&named)).0, 202);
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub use event::{
 pub use failure::{Failure, FailureKind, FailureReport};
 pub use number::Number;
 pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robust};
-pub use submission::{Form, MODEL_NEW, Submission};
+pub use submission::{Form, MODEL_NEW, Submission, clashing_path, is_solution_path};
 pub use task::Task;
 pub use trajectory::{
     Attempt, Elision, Ending, LeftOut, Limit, Mode, PolicyVersion, TokenRecord, Trajectory, Usage,

@@ -35,3 +35,63 @@ impl Form {
 
 /// The one file every solution has.
 pub const MODEL_NEW: &str = "model_new.py";
+
+/// Whether a solution can have a file of this path: `model_new.py`, or a plain name below `kernels/`.
+pub fn is_solution_path(path: &str) -> bool {
+    let part = |part: &str| {
+        let first = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let later = |letter: char| first(letter) || ".-".contains(letter);
+        part.starts_with(first) && part.chars().all(later)
+    };
+    let below = |rest: &str| rest.split('/').count() <= 8 && rest.split('/').all(part);
+    path.len() <= 200 && (path == MODEL_NEW || path.strip_prefix("kernels/").is_some_and(below))
+}
+
+/// A path that would have to be a file and a folder.
+pub fn clashing_path<'a>(paths: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let all: std::collections::BTreeSet<&str> = paths.collect();
+    let folders = |path: &'a str| path.match_indices('/').map(move |(end, _)| &path[..end]);
+    let mut folders = all.iter().flat_map(|path| folders(path));
+    folders.find(|folder| all.contains(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_a_solution_are_taken() {
+        for (path, taken) in [
+            ("model_new.py", true),
+            ("kernels/softmax.cu", true),
+            ("kernels/a/b-c.d/e_f.cuh", true),
+            ("kernels/", false),
+            ("kernels", false),
+            ("kernels/../x", false),
+            ("kernels/./x", false),
+            ("kernels//x", false),
+            ("kernels/.hidden", false),
+            ("/kernels/x", false),
+            ("../model_new.py", false),
+            ("model_new.py/x", false),
+            ("kernels/ä", false),
+            ("", false),
+        ] {
+            assert_eq!(is_solution_path(path), taken, "{path}");
+        }
+        assert!(!is_solution_path(&format!("kernels/{}", "x".repeat(200))));
+    }
+
+    #[test]
+    fn nothing_is_a_file_and_a_folder() {
+        let clash = |paths: &[&'static str]| clashing_path(paths.iter().copied());
+        assert_eq!(
+            clash(&["model_new.py", "kernels/a.cu", "kernels/b/a.cu"]),
+            None
+        );
+        assert_eq!(
+            clash(&["kernels/a.cu/b.cu", "kernels/a.cu"]),
+            Some("kernels/a.cu")
+        );
+    }
+}

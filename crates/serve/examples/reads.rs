@@ -79,6 +79,7 @@ fn offer(runs: PathBuf) -> Offer {
             make: Arc::new(move |_| Err(none.clone())),
             judges: 1,
             tasks: Vec::new(),
+            client_tasks: false,
             instructions: String::new(),
         },
         runs,

@@ -2,7 +2,7 @@
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use axum::http::header::{AUTHORIZATION, HOST};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -42,10 +42,22 @@ fn check(token: Option<Token>, headers: &HeaderMap) -> Result<(), Refusal> {
         };
     }
     // A page in a browser can have its own name lead to this machine; the name it then asks for gives it away.
-    match header(HOST) {
-        Some(host) if !is_local(host) => Err(Refusal::foreign_host(host)),
+    if let Some(host) = header(HOST).filter(|host| !is_local(host)) {
+        return Err(Refusal::foreign_host(host));
+    }
+    // Any page may open a socket to this machine; its browser says whose page it is.
+    match header(ORIGIN) {
+        Some(origin) if !is_own(origin, header(HOST)) => Err(Refusal::foreign_host(origin)),
         _ => Ok(()),
     }
+}
+
+/// Whether a page is one of ours: same host, same port.
+fn is_own(origin: &str, host: Option<&str>) -> bool {
+    let place = origin
+        .strip_prefix("http://")
+        .or_else(|| origin.strip_prefix("https://"));
+    place.is_some() && place == host
 }
 
 fn is_local(host: &str) -> bool {
@@ -86,6 +98,21 @@ mod tests {
                 answered,
                 "{host}"
             );
+        }
+    }
+
+    #[test]
+    fn pages_of_others_are_not_answered() {
+        for (origin, answered) in [
+            ("http://127.0.0.1:8000", true),
+            ("http://localhost:8000", false),
+            ("http://127.0.0.1:9000", false),
+            ("https://evil.example", false),
+            ("null", false),
+        ] {
+            let mut headers = headers("host", "127.0.0.1:8000");
+            headers.insert("origin", origin.parse().unwrap());
+            assert_eq!(check(None, &headers).is_ok(), answered, "{origin}");
         }
     }
 

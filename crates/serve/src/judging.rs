@@ -15,6 +15,7 @@ use std::{io, thread};
 use warpsmith_rollout::Judging;
 use warpsmith_schema::{Failure, Task};
 
+use job::GivenTask;
 pub(crate) use job::{Job, JobList, JudgeRequest};
 pub(crate) use jobs::Jobs;
 pub(crate) use routes::{MOST_LISTED, MOST_WAIT, routes};
@@ -27,13 +28,31 @@ pub type MakeJudge = Arc<dyn Fn(usize) -> Result<Box<dyn Judging>, Failure> + Se
 pub struct Court {
     pub make: MakeJudge,
     pub judges: usize,
-    /// Tasks of episodes whose client names none.
+    /// What can be judged by name, and what episodes are about whose client names none.
     pub tasks: Vec<Arc<Task>>,
+    /// Whether clients may bring tasks of their own. A task is not a candidate: it is run as this process is, outside the
+    /// sandbox, so this trusts them with everything that this user may do.
+    pub client_tasks: bool,
     /// What those who write kernels are told.
     pub instructions: String,
 }
 
 impl Court {
+    /// The task that a client means.
+    fn task(&self, given: &GivenTask) -> Result<Arc<Task>, Unfit> {
+        if let Some(complaint) = given.complaint() {
+            return Err(Unfit::Complaint(complaint));
+        }
+        match (&given.id, given.own()) {
+            (Some(id), _) => {
+                let found = self.tasks.iter().find(|task| task.id == *id);
+                found.cloned().ok_or_else(|| Unfit::Unknown(id.clone()))
+            }
+            (None, Some(own)) if self.client_tasks => Ok(Arc::new(own)),
+            _ => Err(Unfit::NotTrusted),
+        }
+    }
+
     pub(crate) fn open(&self) -> io::Result<Arc<Jobs>> {
         let jobs = Arc::new(Jobs::default());
         for number in 0..self.judges.max(1) {
@@ -43,5 +62,22 @@ impl Court {
                 .spawn(move || jobs.serve(number, &make))?;
         }
         Ok(jobs)
+    }
+}
+
+/// Why a client's task is not judged.
+enum Unfit {
+    Complaint(String),
+    Unknown(String),
+    NotTrusted,
+}
+
+impl Unfit {
+    fn message(&self) -> String {
+        match self {
+            Self::Complaint(complaint) => complaint.clone(),
+            Self::Unknown(id) => format!("there is no task `{id}` here"),
+            Self::NotTrusted => "this server judges its own tasks only".to_owned(),
+        }
     }
 }

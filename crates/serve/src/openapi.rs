@@ -39,6 +39,11 @@ pub(crate) fn document() -> Value {
     let door = json!({ "type": "object", "required": ["error"], "properties": { "error": { "type": "object" } } });
     let denied = answer("the token is missing or wrong", &door);
     let foreign = answer("asked as another machine, without a token", &door);
+    let either = json!({ "anyOf": [door, problem("")["content"]["application/json"]["schema"]] });
+    let forbidden = answer(
+        "asked as another machine, or with a task of its own that this server does not take",
+        &either,
+    );
     let unknown = problem("no such run or episode, or its log cannot be read");
     let wait = json!({
         "name": "wait", "in": "query", "description": "seconds to wait for the job to be over",
@@ -72,7 +77,7 @@ pub(crate) fn document() -> Value {
                 "requestBody": { "required": true, "content": { "application/json": { "schema": request } } },
                 "responses": {
                     "200": placed("over, within the time"), "202": placed("taken; ask again at `Location`"),
-                    "400": problem("not a request"), "401": denied, "403": foreign,
+                    "400": problem("not a request"), "401": denied, "403": forbidden, "404": problem("no such task"),
                     "413": problem("too large"), "415": problem("not JSON"), "429": busy,
                 },
             } },

@@ -45,6 +45,16 @@ impl Problem {
             .hint("jobs of a server that was ended are gone; their evidence is not")
     }
 
+    pub(crate) fn unknown_task(id: &str) -> Self {
+        let message = format!("there is no task `{id}` here");
+        Self::new(StatusCode::NOT_FOUND, "unknown_task", message)
+    }
+
+    pub(crate) fn not_trusted(message: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "client_tasks", message)
+            .hint("name a task by its `id`, or start the server with `--client-tasks`")
+    }
+
     pub(crate) fn unknown_run(name: &str) -> Self {
         let message = format!("there is no run `{name}`, or its log cannot be read");
         Self::new(StatusCode::NOT_FOUND, "unknown_run", message)

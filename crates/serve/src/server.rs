@@ -12,7 +12,7 @@ use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use serde_json::json;
 #[cfg(feature = "local-models")]
-use warpsmith_model::{Generation, policy::ChatModel};
+use warpsmith_model::{Generation, policy::Dialogue};
 
 use crate::dashboard::{self, LookAtMachine};
 use crate::guard::{Token, admit};
@@ -37,7 +37,10 @@ pub struct Offer {
 /// A language model, and what clients call it.
 #[cfg(feature = "local-models")]
 pub struct ServedModel {
-    pub model: ChatModel,
+    pub generation: Generation,
+    pub dialogue: Dialogue,
+    /// Tokens that a prompt and its reply can have together.
+    pub context: usize,
     pub name: String,
 }
 
@@ -50,7 +53,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         .merge(dashboard::routes(offer.runs, offer.look_at_machine))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     #[cfg(feature = "local-models")]
-    let (app, generation) = with_model(app, offer.model)?;
+    let (app, generation) = with_model(app, offer.model);
     #[cfg(feature = "local-models")]
     let replying = {
         let generation = generation.clone();
@@ -88,21 +91,20 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
 }
 
 #[cfg(feature = "local-models")]
-fn with_model(app: Router, model: Option<ServedModel>) -> io::Result<(Router, Option<Generation>)> {
+fn with_model(app: Router, model: Option<ServedModel>) -> (Router, Option<Generation>) {
     use crate::completions::{Served, routes};
 
-    let Some(ServedModel { model, name }) = model else {
-        return Ok((app, None));
+    let Some(model) = model else {
+        return (app, None);
     };
-    let context = model.engine.context();
-    let generation = Generation::start(model.engine, None)?;
+    let generation = model.generation.clone();
     let served = Served {
-        name,
-        context,
+        name: model.name,
+        context: model.context,
         dialogue: model.dialogue,
-        generation: generation.clone(),
+        generation: model.generation,
     };
-    Ok((app.merge(routes(served)), Some(generation)))
+    (app.merge(routes(served)), Some(generation))
 }
 
 #[cfg(feature = "local-models")]

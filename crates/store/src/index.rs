@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -20,8 +21,9 @@ use crate::StoreError;
 pub struct RunIndex {
     log: PathBuf,
     kind: Kind,
-    /// Bytes that have been read.
+    /// Bytes that have been read, and the file they are from.
     covered: u64,
+    file: Option<(u64, u64)>,
     pub head: Option<RunHead>,
     /// When the first process took it up, and when anything was last heard of it.
     pub begun: Option<String>,
@@ -31,6 +33,8 @@ pub struct RunIndex {
     pub ended: Option<RunEnd>,
     pub left_out: Vec<(String, Failure)>,
     pub hitches: u32,
+    /// Lines that could not be read.
+    pub broken: u32,
     /// In the order they began.
     pub episodes: Vec<EpisodeRow>,
     pub totals: Totals,
@@ -198,6 +202,7 @@ impl RunIndex {
             log,
             kind,
             covered: 0,
+            file: None,
             head: None,
             begun: None,
             latest: None,
@@ -205,6 +210,7 @@ impl RunIndex {
             ended: None,
             left_out: Vec::new(),
             hitches: 0,
+            broken: 0,
             episodes: Vec::new(),
             totals: Totals::default(),
             places: HashMap::new(),
@@ -222,11 +228,14 @@ impl RunIndex {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(read(error)),
         };
-        let length = file.metadata().map_err(read)?.len();
-        if length < self.covered {
+        let found = file.metadata().map_err(read)?;
+        let length = found.len();
+        let identity = Some((found.dev(), found.ino()));
+        if length < self.covered || (self.file.is_some() && self.file != identity) {
             // Another log under the same name.
             *self = Self::of(self.log.clone(), self.kind);
         }
+        self.file = identity;
         if length == self.covered {
             return Ok(false);
         }
@@ -250,15 +259,11 @@ impl RunIndex {
                 return Ok(self.covered > before);
             }
             let place = (self.covered, count as u64);
-            self.covered += count as u64;
-            if count > 1 {
-                self.take(&line, place)
-                    .map_err(|source| StoreError::BrokenEvent {
-                        path: self.log.clone(),
-                        line: 0,
-                        source,
-                    })?;
+            // One line that cannot be read hides nothing of the others.
+            if count > 1 && self.take(&line, place).is_err() {
+                self.broken += 1;
             }
+            self.covered += count as u64;
         }
     }
 
@@ -289,20 +294,20 @@ impl RunIndex {
         Ok(())
     }
 
-    /// An episode that was gone on with ends twice: the first end counts, as it does for the run.
+    /// Where an episode ends twice the first end counts, as it does for the run.
     fn end(&mut self, trajectory: BriefTrajectory, place: (u64, u64), at: &str) {
         let row = self.row(EpisodeId {
             task: trajectory.task.id.clone(),
             sample: trajectory.sample,
         });
+        if row.result.is_some() {
+            return;
+        }
         at.clone_into(&mut row.at);
         row.place = Some(place);
         let result = EpisodeResult::from(trajectory);
-        let first = row.result.is_none();
         row.result = Some(result.clone());
-        if first {
-            self.totals.add(&result);
-        }
+        self.totals.add(&result);
     }
 
     fn take_whole(&mut self, event: Happening, at: &str) {

@@ -3,6 +3,8 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::process;
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -36,14 +38,33 @@ pub(crate) struct Lock {
     file: File,
 }
 
+/// Somebody may only be looking whether it is taken.
+fn patiently(file: &File) -> Result<(), TryLockError> {
+    const LOOKS: u32 = 10;
+    for _ in 0..LOOKS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(20)),
+            other => return other,
+        }
+    }
+    file.try_lock()
+}
+
 impl Lock {
     /// Whether another process has it.
     pub(crate) fn is_taken(folder: &Path) -> bool {
-        let Ok(file) = File::open(folder.join("lock")) else {
+        let Ok(mut file) = File::open(folder.join("lock")) else {
             return false;
         };
-        // Shared, and given back at once: who takes it in earnest at this very moment is told to try again.
-        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+        // Shared, and given back at once; who takes it in earnest at this very moment tries again.
+        match file.try_lock_shared() {
+            Ok(()) => {
+                let _ = file.unlock();
+                false
+            }
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(_)) => written(&mut file).as_ref().is_some_and(is_alive),
+        }
     }
 
     pub(crate) fn take(folder: &Path) -> Result<Self, StoreError> {
@@ -69,7 +90,7 @@ impl Lock {
                 since: "now".into(),
             }),
         };
-        match file.try_lock() {
+        match patiently(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(locked(written(&mut file))),
             Err(TryLockError::Error(_)) => {

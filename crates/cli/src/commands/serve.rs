@@ -4,11 +4,16 @@ mod court;
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
+#[cfg(feature = "local-models")]
+use warpsmith_machine::Guest;
 use warpsmith_machine::{Caches, doctor, gpu_clocks, gpus};
+#[cfg(feature = "local-models")]
+use warpsmith_model::Generation;
 use warpsmith_sandbox::effective;
 use warpsmith_schema::FORMAT;
 #[cfg(feature = "local-models")]
@@ -21,9 +26,9 @@ use crate::args::{Means, ModelOn};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
-#[cfg(feature = "local-models")]
-use crate::language_model;
 use crate::printer::Printer;
+#[cfg(feature = "local-models")]
+use crate::{engine::lease_of, language_model};
 
 /// Serve a dashboard of runs, the judge, and a language model if one is named
 ///
@@ -42,9 +47,12 @@ pub(crate) struct ServeArgs {
     /// The folder whose runs are shown
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs: PathBuf,
-    /// Tasks of `OpenEnv` episodes: a `KernelBench` folder, JSONL or module; else the embedded examples
+    /// Tasks that are judged by name: a `KernelBench` folder, JSONL or module; else the embedded examples
     #[arg(long, value_name = "TASKS")]
     tasks: Option<PathBuf>,
+    /// Let clients bring tasks of their own, which run outside the sandbox: trusts them as much as yourself
+    #[arg(long)]
+    client_tasks: bool,
     /// Judges side by side; else 4 for cuda and 1 for cpu
     #[arg(long, value_name = "N")]
     judges: Option<Count>,
@@ -93,10 +101,7 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
     let model = model(args, printer)?;
     #[cfg(feature = "local-models")]
     let (name, context) = model.as_ref().map_or((None, None), |served| {
-        (
-            Some(served.name.clone()),
-            Some(served.model.engine.context()),
-        )
+        (Some(served.name.clone()), Some(served.context))
     });
     #[cfg(not(feature = "local-models"))]
     let (name, context) = (None::<String>, None::<usize>);
@@ -148,9 +153,15 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
 fn machine(args: &ServeArgs) -> Result<LookAtMachine, Stop> {
     let (choice, caches) = (args.judging.machine.python.choice(), Caches::locate()?);
     let isolation = serde_json::to_value(effective())?;
-    // What does not change is found out once.
-    let found = OnceLock::new();
+    // What does not change is found out once, and the rest not more often than anybody can read.
+    let (found, latest) = (OnceLock::new(), Mutex::new(None::<(Instant, Value)>));
     Ok(Arc::new(move || {
+        let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, known)) = &*latest
+            && at.elapsed() < Duration::from_secs(2)
+        {
+            return known.clone();
+        }
         let report = found.get_or_init(|| {
             let report = doctor(&choice, &caches, Some(isolation.clone()));
             serde_json::to_value(report).unwrap_or_default()
@@ -163,6 +174,7 @@ fn machine(args: &ServeArgs) -> Result<LookAtMachine, Stop> {
         if let (Value::Object(all), Value::Object(report)) = (&mut all, report) {
             all.extend(report.clone());
         }
+        *latest = Some((Instant::now(), all.clone()));
         all
     }))
 }
@@ -178,8 +190,13 @@ fn model(args: &ServeArgs, printer: &Printer) -> Result<Option<ServedModel>, Sto
         on: args.model_on,
         device: machine.device,
     };
+    let loaded = language_model::load(name, means, printer)?;
+    // It rests while a judgement has the device alone, whichever that will be.
+    let guest = Guest::of(&lease_of(&args.judging.machine))?;
     Ok(Some(ServedModel {
-        model: language_model::load(name, means, printer)?,
+        context: loaded.engine.context(),
+        generation: Generation::start(loaded.engine, Some(guest))?,
+        dialogue: loaded.dialogue,
         name: name.clone(),
     }))
 }

@@ -45,9 +45,14 @@ impl<C: Cache> Prefixes<C> {
             return Ok(None);
         };
         let mut prefix = self.kept.remove(place);
-        if let Some(copy) = model.prefix(&prefix.cache, len)? {
-            self.kept.push(prefix);
-            return Ok(Some(copy));
+        loop {
+            if let Some(copy) = model.prefix(&prefix.cache, len)? {
+                self.kept.push(prefix);
+                return Ok(Some(copy));
+            }
+            if !self.forget_one() {
+                break;
+            }
         }
         // No room for two of it.
         prefix.cache.truncate(len);

@@ -209,7 +209,11 @@ impl<R: Runner> Scheduler<R> {
             } else if kept >= len {
                 self.prefixes.copy(&mut self.model, prompt, len)?
             } else if let Some((_, one)) = live {
-                self.model.prefix(&one.cache, len)?
+                let mut copy = self.model.prefix(&one.cache, len)?;
+                while copy.is_none() && self.prefixes.forget_one() {
+                    copy = self.model.prefix(&one.cache, len)?;
+                }
+                copy
             } else {
                 None
             };

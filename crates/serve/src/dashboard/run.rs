@@ -72,6 +72,7 @@ fn progress(index: &RunIndex, doing: Doing) -> Markup {
             p.bad { "It ended early: " (failure.message) }
         }
         @if index.hitches > 0 { p.quiet { (count(index.hitches as usize, "hitch")) " of this machine, which count against nobody." } }
+        @if index.broken > 0 { p.bad { (count(index.broken as usize, "line")) " of its log cannot be read." } }
         @for (task, why) in &index.left_out { p.quiet { "Left out: " (task) ", " (why.message) } }
     }
 }

@@ -1,6 +1,7 @@
 //! The runs of a folder, and an index of each that was asked about.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,12 +67,8 @@ impl Shelf {
 
     /// Looks at a run's index. `None` where there is no such run or its log cannot be read.
     pub(super) fn look<T>(&self, name: &str, at: impl FnOnce(&RunIndex) -> T) -> Option<T> {
-        // One name, no path.
-        let mut parts = Path::new(name).components();
-        let plain = matches!(
-            (parts.next(), parts.next()),
-            (Some(std::path::Component::Normal(_)), None)
-        );
+        // One name, no path, and in one way only: each is kept under its name.
+        let plain = Path::new(name).file_name() == Some(OsStr::new(name));
         let run = self.folder.join(name);
         if !plain || !is_run(&run) {
             return None;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::{FORMAT, Failure, Task, Verdict};
+use warpsmith_schema::{FORMAT, Failure, Task, Verdict, clashing_path, is_solution_path};
 
 /// A solution to be judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -15,17 +15,78 @@ pub(crate) struct JudgeRequest {
     pub(crate) files: BTreeMap<FilePath, String>,
 }
 
-/// A module in `KernelBench` form.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// One of the server's tasks by its id, or, where the server takes such, a module of the client's own.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GivenTask {
-    /// The text of `model.py`: `Model`, `get_inputs` and `get_init_inputs`.
-    #[schemars(length(min = 1))]
-    pub(crate) source: String,
+    #[serde(default)]
+    pub(crate) id: Option<String>,
+    /// A module in `KernelBench` form: `Model`, `get_inputs` and `get_init_inputs`.
+    #[serde(default)]
+    pub(crate) source: Option<String>,
     /// What evidence and lists call it; else `task`.
     #[serde(default)]
-    #[schemars(length(min = 1, max = 200))]
     pub(crate) name: Option<String>,
+}
+
+impl GivenTask {
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let named = self.name.as_deref();
+        let odd = |name: &str| name.is_empty() || name.chars().count() > 200;
+        match self {
+            Self {
+                id: Some(_),
+                source: None,
+                name: None,
+            } => None,
+            Self {
+                id: None,
+                source: Some(source),
+                ..
+            } => {
+                if source.is_empty() || source.len() > MOST_BYTES {
+                    Some(format!("`task.source` has 1 to {MOST_BYTES} bytes"))
+                } else {
+                    named
+                        .is_some_and(odd)
+                        .then(|| "`task.name` has 1 to 200 characters".to_owned())
+                }
+            }
+            _ => Some("a task is given by its `id` or by its `source`".to_owned()),
+        }
+    }
+
+    /// A task of the client's own.
+    pub(crate) fn own(&self) -> Option<Task> {
+        let source = self.source.clone()?;
+        let name = self.name.clone().unwrap_or_else(|| "task".to_owned());
+        // Two tasks of one name are two tasks.
+        let hash = blake3::hash(source.as_bytes()).to_hex();
+        Some(Task {
+            id: format!("{name}-{}", &hash[..12]),
+            name,
+            source,
+            level: None,
+            problem_id: None,
+            origin: "http".to_owned(),
+        })
+    }
+}
+
+/// As many files, and as large, as a folder may have.
+const MOST_FILES: usize = 256;
+const MOST_BYTES: usize = 2 << 20;
+
+/// Why these cannot be a solution's files.
+pub(crate) fn complaint_of(files: &BTreeMap<FilePath, String>) -> Option<String> {
+    if files.len() > MOST_FILES {
+        return Some(format!("a solution has at most {MOST_FILES} files"));
+    }
+    if let Some((path, _)) = files.iter().find(|(_, text)| text.len() > MOST_BYTES) {
+        return Some(format!("`{}` is larger than {MOST_BYTES} bytes", path.0));
+    }
+    let clash = clashing_path(files.keys().map(|path| path.0.as_str()))?;
+    Some(format!("`{clash}` is a file and a folder of others"))
 }
 
 /// The path of one file of a solution.
@@ -38,17 +99,7 @@ impl TryFrom<String> for FilePath {
     type Error = String;
 
     fn try_from(path: String) -> Result<Self, String> {
-        let part = |part: &str| {
-            let first = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-            let later = |letter: char| first(letter) || ".-".contains(letter);
-            part.starts_with(first) && part.chars().all(later)
-        };
-        let below = |rest: &str| {
-            let parts: Vec<&str> = rest.split('/').collect();
-            parts.len() <= 8 && parts.into_iter().all(part)
-        };
-        let fits = path == "model_new.py" || path.strip_prefix("kernels/").is_some_and(below);
-        if fits && path.len() <= 200 {
+        if is_solution_path(&path) {
             Ok(Self(path))
         } else {
             Err(format!(
@@ -66,29 +117,8 @@ impl From<FilePath> for String {
 
 impl JudgeRequest {
     /// Why it makes no sense, beyond what its types say.
-    pub(crate) fn complaint(&self) -> Option<&'static str> {
-        let name = self.task.name.as_deref();
-        if self.task.source.is_empty() {
-            Some("`task.source` is empty")
-        } else if name.is_some_and(|name| name.is_empty() || name.chars().count() > 200) {
-            Some("`task.name` has 1 to 200 characters")
-        } else {
-            None
-        }
-    }
-
-    pub(crate) fn task(&self) -> Task {
-        let name = self.task.name.clone().unwrap_or_else(|| "task".to_owned());
-        // Two tasks of one name are two tasks.
-        let hash = blake3::hash(self.task.source.as_bytes()).to_hex();
-        Task {
-            id: format!("{name}-{}", &hash[..12]),
-            name,
-            source: self.task.source.clone(),
-            level: None,
-            problem_id: None,
-            origin: "http".to_owned(),
-        }
+    pub(crate) fn complaint(&self) -> Option<String> {
+        self.task.complaint().or_else(|| complaint_of(&self.files))
     }
 
     pub(crate) fn files(&self) -> BTreeMap<String, String> {
@@ -148,32 +178,5 @@ impl JobList {
             waiting: waiting as u32,
             jobs,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_files_of_a_solution_are_taken() {
-        for (path, taken) in [
-            ("model_new.py", true),
-            ("kernels/softmax.cu", true),
-            ("kernels/a/b-c.d/e_f.cuh", true),
-            ("kernels/", false),
-            ("kernels", false),
-            ("kernels/../x", false),
-            ("kernels//x", false),
-            ("kernels/.hidden", false),
-            ("/kernels/x", false),
-            ("../model_new.py", false),
-            ("model_new.py/x", false),
-            ("kernels/ä", false),
-            ("", false),
-        ] {
-            assert_eq!(FilePath::try_from(path.to_owned()).is_ok(), taken, "{path}");
-        }
-        assert!(FilePath::try_from(format!("kernels/{}", "x".repeat(200))).is_err());
     }
 }

@@ -32,8 +32,10 @@ struct State {
 }
 
 struct Entry {
-    task: Arc<Task>,
-    files: BTreeMap<String, String>,
+    /// The task's name.
+    name: String,
+    /// Until a judge has it or it is taken back: what is kept longer is small.
+    brought: Option<Brought>,
     progress: Progress,
     came: Instant,
     begun: Option<Instant>,
@@ -41,6 +43,8 @@ struct Entry {
     /// Tells those who wait that something has changed.
     changed: watch::Sender<()>,
 }
+
+type Brought = (Arc<Task>, BTreeMap<String, String>);
 
 enum Progress {
     Waiting,
@@ -76,8 +80,8 @@ impl Jobs {
         }
         let id = format!("{:032x}", rand::random::<u128>());
         let entry = Entry {
-            task,
-            files,
+            name: task.name.clone(),
+            brought: Some((task, files)),
             progress: Progress::Waiting,
             came: Instant::now(),
             begun: None,
@@ -134,6 +138,7 @@ impl Jobs {
             return Err(Declined::TooLate);
         }
         entry.progress = Progress::Cancelled;
+        entry.brought = None;
         entry.ended = Some(Instant::now());
         entry.changed.send_replace(());
         let job = entry.job(id);
@@ -163,11 +168,12 @@ impl Jobs {
         loop {
             if let Some(id) = state.waiting.pop_front()
                 && let Some(entry) = state.jobs.get_mut(&id)
+                && let Some((task, files)) = entry.brought.take()
             {
                 entry.progress = Progress::Judging;
                 entry.begun = Some(Instant::now());
                 entry.changed.send_replace(());
-                return (id, entry.task.clone(), std::mem::take(&mut entry.files));
+                return (id, task, files);
             }
             if state.waiting.is_empty() {
                 state = self
@@ -219,7 +225,7 @@ impl Entry {
         Job {
             format: FORMAT,
             id: id.to_owned(),
-            task: self.task.name.clone(),
+            task: self.name.clone(),
             status,
             waited_seconds: (begun - self.came).as_secs_f64(),
             judging_seconds: (end - begun).as_secs_f64(),

@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use warpsmith_schema::{Task, Verdict};
 
-use super::job::{FilePath, GivenTask, JobStatus, JudgeRequest};
+use super::Unfit;
+use super::job::{FilePath, GivenTask, JobStatus, complaint_of};
 use super::routes::Bench;
 
 /// Solutions of one episode.
@@ -67,6 +68,8 @@ struct Episode {
     steps: u32,
     done: bool,
     best_reward: Option<f64>,
+    /// The job that is waited for.
+    job: Option<String>,
 }
 
 /// A code of `OpenEnv`'s and what went wrong.
@@ -95,7 +98,18 @@ async fn converse(bench: Arc<Bench>, mut socket: WebSocket) {
             Err(error) => Err(unreadable(&error)),
         };
         let answer = match asked {
-            Ok(asked) => episode.answer(&bench, asked).await,
+            Ok(asked) => {
+                // Who leaves while a solution is judged needs no answer.
+                let answer = tokio::select! {
+                    answer = episode.answer(&bench, asked) => Some(answer),
+                    () = gone(&mut socket) => None,
+                };
+                let Some(answer) = answer else {
+                    episode.forget(&bench);
+                    return;
+                };
+                answer
+            }
             Err(wrong) => Err(wrong),
         };
         let answer = answer.unwrap_or_else(|Wrong(code, message)| {
@@ -103,6 +117,15 @@ async fn converse(bench: Arc<Bench>, mut socket: WebSocket) {
         });
         let sent = socket.send(Message::Text(answer.to_string().into())).await;
         if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns once the client has left. What it says meanwhile is not waited for by anybody: an answer is due first.
+async fn gone(socket: &mut WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        if matches!(message, Message::Close(_)) {
             return;
         }
     }
@@ -127,24 +150,8 @@ impl Episode {
 
     fn reset(&mut self, bench: &Bench, asked: Reset) -> Result<Value, Wrong> {
         let tasks = &bench.court.tasks;
+        let wrong = |unfit: &Unfit| Wrong("VALIDATION_ERROR", unfit.message());
         let task = match (asked.source, asked.task) {
-            (Some(source), name) => {
-                let request = JudgeRequest {
-                    task: GivenTask { source, name },
-                    files: BTreeMap::new(),
-                };
-                if let Some(complaint) = request.complaint() {
-                    return Err(Wrong("VALIDATION_ERROR", complaint.to_owned()));
-                }
-                Arc::new(request.task())
-            }
-            (None, Some(id)) => {
-                let found = tasks.iter().find(|task| task.id == id || task.name == id);
-                let message = || format!("there is no task `{id}` here");
-                found
-                    .cloned()
-                    .ok_or_else(|| Wrong("VALIDATION_ERROR", message()))?
-            }
             (None, None) => {
                 let seed = asked.seed.unwrap_or_else(rand::random);
                 let place = seed.checked_rem(tasks.len() as u64);
@@ -153,6 +160,18 @@ impl Episode {
                 found
                     .cloned()
                     .ok_or_else(|| Wrong("VALIDATION_ERROR", message.to_owned()))?
+            }
+            (source @ Some(_), name) => {
+                let id = None;
+                let given = GivenTask { id, source, name };
+                bench.court.task(&given).map_err(|unfit| wrong(&unfit))?
+            }
+            (None, id) => {
+                let given = GivenTask {
+                    id,
+                    ..GivenTask::default()
+                };
+                bench.court.task(&given).map_err(|unfit| wrong(&unfit))?
             }
         };
         let id = asked.episode_id;
@@ -174,13 +193,21 @@ impl Episode {
             let message = "there is no episode under way; `reset` begins one";
             return Err(Wrong("SESSION_ERROR", message.to_owned()));
         };
+        if let Some(complaint) = complaint_of(&action.files) {
+            return Err(Wrong("VALIDATION_ERROR", complaint));
+        }
         let files = action.files.into_iter();
         let files = files.map(|(path, text)| (path.into(), text)).collect();
         let id = bench.jobs.submit(task, files).map_err(|_| {
             let message = "too many submissions are waiting for a judge";
             Wrong("CAPACITY_REACHED", message.to_owned())
         })?;
+        self.job = Some(id.clone());
         let job = bench.jobs.wait(&id, PATIENCE).await;
+        if job.as_ref().is_none_or(|job| !job.status.is_over()) {
+            self.forget(bench);
+        }
+        self.job = None;
         let verdict = match job {
             Some(job) if job.status == JobStatus::Judged => job.verdict,
             Some(job) => {
@@ -201,6 +228,14 @@ impl Episode {
         self.best_reward = Some(self.best_reward.map_or(reward, |best| best.max(reward)));
         let observation = json!({ "task": null, "instructions": null, "verdict": verdict, "steps_left": STEPS - self.steps });
         Ok(observed(&observation, Some(reward), self.done))
+    }
+
+    /// Takes back what no judge has begun with.
+    fn forget(&mut self, bench: &Bench) {
+        if let Some(job) = self.job.take() {
+            // One that is being judged is judged to its end.
+            let _ = bench.jobs.cancel(&job);
+        }
     }
 
     fn state(&self) -> Value {

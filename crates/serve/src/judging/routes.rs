@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::job::{Job, JobList, JudgeRequest};
 use super::jobs::{Declined, Jobs};
 use super::rate::{Rate, limit};
-use super::{Court, openenv};
+use super::{Court, Unfit, openenv};
 use crate::problem::Problem;
 
 /// Larger than any solution that could still be compiled.
@@ -70,9 +70,17 @@ async fn judge(
     if let Some(complaint) = request.complaint() {
         return Err(Problem::bad_request(complaint));
     }
+    let task = bench
+        .court
+        .task(&request.task)
+        .map_err(|unfit| match unfit {
+            Unfit::Complaint(complaint) => Problem::bad_request(complaint),
+            Unfit::Unknown(id) => Problem::unknown_task(&id),
+            Unfit::NotTrusted => Problem::not_trusted(&unfit.message()),
+        })?;
     let id = bench
         .jobs
-        .submit(Arc::new(request.task()), request.files())
+        .submit(task, request.files())
         .map_err(|_| Problem::queue_full())?;
     let job = bench.jobs.wait(&id, limit).await;
     let job = job.ok_or_else(|| Problem::unknown_job(&id))?;

@@ -30,6 +30,8 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
         Target::Cuda => 4,
         Target::Cpu => 1,
     };
+    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    let begun = format!("{now}-{}", std::process::id());
     let (found, printer) = (Mutex::new(None::<Arc<Engine>>), printer.clone());
     let make = move |number: usize| -> Result<Box<dyn Judging>, Failure> {
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,12 +43,10 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
             found.insert(prepared).clone()
         };
         drop(found);
-        // A folder each: two may be at the same submission.
-        let evidence = engine
-            .caches
-            .evidence()
-            .join("served")
-            .join(number.to_string());
+        // A folder each, since two may be at the same submission; and for this server only: what another found out, perhaps on
+        // another device or with older rules, does not stand.
+        let place = engine.caches.evidence().join("served").join(&begun);
+        let evidence = place.join(number.to_string());
         let judge = KeptJudge::start(engine.options(manner.clone()), evidence, wish);
         Ok(Box::new(judge.map_err(|error| error.failure())?))
     };
@@ -54,6 +54,7 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
         make: Arc::new(make),
         judges: args.judges.map_or(usual, |count| u32::from(count) as usize),
         tasks: tasks(args)?.into_iter().map(Arc::new).collect(),
+        client_tasks: args.client_tasks,
         instructions: warpsmith_agent::skill(target),
     })
 }
