@@ -15,7 +15,7 @@ use std::{io, thread};
 use warpsmith_rollout::Judging;
 use warpsmith_schema::{Failure, Task};
 
-use job::GivenTask;
+use job::{GivenTask, KnownTask};
 pub(crate) use job::{Job, JobList, JudgeRequest};
 pub(crate) use jobs::Jobs;
 pub(crate) use routes::{MOST_LISTED, MOST_WAIT, routes};
@@ -40,16 +40,16 @@ pub struct Court {
 impl Court {
     /// The task that a client means.
     fn task(&self, given: &GivenTask) -> Result<Arc<Task>, Unfit> {
-        if let Some(complaint) = given.complaint() {
-            return Err(Unfit::Complaint(complaint));
-        }
-        match (&given.id, given.own()) {
-            (Some(id), _) => {
+        match given {
+            GivenTask::Known(KnownTask { id }) => {
                 let found = self.tasks.iter().find(|task| task.id == *id);
                 found.cloned().ok_or_else(|| Unfit::Unknown(id.clone()))
             }
-            (None, Some(own)) if self.client_tasks => Ok(Arc::new(own)),
-            _ => Err(Unfit::NotTrusted),
+            GivenTask::Own(own) => match own.complaint() {
+                Some(complaint) => Err(Unfit::Complaint(complaint)),
+                None if self.client_tasks => Ok(Arc::new(own.task())),
+                None => Err(Unfit::NotTrusted),
+            },
         }
     }
 

@@ -15,61 +15,56 @@ pub(crate) struct JudgeRequest {
     pub(crate) files: BTreeMap<FilePath, String>,
 }
 
-/// One of the server's tasks by its id, or, where the server takes such, a module of the client's own.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// One of the server's tasks, or, where the server takes such, a module of the client's own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum GivenTask {
+    Known(KnownTask),
+    Own(OwnTask),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct GivenTask {
-    #[serde(default)]
-    pub(crate) id: Option<String>,
+pub(crate) struct KnownTask {
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OwnTask {
     /// A module in `KernelBench` form: `Model`, `get_inputs` and `get_init_inputs`.
-    #[serde(default)]
-    pub(crate) source: Option<String>,
+    #[schemars(length(min = 1, max = MOST_BYTES))]
+    pub(crate) source: String,
     /// What evidence and lists call it; else `task`.
     #[serde(default)]
+    #[schemars(length(min = 1, max = 200))]
     pub(crate) name: Option<String>,
 }
 
-impl GivenTask {
+impl OwnTask {
     pub(crate) fn complaint(&self) -> Option<String> {
-        let named = self.name.as_deref();
         let odd = |name: &str| name.is_empty() || name.chars().count() > 200;
-        match self {
-            Self {
-                id: Some(_),
-                source: None,
-                name: None,
-            } => None,
-            Self {
-                id: None,
-                source: Some(source),
-                ..
-            } => {
-                if source.is_empty() || source.len() > MOST_BYTES {
-                    Some(format!("`task.source` has 1 to {MOST_BYTES} bytes"))
-                } else {
-                    named
-                        .is_some_and(odd)
-                        .then(|| "`task.name` has 1 to 200 characters".to_owned())
-                }
-            }
-            _ => Some("a task is given by its `id` or by its `source`".to_owned()),
+        if self.source.is_empty() || self.source.len() > MOST_BYTES {
+            Some(format!("`task.source` has 1 to {MOST_BYTES} bytes"))
+        } else if self.name.as_deref().is_some_and(odd) {
+            Some("`task.name` has 1 to 200 characters".to_owned())
+        } else {
+            None
         }
     }
 
-    /// A task of the client's own.
-    pub(crate) fn own(&self) -> Option<Task> {
-        let source = self.source.clone()?;
+    pub(crate) fn task(&self) -> Task {
         let name = self.name.clone().unwrap_or_else(|| "task".to_owned());
         // Two tasks of one name are two tasks.
-        let hash = blake3::hash(source.as_bytes()).to_hex();
-        Some(Task {
+        let hash = blake3::hash(self.source.as_bytes()).to_hex();
+        Task {
             id: format!("{name}-{}", &hash[..12]),
             name,
-            source,
+            source: self.source.clone(),
             level: None,
             problem_id: None,
             origin: "http".to_owned(),
-        })
+        }
     }
 }
 
@@ -118,7 +113,7 @@ impl From<FilePath> for String {
 impl JudgeRequest {
     /// Why it makes no sense, beyond what its types say.
     pub(crate) fn complaint(&self) -> Option<String> {
-        self.task.complaint().or_else(|| complaint_of(&self.files))
+        complaint_of(&self.files)
     }
 
     pub(crate) fn files(&self) -> BTreeMap<String, String> {

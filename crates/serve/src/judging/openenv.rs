@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use warpsmith_schema::{Task, Verdict};
 
 use super::Unfit;
-use super::job::{FilePath, GivenTask, JobStatus, complaint_of};
+use super::job::{FilePath, GivenTask, JobStatus, KnownTask, OwnTask, complaint_of};
 use super::routes::Bench;
 
 /// Solutions of one episode.
@@ -161,16 +161,12 @@ impl Episode {
                     .cloned()
                     .ok_or_else(|| Wrong("VALIDATION_ERROR", message.to_owned()))?
             }
-            (source @ Some(_), name) => {
-                let id = None;
-                let given = GivenTask { id, source, name };
+            (Some(source), name) => {
+                let given = GivenTask::Own(OwnTask { source, name });
                 bench.court.task(&given).map_err(|unfit| wrong(&unfit))?
             }
-            (None, id) => {
-                let given = GivenTask {
-                    id,
-                    ..GivenTask::default()
-                };
+            (None, Some(id)) => {
+                let given = GivenTask::Known(KnownTask { id });
                 bench.court.task(&given).map_err(|unfit| wrong(&unfit))?
             }
         };
