@@ -240,8 +240,8 @@ fn openenvs_own_client_goes_through_an_episode() {
 #[test]
 fn schemathesis_finds_no_difference() {
     let python = python_with("schemathesis-4.32.5", &["schemathesis==4.32.5"]);
-    let _alone = alone();
-    let server = Server::start(&QUICK);
+    // Without tasks of clients: nothing is judged, so that no answer is waited for as long as it may be.
+    let server = Server::start(&QUICK[..5]);
     let document = format!("{}/openapi.json", server.url());
     let flags = [
         "--max-examples",
