@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Sampling};
 use warpsmith_schema::{
-    Attempt, Elision, Ending, FORMAT, Message, Mode, Target, Task, ToolCall, Trajectory, Usage,
-    Verdict,
+    Attempt, Elision, Ending, Message, Mode, Target, Task, ToolCall, Trajectory, Verdict,
 };
 
 use crate::Files;
@@ -47,21 +46,8 @@ impl Episode {
                 ..before
             },
             None => Trajectory {
-                format: FORMAT,
-                id: String::new(),
-                task: task.clone(),
-                target,
-                policy: policy.version().clone(),
-                sample: sample.number,
-                mode,
                 messages: opening(),
-                elisions: Vec::new(),
-                attempts: Vec::new(),
-                best: None,
-                ending: Ending::Interrupted,
-                usage: Usage::default(),
-                seconds: 0.0,
-                tokens: None,
+                ..Trajectory::begin(task, target, policy.version(), sample.number, mode)
             },
         };
         let records = if replies(&so_far.messages) == 0 {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use warpsmith_machine::PythonChoice;
+use warpsmith_schema::Counts;
 
 use crate::engine::Manner;
 
@@ -97,6 +98,25 @@ pub(crate) enum TargetChoice {
     Auto,
     Cuda,
     Cpu,
+}
+
+/// Which attempt of an episode is its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CountsChoice {
+    /// The quickest that passed
+    Best,
+    /// The last
+    Final,
+}
+
+impl From<CountsChoice> for Counts {
+    fn from(choice: CountsChoice) -> Self {
+        match choice {
+            CountsChoice::Best => Self::Best,
+            CountsChoice::Final => Self::Final,
+        }
+    }
 }
 
 /// What runs a language model of this process.

@@ -78,12 +78,11 @@ impl Engine {
 
     /// The name under which the device is leased.
     pub(crate) fn lease(&self) -> String {
-        self.gpu().map_or_else(|| "cpu".to_owned(), |gpu| gpu.uuid)
+        lease_of(self.gpu())
     }
 
     fn gpu(&self) -> Option<Gpu> {
-        let mut gpus = gpus().into_iter();
-        gpus.find(|gpu| self.target == Target::Cuda && gpu.index == self.device)
+        gpu_of(self.target, self.device)
     }
 
     /// What a profile needs beside a solution.
@@ -101,12 +100,19 @@ impl Engine {
     }
 }
 
-/// What a model on this machine shares with whoever judges here, before there is a Python: the GPU's lease where there is one.
+/// What a model on this machine shares with whoever will judge here, before there is a Python.
 #[cfg(feature = "local-models")]
-pub(crate) fn lease_of(args: &MachineArgs) -> String {
+pub(crate) fn expected_lease(args: &MachineArgs) -> String {
     let (target, _) = choose(args.target, None);
+    lease_of(gpu_of(target, args.device))
+}
+
+fn gpu_of(target: Target, device: u32) -> Option<Gpu> {
     let mut gpus = gpus().into_iter();
-    let gpu = gpus.find(|gpu| target == Target::Cuda && gpu.index == args.device);
+    gpus.find(|gpu| target == Target::Cuda && gpu.index == device)
+}
+
+fn lease_of(gpu: Option<Gpu>) -> String {
     gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.uuid)
 }
 

@@ -21,7 +21,6 @@ use crate::Judging;
 use crate::fate::Fate;
 use crate::journal::{CANCELLED, Journal, over};
 use crate::meter::Meter;
-use crate::run::panicked;
 
 /// Times that something is tried, and how long until the second; each time after that is twice as long.
 const TRIES: u32 = 4;
@@ -168,7 +167,7 @@ impl Docket {
             loaded = Some(case.task.id.clone());
             let (waited, begun) = (case.since.elapsed(), Instant::now());
             let heard = catch_unwind(AssertUnwindSafe(|| self.hear(judge.as_mut(), &case)));
-            let answer = heard.unwrap_or_else(|_| Err(panicked()));
+            let answer = heard.unwrap_or_else(|_| Err(Failure::panicked()));
             let worked = begun.elapsed();
             self.meter.judge_worked(worked);
             let answer = answer.and_then(|answer| self.keep(&case, answer, waited, worked));

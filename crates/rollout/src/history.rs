@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use warpsmith_schema::{
-    Ending, EpisodeId, Event, FORMAT, Failure, Gauges, Happening, Mode, PolicyVersion, RunHead,
-    Step, Target, Task, Trajectory, Usage, Verdict,
+    EpisodeId, Event, Failure, Gauges, Happening, Mode, PolicyVersion, RunHead, Step, Target, Task,
+    Trajectory, Verdict,
 };
 use warpsmith_store::{EventLog, StoreError};
 
@@ -85,23 +85,7 @@ impl History {
         policy: &PolicyVersion,
     ) -> Option<Trajectory> {
         let steps = self.underway.remove(episode)?;
-        let mut so_far = Trajectory {
-            format: FORMAT,
-            id: String::new(),
-            task: task.clone(),
-            target,
-            policy: policy.clone(),
-            sample: episode.sample,
-            mode,
-            messages: Vec::new(),
-            elisions: Vec::new(),
-            attempts: Vec::new(),
-            best: None,
-            ending: Ending::Interrupted,
-            usage: Usage::default(),
-            seconds: 0.0,
-            tokens: None,
-        };
+        let mut so_far = Trajectory::begin(task, target, policy, episode.sample, mode);
         for step in steps {
             step.add_to(&mut so_far);
         }

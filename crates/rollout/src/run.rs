@@ -241,7 +241,7 @@ impl Shared {
             let id = next.id.clone();
             let played = catch_unwind(AssertUnwindSafe(|| self.survey_and_play(next)));
             self.running.fetch_sub(1, Ordering::SeqCst);
-            match played.unwrap_or_else(|_| Err(panicked())) {
+            match played.unwrap_or_else(|_| Err(Failure::panicked())) {
                 Ok(()) => self.fate.went_well(),
                 Err(failure) => self.note(&id, failure),
             }
@@ -320,15 +320,6 @@ impl Shared {
 
 fn is_tasks_fault(failure: &Failure) -> bool {
     failure.kind == FailureKind::Task
-}
-
-pub(crate) fn panicked() -> Failure {
-    Failure {
-        kind: FailureKind::Infrastructure,
-        code: "panic".to_owned(),
-        message: "a thread of this program panicked".to_owned(),
-        hint: Some("please report it with what stands above".to_owned()),
-    }
 }
 
 struct Watcher<'a> {

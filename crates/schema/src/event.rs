@@ -137,14 +137,38 @@ pub enum Part {
     Test,
 }
 
+impl Part {
+    /// The word used in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Test => "test",
+        }
+    }
+}
+
 /// Which submission of an episode is its result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Counts {
-    /// The quickest that passed.
+    /// The quickest that passed; where none did, the last of those that compiled, else the last.
+    #[default]
     Best,
-    /// The last.
+    /// The last, whatever came before.
     Final,
+}
+
+impl Counts {
+    /// Its place among attempts of which this is known: the quickest that passed, and which compiled.
+    pub fn place(self, best: Option<u32>, compiled: impl Iterator<Item = bool>) -> Option<usize> {
+        let all: Vec<bool> = compiled.collect();
+        let last = all.len().checked_sub(1);
+        match (self, best) {
+            (Self::Final, _) => last,
+            (Self::Best, Some(best)) if (best as usize) < all.len() => Some(best as usize),
+            (Self::Best, _) => all.iter().rposition(|compiled| *compiled).or(last),
+        }
+    }
 }
 
 /// How the machine is used. Means and shares are over this process's time at the run.

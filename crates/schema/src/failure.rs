@@ -12,6 +12,18 @@ pub struct Failure {
     pub hint: Option<String>,
 }
 
+impl Failure {
+    /// A thread of this program ended where it should not have.
+    pub fn panicked() -> Self {
+        Self {
+            kind: FailureKind::Infrastructure,
+            code: "panic".to_owned(),
+            message: "a thread of this program panicked".to_owned(),
+            hint: Some("please report it with what stands above".to_owned()),
+        }
+    }
+}
+
 /// Whose fault it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Message, Target, Task, Verdict};
+use crate::{FORMAT, Message, Target, Task, Verdict};
 
 /// One episode: a policy, a task, what was said and done, and what it was worth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,6 +32,35 @@ pub struct Trajectory {
     /// Present where the policy can account for the tokens of every reply. A new sequence begins where the conversation
     /// did not go on from the tokens before, as after an elision; every sampled token is in exactly one of them.
     pub tokens: Option<Vec<TokenRecord>>,
+}
+
+impl Trajectory {
+    /// One of which nothing has been said yet.
+    pub fn begin(
+        task: &Task,
+        target: Target,
+        policy: &PolicyVersion,
+        sample: u32,
+        mode: Mode,
+    ) -> Self {
+        Self {
+            format: FORMAT,
+            id: String::new(),
+            task: task.clone(),
+            target,
+            policy: policy.clone(),
+            sample,
+            mode,
+            messages: Vec::new(),
+            elisions: Vec::new(),
+            attempts: Vec::new(),
+            best: None,
+            ending: Ending::Interrupted,
+            usage: Usage::default(),
+            seconds: 0.0,
+            tokens: None,
+        }
+    }
 }
 
 /// Tool answers that made room: from one turn on, a line that says so stood in the place of each.

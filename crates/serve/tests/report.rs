@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use warpsmith_schema::Trajectory;
-use warpsmith_serve::metrics::{Change, Counting};
+use warpsmith_schema::{Counts, Trajectory};
+use warpsmith_serve::metrics::Change;
 use warpsmith_serve::report::{Report, ReportError, Run, html, read, tables, write_tensorboard};
 
 fn kept(name: &str) -> PathBuf {
@@ -36,7 +36,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 #[test]
 fn two_runs_are_counted_and_compared() {
     let runs = both();
-    let report = Report::of(&runs, Counting::default());
+    let report = Report::of(&runs, None, 0);
     let counts = |number: usize| {
         let row = &report.runs[number].metrics.overall;
         (
@@ -85,7 +85,7 @@ fn two_runs_are_counted_and_compared() {
 #[test]
 fn the_page_is_whole_and_alone() {
     let runs = both();
-    let page = html(&Report::of(&runs, Counting::default()));
+    let page = html(&Report::of(&runs, None, 0));
     assert_balanced(&page);
     for outside in [
         "http://", "https://", " src=", "@import", "url(", "<script", "<link",
@@ -138,7 +138,7 @@ fn hostile_text_stays_text() {
         &(serde_json::to_string(&trajectory).unwrap() + "\n"),
     )]);
     let runs = [read(folder.path()).unwrap()];
-    let page = html(&Report::of(&runs, Counting::default()));
+    let page = html(&Report::of(&runs, None, 0));
     assert!(!page.contains("<script") && !page.contains("<img"));
     assert_balanced(&page);
 }
@@ -157,9 +157,13 @@ fn events_are_read_like_trajectories() {
     ]);
     let why =
         json!({ "kind": "task", "code": "too_large", "message": "it needs 90 GB", "hint": null });
-    let mut events = event(
-        json!({ "kind": "run_begun", "run": { "verb": "bench", "tasks": tasks, "scale": 4 } }),
-    );
+    let any: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let head = json!({
+        "verb": "bench", "resumed": false, "policy": any["policy"], "target": any["target"], "device": "a processor",
+        "mode": any["mode"], "profile": "full", "compile_mode": null, "tasks": tasks, "samples": 1, "counts": "final",
+        "scale": 4, "settings": {},
+    });
+    let mut events = event(json!({ "kind": "run_begun", "run": head }));
     events += &event(json!({ "kind": "left_out", "task": "level3/9", "why": why }));
     events += &event(json!({ "kind": "surveyed", "task": "level1/1" }));
     for line in lines.lines() {
@@ -174,7 +178,7 @@ fn events_are_read_like_trajectories() {
         runs[0].trajectories,
         read(&kept("second")).unwrap().trajectories
     );
-    let report = Report::of(&runs, Counting::default());
+    let report = Report::of(&runs, None, 0);
     let parts: Vec<(&str, usize)> = (report.runs[0].by_part.iter())
         .map(|part| (part.name.as_str(), part.summary.episodes))
         .collect();
@@ -185,6 +189,10 @@ fn events_are_read_like_trajectories() {
     ];
     assert_eq!(report.runs[0].notes, notes);
     assert!(html(&report).contains("it needs 90 GB"));
+    // What the run was started with decides which attempt counts, unless the reader says otherwise.
+    let said = |counts| Report::of(&runs, counts, 0).runs[0].metrics.counted;
+    assert_eq!(said(None), Counts::Final);
+    assert_eq!(said(Some(Counts::Best)), Counts::Best);
 }
 
 #[test]
@@ -228,7 +236,7 @@ fn a_run_that_only_trains_has_curves() {
         ("config.json", "{\"scale\":0.5}"),
     ]);
     let runs = [read(folder.path()).unwrap()];
-    let report = Report::of(&runs, Counting::default());
+    let report = Report::of(&runs, None, 0);
     assert_eq!(report.runs[0].notes, ["no episode has ended"]);
     let page = html(&report);
     assert_balanced(&page);
@@ -245,7 +253,7 @@ fn a_run_that_only_trains_has_curves() {
 #[test]
 fn event_files_hold_the_main_numbers() {
     let runs = both();
-    let report = Report::of(&runs, Counting::default());
+    let report = Report::of(&runs, None, 0);
     let logs = tempfile::tempdir().unwrap();
     // The second time replaces the first.
     write_tensorboard(&report, logs.path(), 1.0).unwrap();

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use warpsmith_schema::{
-    Ending, EpisodeId, Event, Failure, Gauges, Happening, Number, PolicyVersion, Reward, RunHead,
-    Speedup, Status, Trajectory, Usage,
+    Counts, Ending, EpisodeId, Event, Failure, Gauges, Happening, Number, PolicyVersion, Reward,
+    RunHead, Speedup, Status, Trajectory, Usage, faster,
 };
 
 use crate::StoreError;
@@ -62,8 +62,6 @@ pub struct Totals {
     pub usage: Usage,
 }
 
-const FASTER: f64 = 1.0 / 0.95;
-
 impl Totals {
     fn add(&mut self, one: &EpisodeResult) {
         self.ended += 1;
@@ -75,8 +73,8 @@ impl Totals {
         self.passed += 1;
         if let Some(speedup) = &one.speedup {
             let compile = speedup.compile.map(|one| one.0);
-            self.faster_than_eager += u32::from(speedup.eager.0 > FASTER);
-            self.faster_than_compile += u32::from(compile.is_some_and(|one| one > FASTER));
+            self.faster_than_eager += u32::from(faster(1.0, speedup.eager.0));
+            self.faster_than_compile += u32::from(compile.is_some_and(|one| faster(1.0, one)));
         }
     }
 }
@@ -110,7 +108,7 @@ pub struct EpisodeResult {
     pub ending: Ending,
     pub attempts: u32,
     pub compiled: bool,
-    /// Of the attempt that counts: the best, else the last.
+    /// Of the attempt that counts in this run.
     pub status: Option<Status>,
     pub us: Option<Number>,
     /// In its own precision class.
@@ -296,6 +294,7 @@ impl RunIndex {
 
     /// Where an episode ends twice the first end counts, as it does for the run.
     fn end(&mut self, trajectory: BriefTrajectory, place: (u64, u64), at: &str) {
+        let counts = self.head.as_ref().map_or(Counts::Best, |head| head.counts);
         let row = self.row(EpisodeId {
             task: trajectory.task.id.clone(),
             sample: trajectory.sample,
@@ -305,7 +304,7 @@ impl RunIndex {
         }
         at.clone_into(&mut row.at);
         row.place = Some(place);
-        let result = EpisodeResult::from(trajectory);
+        let result = EpisodeResult::of(trajectory, counts);
         row.result = Some(result.clone());
         self.totals.add(&result);
     }
@@ -386,27 +385,24 @@ fn part<'a, T: Deserialize<'a>>(event: &'a RawValue) -> Result<T, serde_json::Er
     serde_json::from_str(event.get())
 }
 
-impl From<BriefTrajectory> for EpisodeResult {
-    fn from(brief: BriefTrajectory) -> Self {
-        let counted = brief
-            .best
-            .map_or(brief.attempts.len().checked_sub(1), |best| {
-                Some(best as usize)
-            });
-        let counted = counted.and_then(|place| brief.attempts.get(place));
-        let verdict = counted.map(|attempt| &attempt.verdict);
+impl EpisodeResult {
+    fn of(brief: BriefTrajectory, counts: Counts) -> Self {
+        let compiled = || brief.attempts.iter().map(|one| one.verdict.compiled);
+        let counted = counts.place(brief.best, compiled());
+        let verdict = counted.map(|place| &brief.attempts[place].verdict);
+        let times = verdict.and_then(|verdict| verdict.times_us.as_ref());
+        let matched = verdict.and_then(|verdict| verdict.matched_precision.as_ref());
         Self {
+            attempts: brief.attempts.len() as u32,
+            compiled: compiled().any(|compiled| compiled),
+            status: verdict.map(|verdict| verdict.status),
+            us: times.map(|times| times.candidate),
+            speedup: matched.map(|matched| matched.speedup),
+            reward: verdict.map(|verdict| verdict.reward),
             name: brief.task.name,
             level: brief.task.level,
             policy: brief.policy,
             ending: brief.ending,
-            attempts: brief.attempts.len() as u32,
-            compiled: brief.attempts.iter().any(|one| one.verdict.compiled),
-            status: verdict.map(|verdict| verdict.status),
-            us: verdict.and_then(|verdict| verdict.times_us.as_ref().map(|times| times.candidate)),
-            speedup: verdict
-                .and_then(|verdict| verdict.matched_precision.as_ref().map(|one| one.speedup)),
-            reward: verdict.map(|verdict| verdict.reward),
             usage: brief.usage,
             seconds: brief.seconds,
         }

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use warpsmith_schema::{Counts, Part, Task};
+use warpsmith_schema::{Part, Task};
 use warpsmith_tasks::{Split, load_all, scaled};
 
-use crate::args::{Count, IsolationChoice};
+use crate::args::{Count, CountsChoice, IsolationChoice};
 use crate::config::{ConfigArgs, Settings};
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -73,15 +73,6 @@ enum PartChoice {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum CountsChoice {
-    /// The quickest that passed
-    Best,
-    /// The last
-    Final,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum BaselineChoice {
     /// At its slowest and best
@@ -134,10 +125,7 @@ pub(crate) fn run(args: &BenchArgs, printer: &Printer) -> Result<Exit, Stop> {
         out: args.out.as_deref(),
         survey: true,
         part: &|task| split.part(task),
-        counts: match settings.counts {
-            CountsChoice::Best => Counts::Best,
-            CountsChoice::Final => Counts::Final,
-        },
+        counts: settings.counts.into(),
         scale: settings.scale.map(u32::from),
         baselines: settings
             .baselines

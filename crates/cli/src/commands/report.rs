@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
-use warpsmith_serve::metrics::{Counted, Counting};
 use warpsmith_serve::report::{self, Report, Run, RunReport, table_of_tasks, tables};
 
+use crate::args::CountsChoice;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -31,30 +31,12 @@ pub(crate) struct ReportArgs {
     /// Write event files for TensorBoard, a folder for each run
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
-    /// Which attempt of an episode counts
-    #[arg(long, value_enum, default_value_t)]
-    attempt: AttemptChoice,
+    /// Which attempt of an episode counts; else what each run says, or the best
+    #[arg(long, value_enum)]
+    attempt: Option<CountsChoice>,
     /// Of the resampling behind the intervals
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum AttemptChoice {
-    /// The quickest that passed
-    #[default]
-    Best,
-    /// The last
-    Final,
-}
-
-impl From<AttemptChoice> for Counted {
-    fn from(choice: AttemptChoice) -> Self {
-        match choice {
-            AttemptChoice::Best => Self::Best,
-            AttemptChoice::Final => Self::Final,
-        }
-    }
 }
 
 pub(crate) fn run(args: &ReportArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -64,11 +46,7 @@ pub(crate) fn run(args: &ReportArgs, printer: &Printer) -> Result<Exit, Stop> {
         .map(|folder| report::read(folder))
         .collect::<Result<_, _>>()?;
     let runs = told_apart(runs);
-    let counting = Counting {
-        counted: args.attempt.into(),
-        seed: args.seed,
-    };
-    let report = Report::of(&runs, counting);
+    let report = Report::of(&runs, args.attempt.map(Into::into), args.seed);
     if let Some(file) = &args.html {
         write(file, &report::html(&report))?;
         printer.note(&format!("page: {}", file.display()));

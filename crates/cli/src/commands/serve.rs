@@ -28,7 +28,7 @@ use crate::failure::Stop;
 use crate::interrupt;
 use crate::printer::Printer;
 #[cfg(feature = "local-models")]
-use crate::{engine::lease_of, language_model};
+use crate::{engine::expected_lease, language_model};
 
 /// Serve a dashboard of runs, the judge, and a language model if one is named
 ///
@@ -192,7 +192,7 @@ fn model(args: &ServeArgs, printer: &Printer) -> Result<Option<ServedModel>, Sto
     };
     let loaded = language_model::load(name, means, printer)?;
     // It rests while a judgement has the device alone, whichever that will be.
-    let guest = Guest::of(&lease_of(&args.judging.machine))?;
+    let guest = Guest::of(&expected_lease(&args.judging.machine))?;
     Ok(Some(ServedModel {
         context: loaded.engine.context(),
         generation: Generation::start(loaded.engine, Some(guest))?,

@@ -1,8 +1,8 @@
 //! What all pages have around them.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
-use crate::page::{Column, STYLE};
+use crate::page::{Column, document};
 
 /// One script of our own and nothing from anywhere else, should an escape ever be missing.
 pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
@@ -15,36 +15,19 @@ const PLACES: [(&str, &str); 3] = [
 
 /// `here` is the address of the place that this page is, where it is one.
 pub(super) fn page(title: &str, here: Option<&str>, body: &Markup) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) " · Warpsmith" }
-                style { (PreEscaped(STYLE)) }
-                script src="/live.js" defer {}
-            }
-            body {
-                a.skip href="#content" { "Skip to the content" }
-                header {
-                    nav aria-label="Places" {
-                        ul {
-                            @for (address, name) in PLACES {
-                                li {
-                                    @if here == Some(address) { a href=(address) aria-current="page" { (name) } }
-                                    @else { a href=(address) { (name) } }
-                                }
-                            }
-                        }
-                    }
-                    h1 { (title) }
+    let head = html! { script src="/live.js" defer {} };
+    let header = html! {
+        nav aria-label="Places" {
+            ul {
+                @for (address, name) in PLACES {
+                    @let current = (here == Some(address)).then_some("page");
+                    li { a href=(address) aria-current=[current] { (name) } }
                 }
-                main id="content" { (body) }
             }
         }
-    }
+        h1 { (title) }
+    };
+    document(&format!("{title} · Warpsmith"), &head, &header, body)
 }
 
 /// A part that is replaced when it changes.

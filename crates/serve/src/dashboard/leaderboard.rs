@@ -7,13 +7,14 @@ use warpsmith_schema::Status;
 
 use super::frame::{columns, live, page as framed};
 use super::shelf::Shelf;
+use crate::metrics::geomean;
 use crate::page::{percent, table, times};
 
 #[derive(Default)]
 struct Standing {
     episodes: u32,
     passed: u32,
-    /// Logarithms of speed-ups of those that passed.
+    /// Speed-ups of those that passed.
     over_eager: Vec<f64>,
     over_compile: Vec<f64>,
 }
@@ -36,8 +37,8 @@ pub(super) fn page(shelf: &Shelf) -> Markup {
                 }
                 standing.passed += 1;
                 if let Some(speedup) = &result.speedup {
-                    standing.over_eager.push(speedup.eager.0.ln());
-                    let compile = speedup.compile.map(|one| one.0.ln());
+                    standing.over_eager.push(speedup.eager.0);
+                    let compile = speedup.compile.map(|one| one.0);
                     standing.over_compile.extend(compile);
                 }
             }
@@ -83,13 +84,4 @@ pub(super) fn page(shelf: &Shelf) -> Markup {
         Some("/leaderboard"),
         &live("leaderboard", &body),
     )
-}
-
-fn geomean(logarithms: &[f64]) -> Option<f64> {
-    let finite: Vec<f64> = logarithms
-        .iter()
-        .copied()
-        .filter(|one| one.is_finite())
-        .collect();
-    (!finite.is_empty()).then(|| (finite.iter().sum::<f64>() / finite.len() as f64).exp())
 }

@@ -111,11 +111,6 @@ impl From<FilePath> for String {
 }
 
 impl JudgeRequest {
-    /// Why it makes no sense, beyond what its types say.
-    pub(crate) fn complaint(&self) -> Option<String> {
-        complaint_of(&self.files)
-    }
-
     pub(crate) fn files(&self) -> BTreeMap<String, String> {
         let each = self.files.iter();
         each.map(|(path, text)| (String::from(path.clone()), text.clone()))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use warpsmith_rollout::Judging;
-use warpsmith_schema::{FORMAT, Failure, FailureKind, Task, Verdict};
+use warpsmith_schema::{FORMAT, Failure, Task, Verdict};
 
 use super::MakeJudge;
 use super::job::{Job, JobStatus};
@@ -157,7 +157,7 @@ impl Jobs {
             let judged = judged.unwrap_or_else(|_| {
                 // Whatever state it is in, the next submission gets another.
                 judge = None;
-                Err(panicked())
+                Err(Failure::panicked())
             });
             self.end(&id, judged);
         }
@@ -246,13 +246,4 @@ fn judge_one(
         None => judge.insert(make()?),
     };
     judge.judge(task, files).map_err(|error| error.failure())
-}
-
-fn panicked() -> Failure {
-    Failure {
-        kind: FailureKind::Infrastructure,
-        code: "panic".to_owned(),
-        message: "a thread of this program panicked".to_owned(),
-        hint: Some("please report it with what stands in the log".to_owned()),
-    }
 }

@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 
-use super::job::{Job, JobList, JudgeRequest};
+use super::job::{Job, JobList, JudgeRequest, complaint_of};
 use super::jobs::{Declined, Jobs};
 use super::rate::{Rate, limit};
 use super::{Court, Unfit, openenv};
@@ -67,7 +67,7 @@ async fn judge(
 ) -> Result<Response, Problem> {
     let limit = waiting?.limit()?;
     let Json(request) = request?;
-    if let Some(complaint) = request.complaint() {
+    if let Some(complaint) = complaint_of(&request.files) {
         return Err(Problem::bad_request(complaint));
     }
     let task = bench

@@ -1,21 +1,9 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use warpsmith_schema::{Attempt, Ending, Trajectory, Verdict};
+use warpsmith_schema::{Attempt, Counts, Ending, Trajectory, Verdict};
 
 use super::Measured;
-
-/// Which attempt of an episode counts as its result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Counted {
-    /// The quickest that passed; where none did, the last of those that compiled, else the last.
-    #[default]
-    Best,
-    /// The last, whatever came before.
-    Final,
-}
 
 /// One episode and the attempt of it that counts.
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +77,7 @@ impl Episode<'_> {
 }
 
 /// The episodes that came to an end of their own, in the order of their tasks.
-pub fn episodes(trajectories: &[Trajectory], counted: Counted) -> Vec<Episode<'_>> {
+pub fn episodes(trajectories: &[Trajectory], counted: Counts) -> Vec<Episode<'_>> {
     let mut episodes: Vec<Episode<'_>> = trajectories
         .iter()
         .filter(|one| {
@@ -113,15 +101,10 @@ pub fn episodes(trajectories: &[Trajectory], counted: Counted) -> Vec<Episode<'_
     episodes
 }
 
-fn attempt(trajectory: &Trajectory, counted: Counted) -> Option<&Attempt> {
-    let attempts = &trajectory.attempts;
-    let last = attempts.last();
-    match (counted, trajectory.best) {
-        (Counted::Final, _) => last,
-        (Counted::Best, Some(best)) => attempts.get(best as usize).or(last),
-        // Of equals the last.
-        (Counted::Best, None) => attempts.iter().max_by_key(|one| one.verdict.compiled),
-    }
+fn attempt(trajectory: &Trajectory, counted: Counts) -> Option<&Attempt> {
+    let compiled = trajectory.attempts.iter().map(|one| one.verdict.compiled);
+    let place = counted.place(trajectory.best, compiled)?;
+    trajectory.attempts.get(place)
 }
 
 /// Of every task its best episode, of equals the first.

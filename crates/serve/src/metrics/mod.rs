@@ -19,14 +19,14 @@ mod summary;
 mod tests;
 
 use serde::Serialize;
-use warpsmith_schema::Trajectory;
+use warpsmith_schema::{Counts, Trajectory};
 
 pub use bootstrap::{Interval, Intervals, RESAMPLES};
 pub use cheating::Cheating;
 pub use comparison::{Change, Comparison, TaskChange, compare};
 pub use cost::{Budget, Cost};
 pub use curve::{Curve, FastP, fast_p};
-pub use episode::{Counted, Episode, Outcome, best_of_samples, by_task, episodes};
+pub use episode::{Episode, Outcome, best_of_samples, by_task, episodes};
 pub use family::Family;
 pub use group::{Group, by_family, by_level, by_name};
 pub use pass_at_k::{PassAtK, pass_at_k};
@@ -37,7 +37,7 @@ pub use summary::{Share, Summary};
 /// How a run is to be counted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counting {
-    pub counted: Counted,
+    pub counted: Counts,
     /// Of the resampling behind the intervals.
     pub seed: u64,
 }
@@ -46,7 +46,7 @@ pub struct Counting {
 #[derive(Debug, Clone, Serialize)]
 pub struct Metrics {
     /// Which attempt of an episode all numbers are of, but those under `attempts`.
-    pub counted: Counted,
+    pub counted: Counts,
     /// Episodes that were left out: interrupted, or the policy failed.
     pub unfinished: usize,
     pub overall: Summary,
@@ -73,11 +73,11 @@ pub struct BestAndFinal {
 
 impl Metrics {
     pub fn of(trajectories: &[Trajectory], counting: Counting) -> Self {
-        let best = episodes(trajectories, Counted::Best);
-        let last = episodes(trajectories, Counted::Final);
+        let best = episodes(trajectories, Counts::Best);
+        let last = episodes(trajectories, Counts::Final);
         let all = match counting.counted {
-            Counted::Best => &best,
-            Counted::Final => &last,
+            Counts::Best => &best,
+            Counts::Final => &last,
         };
         let of_samples = best_of_samples(all);
         Self {

@@ -13,7 +13,7 @@ pub use code::code;
 pub use difference::{Difference, Line, difference};
 pub use words::{UNKNOWN, anchor, count, duration, fact, percent, runtime, times};
 
-pub(crate) const STYLE: &str = include_str!("style.css");
+const STYLE: &str = include_str!("style.css");
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
@@ -24,8 +24,33 @@ pub struct Section {
     pub body: Markup,
 }
 
-/// The whole of a page.
+/// The whole of a page that stands alone.
 pub fn page(title: &str, lead: &Markup, sections: &[Section]) -> Markup {
+    let head = html! { meta http-equiv="Content-Security-Policy" content=(POLICY); };
+    let header = html! {
+        h1 { (title) }
+        (lead)
+        nav aria-label="Sections" {
+            ul {
+                @for section in sections {
+                    li { a href={ "#" (anchor(section.title)) } { (section.title) } }
+                }
+            }
+        }
+    };
+    let content = html! {
+        @for section in sections {
+            section id=(anchor(section.title)) aria-labelledby={ (anchor(section.title)) "-title" } {
+                h2 id={ (anchor(section.title)) "-title" } { (section.title) }
+                (section.body)
+            }
+        }
+    };
+    document(title, &head, &header, &content)
+}
+
+/// What every page has around it.
+pub(crate) fn document(title: &str, head: &Markup, header: &Markup, content: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -33,31 +58,14 @@ pub fn page(title: &str, lead: &Markup, sections: &[Section]) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                (head)
                 title { (title) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 a.skip href="#content" { "Skip to the content" }
-                header {
-                    h1 { (title) }
-                    (lead)
-                    nav aria-label="Sections" {
-                        ul {
-                            @for section in sections {
-                                li { a href={ "#" (anchor(section.title)) } { (section.title) } }
-                            }
-                        }
-                    }
-                }
-                main id="content" {
-                    @for section in sections {
-                        section id=(anchor(section.title)) aria-labelledby={ (anchor(section.title)) "-title" } {
-                            h2 id={ (anchor(section.title)) "-title" } { (section.title) }
-                            (section.body)
-                        }
-                    }
-                }
+                header { (header) }
+                main id="content" { (content) }
             }
         }
     }

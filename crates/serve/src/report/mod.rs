@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Serialize;
-use warpsmith_schema::{FORMAT, Mode, Profile, Trajectory};
+use warpsmith_schema::{Counts, FORMAT, Mode, Profile, Trajectory};
 
 use crate::metrics::{
-    Baseline, Class, Comparison, Counted, Counting, Episode, Family, Group, Metrics, Way,
-    best_of_samples, by_name, by_task, compare, episodes,
+    Baseline, Class, Comparison, Counting, Episode, Family, Group, Metrics, Way, best_of_samples,
+    by_name, by_task, compare, episodes,
 };
 use crate::page;
 
@@ -82,8 +82,13 @@ pub struct TaskReport<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub fn of(runs: &'a [Run], counting: Counting) -> Self {
-        let counted = |run: &'a Run| episodes(&run.trajectories, counting.counted);
+    /// `counts` is what somebody asked for, instead of what each run says itself.
+    pub fn of(runs: &'a [Run], counts: Option<Counts>, seed: u64) -> Self {
+        let counting = |run: &Run| Counting {
+            counted: counts.unwrap_or(run.counts),
+            seed,
+        };
+        let counted = |run: &'a Run| episodes(&run.trajectories, counting(run).counted);
         let comparisons = match runs {
             [first, others @ ..] => {
                 let first = counted(first);
@@ -98,7 +103,7 @@ impl<'a> Report<'a> {
             format: FORMAT,
             runs: runs
                 .iter()
-                .map(|run| RunReport::of(run, counting))
+                .map(|run| RunReport::of(run, counting(run)))
                 .collect(),
             comparisons,
         }
@@ -171,7 +176,7 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-fn tasks(trajectories: &[Trajectory], counted: Counted) -> Vec<TaskReport<'_>> {
+fn tasks(trajectories: &[Trajectory], counted: Counts) -> Vec<TaskReport<'_>> {
     let all = by_task(&episodes(trajectories, counted));
     all.iter()
         .filter_map(|of_one| TaskReport::of(of_one))

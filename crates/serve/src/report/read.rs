@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde_json::Value;
-use warpsmith_schema::{Failure, Trajectory};
+use warpsmith_schema::{Counts, Event, Happening, Trajectory};
 use warpsmith_store::{EventLog, StoreError};
 
 use super::TrainingStep;
@@ -33,6 +32,8 @@ pub struct Run {
     pub parts: BTreeMap<String, String>,
     /// What shapes were divided by. Such a run is none of the benchmark.
     pub scale: Option<u32>,
+    /// Which attempt of an episode is its result.
+    pub counts: Counts,
     /// Empty where nothing was trained.
     pub training: Vec<TrainingStep>,
 }
@@ -63,9 +64,7 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
     };
     // `optimize` writes a trajectory a line, other verbs events.
     run.trajectories = EventLog::read(&folder.join(ENDED))?.events;
-    for line in EventLog::read::<Line>(&folder.join(EVENTS))?.events {
-        run.hear(line.event);
-    }
+    EventLog::each(&folder.join(EVENTS), |event: Event| run.hear(event.event))?;
     run.trajectories = latest(run.trajectories);
     for one in &run.trajectories {
         run.left_out.remove(&one.task.id);
@@ -76,57 +75,22 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
     Ok(run)
 }
 
-#[derive(Deserialize)]
-struct Line {
-    event: Happening,
-}
-
-/// Of all that a run tells, what a report shows.
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum Happening {
-    RunBegun {
-        run: Head,
-    },
-    LeftOut {
-        task: String,
-        why: Failure,
-    },
-    EpisodeEnded {
-        trajectory: Box<Trajectory>,
-    },
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Deserialize)]
-struct Head {
-    scale: Option<u32>,
-    tasks: Vec<Planned>,
-}
-
-#[derive(Deserialize)]
-struct Planned {
-    id: String,
-    part: Option<String>,
-}
-
 impl Run {
+    /// Takes up what a report shows.
     fn hear(&mut self, event: Happening) {
         match event {
             Happening::RunBegun { run } => {
                 self.scale = run.scale;
-                let parts = run
-                    .tasks
-                    .into_iter()
-                    .filter_map(|task| Some((task.id, task.part?)));
+                self.counts = run.counts;
+                let parts = run.tasks.into_iter();
+                let parts = parts.filter_map(|task| Some((task.id, task.part?.name().to_owned())));
                 self.parts.extend(parts);
             }
             Happening::LeftOut { task, why } => {
                 self.left_out.insert(task, why.message);
             }
             Happening::EpisodeEnded { trajectory } => self.trajectories.push(*trajectory),
-            Happening::Other => {}
+            _ => {}
         }
     }
 }
