@@ -4,6 +4,7 @@
 mod conversation;
 mod event;
 mod failure;
+mod graph;
 mod number;
 mod reward;
 mod submission;
@@ -16,6 +17,7 @@ pub use event::{
     Counts, EpisodeId, Event, Gauges, Happening, Part, PlannedTask, RunHead, Step, TokenPiece, Told,
 };
 pub use failure::{Failure, FailureKind, FailureReport};
+pub use graph::{Dtype, GraphValue, OpGraph, ValueSource};
 pub use number::Number;
 pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robust};
 pub use submission::{Form, MODEL_NEW, Submission, clashing_path, is_solution_path};

@@ -1,6 +1,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::OpGraph;
+
 /// A problem to solve: a PyTorch module in KernelBench form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
@@ -13,4 +15,7 @@ pub struct Task {
     pub problem_id: Option<u32>,
     /// Where it was loaded from.
     pub origin: String,
+    /// What it computes, where whoever composed it wrote that down.
+    #[serde(default)]
+    pub graph: Option<OpGraph>,
 }

@@ -11,7 +11,7 @@ use warpsmith_schema::{
 fn trajectory() -> Trajectory {
     serde_json::from_value(json!({
         "format": 1, "id": "", "target": "cpu", "sample": 2,
-        "task": { "id": "relu", "name": "relu", "source": "", "level": null, "problem_id": null, "origin": "relu.py" },
+        "task": { "id": "relu", "name": "relu", "source": "", "level": null, "problem_id": null, "origin": "relu.py", "graph": null },
         "policy": { "name": "script:x.jsonl", "hash": null, "step": null }, "mode": "single",
         "messages": [], "attempts": [], "best": null, "ending": { "kind": "interrupted" },
         "usage": { "prompt_tokens": 0, "completion_tokens": 0 }, "seconds": 0.0, "tokens": null,

@@ -3,6 +3,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use warpsmith_schema::OpGraph;
 
 use crate::{LoadedTask, TaskError};
 
@@ -35,6 +36,8 @@ struct Line {
     problem_id: Option<u32>,
     name: String,
     code: String,
+    /// Of composed tasks.
+    graph: Option<OpGraph>,
 }
 
 fn load_jsonl(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
@@ -69,6 +72,7 @@ fn load_jsonl(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
             source: line.code,
             level: line.level,
             problem_id: line.problem_id,
+            graph: line.graph,
         });
     }
     // Stable: tasks without numbers keep the order of their lines.
@@ -160,6 +164,7 @@ pub(crate) fn load_module(path: &Path) -> Result<LoadedTask, TaskError> {
         level,
         problem_id,
         origin: path.display().to_string(),
+        graph: None,
     })
 }
 

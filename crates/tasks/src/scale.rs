@@ -22,6 +22,8 @@ pub fn scaled(task: &LoadedTask, by: u32) -> LoadedTask {
     LoadedTask {
         source: lines.join("\n") + "\n",
         origin: format!("{} with shapes divided by {by}", task.origin),
+        // It speaks of the shapes as they were.
+        graph: None,
         ..task.clone()
     }
 }

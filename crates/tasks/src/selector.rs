@@ -47,6 +47,7 @@ fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
             level: None,
             problem_id: None,
             origin: path.display().to_string(),
+            graph: None,
         });
     }
     match path.extension().and_then(|ending| ending.to_str()) {

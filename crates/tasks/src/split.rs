@@ -50,6 +50,7 @@ mod tests {
             level: Some(level),
             problem_id: Some(number),
             origin: String::new(),
+            graph: None,
         };
         (1..=100)
             .map(|number| task(1, number))

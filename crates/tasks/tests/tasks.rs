@@ -50,6 +50,7 @@ fn a_module_and_a_folder_with_one() {
             level: None,
             problem_id: None,
             origin: at(folder.path(), "plus.py"),
+            graph: None,
         }
     );
     assert_eq!(load(&at(folder.path(), "twice")).unwrap().id, "twice");

@@ -27,6 +27,7 @@ pub(crate) fn task(number: u32) -> Task {
         level: Some(1),
         problem_id: Some(number),
         origin: "a test".to_owned(),
+        graph: None,
     }
 }
 

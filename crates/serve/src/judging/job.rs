@@ -64,6 +64,7 @@ impl OwnTask {
             level: None,
             problem_id: None,
             origin: "http".to_owned(),
+            graph: None,
         }
     }
 }

@@ -24,6 +24,7 @@ fn task(id: &str, name: &str) -> Task {
             .and_then(|level| level.parse().ok()),
         problem_id: number.parse().ok(),
         origin: String::new(),
+        graph: None,
     }
 }
 
