@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use warpsmith_judge::Options;
 use warpsmith_machine::{Guest, gpu_clocks};
 use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, Wish, compare};
 use warpsmith_schema::{Counts, FORMAT, Failure, Part, PlannedTask, RunHead, Target, Task};
@@ -178,10 +179,14 @@ fn judges(
         Target::Cpu => 1,
     };
     let count = settings.judges.map_or(usual, u32::from);
+    let options = Options {
+        beside_others: count > 1,
+        ..engine.options(manner.clone())
+    };
     (0..count)
         .map(|_| {
             let place = folder.path().join("evidence");
-            let judge = KeptJudge::start(engine.options(manner.clone()), place, wish)?;
+            let judge = KeptJudge::start(options.clone(), place, wish)?;
             Ok(Box::new(judge) as Box<dyn Judging>)
         })
         .collect()

@@ -79,15 +79,16 @@ def blame(code: str, doing: str) -> Iterator[None]:
     except TaskError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise TaskError("too_large", f"{doing} ran out of memory: {_first_line(error)}") from error
+        raise TaskError("too_large", f"{doing} ran out of memory: {first_sentences(error)}") from error
     except Exception as error:
         if "allocate memory" in str(error):
-            raise TaskError("too_large", f"{doing} ran out of memory: {_first_line(error)}") from error
-        raise TaskError(code, f"{doing} raised {type(error).__name__}: {_first_line(error)}") from error
+            raise TaskError("too_large", f"{doing} ran out of memory: {first_sentences(error)}") from error
+        raise TaskError(code, f"{doing} raised {type(error).__name__}: {first_sentences(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip()[:600]
+def first_sentences(error: BaseException) -> str:
+    """PyTorch goes on with an account of every process on the device, and advice."""
+    return str(error).strip().split(" GPU 0 has a total", 1)[0][:600]
 
 
 @contextlib.contextmanager

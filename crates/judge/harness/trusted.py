@@ -38,7 +38,7 @@ from compare import (  # noqa: E402
     scale_numbers,
 )
 from readings import Readings  # noqa: E402
-from task import InputsChanged, Recorder, Reference, TaskError  # noqa: E402
+from task import InputsChanged, Recorder, Reference, TaskError, first_sentences  # noqa: E402
 from variants import Variant  # noqa: E402
 
 PROTOCOL = 1
@@ -135,7 +135,7 @@ class Trusted:
 
     def handle(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         verb = request["verb"]
-        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "sample", "idle", "clocks", "check", "forget", "quit"):
+        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "sample", "idle", "clocks", "check", "memory", "forget", "quit"):
             raise ValueError(f"unknown verb `{verb}`")
         if verb == "regions":
             return self.regions(request)
@@ -254,6 +254,13 @@ class Trusted:
         if self._target == "cuda":
             torch.cuda.empty_cache()
         return {}
+
+    def memory(self, _: dict[str, Any]) -> dict[str, int]:
+        """Bytes of the device that this process holds, and that nobody does."""
+        if self._target != "cuda":
+            return {"held": 0, "free": 0}
+        torch.cuda.empty_cache()
+        return {"held": self.held_bytes, "free": torch.cuda.mem_get_info()[0]}
 
     def quit(self, _: dict[str, Any]) -> dict[str, Any]:
         return self.forget({})
@@ -546,10 +553,10 @@ class Trusted:
         return slot
 
     @property
-    def mapped_bytes(self) -> int:
+    def held_bytes(self) -> int:
         memory = self._memory
         parts = (memory.slots, memory.weights, memory.arena) if memory else ()
-        return sum(part.tensor.numel() for part in parts)
+        return torch.cuda.memory_reserved() + sum(part.tensor.numel() for part in parts)
 
     def _at(self, slot: int) -> Drawn:
         if slot not in self._drawn:
@@ -585,15 +592,22 @@ def reply_to(trusted: Trusted, request: Any) -> tuple[dict[str, Any], list[int]]
         answer, fds = trusted.handle(request)
         return {"ok": answer}, fds
     except TaskError as error:
-        return {"error": {"kind": "task", "code": error.code, "message": str(error)}}, []
+        message = str(error) + (_elsewhere(trusted) if error.code == "too_large" else "")
+        return {"error": {"kind": "task", "code": error.code, "message": message}}, []
     except torch.OutOfMemoryError as error:
-        free, total = torch.cuda.mem_get_info()
-        elsewhere = total - free - torch.cuda.memory_reserved() - trusted.mapped_bytes
-        message = f"{elsewhere / 2**30:.1f} of {total / 2**30:.1f} GiB are taken by other processes; {error}"
+        message = first_sentences(error) + _elsewhere(trusted)
         return {"error": {"kind": "harness", "code": "out_of_memory", "message": message}}, []
     except Exception as error:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-4000:]
         return {"error": {"kind": "harness", "code": type(error).__name__, "message": text}}, []
+
+
+def _elsewhere(trusted: Trusted) -> str:
+    if not torch.cuda.is_initialized():
+        return ""
+    free, total = torch.cuda.mem_get_info()
+    taken = total - free - trusted.held_bytes
+    return f" ({taken / 2**30:.1f} of {total / 2**30:.1f} GiB are taken by other processes)"
 
 
 def serve(channel: Channel) -> None:

@@ -7,12 +7,12 @@ mod stages;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 use serde_json::{Value, json};
-use warpsmith_machine::{Caches, Gpu, Nvcc, Python};
+use warpsmith_machine::{Caches, Gpu, Lease, Nvcc, Python};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::{
     Precision, Profile, Reward, Rule, Status, Submission, Target, Task, Verdict,
@@ -43,9 +43,17 @@ pub struct Options {
     pub compile_mode: Option<String>,
     /// Judge with this master seed instead of fresh entropy: only to replay evidence.
     pub seed: Option<u64>,
+    /// Other judges work on the same device: what takes much of its memory stays there only while it is judged.
+    pub beside_others: bool,
     pub caches: Caches,
     pub python: Python,
 }
+
+/// A task may keep this part of the device's memory while other judges are at work on it: one in …
+const KEPT_PART: u64 = 16;
+/// What others may take or give back unnoticed.
+const MEMORY_SLACK: u64 = 1 << 30;
+const MEMORY_CLEARED: Duration = Duration::from_secs(3);
 
 /// A task as the judge takes it.
 #[derive(Debug, Clone)]
@@ -123,6 +131,8 @@ struct Attempt {
     baselines: Option<Baselines>,
     /// How the device ran, before and after.
     clocks: [Value; 2],
+    /// The device, from when it is needed to the end.
+    lease: Option<Lease>,
 }
 
 enum Step<T> {
@@ -241,10 +251,14 @@ impl Judge {
             }
             other => other,
         };
-        if surveyed.is_err() {
-            self.restart();
+        match surveyed {
+            Ok(None) => Ok(()),
+            Ok(Some(_lease)) => self.make_room(),
+            Err(error) => {
+                self.restart();
+                Err(error)
+            }
         }
-        surveyed
     }
 
     fn attempt_again(
@@ -306,10 +320,15 @@ impl Judge {
             raw: Vec::new(),
             baselines: None,
             clocks: [Value::Null, Value::Null],
+            lease: None,
         };
         let outcome = match self.stages((task, submission), reach, &mut attempt) {
             // The task was surveyed and its memory laid out before the candidate came.
-            Err(error) if error.out_of_device_memory() && attempt.verdict.progress.loaded => {
+            Err(error)
+                if error.out_of_device_memory()
+                    && attempt.verdict.progress.loaded
+                    && self.has_its_memory_back()? =>
+            {
                 self.close_session();
                 let reason = "the candidate left no memory on the device for the judge";
                 Step::Stop(Fault::new(
@@ -318,7 +337,12 @@ impl Judge {
                     format!("{reason}: {error}"),
                 ))
             }
-            other => other?,
+            // Before anybody else gets the device.
+            Err(error) => {
+                self.restart();
+                return Err(error);
+            }
+            Ok(step) => step,
         };
         let mut verdict = attempt.verdict;
         match outcome {
@@ -365,6 +389,9 @@ impl Judge {
             self.standby = None;
             self.zygote = None;
         }
+        if attempt.lease.is_some() {
+            self.make_room()?;
+        }
         Ok(Judged { verdict, evidence })
     }
 
@@ -392,7 +419,7 @@ impl Judge {
         }
         // A new task is loaded while the compilers run.
         let built = if submission.form == Form::Inline {
-            self.load_task(task)?;
+            attempt.lease = self.load_task(task)?;
             let units = go!(self.extract(&source)?);
             self.build(submission, &units, attempt)?
         } else {
@@ -406,7 +433,10 @@ impl Judge {
                     Instant::now(),
                 )
             });
-            let loaded = self.load_task(task).and_then(|()| self.stand_by());
+            let loaded = self.load_task(task).and_then(|lease| {
+                attempt.lease = lease;
+                self.stand_by()
+            });
             let (begun, built, done) = compiling
                 .join()
                 .map_err(|_| JudgeError::infrastructure("panic", "the compile thread panicked"))?;
@@ -419,7 +449,9 @@ impl Judge {
             return Ok(Step::Go(()));
         }
         self.check_trust(attempt);
-        let _lease = self.lease()?;
+        if attempt.lease.is_none() {
+            attempt.lease = Some(self.lease()?);
+        }
         let _held = self.cores.as_ref().and_then(Cores::hold);
         attempt.clocks[0] = self.clocks()?;
 
@@ -455,7 +487,8 @@ impl Judge {
         Ok(self.conclude(&candidate, class, strict, &matched, attempt))
     }
 
-    fn load_task(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+    /// Comes with the device where the task takes so much of it that nobody else may lay out a large one meanwhile.
+    fn load_task(&mut self, task: &TaskSource) -> Result<Option<Lease>, JudgeError> {
         let hash = task_hash(task);
         let seed = self.fresh_seed()?;
         self.trusted()?;
@@ -465,12 +498,12 @@ impl Judge {
             .filter(|session| session.task_hash == hash)
         {
             session.reseed(seed);
-            return Ok(());
+            return Ok(None);
         }
         let target = self.options.target;
         self.close_session();
         // A survey runs on the device too; on the CPU it may share the cores as a build does.
-        let _lease = match target {
+        let lease = match target {
             Target::Cuda => Some(self.lease()?),
             Target::Cpu => None,
         };
@@ -479,7 +512,51 @@ impl Judge {
         let task = (task.name.as_str(), task.source.as_str(), hash);
         let session = Session::open(trusted, task, target, cores, seed)?;
         self.session = Some(session);
+        Ok(lease.filter(|_| self.takes_much()))
+    }
+
+    /// Whether the task should not lie on the device while other judges lay out theirs.
+    fn takes_much(&self) -> bool {
+        let held = self
+            .session
+            .as_ref()
+            .map_or(0, |session| session.memory.held);
+        let total = (self.trusted.as_ref()).map_or(0, Trusted::device_memory);
+        self.options.beside_others && held > total / KEPT_PART
+    }
+
+    /// Gives back what others on the device may need; to be called while it is still leased.
+    fn make_room(&mut self) -> Result<(), JudgeError> {
+        if let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted)
+            && self.options.beside_others
+        {
+            session.memory = trusted.memory()?;
+        }
+        if self.takes_much() {
+            self.close_session();
+            self.baseline = None;
+            self.trusted()?.forget()?;
+        }
         Ok(())
+    }
+
+    /// Whether the device's memory, now that the candidate is gone, is what it was when the task was laid out. If not,
+    /// others took it, and the candidate is not to blame.
+    fn has_its_memory_back(&mut self) -> Result<bool, JudgeError> {
+        let (session, trusted) = self.at_work()?;
+        let before = session.memory.held + session.memory.free;
+        let asked = Instant::now();
+        loop {
+            let now = trusted.memory()?;
+            if now.held + now.free + MEMORY_SLACK >= before {
+                return Ok(true);
+            }
+            // The driver takes a moment to clear up after a process.
+            if asked.elapsed() > MEMORY_CLEARED {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// From the operating system, after the submission was frozen; fixed only to replay.

@@ -16,7 +16,7 @@ use crate::cores::Cores;
 use crate::runner::{Call, CallFailure, Called, Reader, Runner, call};
 use crate::sample::{Mapping, Sampler};
 use crate::timing::Raw;
-use crate::trusted::{Check, Draw, Loaded, Regions, Trusted, Variant};
+use crate::trusted::{Check, DeviceMemory, Draw, Loaded, Regions, Trusted, Variant};
 
 /// Longest burst, and so the number of input slots.
 fn most_slots(target: Target) -> u32 {
@@ -57,6 +57,8 @@ pub(crate) struct Session {
     target: Target,
     pub(crate) loaded: Loaded,
     pub(crate) regions: Regions,
+    /// What it takes of the device.
+    pub(crate) memory: DeviceMemory,
     sampler: Option<Sampler>,
     cores: Option<Cores>,
     random: StdRng,
@@ -156,6 +158,7 @@ impl Session {
             target,
             loaded,
             regions,
+            memory: trusted.memory()?,
             sampler,
             cores,
             random,

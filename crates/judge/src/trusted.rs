@@ -52,6 +52,15 @@ pub(crate) struct Regions {
     pub(crate) handles: Value,
 }
 
+/// How a device's memory stands, in bytes.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct DeviceMemory {
+    /// By the trusted process.
+    pub(crate) held: u64,
+    /// By nobody.
+    pub(crate) free: u64,
+}
+
 impl Check {
     /// Right, unchanged since the clock stopped, and the inputs as they were.
     pub(crate) fn holds(&self) -> bool {
@@ -213,6 +222,16 @@ impl Trusted {
     pub(crate) fn clocks(&mut self, uuid: &str) -> Result<Value, JudgeError> {
         self.process
             .request("clocks", json!({ "uuid": uuid }), LONG)
+    }
+
+    /// CUDA: how the device's memory stands, after what was only kept for later was given back. Zeros without one.
+    pub(crate) fn memory(&mut self) -> Result<DeviceMemory, JudgeError> {
+        self.typed("memory", json!({}))
+    }
+
+    /// Lets go of the task and of all memory that it takes.
+    pub(crate) fn forget(&mut self) -> Result<(), JudgeError> {
+        self.process.request("forget", json!({}), LONG).map(drop)
     }
 
     /// Memory of the GPU; 0 without one.

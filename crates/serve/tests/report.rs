@@ -170,6 +170,14 @@ fn events_are_read_like_trajectories() {
         let trajectory: Value = serde_json::from_str(line).unwrap();
         events += &event(json!({ "kind": "episode_ended", "trajectory": trajectory }));
     }
+    // A run that was gone on with measures again: the later counts.
+    let passed: Trajectory = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    for mode in ["max-autotune", "max-autotune", "reduce-overhead"] {
+        let verdict = &passed.attempts[0].verdict;
+        let compared =
+            json!({ "kind": "compared", "task": "level1/1", "mode": mode, "verdict": verdict });
+        events += &event(compared);
+    }
     // Being written just now.
     events += "{\"format\":1,\"at";
     let folder = folder(&[("events.jsonl", &events)]);
@@ -183,6 +191,18 @@ fn events_are_read_like_trajectories() {
         .map(|part| (part.name.as_str(), part.summary.episodes))
         .collect();
     assert_eq!(parts, [("test", 2), ("train", 2)]);
+    let beside: Vec<(&str, usize)> = (report.runs[0].compared.iter())
+        .map(|beside| (beside.mode.as_str(), beside.faster.of))
+        .collect();
+    assert_eq!(beside, [("max-autotune", 1), ("reduce-overhead", 1)]);
+    let titles: Vec<String> = tables(&report)
+        .into_iter()
+        .map(|table| table.title)
+        .collect();
+    assert!(
+        titles.iter().any(|title| title.contains("other modes")),
+        "{titles:?}"
+    );
     let notes = [
         "1 task could not be judged: see the list",
         "shapes were divided by 4: not to be compared with KernelBench",

@@ -91,7 +91,8 @@ fn object(report: &Report<'_>, args: &ReportArgs) -> Result<Value, Stop> {
     Ok(object)
 }
 
-fn text(report: &Report<'_>) -> String {
+/// The numbers as a terminal shows them.
+pub(crate) fn text(report: &Report<'_>) -> String {
     let runs = report.runs.iter().map(about);
     let tables = tables(report);
     let tasks = table_of_tasks(report);

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use warpsmith_rollout::Outcome;
 use warpsmith_schema::{FORMAT, RunHead};
+use warpsmith_serve::report::Report;
 
 use super::show::rates;
 use crate::failure::Stop;
@@ -20,11 +21,23 @@ pub(super) fn report(
     run: &Path,
     printer: &Printer,
 ) -> Result<(), Stop> {
+    // A benchmark is run for its numbers.
+    let runs = match head.verb.as_str() {
+        "bench" => vec![warpsmith_serve::report::read(run)?],
+        _ => Vec::new(),
+    };
+    let numbers = Report::of(&runs, None, 0);
     if printer.json() {
-        printer.object(&object(head, outcome, run))
-    } else {
-        Ok(printer.data(&table(head, outcome, run))?)
+        let mut object = object(head, outcome, run);
+        object["metrics"] = json!(numbers.runs.first().map(|run| &run.metrics));
+        return printer.object(&object);
     }
+    let mut text = table(head, outcome, run);
+    if !runs.is_empty() {
+        text += "\n";
+        text += &crate::commands::report::text(&numbers);
+    }
+    Ok(printer.data(&text)?)
 }
 
 fn object(head: &RunHead, outcome: &Outcome, run: &Path) -> Value {
@@ -87,7 +100,8 @@ fn table(head: &RunHead, outcome: &Outcome, run: &Path) -> String {
         rates(gauges)
     );
     table.row("judged", &judged);
-    if !outcome.left_out.is_empty() {
+    // A benchmark's numbers list them too.
+    if !outcome.left_out.is_empty() && head.verb != "bench" {
         let lines = outcome.left_out.iter().take(LISTED);
         let mut lines: Vec<String> = lines
             .map(|(task, why)| format!("{task}: {}", why.message))

@@ -129,6 +129,14 @@ class RefusalTest(unittest.TestCase):
         self.assert_refused("unsupported_input", task("return x", "[torch.rand(9)]", parameters=", t", init_inputs="[torch.rand(3)]"))
         self.assert_refused("too_large", task("return x * 2", "[torch.rand(1 << 20, 1 << 20)]"))
 
+    def test_out_of_memory_is_told_in_short(self) -> None:
+        said = "CUDA out of memory. Tried to allocate 6.00 GiB. GPU 0 has a total capacity of 139 GiB and advice."
+        bench = Bench(task(f"raise torch.OutOfMemoryError({said!r})", "[torch.rand(9)]"), load=False)
+        told = "Model.forward ran out of memory: CUDA out of memory. Tried to allocate 6.00 GiB."
+        with self.assertRaises(AssertionError) as refused:
+            bench.ask("load", source=bench.source, name="t", target="cpu", seed=SEED)
+        self.assertEqual(str(refused.exception), told)
+
     def test_random_references(self) -> None:
         self.assert_refused("random", task("return x + torch.rand(100)", "[torch.rand(100)]"))
         self.assert_refused("random", task("return F.dropout(x, 0.5, True)", "[torch.rand(100)]"))
@@ -485,6 +493,7 @@ class FormTest(unittest.TestCase):
             reply, _ = reply_to(Trusted(), request)
             self.assertEqual(reply["error"]["kind"], "harness")
         bench = Bench(task("return x.sin()", "[torch.rand(64)]"))
+        self.assertEqual(bench.ask("memory"), {"held": 0, "free": 0})
         self.assertEqual(bench.ask("forget"), {})
         self.assertEqual(reply_to(bench.trusted, {"verb": "weights", "seed": 1})[0]["error"]["kind"], "harness")
         self.assertEqual(bench.ask("hello")["protocol"], 1)

@@ -66,7 +66,7 @@ impl Baselines {
 
 impl Measured {
     /// `None` where there are no times, or none that can be divided by.
-    pub(super) fn of(verdict: &Verdict) -> Option<Self> {
+    pub fn of(verdict: &Verdict) -> Option<Self> {
         let times = verdict.times_us.as_ref()?;
         let matched = verdict.matched_precision;
         Some(Self {

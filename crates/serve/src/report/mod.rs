@@ -1,5 +1,6 @@
 //! Runs read from their folders, counted, and put beside each other: as tables, as one page, as files for TensorBoard.
 
+mod compared;
 mod html;
 mod read;
 mod tables;
@@ -18,6 +19,7 @@ use crate::metrics::{
 };
 use crate::page;
 
+pub use compared::ComparedMode;
 pub use html::html;
 pub(crate) use html::{verdict, verdict_line};
 pub use read::{ReportError, Run, read};
@@ -48,6 +50,8 @@ pub struct RunReport<'a> {
     pub metrics: Metrics,
     /// By the part of a split, `train` and `test`; empty where there was none.
     pub by_part: Vec<Group>,
+    /// The best submissions beside other modes of `torch.compile`; empty where nobody asked for them.
+    pub compared: Vec<ComparedMode>,
     pub tasks: Vec<TaskReport<'a>>,
     /// Tasks that could not be judged, and why. They count in nothing.
     pub left_out: &'a BTreeMap<String, String>,
@@ -162,6 +166,7 @@ impl<'a> RunReport<'a> {
             by_part: by_name(&episodes(trajectories, counting.counted), |episode| {
                 run.parts.get(episode.task()).map(String::as_str)
             }),
+            compared: compared::by_mode(&run.compared),
             left_out: &run.left_out,
             tasks: tasks(trajectories, counting.counted),
             training: &run.training,

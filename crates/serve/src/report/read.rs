@@ -8,6 +8,7 @@ use warpsmith_schema::{Counts, Event, Happening, Trajectory};
 use warpsmith_store::{EventLog, StoreError};
 
 use super::TrainingStep;
+use super::compared::Compared;
 
 /// Why a run cannot be reported.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,8 @@ pub struct Run {
     pub scale: Option<u32>,
     /// Which attempt of an episode is its result.
     pub counts: Counts,
+    /// What was judged once more beside other modes of `torch.compile`.
+    pub compared: Compared,
     /// Empty where nothing was trained.
     pub training: Vec<TrainingStep>,
 }
@@ -88,6 +91,16 @@ impl Run {
             }
             Happening::LeftOut { task, why } => {
                 self.left_out.insert(task, why.message);
+            }
+            Happening::Compared {
+                task,
+                mode,
+                verdict,
+            } => {
+                self.compared
+                    .entry(mode)
+                    .or_default()
+                    .insert(task, *verdict);
             }
             Happening::EpisodeEnded { trajectory } => self.trajectories.push(*trajectory),
             _ => {}

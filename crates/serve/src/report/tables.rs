@@ -61,6 +61,7 @@ pub fn tables(report: &Report<'_>) -> Vec<Table> {
         runs.iter()
             .filter_map(|run| groups::groups(run, runs.len() > 1)),
     );
+    tables.extend(compared(runs));
     tables.extend(rules(runs));
     tables.push(seconds(runs));
     tables.extend(left_out(runs));
@@ -184,6 +185,24 @@ fn seconds(runs: &[RunReport<'_>]) -> Table {
         head: head("part", names(runs)),
         rows: names_of_rows.into_iter().enumerate().map(of).collect(),
     }
+}
+
+fn compared(runs: &[RunReport<'_>]) -> Option<Table> {
+    let rows = runs.iter().flat_map(|run| {
+        run.compared.iter().map(|beside| {
+            let mode = format!("{}, {}", run.name, beside.mode);
+            row(
+                mode,
+                [fraction(beside.faster).into(), times(beside.speedup).into()],
+            )
+        })
+    });
+    let rows: Vec<Vec<Cell>> = rows.collect();
+    (!rows.is_empty()).then(|| Table {
+        title: "The best of each task beside other modes of torch.compile".to_owned(),
+        head: head("mode", ["faster by 5 %", "geomean"]),
+        rows,
+    })
 }
 
 fn left_out(runs: &[RunReport<'_>]) -> Option<Table> {

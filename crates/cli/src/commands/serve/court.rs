@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use warpsmith_judge::Options;
 use warpsmith_rollout::{Judging, KeptJudge, Wish};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Failure, Target, Task};
@@ -30,6 +31,7 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
         Target::Cuda => 4,
         Target::Cpu => 1,
     };
+    let judges = args.judges.map_or(usual, |count| u32::from(count) as usize);
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
     let begun = format!("{now}-{}", std::process::id());
     let (found, printer) = (Mutex::new(None::<Arc<Engine>>), printer.clone());
@@ -47,12 +49,16 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
         // another device or with older rules, does not stand.
         let place = engine.caches.evidence().join("served").join(&begun);
         let evidence = place.join(number.to_string());
-        let judge = KeptJudge::start(engine.options(manner.clone()), evidence, wish);
+        let options = Options {
+            beside_others: judges > 1,
+            ..engine.options(manner.clone())
+        };
+        let judge = KeptJudge::start(options, evidence, wish);
         Ok(Box::new(judge.map_err(|error| error.failure())?))
     };
     Ok(Court {
         make: Arc::new(make),
-        judges: args.judges.map_or(usual, |count| u32::from(count) as usize),
+        judges,
         tasks: tasks(args)?.into_iter().map(Arc::new).collect(),
         client_tasks: args.client_tasks,
         instructions: warpsmith_agent::skill(target),
