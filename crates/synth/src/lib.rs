@@ -12,6 +12,7 @@ mod mix;
 mod record;
 mod run;
 mod seeds;
+mod set;
 pub mod teacher;
 
 pub use candidate::{Candidate, Made};
@@ -21,4 +22,5 @@ pub use grammar::{Composition, MOST_OPS, Size};
 pub use mix::{Group, Mix};
 pub use record::{Fate, Record, Row};
 pub use run::{Means, Plan, Progress, SynthError, Wish, run};
+pub use set::{Decontamination, GroupCount, Set, SetRow, Split, Summary};
 pub use seeds::{BrokenSeed, Domain, Family, Form, Seed, Seeds, Variant};

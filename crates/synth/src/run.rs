@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -153,8 +153,8 @@ pub fn run(
         let (to_workers, for_workers) = channel::<Box<Candidate>>();
         let (to_timer, for_timer) = channel::<Screened>();
         let (to_main, for_main) = channel::<Done>();
-        let for_workers = Mutex::new(for_workers);
-        let (queue, gate) = (&for_workers, &gate);
+        let queue = Arc::new(Mutex::new(for_workers));
+        let gate = &gate;
         for number in 0..plan.workers.max(1) {
             let (to_timer, to_main) = (to_timer.clone(), to_main.clone());
             let bench = Bench {
@@ -163,7 +163,8 @@ pub fn run(
                 number,
                 gate: (plan.target == Target::Cpu).then_some(gate),
             };
-            scope.spawn(move || bench.work(queue, &to_timer, &to_main));
+            let queue = Arc::clone(&queue);
+            scope.spawn(move || bench.work(&queue, &to_timer, &to_main));
         }
         drop(to_timer);
         let timer = Timer {
@@ -194,11 +195,9 @@ pub fn run(
             wish,
         };
         let ended = main.conduct(&mut feed, &to_workers, &for_main);
-        // Workers and timer end when nothing comes any more; what they still have in hand is written down.
+        // Nothing waits any more, so workers and timer end; what they still have in hand is written down.
         drop(to_workers);
-        if let Ok(mut queue) = queue.lock().map_err(PoisonError::into_inner) {
-            while queue_next(&mut queue).is_some() {}
-        }
+        while locked(&queue).try_recv().is_ok() {}
         while let Ok(done) = for_main.recv() {
             if ended.is_ok() || wish() != Wish::Abandon {
                 main.hear(&mut feed, done).ok();
@@ -209,8 +208,8 @@ pub fn run(
     Ok(progress)
 }
 
-fn queue_next(queue: &mut Receiver<Box<Candidate>>) -> Option<Box<Candidate>> {
-    queue.try_recv().ok()
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where candidates come from.
@@ -404,7 +403,7 @@ impl Bench<'_> {
         let new = |containment| Worker::new(self.workshop, containment, self.isolation, self.number);
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
         loop {
-            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let next = locked(queue).recv();
             let Ok(candidate) = next else { return };
             let _open = self.gate.map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
             let worker = if candidate.made.ours() { &mut ours } else { &mut others };
@@ -481,11 +480,11 @@ impl Timer<'_> {
         }
     }
 
-    fn time_all(
+    fn time_all<'w>(
         &self,
         together: Vec<Screened>,
-        ours: &mut Worker<'_>,
-        others: &mut Worker<'_>,
+        ours: &mut Worker<'w>,
+        others: &mut Worker<'w>,
     ) -> Result<Vec<(Screened, Result<Timed, Dropped>)>, SynthError> {
         let mut all = Vec::new();
         for screened in together {

@@ -250,9 +250,15 @@ impl<'a> Worker<'a> {
         match greeted {
             Ok(reply) if reply.get("kept").is_some() => Ok(process),
             Ok(reply) => Err(WorkerError::Failed { message: reply.to_string() }),
-            Err(error) => Err(WorkerError::Failed {
-                message: format!("it did not import PyTorch: {error}"),
-            }),
+            Err(error) => {
+                let printed = match &process.life {
+                    Life::Plain(_) => String::new(),
+                    Life::Sandboxed(child) => child.tail(),
+                };
+                Err(WorkerError::Failed {
+                    message: format!("it did not import PyTorch: {error}\n{printed}"),
+                })
+            }
         }
     }
 

@@ -260,10 +260,15 @@ impl Draft {
             }
         }
 
+        let keyword = |place: usize| match seed.tensors.get(place) {
+            Some(name) if call.by_name && place > 0 => Some(name.clone()),
+            _ => None,
+        };
         let mut operands: Vec<(Option<String>, Operand)> = call
             .operands
             .iter()
-            .map(|operand| (None, operand.clone()))
+            .enumerate()
+            .map(|(place, operand)| (keyword(place), operand.clone()))
             .collect();
         let mut inputs: Vec<Option<Id>> = Vec::new();
         for (place, operand) in call.operands.iter().enumerate() {

@@ -160,11 +160,9 @@ impl Layout {
         let mut shape: Shape = lengths.iter().map(|lengths| Extent(*lengths)).collect();
         // Not every size is a power of two.
         let quarters = luck.of([3, 4, 4, 4, 5, 6]);
-        let stretched = if matches!(self, Self::Sequence) { 2 } else { 1 };
-        let stretch = |length: u64| Some(length * quarters / 4);
-        if let Some(stretched) = shape[stretched].map(stretch) {
-            let at = if matches!(self, Self::Sequence) { 2 } else { 1 };
-            shape[at] = stretched;
+        let features = if self == Self::Sequence { 2 } else { 1 };
+        if let Some(stretched) = shape[features].map(|length| Some(length * quarters / 4)) {
+            shape[features] = stretched;
         }
         if luck.chance(30)
             && let Some(batch) = shape[0].map(|length| Some(length + length / 2))
@@ -181,16 +179,5 @@ impl Layout {
             shape.push(last);
         }
         shape
-    }
-
-    /// Where channels stand, if there is space after them.
-    pub(crate) fn of(rank: usize) -> Option<Self> {
-        match rank {
-            2 => Some(Self::Rows),
-            3 => Some(Self::Signal),
-            4 => Some(Self::Image),
-            5 => Some(Self::Volume),
-            _ => None,
-        }
     }
 }

@@ -10,8 +10,8 @@ use super::draft::{Callee, Draft, Draw, Id, Operand, Origin, Setup, Start, State
 use super::size::{Argument, Shape, Size};
 
 /// Constructor arguments whose place tells what they are.
-const POSITIONAL: [&str; 12] = [
-    "in_channels", "out_channels", "in_features", "out_features", "num_features", "num_groups",
+const POSITIONAL: [&str; 14] = [
+    "in_channels", "out_channels", "in_features", "in1_features", "in2_features", "out_features", "num_features", "num_groups",
     "num_channels", "normalized_shape", "num_parameters", "num_embeddings", "embedding_dim",
     "norm_type",
 ];

@@ -162,7 +162,10 @@ impl Step<'_> {
         }
         let shape = self.shape().clone();
         let other = self.draft.input("y", shape.clone(), Draw::Normal);
+        // What is below has a number for it, and null; the function has a name.
+        let mode = "use_mm_for_euclid_dist_if_necessary";
         self.apply(Call {
+            functional: vec![("compute_mode", mode.into())],
             domain: Domain::NonNegative,
             ..self.call(&[self.value, other], vec![shape[0], shape[1], shape[1]])
         })

@@ -134,6 +134,7 @@ impl Step<'_> {
         let indices = self.draft.input("index", indices, Draw::Below(length));
         self.apply(Call {
             given: vec![("dim", 1.into())],
+            by_name: true,
             domain: self.typed().domain,
             ..self.call(&[self.value, indices], picked)
         })
