@@ -279,7 +279,7 @@ impl Reader {
             (Value::Tensor(left), Value::Tensor(right)) => {
                 Value::Tensor(self.graph.apply("choice", &[left, right]))
             }
-            (Value::None | Value::Constant, other) => other,
+            (Value::None | Value::Constant | Value::Unknown, other) => other,
             (other, _) => other,
         }
     }
@@ -383,7 +383,14 @@ impl Reader {
         let Value::Object(cell) = owner else {
             return;
         };
-        let keeps = self.conditional > 0 && matches!(value, Value::None);
+        // In a branch, doing nothing does not undo what the other branch does.
+        let is_nothing = match &value {
+            Value::None => true,
+            Value::Layer(name) => &**name == "Identity",
+            Value::Chain(cell) => self.stored_items(*cell).is_empty(),
+            _ => false,
+        };
+        let keeps = self.conditional > 0 && is_nothing;
         if let Some(Stored::Object { attributes, .. }) = self.heap.get_mut(*cell) {
             if keeps && attributes.contains_key(name) {
                 return;
@@ -685,6 +692,14 @@ impl Reader {
             },
             Value::Layer(_) if name.contains("weight") || name.contains("bias") => {
                 Value::Tensor(self.graph.leaf("weight", None))
+            }
+            // `nn.ModuleDict`
+            Value::Map(cell) => {
+                let entries = self.stored_map(*cell);
+                match entries.into_iter().find(|(key, _)| key == name) {
+                    Some((_, value)) => value,
+                    None => Value::Member(Box::new(owner.clone()), name.into()),
+                }
             }
             Value::None => Value::Constant,
             _ => Value::Member(Box::new(owner.clone()), name.into()),

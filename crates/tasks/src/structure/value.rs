@@ -10,6 +10,8 @@ pub(super) enum Value {
     None,
     /// A number, and whatever else is no tensor, no operator and holds none.
     Constant,
+    /// What somebody else's function returned: no tensor that we know of, but it may be one.
+    Unknown,
     Text(Rc<str>),
     Tensor(Place),
     /// Something from elsewhere by its full path: `torch.nn.functional.relu`, or a bare builtin.

@@ -300,6 +300,7 @@ impl Reader {
                 let label = creation(name);
                 Value::Tensor(self.graph.leaf(&label, rank))
             }
+            Value::Constant if !of_torch && !path.starts_with("math.") => Value::Unknown,
             value => value,
         }
     }
