@@ -6,14 +6,17 @@ use warpsmith_tasks::{Near, Structure};
 
 use crate::grammar::{Composition, Size};
 use crate::mix::Group;
+use crate::seeds::Layer;
 
 /// What a composer made.
 #[derive(Debug, Clone)]
 pub enum Made {
     /// Ours, in every size and with a graph.
     Composed(Box<Composition>),
-    /// A text in the one size it has, somebody else's or a library's.
-    Written { code: String, ours: bool },
+    /// A library's layer, in every size.
+    Layer(Layer),
+    /// A text that somebody else wrote, in the one size it has.
+    Written(String),
 }
 
 impl Made {
@@ -21,14 +24,15 @@ impl Made {
     pub fn code(&self, size: Size) -> String {
         match self {
             Self::Composed(composition) => composition.code(size),
-            Self::Written { code, .. } => code.clone(),
+            Self::Layer(layer) => layer.sized(size),
+            Self::Written(code) => code.clone(),
         }
     }
 
     pub fn graph(&self, size: Size) -> Option<OpGraph> {
         match self {
             Self::Composed(composition) => Some(composition.graph(size)),
-            Self::Written { .. } => None,
+            Self::Layer(_) | Self::Written(_) => None,
         }
     }
 
@@ -40,20 +44,31 @@ impl Made {
     pub fn bytes(&self, size: Size) -> Option<u64> {
         match self {
             Self::Composed(composition) => Some(composition.bytes(size)),
-            Self::Written { .. } => None,
+            Self::Layer(_) | Self::Written(_) => None,
         }
     }
 
     /// Whether it may run outside the sandbox.
     pub fn ours(&self) -> bool {
-        match self {
-            Self::Composed(_) => true,
-            Self::Written { ours, .. } => *ours,
-        }
+        !matches!(self, Self::Written(_))
     }
 
     pub(crate) fn has_sizes(&self) -> bool {
-        matches!(self, Self::Composed(_))
+        !matches!(self, Self::Written(_))
+    }
+}
+
+impl Layer {
+    fn sized(&self, size: Size) -> String {
+        let lengths = [
+            ("@BATCH@", [2, 4, 8, 16, 32, 64]),
+            ("@LENGTH@", [8, 64, 128, 512, 2048, 4096]),
+            ("@HIDDEN@", [64, 256, 512, 1024, 2048, 4096]),
+            ("@WIDE@", [128, 512, 1024, 4096, 8192, 16384]),
+        ];
+        lengths.iter().fold(self.code.clone(), |code, (token, by_size)| {
+            code.replace(token, &by_size[size.number()].to_string())
+        })
     }
 }
 

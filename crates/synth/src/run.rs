@@ -96,11 +96,13 @@ pub struct Progress {
     pub kept: BTreeMap<Group, usize>,
     pub dropped: BTreeMap<String, usize>,
     pub tried: BTreeSet<u64>,
+    tried_of: BTreeMap<Group, usize>,
 }
 
 impl Progress {
     fn note(&mut self, record: &Record) {
         self.tried.insert(record.index);
+        *self.tried_of.entry(record.group).or_default() += 1;
         match &record.fate {
             Fate::Kept(_) => *self.kept.entry(record.group).or_default() += 1,
             Fate::Dropped(dropped) => {
@@ -111,6 +113,10 @@ impl Progress {
 
     pub fn kept(&self) -> usize {
         self.kept.values().sum()
+    }
+
+    fn kept_of(&self, group: Group) -> usize {
+        self.kept.get(&group).copied().unwrap_or(0)
     }
 }
 
@@ -227,13 +233,34 @@ impl Feed<'_> {
         self.in_hand.values().sum()
     }
 
+    /// Nothing new is to be expected of it.
+    fn is_dry(&self, group: Group, progress: &Progress) -> bool {
+        let tried = progress.tried_of.get(&group).copied().unwrap_or(0);
+        self.composer.supply(group).is_some_and(|supply| tried >= supply)
+    }
+
+    /// How many of a group the set takes. The largest group makes up for those that are dry.
+    fn quota(&self, group: Group, progress: &Progress) -> usize {
+        let quota = self.quotas.get(&group).copied().unwrap_or(0);
+        if self.is_dry(group, progress) {
+            return progress.kept_of(group);
+        }
+        let flowing = self.quotas.iter().filter(|(group, _)| !self.is_dry(**group, progress));
+        let largest = flowing.max_by_key(|(_, quota)| **quota).map(|(group, _)| *group);
+        if largest != Some(group) {
+            return quota;
+        }
+        let dry = self.quotas.iter().filter(|(group, _)| self.is_dry(**group, progress));
+        let missing = dry.map(|(group, quota)| quota.saturating_sub(progress.kept_of(*group)));
+        quota + missing.sum::<usize>()
+    }
+
     /// Whether another one of this group could still be of use.
     fn wanted(&self, group: Group, progress: &Progress) -> bool {
-        let quota = self.quotas.get(&group).copied().unwrap_or(0);
-        let kept = progress.kept.get(&group).copied().unwrap_or(0);
+        let left = self.quota(group, progress).saturating_sub(progress.kept_of(group));
         let in_hand = self.in_hand.get(&group).copied().unwrap_or(0);
         // Not all that are in hand will be kept.
-        in_hand < 3 * quota.saturating_sub(kept)
+        !self.is_dry(group, progress) && in_hand < 3 * left
     }
 
     /// The next candidate worth running, or what became of one that is not.
@@ -348,12 +375,12 @@ impl Main<'_> {
         if (self.wish)() == Wish::Abandon {
             return Err(SynthError::Interrupted);
         }
-        let quota = feed.quotas.get(&candidate.group).copied().unwrap_or(0);
-        let kept = self.progress.kept.get(&candidate.group).copied().unwrap_or(0);
+        let (group, progress) = (candidate.group, &*self.progress);
+        let full = progress.kept_of(group) >= feed.quota(group, progress).max(feed.quotas.get(&group).copied().unwrap_or(0));
         let fate = match filtered {
             Err(dropped) => Fate::Dropped(dropped),
             // The group was filled while this one was on its way.
-            Ok(_) if kept >= quota => Fate::Dropped(Dropped::new("surplus", "")),
+            Ok(_) if full => Fate::Dropped(Dropped::new("surplus", "")),
             // A twin of it was on its way at the same time.
             Ok(row) => match self.own.twin(&candidate.structure) {
                 Some(near) => {

@@ -124,6 +124,31 @@ pub enum Family {
     Where,
 }
 
+/// A layer of a library, with its source: it needs nothing but PyTorch.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    pub path: String,
+    /// A whole task, in which sizes stand as `@BATCH@`, `@LENGTH@`, `@HIDDEN@` and `@WIDE@`.
+    pub code: String,
+}
+
+/// Layers of transformers that stand by themselves (`python/walk_transformers.py`).
+pub fn transformers() -> Result<Vec<Layer>, BrokenSeed> {
+    lines(include_str!("../data/transformers.jsonl"))
+}
+
+fn lines<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, BrokenSeed> {
+    let line = |(index, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|source| BrokenSeed {
+            line: index + 1,
+            source,
+        })
+    };
+    let filled = |(_, line): &(usize, &str)| !line.trim().is_empty();
+    text.lines().enumerate().filter(filled).map(line).collect()
+}
+
 /// A line of seeds that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("seed {line} is broken")]
@@ -149,17 +174,7 @@ impl Seeds {
 
     /// JSON lines, one seed each.
     pub fn read(text: &str) -> Result<Self, BrokenSeed> {
-        let mut all = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            if line.trim().is_empty() {
-                continue;
-            }
-            let seed: Seed = serde_json::from_str(line).map_err(|source| BrokenSeed {
-                line: index + 1,
-                source,
-            })?;
-            all.push(seed);
-        }
+        let all: Vec<Seed> = lines(text)?;
         let mut families: BTreeMap<Family, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
         for (place, seed) in all.iter().enumerate() {
             let ops = families.entry(seed.family).or_default();

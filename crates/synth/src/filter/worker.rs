@@ -109,8 +109,12 @@ impl Workshop {
         }
     }
 
+    fn compiled(&self, number: usize) -> PathBuf {
+        self.folder.path().join(compiled(number))
+    }
+
     fn environment(&self, number: usize, home: &Path) -> Vec<(String, String)> {
-        let cache = home.join(format!("compiled-{number}"));
+        let cache = home.join(compiled(number));
         let visible = match self.target {
             Target::Cuda => self.device.to_string(),
             Target::Cpu => String::new(),
@@ -135,6 +139,11 @@ impl Workshop {
         )
         .collect()
     }
+}
+
+/// Where a worker's compiler keeps what it made.
+fn compiled(number: usize) -> String {
+    format!("compiled-{number}")
 }
 
 /// One process, started when it is first needed and again when it died.
@@ -209,6 +218,8 @@ impl<'a> Worker<'a> {
     fn ask(&mut self, request: &Value, limit: Duration) -> Result<Result<Value, Dropped>, WorkerError> {
         if self.tried >= TASKS {
             self.process = None;
+            // What it compiled nobody needs again. Should it not go now, it goes with the whole folder.
+            let _ = fs_err::remove_dir_all(self.workshop.compiled(self.number));
         }
         if self.process.is_none() {
             self.process = Some(self.start()?);
