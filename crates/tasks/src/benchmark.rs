@@ -98,13 +98,13 @@ impl Benchmark {
     /// The task most like this one, however little; of several the first. Compares with all of them.
     pub fn nearest(&self, structure: &Structure) -> Option<Near> {
         let all = (0..self.tasks.len()).map(|place| self.compared(structure, place));
-        highest(all).map(|found| self.near(found))
+        highest(all).map(|found| self.near(&found))
     }
 
     /// The task most like this one, if they are near-twins. Compares only with those that share something telling, so
     /// that it may be asked for each task of a large set.
     pub fn twin(&self, structure: &Structure) -> Option<Near> {
-        highest(self.alike(structure, NEAR)).map(|found| self.near(found))
+        highest(self.alike(structure, NEAR)).map(|found| self.near(&found))
     }
 
     /// All that are more alike than `above`, which is at least [`crate::FAMILY`].
@@ -135,7 +135,7 @@ impl Benchmark {
         }
     }
 
-    fn near(&self, found: Compared) -> Near {
+    fn near(&self, found: &Compared) -> Near {
         Near {
             id: self.tasks[found.place].0.clone(),
             similarity: found.similarity,

@@ -1,6 +1,8 @@
 //! Which modules are the same task, and which are not.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
+use std::time::Instant;
+
 use proptest::prelude::*;
 use warpsmith_tasks::{Benchmark, NEAR, Structure, TaskError, Why, validation};
 
@@ -8,10 +10,8 @@ const HEAD: &str = "import torch\nimport torch.nn as nn\nimport torch.nn.functio
 
 fn module(setup: &str, forward: &str) -> String {
     let indented = |lines: &str| {
-        lines
-            .lines()
-            .map(|line| format!("        {line}\n"))
-            .collect::<String>()
+        let lines = lines.lines();
+        lines.fold(String::new(), |all, line| all + "        " + line + "\n")
     };
     format!(
         "{HEAD}class Model(nn.Module):\n    def __init__(self, size=4, other=8):\n        super().__init__()\n{}\
@@ -300,7 +300,7 @@ fn hostile_modules_end_soon() {
             "y = [y for y in [y for y in x]]\n".repeat(200)
         ),
     ] {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         structure(&module("", &forward));
         let spent = started.elapsed();
         assert!(
@@ -424,7 +424,7 @@ fn composed(choices: &[usize]) -> String {
 fn the_index_finds_what_comparing_with_all_finds() {
     let sources: Vec<String> = (0..400_usize)
         .map(|seed| {
-            let digits: Vec<usize> = (0..1 + seed % 6)
+            let digits: Vec<usize> = (0..=seed % 6)
                 .map(|position| (seed * 7 + position * position) % 5)
                 .collect();
             composed(&digits)
@@ -473,28 +473,30 @@ fn ten_thousand_candidates_take_seconds() {
     let sources: Vec<String> = (0..10_000_usize)
         .map(|seed| {
             let luck = seed.wrapping_mul(2_654_435_761);
-            let choices: Vec<usize> = (0..1 + seed % 5)
+            let choices: Vec<usize> = (0..=seed % 5)
                 .map(|position| luck >> (5 * position + 3))
                 .collect();
             composed(&choices)
         })
         .collect();
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let structures: Vec<Structure> = sources.iter().map(|source| structure(source)).collect();
     let read = started.elapsed();
-    let far = structures
+    let compared = Instant::now();
+    let far: Vec<&Structure> = structures
         .iter()
-        .filter(|structure| !benchmark.nearest(structure).unwrap().is_twin());
-    let far: Vec<&Structure> = far.collect();
-    let compared = started.elapsed() - read;
+        .filter(|structure| !benchmark.nearest(structure).unwrap().is_twin())
+        .collect();
+    let compared = compared.elapsed();
+    let inside = Instant::now();
     let mut kept = Benchmark::default();
     for (place, structure) in far.iter().enumerate() {
         if kept.twin(structure).is_none() {
             kept.insert(place.to_string(), (*structure).clone());
         }
     }
+    let inside = inside.elapsed();
     let all = started.elapsed();
-    let inside = all - read - compared;
     eprintln!(
         "10000 candidates: read {read:?}, against {} of the benchmark {compared:?}, against each other {inside:?}; {} far, {} kept",
         benchmark.len(),

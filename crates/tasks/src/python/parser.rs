@@ -792,7 +792,7 @@ impl Parser {
             Some(token) => token.clone(),
         };
         match token {
-            Token::Number => {
+            Token::Number | Token::Mark("...") => {
                 self.at += 1;
                 Tree::leaf(Expression::Constant)
             }
@@ -815,10 +815,6 @@ impl Parser {
                     "True" | "False" => Expression::Constant,
                     _ => Expression::Name(word),
                 })
-            }
-            Token::Mark("...") => {
-                self.at += 1;
-                Tree::leaf(Expression::Constant)
             }
             Token::Mark("(") => {
                 self.at += 1;

@@ -96,9 +96,8 @@ impl Reader {
             match character {
                 ' ' => width += 1,
                 '\t' => width = (width / TAB + 1) * TAB,
-                '\u{c}' | '\u{feff}' => width = 0,
+                '\n' | '\u{c}' | '\u{feff}' => width = 0,
                 '\r' => {}
-                '\n' => width = 0,
                 '#' => {
                     self.skip_comment();
                     continue;

@@ -1,7 +1,7 @@
 //! What a module computes, as far as its text says: operators and what each is applied to.
 
 use super::operators::{
-    canonical, has_weights, is_arithmetic, is_commutative, is_filling, is_movement, is_transparent,
+    canonical, has_weights, is_arithmetic, is_filling, is_movement, is_transparent,
 };
 
 pub(super) type Place = usize;
@@ -153,10 +153,7 @@ impl Graph {
         }
     }
 
-    fn plain(&mut self, operator: &str, mut operands: Vec<Place>) -> Place {
-        if is_commutative(operator) {
-            operands.sort_by(|left, right| self.label(*left).cmp(self.label(*right)));
-        }
+    fn plain(&mut self, operator: &str, operands: Vec<Place>) -> Place {
         let rank = operands
             .iter()
             .filter_map(|&operand| self.nodes[operand].rank)

@@ -7,13 +7,11 @@ pub(super) fn canonical(name: &str) -> String {
         .filter(|letter| *letter != '_')
         .flat_map(char::to_lowercase)
         .collect();
-    if let Some(rest) = key.strip_prefix("lazy") {
-        key = rest.to_owned();
+    if key.starts_with("lazy") {
+        key.drain(.."lazy".len());
     }
-    if key.len() > "loss".len()
-        && let Some(rest) = key.strip_suffix("loss")
-    {
-        key = rest.to_owned();
+    if key.len() > "loss".len() && key.ends_with("loss") {
+        key.truncate(key.len() - "loss".len());
     }
     // Named by dimension as modules, not as functions.
     for family in ["batchnorm", "instancenorm", "dropout", "softmax"] {
@@ -33,7 +31,7 @@ pub(super) fn canonical(name: &str) -> String {
     }
 }
 
-const ALIASES: [(&str, &str); 52] = [
+const ALIASES: [(&str, &str); 50] = [
     ("absolute", "abs"),
     ("alphadropout", "dropout"),
     ("amax", "max"),
@@ -57,7 +55,6 @@ const ALIASES: [(&str, &str); 52] = [
     ("getitem", "index"),
     ("greater", "gt"),
     ("greaterequal", "ge"),
-    ("isub", "sub"),
     ("less", "lt"),
     ("lessequal", "le"),
     ("logicaland", "and"),
@@ -70,7 +67,6 @@ const ALIASES: [(&str, &str); 52] = [
     ("mv", "matmul"),
     ("narrow", "index"),
     ("negative", "neg"),
-    ("norm", "norm"),
     ("select", "index"),
     ("slice", "index"),
     ("subtract", "sub"),

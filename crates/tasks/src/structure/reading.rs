@@ -279,8 +279,7 @@ impl Reader {
             (Value::Tensor(left), Value::Tensor(right)) => {
                 Value::Tensor(self.graph.apply("choice", &[left, right]))
             }
-            (Value::None | Value::Constant | Value::Unknown, other) => other,
-            (other, _) => other,
+            (Value::None | Value::Constant | Value::Unknown, other) | (other, _) => other,
         }
     }
 
@@ -295,8 +294,10 @@ impl Reader {
             bases,
             members: Names::new(),
         });
-        let mut inner = Frame::default();
-        inner.names = Self::visible(frame);
+        let mut inner = Frame {
+            names: Self::visible(frame),
+            ..Frame::default()
+        };
         let outer: Vec<String> = inner.names.keys().cloned().collect();
         self.block(&class.body, &mut inner);
         for name in outer {

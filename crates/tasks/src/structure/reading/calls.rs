@@ -17,7 +17,11 @@ impl Reader {
     ) -> Value {
         let value = self.value(callee, frame);
         if value == Value::External("super".into()) {
-            return self.super_of(frame);
+            let class = frame.around.as_ref().and_then(|closure| closure.class);
+            return match (&frame.instance, class) {
+                (Some(Value::Object(cell)), Some(class)) => Value::Super(*cell, class),
+                _ => Value::Constant,
+            };
         }
         let given = self.given(arguments, frame);
         let result = self.call(&value, given);
@@ -57,14 +61,6 @@ impl Reader {
         };
         if let Some(target @ (Expression::Name(_) | Expression::Attribute(..))) = target {
             self.assign(target, result.clone(), frame);
-        }
-    }
-
-    fn super_of(&mut self, frame: &Frame) -> Value {
-        let class = frame.around.as_ref().and_then(|closure| closure.class);
-        match (&frame.instance, class) {
-            (Some(Value::Object(cell)), Some(class)) => Value::Super(*cell, class),
-            _ => Value::Constant,
         }
     }
 
@@ -460,8 +456,7 @@ impl Reader {
     fn call_on_items(&mut self, owner: &Value, cell: Cell, name: &str, given: &Given) -> Value {
         match name {
             "append" | "add" => self.push(cell, given.at(0)),
-            "insert" => self.push(cell, given.at(1)),
-            "add_module" => self.push(cell, given.at(1)),
+            "insert" | "add_module" => self.push(cell, given.at(1)),
             "extend" => {
                 let more = given.at(0);
                 for value in self.elements(&more) {
