@@ -29,8 +29,6 @@ impl Dropped {
 /// What the filters learnt of a task that is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Milliseconds of one eager call.
-    pub eager_ms: f64,
     /// The most memory that was in use, where the device tells; else what all values together take.
     pub bytes: u64,
     /// How far `torch.compile` was from eager, as a share of the output's spread, in the smallest size.

@@ -1,8 +1,8 @@
 //! What a run writes down of each candidate, and what a set has of each task.
 
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::{OpGraph, Target};
-use warpsmith_tasks::Near;
+use warpsmith_schema::Target;
+use warpsmith_tasks::{Near, SetTask};
 
 use crate::filter::{Dropped, Facts};
 use crate::mix::Group;
@@ -23,15 +23,11 @@ pub enum Fate {
     Dropped(Dropped),
 }
 
-/// A task of a set: the public columns first, then ours.
+/// A task of a set, and how it came to be one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Paths of the seeds, in order.
-    pub ops: Vec<String>,
-    pub data_source: String,
-    pub code: String,
-    pub name: String,
-    pub graph: Option<OpGraph>,
+    #[serde(flatten)]
+    pub task: SetTask,
     pub composer: String,
     pub seed: u64,
     pub index: u64,

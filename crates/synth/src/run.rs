@@ -15,7 +15,7 @@ use warpsmith_judge::{Judge, JudgeError, TaskSource};
 use warpsmith_machine::Lease;
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
-use warpsmith_tasks::Benchmark;
+use warpsmith_tasks::{Benchmark, SetTask, Structure};
 
 use crate::candidate::Candidate;
 use crate::compose::{Composer, Unmade};
@@ -147,9 +147,9 @@ pub fn run(
     for record in before {
         progress.note(record);
         if let Fate::Kept(row) = &record.fate
-            && let Ok(structure) = warpsmith_tasks::Structure::of(&row.code)
+            && let Ok(structure) = Structure::of(&row.task.code)
         {
-            own.insert(row.name.clone(), structure);
+            own.insert(row.task.id.clone(), structure);
         }
     }
     let quotas = plan.mix.quotas(plan.count);
@@ -253,6 +253,12 @@ impl Feed<'_> {
         let dry = self.quotas.iter().filter(|(group, _)| self.is_dry(**group, progress));
         let missing = dry.map(|(group, quota)| quota.saturating_sub(progress.kept_of(*group)));
         quota + missing.sum::<usize>()
+    }
+
+    /// A group that is dry may still get what is in hand of it.
+    fn is_full(&self, group: Group, progress: &Progress) -> bool {
+        let wanted = self.quotas.get(&group).copied().unwrap_or(0);
+        progress.kept_of(group) >= wanted.max(self.quota(group, progress))
     }
 
     /// Whether another one of this group could still be of use.
@@ -376,7 +382,7 @@ impl Main<'_> {
             return Err(SynthError::Interrupted);
         }
         let (group, progress) = (candidate.group, &*self.progress);
-        let full = progress.kept_of(group) >= feed.quota(group, progress).max(feed.quotas.get(&group).copied().unwrap_or(0));
+        let full = progress.kept() >= feed.plan.count || feed.is_full(group, progress);
         let fate = match filtered {
             Err(dropped) => Fate::Dropped(dropped),
             // The group was filled while this one was on its way.
@@ -387,7 +393,7 @@ impl Main<'_> {
                     Fate::Dropped(Dropped::new("near_duplicate", format!("of `{}`", near.id)))
                 }
                 None => {
-                    self.own.insert(row.name.clone(), candidate.structure.clone());
+                    self.own.insert(row.task.id.clone(), candidate.structure.clone());
                     Fate::Kept(Box::new(row))
                 }
             },
@@ -581,7 +587,6 @@ impl Timer<'_> {
             Err(dropped) => Err(dropped),
             Ok(timed) => self.survey(&candidate, &timed)?.map(|surveyed| {
                 let facts = Facts {
-                    eager_ms: timed.eager_ms,
                     bytes: timed.bytes,
                     compile_error: screened.agreed["compile_error"].as_f64().unwrap_or(0.0),
                     compile_seconds: screened.agreed["compile_seconds"].as_f64().unwrap_or(0.0),
@@ -619,11 +624,15 @@ impl Timer<'_> {
     fn row(&self, candidate: &Candidate, timed: &Timed, facts: Facts) -> Row {
         let made = &candidate.made;
         Row {
-            ops: candidate.seeds.clone(),
-            data_source: candidate.group.data_source(),
-            code: made.code(timed.size),
-            name: candidate.name.clone(),
-            graph: made.graph(timed.size),
+            task: SetTask {
+                id: candidate.name.clone(),
+                ops: candidate.seeds.clone(),
+                data_source: candidate.group.data_source(),
+                code: made.code(timed.size),
+                graph: made.graph(timed.size),
+                eager_us: Some(1e3 * timed.eager_ms),
+                split: None,
+            },
             composer: self.composer.clone(),
             seed: self.plan.seed,
             index: candidate.index,

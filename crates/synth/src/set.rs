@@ -5,29 +5,13 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use warpsmith_tasks::{Structure, validation};
+use warpsmith_tasks::{Portion, SetTask, Structure, TaskError, validation, write_set};
 
 use crate::mix::Group;
 use crate::record::{Fate, Record, Row};
 
 /// Upper ends of the histogram of eager times, in milliseconds.
 const TIMES_MS: [f64; 8] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
-
-/// Which part of the set a task is in. No near relative of it is in the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Split {
-    Train,
-    Validation,
-}
-
-/// A row as it is in the files.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SetRow {
-    #[serde(flatten)]
-    pub row: Row,
-    pub split: Split,
-}
 
 /// How the set was kept clean.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,65 +52,66 @@ pub struct GroupCount {
 /// The set of a run's records, in the order of candidates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Set {
-    pub rows: Vec<SetRow>,
+    pub rows: Vec<Row>,
 }
 
 impl Set {
     /// `share` of the tasks are for validation, whole families only.
     pub fn new(records: &[Record], share: f64, seed: u64) -> Self {
-        let mut kept: Vec<&Row> = records
+        let mut rows: Vec<Row> = records
             .iter()
             .filter_map(|record| match &record.fate {
-                Fate::Kept(row) => Some(row.as_ref()),
+                Fate::Kept(row) => Some(row.as_ref().clone()),
                 Fate::Dropped(_) => None,
             })
             .collect();
-        kept.sort_by_key(|row| row.index);
-        let structures: Vec<(String, Structure)> = kept
+        rows.sort_by_key(|row| row.index);
+        let structures: Vec<(String, Structure)> = rows
             .iter()
-            .filter_map(|row| Some((row.name.clone(), Structure::of(&row.code).ok()?)))
+            .filter_map(|row| Some((row.task.id.clone(), Structure::of(&row.task.code).ok()?)))
             .collect();
         let chosen = validation(&structures, share, seed);
-        let split = |row: &Row| match chosen.contains(&row.name) {
-            true => Split::Validation,
-            false => Split::Train,
-        };
-        Self {
-            rows: kept
-                .into_iter()
-                .map(|row| SetRow {
-                    split: split(row),
-                    row: row.clone(),
-                })
-                .collect(),
+        for row in &mut rows {
+            row.task.split = Some(if chosen.contains(&row.task.id) {
+                Portion::Validation
+            } else {
+                Portion::Train
+            });
         }
+        Self { rows }
     }
 
     /// `tasks.jsonl`, `train.jsonl` and `validation.jsonl`, each whole or as it was.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        let all = |_: &SetRow| true;
-        let of = |split: Split| move |row: &SetRow| row.split == split;
-        self.write_lines(&folder.join("tasks.jsonl"), all)?;
-        self.write_lines(&folder.join("train.jsonl"), of(Split::Train))?;
-        self.write_lines(&folder.join("validation.jsonl"), of(Split::Validation))
+        let of = |part: Portion| move |row: &&Row| row.task.split == Some(part);
+        write_lines(&folder.join("tasks.jsonl"), self.rows.iter())?;
+        let train = self.rows.iter().filter(of(Portion::Train));
+        write_lines(&folder.join("train.jsonl"), train)?;
+        let validation = self.rows.iter().filter(of(Portion::Validation));
+        write_lines(&folder.join("validation.jsonl"), validation)
     }
 
-    fn write_lines(&self, path: &Path, wanted: impl Fn(&SetRow) -> bool) -> io::Result<()> {
-        let mut text = Vec::new();
-        for row in self.rows.iter().filter(|row| wanted(row)) {
-            serde_json::to_writer(&mut text, row)?;
-            text.push(b'\n');
-        }
-        replace(path, &text)
+    /// The same as Parquet, in the public columns and the most important of ours.
+    pub fn write_parquet(&self, path: &Path) -> Result<(), TaskError> {
+        let tasks: Vec<SetTask> = self.rows.iter().map(|row| row.task.clone()).collect();
+        write_set(path, &tasks)
     }
 }
 
+fn write_lines<'a>(path: &Path, rows: impl Iterator<Item = &'a Row>) -> io::Result<()> {
+    let mut text = Vec::new();
+    for row in rows {
+        serde_json::to_writer(&mut text, row)?;
+        text.push(b'\n');
+    }
+    replace(path, &text)
+}
+
 /// A file is never half written: readers find the old one or the new one.
-pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
     temporary.write_all(content)?;
-    temporary.as_file().sync_all()?;
     let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
     temporary.as_file().set_permissions(mode)?;
     temporary.persist(path).map_err(|error| error.error)?;
@@ -160,8 +145,15 @@ impl Summary {
                 nearest[((near.similarity * 10.0) as usize).min(10)] += 1;
             }
         }
-        let times: Vec<f64> = set.rows.iter().map(|row| row.row.facts.eager_ms).collect();
-        let validation = set.rows.iter().filter(|row| row.split == Split::Validation);
+        let times: Vec<f64> = set
+            .rows
+            .iter()
+            .filter_map(|row| Some(row.task.eager_us? / 1e3))
+            .collect();
+        let validation = set
+            .rows
+            .iter()
+            .filter(|row| row.task.split == Some(Portion::Validation));
         let validation = validation.count();
         Self {
             wanted: quotas.values().sum(),

@@ -250,16 +250,13 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     // Whatever ended the run, the set is what was kept so far.
     let set = Set::new(&records, settings.validation, settings.seed);
     let summary = Summary::new(&records, &quotas, &set, decontamination);
-    let written = set.write(folder.path()).and_then(|()| {
-        let text = serde_json::to_string_pretty(&summary)? + "\n";
-        fs_err::write(folder.path().join("summary.json"), text)
-    });
+    let written = write(&set, &summary, folder.path());
     let stopped = match outcome {
         Ok(_) => None,
         Err(SynthError::Interrupted) => Some(Stop::interrupted()),
         Err(error) => Some(synth_stop(error)),
     };
-    let stopped = stopped.or_else(|| written.err().map(|error| unwritten(&error, &folder)));
+    let stopped = stopped.or_else(|| written.err());
     match stopped {
         Some(stop) => {
             let kept = summary.kept;
@@ -396,13 +393,26 @@ fn broken_seeds(error: &warpsmith_synth::BrokenSeed) -> Stop {
     Stop::config("seeds", message, None)
 }
 
-fn unwritten(error: &std::io::Error, folder: &RunFolder) -> Stop {
-    Stop(Failure {
-        kind: FailureKind::Infrastructure,
-        code: "io".into(),
-        message: format!("the set could not be written to `{}`: {error}", folder.path().display()),
-        hint: Some("make room; what was kept is in the log, and the same command writes the set again".into()),
-    })
+fn write(set: &Set, summary: &Summary, folder: &Path) -> Result<(), Stop> {
+    let unwritten = |error: &dyn std::error::Error| {
+        let message = format!("the set could not be written to `{}`: {error}", folder.display());
+        let hint = "make room; what was kept is in the log, and the same command writes the set again";
+        Stop(Failure {
+            kind: FailureKind::Infrastructure,
+            code: "io".into(),
+            message,
+            hint: Some(hint.into()),
+        })
+    };
+    let text = serde_json::to_string_pretty(summary)? + "\n";
+    set.write(folder)
+        .and_then(|()| fs_err::write(folder.join("summary.json"), text))
+        .map_err(|error| unwritten(&error))?;
+    if cfg!(feature = "parquet") {
+        let path = folder.join("tasks.parquet");
+        set.write_parquet(&path).map_err(|error| unwritten(&error))?;
+    }
+    Ok(())
 }
 
 fn synth_stop(error: SynthError) -> Stop {

@@ -85,7 +85,10 @@ fn bar(count: usize, kept: usize) -> ProgressBar {
 
 fn line(record: &Record) -> String {
     match &record.fate {
-        Fate::Kept(row) => format!("kept {}: {:.2} ms", row.name, row.facts.eager_ms),
+        Fate::Kept(row) => {
+            let milliseconds = row.task.eager_us.unwrap_or(0.0) / 1e3;
+            format!("kept {}: {milliseconds:.2} ms", row.task.id)
+        }
         Fate::Dropped(dropped) if dropped.detail.is_empty() => {
             format!("dropped {}: {}", record.index, dropped.reason)
         }
