@@ -205,9 +205,7 @@ pub fn run(
         drop(to_workers);
         while locked(&queue).try_recv().is_ok() {}
         while let Ok(done) = for_main.recv() {
-            if ended.is_ok() || wish() != Wish::Abandon {
-                main.hear(&mut feed, done).ok();
-            }
+            main.hear(&mut feed, done).ok();
         }
         ended
     })?;
@@ -272,6 +270,9 @@ impl Feed<'_> {
     /// The next candidate worth running, or what became of one that is not.
     fn next(&mut self, progress: &Progress, own: &Benchmark) -> Result<Next, SynthError> {
         let limit = CANDIDATES_A_TASK * (self.plan.count as u64).max(20);
+        if !self.quotas.keys().any(|group| self.wanted(*group, progress)) {
+            return Ok(Next::Wait);
+        }
         while self.next < limit {
             let index = self.next;
             self.next += 1;
@@ -318,6 +319,8 @@ impl Feed<'_> {
 enum Next {
     Run(Box<Candidate>),
     Over(Record),
+    /// What is in hand may be enough.
+    Wait,
     Exhausted,
 }
 
@@ -337,32 +340,29 @@ impl Main<'_> {
         for_main: &Receiver<Done>,
     ) -> Result<(), SynthError> {
         let most_in_hand = 4 * feed.plan.workers.max(1) + 2 * TIMED_TOGETHER;
-        let mut exhausted = false;
         while self.progress.kept() < feed.plan.count {
             if (self.wish)() != Wish::GoOn {
                 return Err(SynthError::Interrupted);
             }
-            if !exhausted && feed.in_hand() < most_in_hand {
-                match feed.next(self.progress, self.own)? {
-                    Next::Run(candidate) => drop(to_workers.send(candidate)),
-                    Next::Over(record) => self.record(&record)?,
-                    // Quotas may be waiting for what is in hand.
-                    Next::Exhausted if feed.in_hand() > 0 => exhausted = true,
-                    Next::Exhausted => {
-                        let (tried, kept) = (self.progress.tried.len() as u64, self.progress.kept());
-                        return Err(SynthError::Exhausted(tried, kept, feed.plan.count));
-                    }
+            let room = feed.in_hand() < most_in_hand;
+            let next = if room { feed.next(self.progress, self.own)? } else { Next::Wait };
+            let wait = match next {
+                Next::Run(candidate) => {
+                    drop(to_workers.send(candidate));
+                    Duration::ZERO
                 }
-                while let Ok(done) = for_main.try_recv() {
-                    self.hear(feed, done)?;
+                Next::Over(record) => {
+                    self.record(&record)?;
+                    Duration::ZERO
                 }
-                continue;
-            }
-            match for_main.recv_timeout(GLANCE) {
-                Ok(done) => {
-                    self.hear(feed, done)?;
-                    exhausted = false;
+                Next::Exhausted if feed.in_hand() == 0 => {
+                    let (tried, kept) = (self.progress.tried.len() as u64, self.progress.kept());
+                    return Err(SynthError::Exhausted(tried, kept, feed.plan.count));
                 }
+                Next::Wait | Next::Exhausted => GLANCE,
+            };
+            match for_main.recv_timeout(wait) {
+                Ok(done) => self.hear(feed, done)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(SynthError::Interrupted),
             }

@@ -29,7 +29,7 @@ pub struct Summary {
     pub kept: usize,
     pub tried: usize,
     pub groups: BTreeMap<Group, GroupCount>,
-    /// By reason, in the order of the filters.
+    /// By reason.
     pub dropped: BTreeMap<String, usize>,
     /// Tasks kept by milliseconds of an eager call, up to each bound.
     pub eager_ms: Vec<(String, usize)>,
