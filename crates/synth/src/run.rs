@@ -1,8 +1,9 @@
 //! A run: candidates through the filters until the set is full.
 //!
 //! This thread composes, compares with benchmarks and writes down what became of each candidate. Workers screen and
-//! compile on all cores. One thread times what they let through, alone: on a GPU under its lease while the workers go on,
-//! on a CPU while they pause. What was written down is never done again, so a run can be killed at any moment.
+//! compile on all cores. One thread times what they let through, under the device's lease and while judges pause, on a CPU
+//! while workers pause too. Judges then try out what fits. What was written down is never done again, so a run can be
+//! killed at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -28,6 +29,8 @@ use crate::record::{Fate, Record, Row};
 const CANDIDATES_A_TASK: u64 = 60;
 /// So many wait before workers pause for them to be timed: pausing costs the rest of what is being compiled.
 const TIMED_TOGETHER: usize = 8;
+/// How long more to time is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 const LEASE_PATIENCE: Duration = Duration::from_mins(10);
 const GLANCE: Duration = Duration::from_millis(200);
 
@@ -51,8 +54,8 @@ pub struct Means<'a> {
     pub composer: &'a mut dyn Composer,
     pub workshop: &'a Workshop,
     pub isolation: Isolation,
-    /// Tries tasks out as it will later judge them; `None` leaves that out.
-    pub judge: Option<Judge>,
+    /// They try tasks out as they will later judge them; without any that is left out.
+    pub judges: Vec<Judge>,
     /// Tasks that none of the set may be a near-twin of.
     pub excluded: Benchmark,
     /// The name under which the device is leased.
@@ -137,7 +140,7 @@ pub fn run(
         composer,
         workshop,
         isolation,
-        judge,
+        judges,
         excluded,
         lease,
         wish,
@@ -159,7 +162,9 @@ pub fn run(
         let (to_workers, for_workers) = channel::<Box<Candidate>>();
         let (to_timer, for_timer) = channel::<Screened>();
         let (to_main, for_main) = channel::<Done>();
+        let (to_surveyors, for_surveyors) = channel::<Fitting>();
         let queue = Arc::new(Mutex::new(for_workers));
+        let fitting = Arc::new(Mutex::new(for_surveyors));
         let gate = &gate;
         for number in 0..plan.workers.max(1) {
             let (to_timer, to_main) = (to_timer.clone(), to_main.clone());
@@ -177,13 +182,25 @@ pub fn run(
             plan,
             workshop,
             isolation,
-            judge,
             lease,
-            gate: (plan.target == Target::Cpu).then_some(gate),
-            composer: composed_by,
+            gate,
         };
         let from_timer = to_main.clone();
-        scope.spawn(move || timer.work(&for_timer, &from_timer));
+        scope.spawn(move || timer.work(&for_timer, &to_surveyors, &from_timer));
+        let mut judges: Vec<Option<Judge>> = judges.into_iter().map(Some).collect();
+        if judges.is_empty() {
+            judges.push(None);
+        }
+        for judge in judges {
+            let surveyor = Surveyor {
+                plan,
+                judge,
+                gate,
+                composer: composed_by.clone(),
+            };
+            let (queue, to_main) = (Arc::clone(&fitting), to_main.clone());
+            scope.spawn(move || surveyor.work(&queue, &to_main));
+        }
         drop(to_main);
 
         let mut feed = Feed {
@@ -468,56 +485,76 @@ fn filter(
     worker.agree(&code)
 }
 
+/// What fits the window.
+struct Fitting {
+    screened: Screened,
+    timed: Timed,
+}
+
+struct Timed {
+    size: Size,
+    eager_ms: f64,
+    bytes: u64,
+}
+
 /// The thread that times.
 struct Timer<'a> {
     plan: &'a Plan,
     workshop: &'a Workshop,
     isolation: Isolation,
-    judge: Option<Judge>,
     lease: String,
-    gate: Option<&'a RwLock<()>>,
-    composer: String,
+    gate: &'a RwLock<()>,
 }
 
-impl Timer<'_> {
-    fn work(mut self, for_timer: &Receiver<Screened>, to_main: &Sender<Done>) {
+impl<'a> Timer<'a> {
+    fn work(
+        &self,
+        for_timer: &Receiver<Screened>,
+        to_surveyors: &Sender<Fitting>,
+        to_main: &Sender<Done>,
+    ) {
         let number = self.plan.workers.max(1);
         let new = |containment| Worker::new(self.workshop, containment, self.isolation, number);
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
         while let Ok(first) = for_timer.recv() {
             let mut together = vec![first];
             while together.len() < TIMED_TOGETHER {
-                match for_timer.recv_timeout(Duration::from_secs(2)) {
+                match for_timer.recv_timeout(PATIENCE) {
                     Ok(next) => together.push(next),
                     Err(_) => break,
                 }
             }
             let timed = {
-                let _alone = self.gate.map(|gate| gate.write().unwrap_or_else(PoisonError::into_inner));
-                let lease = Lease::take(&self.lease, LEASE_PATIENCE);
-                match lease {
+                let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+                match Lease::take(&self.lease, LEASE_PATIENCE) {
                     Ok(_lease) => self.time_all(together, &mut ours, &mut others),
                     Err(error) => Err(SynthError::Lease(error)),
                 }
             };
-            let told = match timed {
-                Ok(timed) => timed
-                    .into_iter()
-                    .try_for_each(|(screened, timed)| self.tell(screened, timed, to_main)),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = told {
-                drop(to_main.send(Done::Failed(error)));
-                return;
+            match timed {
+                Ok(timed) => {
+                    for (screened, timed) in timed {
+                        match timed {
+                            Ok(timed) => drop(to_surveyors.send(Fitting { screened, timed })),
+                            Err(dropped) => {
+                                drop(to_main.send(Done::Filtered(screened.candidate, Err(dropped))));
+                            }
+                        }
+                    }
+                }
+                Err(error) => {
+                    drop(to_main.send(Done::Failed(error)));
+                    return;
+                }
             }
         }
     }
 
-    fn time_all<'w>(
+    fn time_all(
         &self,
         together: Vec<Screened>,
-        ours: &mut Worker<'w>,
-        others: &mut Worker<'w>,
+        ours: &mut Worker<'a>,
+        others: &mut Worker<'a>,
     ) -> Result<Vec<(Screened, Result<Timed, Dropped>)>, SynthError> {
         let mut all = Vec::new();
         for screened in together {
@@ -564,7 +601,11 @@ impl Timer<'_> {
                     } else if eager_ms > most {
                         (size.smaller(), Dropped::new("too_long", told))
                     } else {
-                        return Ok(Ok(Timed { size, eager_ms, bytes: peak }));
+                        return Ok(Ok(Timed {
+                            size,
+                            eager_ms,
+                            bytes: peak,
+                        }));
                     }
                 }
             };
@@ -574,55 +615,45 @@ impl Timer<'_> {
             }
         }
     }
+}
 
-    /// Has the judge look at it, and passes it on.
-    fn tell(
-        &mut self,
-        screened: Screened,
-        timed: Result<Timed, Dropped>,
-        to_main: &Sender<Done>,
-    ) -> Result<(), SynthError> {
-        let candidate = screened.candidate;
-        let result = match timed {
-            Err(dropped) => Err(dropped),
-            Ok(timed) => self.survey(&candidate, &timed)?.map(|surveyed| {
-                let facts = Facts {
-                    bytes: timed.bytes,
-                    compile_error: screened.agreed["compile_error"].as_f64().unwrap_or(0.0),
-                    compile_seconds: screened.agreed["compile_seconds"].as_f64().unwrap_or(0.0),
-                    surveyed,
-                };
-                self.row(&candidate, &timed, facts)
-            }),
-        };
-        drop(to_main.send(Done::Filtered(candidate, result)));
-        Ok(())
-    }
+/// A thread that has a judge look at what is left.
+struct Surveyor<'a> {
+    plan: &'a Plan,
+    judge: Option<Judge>,
+    gate: &'a RwLock<()>,
+    composer: String,
+}
 
-    /// Only our own tasks: the judge runs a task outside the sandbox.
-    fn survey(
-        &mut self,
-        candidate: &Candidate,
-        timed: &Timed,
-    ) -> Result<Result<bool, Dropped>, SynthError> {
-        let Some(judge) = self.judge.as_mut().filter(|_| candidate.made.ours()) else {
-            return Ok(Ok(false));
-        };
-        let task = TaskSource {
-            name: candidate.name.clone(),
-            source: candidate.made.code(timed.size),
-        };
-        match judge.survey(&task) {
-            Ok(()) => Ok(Ok(true)),
-            Err(JudgeError::Task { code, message }) => {
-                Ok(Err(Dropped::new(&format!("judge_{code}"), message)))
+impl Surveyor<'_> {
+    fn work(mut self, queue: &Mutex<Receiver<Fitting>>, to_main: &Sender<Done>) {
+        loop {
+            let next = locked(queue).recv();
+            let Ok(Fitting { screened, timed }) = next else {
+                return;
+            };
+            let surveyed = {
+                let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+                survey(self.judge.as_mut(), &screened.candidate, timed.size)
+            };
+            let done = match surveyed {
+                Ok(Ok(surveyed)) => {
+                    let row = self.row(&screened, &timed, surveyed);
+                    Done::Filtered(screened.candidate, Ok(row))
+                }
+                Ok(Err(dropped)) => Done::Filtered(screened.candidate, Err(dropped)),
+                Err(error) => Done::Failed(SynthError::Judge(error)),
+            };
+            if to_main.send(done).is_err() {
+                return;
             }
-            Err(error) => Err(SynthError::Judge(error)),
         }
     }
 
-    fn row(&self, candidate: &Candidate, timed: &Timed, facts: Facts) -> Row {
+    fn row(&self, screened: &Screened, timed: &Timed, surveyed: bool) -> Row {
+        let candidate = &screened.candidate;
         let made = &candidate.made;
+        let number = |name: &str| screened.agreed[name].as_f64().unwrap_or(0.0);
         Row {
             task: SetTask {
                 id: candidate.name.clone(),
@@ -639,14 +670,35 @@ impl Timer<'_> {
             size: made.has_sizes().then(|| timed.size.number()),
             target: self.plan.target,
             device: self.plan.device.clone(),
-            facts,
+            facts: Facts {
+                bytes: timed.bytes,
+                compile_error: number("compile_error"),
+                compile_seconds: number("compile_seconds"),
+                surveyed,
+            },
             nearest: candidate.nearest.clone(),
         }
     }
 }
 
-struct Timed {
+/// Whether it was tried out. Only our own tasks are: the judge runs a task outside the sandbox.
+fn survey(
+    judge: Option<&mut Judge>,
+    candidate: &Candidate,
     size: Size,
-    eager_ms: f64,
-    bytes: u64,
+) -> Result<Result<bool, Dropped>, JudgeError> {
+    let Some(judge) = judge.filter(|_| candidate.made.ours()) else {
+        return Ok(Ok(false));
+    };
+    let task = TaskSource {
+        name: candidate.name.clone(),
+        source: candidate.made.code(size),
+    };
+    match judge.survey(&task) {
+        Ok(()) => Ok(Ok(true)),
+        Err(JudgeError::Task { code, message }) => {
+            Ok(Err(Dropped::new(&format!("judge_{code}"), message)))
+        }
+        Err(error) => Err(error),
+    }
 }

@@ -58,7 +58,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
             composer: &mut grammar,
             workshop: &workshop,
             isolation: Isolation::Strict,
-            judge: None,
+            judges: Vec::new(),
             excluded: Benchmark::kernelbench(),
             lease: "cpu".into(),
             wish,

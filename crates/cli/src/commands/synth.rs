@@ -32,6 +32,8 @@ use show::Show;
 
 /// The most memory a task may use on a GPU, where nothing else is said.
 const GPU_BYTES: u64 = 24_000_000_000;
+/// Judges that try tasks out side by side where a GPU is what they share.
+const JUDGES_ON_A_GPU: u32 = 4;
 const LOG: &str = "candidates";
 
 /// Compose tasks that no benchmark contains
@@ -207,11 +209,14 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         &seeds,
     )
     .map_err(|error| synth_stop(SynthError::Filter(error)))?;
-    let judge = if settings.no_survey {
-        None
-    } else {
-        Some(Judge::start(engine.options(settings.manner()))?)
+    let judges = match (settings.no_survey, engine.target) {
+        (true, _) => 0,
+        (false, Target::Cuda) => JUDGES_ON_A_GPU,
+        (false, Target::Cpu) => 1,
     };
+    let judges: Vec<Judge> = (0..judges)
+        .map(|_| Judge::start(engine.options(settings.manner())))
+        .collect::<Result<_, _>>()?;
     let mut composer: Box<dyn Composer> = match &wanted {
         None => Box::new(Grammar {
             seeds: &seeds,
@@ -231,7 +236,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         composer: composer.as_mut(),
         workshop: &workshop,
         isolation: settings.isolation.into(),
-        judge,
+        judges,
         excluded,
         lease: engine.lease(),
         wish,
