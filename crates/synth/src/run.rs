@@ -5,33 +5,34 @@
 //! while workers pause too. Judges then try out what fits. What was written down is never done again, so a run can be
 //! killed at any moment.
 
+mod feed;
+mod screening;
+mod surveying;
+mod timing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
-use warpsmith_judge::{Judge, JudgeError, TaskSource};
-use warpsmith_machine::Lease;
+use warpsmith_judge::{Judge, JudgeError};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
-use warpsmith_tasks::{Benchmark, SetTask, Structure};
+use warpsmith_tasks::{Benchmark, Structure};
 
 use crate::candidate::Candidate;
-use crate::compose::{Composer, Unmade};
-use crate::filter::{Containment, Dropped, Facts, Worker, WorkerError, Workshop};
-use crate::grammar::Size;
+use crate::compose::Composer;
+use crate::filter::{Dropped, WorkerError, Workshop};
 use crate::mix::{Group, Mix};
 use crate::record::{Fate, Record, Row};
+use feed::{Feed, Next};
+use screening::{Bench, Screened};
+use surveying::Surveyor;
+use timing::{Fitting, Timer};
 
-/// Candidates are composed until so many of each task wanted have been tried.
-const CANDIDATES_A_TASK: u64 = 60;
 /// So many wait before workers pause for them to be timed: pausing costs the rest of what is being compiled.
 const TIMED_TOGETHER: usize = 8;
-/// How long more to time is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LEASE_PATIENCE: Duration = Duration::from_mins(10);
 const GLANCE: Duration = Duration::from_millis(200);
 
 /// What is wanted.
@@ -233,114 +234,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where candidates come from.
-struct Feed<'a> {
-    plan: &'a Plan,
-    quotas: &'a BTreeMap<Group, usize>,
-    composer: &'a mut dyn Composer,
-    excluded: &'a Benchmark,
-    next: u64,
-    in_hand: BTreeMap<Group, usize>,
-}
-
-impl Feed<'_> {
-    fn in_hand(&self) -> usize {
-        self.in_hand.values().sum()
-    }
-
-    /// Nothing new is to be expected of it.
-    fn is_dry(&self, group: Group, progress: &Progress) -> bool {
-        let tried = progress.tried_of.get(&group).copied().unwrap_or(0);
-        self.composer.supply(group).is_some_and(|supply| tried >= supply)
-    }
-
-    /// How many of a group the set takes. The largest group makes up for those that are dry.
-    fn quota(&self, group: Group, progress: &Progress) -> usize {
-        let quota = self.quotas.get(&group).copied().unwrap_or(0);
-        if self.is_dry(group, progress) {
-            return progress.kept_of(group);
-        }
-        let flowing = self.quotas.iter().filter(|(group, _)| !self.is_dry(**group, progress));
-        let largest = flowing.max_by_key(|(_, quota)| **quota).map(|(group, _)| *group);
-        if largest != Some(group) {
-            return quota;
-        }
-        let dry = self.quotas.iter().filter(|(group, _)| self.is_dry(**group, progress));
-        let missing = dry.map(|(group, quota)| quota.saturating_sub(progress.kept_of(*group)));
-        quota + missing.sum::<usize>()
-    }
-
-    /// A group that is dry may still get what is in hand of it.
-    fn is_full(&self, group: Group, progress: &Progress) -> bool {
-        let wanted = self.quotas.get(&group).copied().unwrap_or(0);
-        progress.kept_of(group) >= wanted.max(self.quota(group, progress))
-    }
-
-    /// Whether another one of this group could still be of use.
-    fn wanted(&self, group: Group, progress: &Progress) -> bool {
-        let left = self.quota(group, progress).saturating_sub(progress.kept_of(group));
-        let in_hand = self.in_hand.get(&group).copied().unwrap_or(0);
-        // Not all that are in hand will be kept.
-        !self.is_dry(group, progress) && in_hand < 3 * left
-    }
-
-    /// The next candidate worth running, or what became of one that is not.
-    fn next(&mut self, progress: &Progress, own: &Benchmark) -> Result<Next, SynthError> {
-        let limit = CANDIDATES_A_TASK * (self.plan.count as u64).max(20);
-        if !self.quotas.keys().any(|group| self.wanted(*group, progress)) {
-            return Ok(Next::Wait);
-        }
-        while self.next < limit {
-            let index = self.next;
-            self.next += 1;
-            if progress.tried.contains(&index) {
-                continue;
-            }
-            let Some(group) = self.plan.mix.group(self.plan.seed, index) else {
-                continue;
-            };
-            if !self.wanted(group, progress) {
-                continue;
-            }
-            let record = |fate, nearest| Record {
-                index,
-                group,
-                nearest,
-                fate,
-            };
-            let mut candidate = match self.composer.compose(index, group) {
-                Ok(candidate) => candidate,
-                Err(Unmade::Nothing) => continue,
-                Err(Unmade::Nonsense(dropped)) => {
-                    return Ok(Next::Over(record(Fate::Dropped(dropped), None)));
-                }
-                Err(Unmade::Failed(error)) => return Err(SynthError::Composer(error)),
-            };
-            candidate.nearest = self.excluded.nearest(&candidate.structure);
-            if let Some(near) = candidate.nearest.as_ref().filter(|near| near.is_twin()) {
-                let detail = format!("{} of `{}`", near.similarity, near.id);
-                let dropped = Dropped::new("in_benchmark", detail);
-                return Ok(Next::Over(record(Fate::Dropped(dropped), candidate.nearest)));
-            }
-            if let Some(near) = own.twin(&candidate.structure) {
-                let dropped = Dropped::new("near_duplicate", format!("of `{}`", near.id));
-                return Ok(Next::Over(record(Fate::Dropped(dropped), candidate.nearest)));
-            }
-            *self.in_hand.entry(group).or_default() += 1;
-            return Ok(Next::Run(Box::new(candidate)));
-        }
-        Ok(Next::Exhausted)
-    }
-}
-
-enum Next {
-    Run(Box<Candidate>),
-    Over(Record),
-    /// What is in hand may be enough.
-    Wait,
-    Exhausted,
-}
-
 /// The thread that composes and writes down.
 struct Main<'a> {
     progress: &'a mut Progress,
@@ -426,279 +319,5 @@ impl Main<'_> {
     fn record(&mut self, record: &Record) -> Result<(), SynthError> {
         self.progress.note(record);
         (self.write)(record, self.progress).map_err(SynthError::Record)
-    }
-}
-
-/// What workers let through.
-struct Screened {
-    candidate: Box<Candidate>,
-    agreed: Value,
-}
-
-/// A worker's place.
-struct Bench<'a> {
-    workshop: &'a Workshop,
-    isolation: Isolation,
-    number: usize,
-    gate: Option<&'a RwLock<()>>,
-}
-
-impl Bench<'_> {
-    fn work(
-        &self,
-        queue: &Mutex<Receiver<Box<Candidate>>>,
-        to_timer: &Sender<Screened>,
-        to_main: &Sender<Done>,
-    ) {
-        let new = |containment| Worker::new(self.workshop, containment, self.isolation, self.number);
-        let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
-        loop {
-            let next = locked(queue).recv();
-            let Ok(candidate) = next else { return };
-            let _open = self.gate.map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
-            let worker = if candidate.made.ours() { &mut ours } else { &mut others };
-            let sent = match filter(worker, &candidate) {
-                Ok(Ok(agreed)) => to_timer.send(Screened { candidate, agreed }).is_ok(),
-                Ok(Err(dropped)) => to_main.send(Done::Filtered(candidate, Err(dropped))).is_ok(),
-                Err(error) => {
-                    drop(to_main.send(Done::Failed(error.into())));
-                    false
-                }
-            };
-            if !sent {
-                return;
-            }
-        }
-    }
-}
-
-/// The cheap filters, then the compiler.
-fn filter(
-    worker: &mut Worker<'_>,
-    candidate: &Candidate,
-) -> Result<Result<Value, Dropped>, WorkerError> {
-    let code = candidate.made.code(Size::REDUCED);
-    let graph = candidate.made.graph_value(Size::REDUCED);
-    if let Err(dropped) = worker.screen(&code, graph.as_ref())? {
-        return Ok(Err(dropped));
-    }
-    worker.agree(&code)
-}
-
-/// What fits the window.
-struct Fitting {
-    screened: Screened,
-    timed: Timed,
-}
-
-struct Timed {
-    size: Size,
-    eager_ms: f64,
-    bytes: u64,
-}
-
-/// The thread that times.
-struct Timer<'a> {
-    plan: &'a Plan,
-    workshop: &'a Workshop,
-    isolation: Isolation,
-    lease: String,
-    gate: &'a RwLock<()>,
-}
-
-impl<'a> Timer<'a> {
-    fn work(
-        &self,
-        for_timer: &Receiver<Screened>,
-        to_surveyors: &Sender<Fitting>,
-        to_main: &Sender<Done>,
-    ) {
-        let number = self.plan.workers.max(1);
-        let new = |containment| Worker::new(self.workshop, containment, self.isolation, number);
-        let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
-        while let Ok(first) = for_timer.recv() {
-            let mut together = vec![first];
-            while together.len() < TIMED_TOGETHER {
-                match for_timer.recv_timeout(PATIENCE) {
-                    Ok(next) => together.push(next),
-                    Err(_) => break,
-                }
-            }
-            let timed = {
-                let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-                match Lease::take(&self.lease, LEASE_PATIENCE) {
-                    Ok(_lease) => self.time_all(together, &mut ours, &mut others),
-                    Err(error) => Err(SynthError::Lease(error)),
-                }
-            };
-            match timed {
-                Ok(timed) => {
-                    for (screened, timed) in timed {
-                        match timed {
-                            Ok(timed) => drop(to_surveyors.send(Fitting { screened, timed })),
-                            Err(dropped) => {
-                                drop(to_main.send(Done::Filtered(screened.candidate, Err(dropped))));
-                            }
-                        }
-                    }
-                }
-                Err(error) => {
-                    drop(to_main.send(Done::Failed(error)));
-                    return;
-                }
-            }
-        }
-    }
-
-    fn time_all(
-        &self,
-        together: Vec<Screened>,
-        ours: &mut Worker<'a>,
-        others: &mut Worker<'a>,
-    ) -> Result<Vec<(Screened, Result<Timed, Dropped>)>, SynthError> {
-        let mut all = Vec::new();
-        for screened in together {
-            let worker = if screened.candidate.made.ours() { &mut *ours } else { &mut *others };
-            let timed = self.fit(worker, &screened.candidate)?;
-            all.push((screened, timed));
-        }
-        Ok(all)
-    }
-
-    /// Looks for the size whose time falls into the window.
-    fn fit(
-        &self,
-        worker: &mut Worker<'_>,
-        candidate: &Candidate,
-    ) -> Result<Result<Timed, Dropped>, SynthError> {
-        let (least, most) = self.plan.window_ms;
-        let made = &candidate.made;
-        let mut size = match self.plan.target {
-            Target::Cpu => Size::USUAL_ON_CPU,
-            Target::Cuda => Size::USUAL_ON_GPU,
-        };
-        let mut tried = BTreeSet::new();
-        loop {
-            tried.insert(size);
-            let bytes = made.bytes(size);
-            let timed = if bytes.is_some_and(|bytes| bytes > self.plan.memory_bytes) {
-                Err(Dropped::new("too_much_memory", format!("{} bytes", bytes.unwrap_or(0))))
-            } else {
-                worker.time(&made.code(size), most)?
-            };
-            // Too large is like too long: a smaller size may do.
-            let (next, why) = match timed {
-                Err(dropped) if dropped.reason == "too_much_memory" => (size.smaller(), dropped),
-                Err(dropped) => return Ok(Err(dropped)),
-                Ok(facts) => {
-                    let eager_ms = facts["eager_ms"].as_f64().unwrap_or(f64::INFINITY);
-                    let peak = facts["peak_bytes"].as_u64().or(bytes).unwrap_or(0);
-                    let told = format!("{eager_ms:.2} ms in size {}", size.number());
-                    if peak > self.plan.memory_bytes {
-                        (size.smaller(), Dropped::new("too_much_memory", format!("{peak} bytes")))
-                    } else if eager_ms < least {
-                        (size.larger(), Dropped::new("too_short", told))
-                    } else if eager_ms > most {
-                        (size.smaller(), Dropped::new("too_long", told))
-                    } else {
-                        return Ok(Ok(Timed {
-                            size,
-                            eager_ms,
-                            bytes: peak,
-                        }));
-                    }
-                }
-            };
-            match next.filter(|next| made.has_sizes() && !tried.contains(next)) {
-                Some(next) => size = next,
-                None => return Ok(Err(why)),
-            }
-        }
-    }
-}
-
-/// A thread that has a judge look at what is left.
-struct Surveyor<'a> {
-    plan: &'a Plan,
-    judge: Option<Judge>,
-    gate: &'a RwLock<()>,
-    composer: String,
-}
-
-impl Surveyor<'_> {
-    fn work(mut self, queue: &Mutex<Receiver<Fitting>>, to_main: &Sender<Done>) {
-        loop {
-            let next = locked(queue).recv();
-            let Ok(Fitting { screened, timed }) = next else {
-                return;
-            };
-            let surveyed = {
-                let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-                survey(self.judge.as_mut(), &screened.candidate, timed.size)
-            };
-            let done = match surveyed {
-                Ok(Ok(surveyed)) => {
-                    let row = self.row(&screened, &timed, surveyed);
-                    Done::Filtered(screened.candidate, Ok(row))
-                }
-                Ok(Err(dropped)) => Done::Filtered(screened.candidate, Err(dropped)),
-                Err(error) => Done::Failed(SynthError::Judge(error)),
-            };
-            if to_main.send(done).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn row(&self, screened: &Screened, timed: &Timed, surveyed: bool) -> Row {
-        let candidate = &screened.candidate;
-        let made = &candidate.made;
-        let number = |name: &str| screened.agreed[name].as_f64().unwrap_or(0.0);
-        Row {
-            task: SetTask {
-                id: candidate.name.clone(),
-                ops: candidate.seeds.clone(),
-                data_source: candidate.group.data_source(),
-                code: made.code(timed.size),
-                graph: made.graph(timed.size),
-                eager_us: Some(1e3 * timed.eager_ms),
-                split: None,
-            },
-            composer: self.composer.clone(),
-            seed: self.plan.seed,
-            index: candidate.index,
-            size: made.has_sizes().then(|| timed.size.number()),
-            target: self.plan.target,
-            device: self.plan.device.clone(),
-            facts: Facts {
-                bytes: timed.bytes,
-                compile_error: number("compile_error"),
-                compile_seconds: number("compile_seconds"),
-                surveyed,
-            },
-            nearest: candidate.nearest.clone(),
-        }
-    }
-}
-
-/// Whether it was tried out. Only our own tasks are: the judge runs a task outside the sandbox.
-fn survey(
-    judge: Option<&mut Judge>,
-    candidate: &Candidate,
-    size: Size,
-) -> Result<Result<bool, Dropped>, JudgeError> {
-    let Some(judge) = judge.filter(|_| candidate.made.ours()) else {
-        return Ok(Ok(false));
-    };
-    let task = TaskSource {
-        name: candidate.name.clone(),
-        source: candidate.made.code(size),
-    };
-    match judge.survey(&task) {
-        Ok(()) => Ok(Ok(true)),
-        Err(JudgeError::Task { code, message }) => {
-            Ok(Err(Dropped::new(&format!("judge_{code}"), message)))
-        }
-        Err(error) => Err(error),
     }
 }
