@@ -7,7 +7,7 @@ use crate::args::OutputArgs;
 use crate::commands::models;
 use crate::commands::{
     bench, bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile,
-    replay, report, rollout, schema, serve, setup,
+    replay, report, rollout, schema, serve, setup, synth,
 };
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -37,6 +37,7 @@ enum Verb {
     Profile(profile::ProfileArgs),
     Replay(replay::ReplayArgs),
     Optimize(Box<optimize::OptimizeArgs>),
+    Synth(Box<synth::SynthArgs>),
     Rollout(Box<rollout::RolloutArgs>),
     Bench(Box<bench::BenchArgs>),
     Report(report::ReportArgs),
@@ -61,6 +62,7 @@ impl Cli {
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Optimize(args) => optimize::run(args, printer),
+            Verb::Synth(args) => synth::run(args, printer),
             Verb::Rollout(args) => rollout::run(args, printer),
             Verb::Bench(args) => bench::run(args, printer),
             Verb::Report(args) => report::run(args, printer),

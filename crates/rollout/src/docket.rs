@@ -163,11 +163,23 @@ impl Docket {
     /// A judge's working life.
     pub(crate) fn serve(&self, mut judge: Box<dyn Judging>) {
         let mut loaded = None;
+        let mut sound = true;
         while let Some(case) = self.next(loaded.as_deref()) {
             loaded = Some(case.task.id.clone());
             let (waited, begun) = (case.since.elapsed(), Instant::now());
-            let heard = catch_unwind(AssertUnwindSafe(|| self.hear(judge.as_mut(), &case)));
-            let answer = heard.unwrap_or_else(|_| Err(Failure::panicked()));
+            let heard = catch_unwind(AssertUnwindSafe(|| {
+                if !sound {
+                    judge = judge.another().map_err(|error| error.failure())?;
+                    sound = true;
+                }
+                self.hear(judge.as_mut(), &case)
+            }));
+            let answer = heard.unwrap_or_else(|_| {
+                // Whatever state it is in, the next question is put to another.
+                sound = false;
+                loaded = None;
+                Err(Failure::panicked())
+            });
             let worked = begun.elapsed();
             self.meter.judge_worked(worked);
             let answer = answer.and_then(|answer| self.keep(&case, answer, waited, worked));

@@ -1,7 +1,7 @@
 //! Evidence on disk: a verdict and all that is needed to reach it again.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,6 +10,8 @@ use warpsmith_schema::{Form, Profile, Submission, Target, Verdict};
 use warpsmith_store::{Bundle, StoreError};
 
 const SUBMISSION: &str = "submission/";
+/// What a finished bundle has.
+const MANIFEST: &str = "manifest.json";
 
 /// `seeds.json`: what the judge was asked, beside the sources.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,17 +34,79 @@ pub struct Recorded {
     pub compile_mode: Option<String>,
 }
 
-/// A task's name as a folder's.
+/// Longer names than this no file system takes with what is put around them.
+const NAME_BYTES: usize = 120;
+/// Hexadecimal digits of a name's hash.
+const HASH_DIGITS: usize = 8;
+
+/// A task's name as a folder's. No two tasks have the same: where anything had to be changed, a hash of the whole name is at
+/// the end, and a name that ends like that by itself gets one too.
 pub fn plain(task: &str) -> String {
-    task.chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || "._-".contains(c) {
-                c
-            } else {
-                '-'
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let hashed = task
+        .len()
+        .checked_sub(HASH_DIGITS + 1)
+        .and_then(|at| task.get(at..))
+        .and_then(|end| end.strip_prefix('-'))
+        .is_some_and(|end| end.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let is_plain = !task.is_empty()
+        && task.len() <= NAME_BYTES
+        && !task.starts_with('.')
+        && !hashed
+        && task.chars().all(fits);
+    if is_plain {
+        return task.to_owned();
+    }
+    let folded: String = task
+        .chars()
+        .take(NAME_BYTES - HASH_DIGITS - 1)
+        .map(|c| if fits(c) { c } else { '-' })
+        .collect();
+    let hash = blake3::hash(task.as_bytes()).to_hex();
+    let folded = folded.trim_start_matches('.');
+    format!("{folded}-{}", &hash[..HASH_DIGITS])
+}
+
+/// How many bundles are kept below a folder that nobody but this program's own judges writes to.
+#[derive(Debug, Clone)]
+pub struct Quota {
+    pub folder: PathBuf,
+    pub most: usize,
+}
+
+impl Quota {
+    /// Removes the oldest bundles past the limit. One that cannot be removed is tried again the next time.
+    pub fn enforce(&self) {
+        let mut bundles = Vec::new();
+        let mut open = vec![self.folder.clone()];
+        while let Some(folder) = open.pop() {
+            let Ok(entries) = fs_err::read_dir(&folder) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let path = entry.path();
+                // Links lead elsewhere, and what is there is not ours.
+                if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    continue;
+                }
+                match fs_err::metadata(path.join(MANIFEST)).and_then(|found| found.modified()) {
+                    Ok(written) => bundles.push((written, path)),
+                    Err(_) => open.push(path),
+                }
             }
-        })
-        .collect()
+        }
+        bundles.sort();
+        let surplus = bundles.len().saturating_sub(self.most);
+        for (_, path) in bundles.drain(..surplus) {
+            let _ = fs_err::remove_dir_all(&path);
+            // Folders that have become empty; others are not removed.
+            for folder in path.ancestors().skip(1) {
+                if *folder == self.folder || fs_err::remove_dir(folder).is_err() {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 /// Writes the bundle, whose path the verdict then names.
@@ -120,4 +184,97 @@ pub fn read(path: &Path) -> Result<Recorded, StoreError> {
         seed: seeds.seed,
         compile_mode: seeds.compile_mode,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn no_two_tasks_have_one_folder() {
+        let long = "a".repeat(300);
+        let names = [
+            "level1/19",
+            "level1-19",
+            "level1 19",
+            "level1.19",
+            "a/b",
+            "a-b",
+            "a\\b",
+            "ä",
+            "ö",
+            "",
+            "-",
+            ".",
+            "..",
+            "../x",
+            "x",
+            ".x",
+            &long,
+            &long[1..],
+            "19_ReLU",
+        ];
+        let mut all: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        // What a fold gives is no other task's name either.
+        all.extend(names.iter().map(|name| plain(name)));
+        let distinct: BTreeSet<String> = all.into_iter().collect();
+        let folded: BTreeSet<String> = distinct.iter().map(|name| plain(name)).collect();
+        assert_eq!(folded.len(), distinct.len());
+        for name in &folded {
+            assert!(
+                !name.is_empty() && name.len() <= NAME_BYTES && !name.starts_with('.'),
+                "{name}"
+            );
+            assert!(!name.contains(['/', '\\']), "{name}");
+        }
+        assert_eq!(plain("19_ReLU"), "19_ReLU");
+        assert!(plain("level1/19").starts_with("level1-19-"));
+    }
+
+    #[test]
+    fn the_oldest_bundles_go_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let served = place.path().join("served");
+        let bundle = |path: &str, age: u64| {
+            let folder = place.path().join(path);
+            fs_err::create_dir_all(folder.join("submission")).unwrap();
+            fs_err::write(folder.join("submission/model_new.py"), "x").unwrap();
+            fs_err::write(folder.join(MANIFEST), "{}").unwrap();
+            let written = SystemTime::now() - Duration::from_secs(age);
+            let file = std::fs::File::options()
+                .write(true)
+                .open(folder.join(MANIFEST))
+                .unwrap();
+            file.set_modified(written).unwrap();
+            folder
+        };
+        let run = bundle("runs/a/evidence/task/old", 9000);
+        let old = bundle("served/first/0/task/old", 500);
+        let older = bundle("served/first/0/other/older", 600);
+        let newer = bundle("served/second/1/task/newer", 20);
+        let newest = bundle("served/second/0/task/newest", 10);
+        std::os::unix::fs::symlink(place.path().join("runs"), served.join("link")).unwrap();
+        let quota = |most| Quota {
+            folder: served.clone(),
+            most,
+        };
+        quota(4).enforce();
+        assert!(old.exists() && older.exists());
+        quota(3).enforce();
+        assert!(!older.exists() && old.exists());
+        assert!(!served.join("first/0/other").exists() && served.join("first/0/task").exists());
+        quota(1).enforce();
+        assert!(!old.exists() && !newer.exists() && newest.exists());
+        assert!(!served.join("first").exists());
+        quota(0).enforce();
+        assert!(!newest.exists() && served.exists() && run.exists());
+        Quota {
+            folder: place.path().join("nowhere"),
+            most: 0,
+        }
+        .enforce();
+    }
 }

@@ -9,8 +9,9 @@ use warpsmith_schema::{Task, Verdict};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::{solution_hash, submission};
 
+use crate::Wish;
+use crate::evidence::{self, Quota};
 use crate::journal::over;
-use crate::{Wish, evidence};
 
 /// One of the pool's judges. It has one task loaded at a time, and changing it costs.
 pub trait Judging: Send {
@@ -26,6 +27,8 @@ pub trait Judging: Send {
     ) -> Result<Option<Verdict>, JudgeError>;
     /// Where the time goes, in words.
     fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError>;
+    /// Another one in its place. After a panic nobody knows what state this one is in.
+    fn another(&self) -> Result<Box<dyn Judging>, JudgeError>;
 }
 
 /// The judge itself, which keeps the evidence of every verdict.
@@ -34,7 +37,13 @@ pub struct KeptJudge {
     options: Options,
     folder: PathBuf,
     wish: fn() -> Wish,
+    quota: Option<Quota>,
+    /// Bundles written since the quota was last looked after.
+    written: usize,
 }
+
+/// Looking through all bundles is not worth the while for every one.
+const BETWEEN_QUOTAS: usize = 64;
 
 impl KeptJudge {
     /// Its evidence goes below `folder`.
@@ -48,7 +57,27 @@ impl KeptJudge {
             options,
             folder,
             wish,
+            quota: None,
+            written: 0,
         })
+    }
+
+    /// The same with a limit on what is kept, which is looked after now and then.
+    #[must_use]
+    pub fn within(mut self, quota: Quota) -> Self {
+        quota.enforce();
+        self.quota = Some(quota);
+        self
+    }
+
+    fn look_after_quota(&mut self) {
+        self.written += 1;
+        if let Some(quota) = &self.quota
+            && self.written >= BETWEEN_QUOTAS
+        {
+            quota.enforce();
+            self.written = 0;
+        }
     }
 }
 
@@ -80,7 +109,10 @@ impl Judging for KeptJudge {
         if (self.wish)() == Wish::Abandon {
             return Err(JudgeError::Around(over()));
         }
-        evidence::write(&place, judged, self.options.compile_mode.clone()).map_err(around)
+        let verdict =
+            evidence::write(&place, judged, self.options.compile_mode.clone()).map_err(around)?;
+        self.look_after_quota();
+        Ok(verdict)
     }
 
     fn rehearse(
@@ -105,5 +137,13 @@ impl Judging for KeptJudge {
             isolation: options.isolation,
         };
         profile(&request).map(|report| render(&report))
+    }
+
+    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
+        let judge = Self::start(self.options.clone(), self.folder.clone(), self.wish)?;
+        Ok(Box::new(Self {
+            quota: self.quota.clone(),
+            ..judge
+        }))
     }
 }

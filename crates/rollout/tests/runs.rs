@@ -6,15 +6,18 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{StandIn, means, plan, reply, script, scripted, task};
 use serde_json::json;
 use tempfile::TempDir;
+use warpsmith_agent::Files;
+use warpsmith_judge::{JudgeError, Reach};
 use warpsmith_model::policy::{OpenAi, Script};
-use warpsmith_rollout::{Outcome, Plan, Wish, run, trajectories};
-use warpsmith_schema::{Ending, Event, FailureKind, Happening, Trajectory};
+use warpsmith_rollout::{Judging, Means, Outcome, Plan, Wish, run, trajectories};
+use warpsmith_schema::{Ending, Event, FailureKind, Happening, Task, Trajectory, Verdict};
 use warpsmith_store::{EventLog, RunFolder};
 
 fn folder(place: &Path) -> RunFolder {
@@ -89,6 +92,60 @@ fn the_same_submission_is_judged_once_even_by_those_who_come_at_the_same_time() 
     let run = place.path().join("run");
     let outcome = go(&run, plan(vec![task(1)], 12, 12), scripted(&path, judges));
     assert_eq!((outcome.tally.passed, outcome.gauges.judgements), (12, 1));
+}
+
+/// Falls over its first submission, and must not be asked anything afterwards.
+struct Falls {
+    inner: StandIn,
+    fallen: bool,
+    asked_again: Arc<AtomicBool>,
+}
+
+impl Judging for Falls {
+    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
+        self.inner.survey(task)
+    }
+
+    fn judge(&mut self, _: &Task, _: &Files) -> Result<Verdict, JudgeError> {
+        self.asked_again.fetch_or(self.fallen, Ordering::SeqCst);
+        self.fallen = true;
+        panic!("on purpose");
+    }
+
+    fn rehearse(&mut self, _: &Task, _: &Files, _: Reach) -> Result<Option<Verdict>, JudgeError> {
+        Ok(None)
+    }
+
+    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
+        self.inner.profile(task, files)
+    }
+
+    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
+        self.inner.another()
+    }
+}
+
+#[test]
+fn after_a_panic_another_judge_goes_on() {
+    let place = TempDir::new().unwrap();
+    let script = script(place.path(), 4, 1);
+    let asked_again = Arc::new(AtomicBool::new(false));
+    let falls = Falls {
+        inner: quick(None),
+        fallen: false,
+        asked_again: asked_again.clone(),
+    };
+    let means = Means {
+        judges: vec![Box::new(falls)],
+        ..scripted(&script, Vec::new())
+    };
+    let run = place.path().join("run");
+    let outcome = go(&run, plan((1..=4).map(task).collect(), 1, 1), means);
+    assert!(!asked_again.load(Ordering::SeqCst));
+    // The episode whose submission was lost is left for another time.
+    assert_eq!((outcome.tally.passed, outcome.unfinished), (3, 1));
+    let failure = outcome.failure.unwrap();
+    assert_eq!(failure.code, "panic");
 }
 
 #[test]

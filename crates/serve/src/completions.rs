@@ -9,4 +9,4 @@ mod chat;
 mod request;
 mod routes;
 
-pub(crate) use routes::{Served, routes};
+pub(crate) use routes::{MOST_REPLIES, Served, routes};

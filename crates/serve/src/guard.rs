@@ -31,6 +31,14 @@ pub(crate) async fn admit(
 
 fn check(token: Option<Token>, headers: &HeaderMap) -> Result<(), Refusal> {
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    // Everything below rests on it, and HTTP asks for exactly one.
+    let mut hosts = headers.get_all(HOST).iter();
+    let (Some(host), None) = (
+        hosts.next().and_then(|host| host.to_str().ok()),
+        hosts.next(),
+    ) else {
+        return Err(Refusal::no_host());
+    };
     if let Some(token) = token {
         let shown = header(AUTHORIZATION).and_then(|value| {
             let (scheme, shown) = value.split_once(' ')?;
@@ -42,22 +50,22 @@ fn check(token: Option<Token>, headers: &HeaderMap) -> Result<(), Refusal> {
         };
     }
     // A page in a browser can have its own name lead to this machine; the name it then asks for gives it away.
-    if let Some(host) = header(HOST).filter(|host| !is_local(host)) {
+    if !is_local(host) {
         return Err(Refusal::foreign_host(host));
     }
     // Any page may open a socket to this machine; its browser says whose page it is.
     match header(ORIGIN) {
-        Some(origin) if !is_own(origin, header(HOST)) => Err(Refusal::foreign_host(origin)),
+        Some(origin) if !is_own(origin, host) => Err(Refusal::foreign_host(origin)),
         _ => Ok(()),
     }
 }
 
 /// Whether a page is one of ours: same host, same port.
-fn is_own(origin: &str, host: Option<&str>) -> bool {
+fn is_own(origin: &str, host: &str) -> bool {
     let place = origin
         .strip_prefix("http://")
         .or_else(|| origin.strip_prefix("https://"));
-    place.is_some() && place == host
+    place == Some(host)
 }
 
 fn is_local(host: &str) -> bool {
@@ -119,14 +127,13 @@ mod tests {
     #[test]
     fn a_token_must_be_the_right_one() {
         let token = Some(Token::new("secret"));
-        assert_eq!(
-            check(token, &headers("authorization", "Bearer secret")),
-            Ok(())
-        );
-        assert_eq!(
-            check(token, &headers("authorization", "bearer  secret")),
-            Ok(())
-        );
+        let shown = |shown: &str| {
+            let mut headers = headers("authorization", shown);
+            headers.insert("host", "kernels.example".parse().unwrap());
+            headers
+        };
+        assert_eq!(check(token, &shown("Bearer secret")), Ok(()));
+        assert_eq!(check(token, &shown("bearer  secret")), Ok(()));
         for wrong in [
             "Bearer",
             "Bearer ",
@@ -134,9 +141,24 @@ mod tests {
             "Basic secret",
             "secret",
         ] {
-            let found = check(token, &headers("authorization", wrong));
+            let found = check(token, &shown(wrong));
             assert_eq!(found, Err(Refusal::wrong_token()), "{wrong}");
         }
         assert!(check(token, &headers("host", "localhost")).is_err());
+    }
+
+    #[test]
+    fn who_does_not_say_which_host_it_wants_is_refused() {
+        let mut two = headers("host", "localhost");
+        two.append("host", "localhost".parse().unwrap());
+        let mut unreadable = HeaderMap::new();
+        let bytes = axum::http::HeaderValue::from_bytes(b"local\xffhost").unwrap();
+        unreadable.insert("host", bytes);
+        for headers in [HeaderMap::new(), two, unreadable] {
+            assert_eq!(check(None, &headers), Err(Refusal::no_host()));
+        }
+        let shown = headers("authorization", "Bearer secret");
+        let found = check(Some(Token::new("secret")), &shown);
+        assert_eq!(found, Err(Refusal::no_host()));
     }
 }

@@ -7,6 +7,7 @@
 
 #[cfg(feature = "local-models")]
 mod completions;
+mod connections;
 mod dashboard;
 mod guard;
 pub mod judging;

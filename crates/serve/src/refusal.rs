@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
-use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 #[cfg(feature = "local-models")]
@@ -69,6 +70,28 @@ impl Refusal {
         Self::new(StatusCode::FORBIDDEN, None, message)
     }
 
+    pub(crate) fn no_host() -> Self {
+        let message = "a request names the host it is for, once";
+        Self::new(StatusCode::BAD_REQUEST, None, message)
+    }
+
+    /// As many as are served at a time are being served.
+    #[cfg(feature = "local-models")]
+    pub(crate) fn busy() -> Self {
+        let message = "too many replies are under way; send it again when `Retry-After` says so";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, None, message)
+    }
+
+    pub(crate) fn too_slow(seconds: u64) -> Self {
+        let message = format!("the request did not come to its end within {seconds} seconds");
+        Self::new(StatusCode::REQUEST_TIMEOUT, None, message)
+    }
+
+    pub(crate) fn too_large(bytes: usize) -> Self {
+        let message = format!("the request is larger than {bytes} bytes, or broke off");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, None, message)
+    }
+
     /// The reply will not come, or not to its end.
     pub(crate) fn broke_off(why: &str) -> Self {
         let message = format!("the reply was not completed: {why}");
@@ -126,6 +149,11 @@ impl From<JsonRejection> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(self.body())).into_response()
+        let mut response = (self.status, Json(self.body())).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let seconds = HeaderValue::from_static("5");
+            response.headers_mut().insert(RETRY_AFTER, seconds);
+        }
+        response
     }
 }

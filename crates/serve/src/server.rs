@@ -3,17 +3,21 @@
 use std::io;
 use std::net::TcpListener;
 use std::path::PathBuf;
+#[cfg(feature = "local-models")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
-use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use serde_json::json;
 #[cfg(feature = "local-models")]
+use tokio::sync::Semaphore;
+#[cfg(feature = "local-models")]
 use warpsmith_model::{Generation, policy::Dialogue};
 
+use crate::connections::{LIMITS, answer, whole};
 use crate::dashboard::{self, LookAtMachine};
 use crate::guard::{Token, admit};
 use crate::judging::{self, Court};
@@ -64,6 +68,8 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     let app = app
         .fallback(|uri: Uri| async move { Refusal::unknown_path(uri.path()) })
         .method_not_allowed_fallback(|| async { Refusal::method_not_allowed() })
+        .layer(from_fn_with_state(LIMITS.body, whole))
+        // Before anything of a request is kept.
         .layer(from_fn_with_state(offer.token, admit))
         // Whether it lives may be asked without a token.
         .route(
@@ -76,14 +82,12 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        // A piece of a reply is small and must not wait for the next.
-        let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
         #[cfg(feature = "local-models")]
         let died = generation_ended(generation);
         #[cfg(not(feature = "local-models"))]
         let died = std::future::pending::<()>();
         tokio::select! {
-            ended = axum::serve(listener, app) => ended,
+            () = answer(listener, app, LIMITS) => Ok(()),
             () = until(offer.interrupted) => Ok(()),
             () = died => Err(io::Error::other("the thread that generates has died")),
         }
@@ -92,7 +96,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
 
 #[cfg(feature = "local-models")]
 fn with_model(app: Router, model: Option<ServedModel>) -> (Router, Option<Generation>) {
-    use crate::completions::{Served, routes};
+    use crate::completions::{MOST_REPLIES, Served, routes};
 
     let Some(model) = model else {
         return (app, None);
@@ -103,6 +107,7 @@ fn with_model(app: Router, model: Option<ServedModel>) -> (Router, Option<Genera
         context: model.context,
         dialogue: model.dialogue,
         generation: model.generation,
+        places: Arc::new(Semaphore::new(MOST_REPLIES)),
     };
     (app.merge(routes(served)), Some(generation))
 }

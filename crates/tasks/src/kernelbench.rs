@@ -1,78 +1,27 @@
-use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use warpsmith_schema::OpGraph;
-
+use crate::set::load_set;
 use crate::{LoadedTask, TaskError};
 
 /// A module of a few megabytes is not a task but a mistake.
 const SOURCE_LIMIT_BYTES: u64 = 2 << 20;
 
-/// Every task of a `KernelBench` folder or of a JSONL file, in order of level and number.
+/// Every task of a `KernelBench` folder, of a JSONL file or of a Parquet file, in order of level and number.
 ///
 /// A folder may be the checkout, its `KernelBench/`, one `level1/`, or any folder of `.py` files.
 pub fn load_all(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
     let found = fs_err::metadata(path).map_err(|_| TaskError::Missing {
         path: path.to_path_buf(),
     })?;
-    let tasks = if found.is_dir() {
+    let mut tasks = if found.is_dir() {
         load_folder(path)?
     } else {
-        load_jsonl(path)?
+        load_set(path)?
     };
     if tasks.is_empty() {
         return Err(TaskError::Empty {
             path: path.to_path_buf(),
-        });
-    }
-    Ok(tasks)
-}
-
-#[derive(Deserialize)]
-struct Line {
-    level: Option<u32>,
-    problem_id: Option<u32>,
-    name: String,
-    code: String,
-    /// Of composed tasks.
-    graph: Option<OpGraph>,
-}
-
-fn load_jsonl(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
-    let text = fs_err::read_to_string(path).map_err(|source| TaskError::Read {
-        path: path.to_path_buf(),
-        source,
-    })?;
-    let mut tasks = Vec::new();
-    let mut first_lines = HashMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let number = index + 1;
-        if line.trim().is_empty() {
-            continue;
-        }
-        let broken = |reason: String| TaskError::BrokenLine {
-            path: path.to_path_buf(),
-            line: number,
-            reason,
-        };
-        let line: Line = serde_json::from_str(line).map_err(|error| broken(error.to_string()))?;
-        if line.code.trim().is_empty() {
-            return Err(broken("`code` is empty".into()));
-        }
-        let id = identifier(line.level, line.problem_id, &line.name);
-        if let Some(earlier) = first_lines.insert(id.clone(), number) {
-            return Err(broken(format!("task `{id}` is already on line {earlier}")));
-        }
-        tasks.push(LoadedTask {
-            origin: format!("{}#{id}", path.display()),
-            id,
-            name: line.name,
-            source: line.code,
-            level: line.level,
-            problem_id: line.problem_id,
-            graph: line.graph,
         });
     }
     // Stable: tasks without numbers keep the order of their lines.
@@ -93,12 +42,7 @@ fn load_folder(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
             files.extend(modules(&folder)?);
         }
     }
-    let mut tasks = files
-        .iter()
-        .map(|file| load_module(file))
-        .collect::<Result<Vec<_>, _>>()?;
-    tasks.sort_by_key(order);
-    Ok(tasks)
+    files.iter().map(|file| load_module(file)).collect()
 }
 
 fn order(task: &LoadedTask) -> (u32, u32) {
@@ -200,7 +144,7 @@ pub(crate) fn read_source(path: &Path) -> Result<String, TaskError> {
     Ok(source)
 }
 
-fn identifier(level: Option<u32>, problem_id: Option<u32>, name: &str) -> String {
+pub(crate) fn identifier(level: Option<u32>, problem_id: Option<u32>, name: &str) -> String {
     match (level, problem_id) {
         (Some(level), Some(problem)) => format!("level{level}/{problem}"),
         (Some(level), None) => format!("level{level}/{name}"),

@@ -52,7 +52,7 @@ fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
     }
     match path.extension().and_then(|ending| ending.to_str()) {
         Some("py") => load_module(path),
-        Some("jsonl") => {
+        Some("jsonl" | "parquet") => {
             let mut tasks = load_all(path)?;
             match (tasks.len(), tasks.pop()) {
                 (1, Some(only)) => Ok(only),
@@ -68,7 +68,7 @@ fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
         }
         _ => Err(TaskError::NotATask {
             path: path.to_path_buf(),
-            reason: "its name ends in neither `.py` nor `.jsonl`",
+            reason: "its name ends in none of `.py`, `.jsonl` and `.parquet`",
         }),
     }
 }

@@ -68,7 +68,7 @@ fn what_is_not_a_task_says_why() {
         ("missing.py", "no task at"),
         ("missing.jsonl#3", "no task at"),
         ("empty.py", "it is empty"),
-        ("notes.txt", "neither `.py` nor `.jsonl`"),
+        ("notes.txt", "none of `.py`, `.jsonl` and `.parquet`"),
         ("bare", "no `model.py`"),
     ] {
         let error = load(&at(folder.path(), name)).unwrap_err();

@@ -19,3 +19,4 @@ pub(crate) mod rollout;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod setup;
+pub(crate) mod synth;

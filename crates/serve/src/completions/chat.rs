@@ -14,6 +14,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{Stream, unfold};
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 use warpsmith_model::{Listening, Reply, Request, Told};
 
 use crate::completions::answer::{Ending, Head, call};
@@ -29,7 +30,10 @@ pub(crate) async fn complete(
     if request.model != served.name {
         return Err(Refusal::unknown_model(&request.model, &served.name));
     }
-    let exchange = Exchange::begin(served, request.read()?).await?;
+    let asked = request.read()?;
+    let place = served.places.clone().try_acquire_owned();
+    let place = place.map_err(|_| Refusal::busy())?;
+    let exchange = Exchange::begin(served, asked, place).await?;
     Ok(match exchange.asked.delivery {
         Delivery::Whole => Json(exchange.whole().await?).into_response(),
         Delivery::Streamed { usage } => Sse::new(exchange.streamed(usage))
@@ -51,10 +55,16 @@ struct Exchange {
     head: Head,
     prompt: Vec<u32>,
     listening: Listening,
+    /// Given back with the last word.
+    _place: OwnedSemaphorePermit,
 }
 
 impl Exchange {
-    async fn begin(served: Arc<Served>, asked: Asked) -> Result<Self, Refusal> {
+    async fn begin(
+        served: Arc<Served>,
+        asked: Asked,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Self, Refusal> {
         let rendering = {
             let served = served.clone();
             // A long conversation takes its time, and others are being spoken to.
@@ -84,6 +94,7 @@ impl Exchange {
             asked,
             prompt,
             listening,
+            _place: place,
         })
     }
 

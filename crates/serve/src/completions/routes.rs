@@ -6,6 +6,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use warpsmith_model::Generation;
 use warpsmith_model::policy::Dialogue;
 
@@ -18,7 +19,12 @@ pub(crate) struct Served {
     pub(crate) context: usize,
     pub(crate) dialogue: Dialogue,
     pub(crate) generation: Generation,
+    /// For as many replies as may be under way or waiting; who finds no place is asked to come again.
+    pub(crate) places: Arc<Semaphore>,
 }
+
+/// The engine takes as many at once as fit; the rest wait, and each holds its conversation.
+pub(crate) const MOST_REPLIES: usize = 256;
 
 /// A conversation that fills the largest context is a fraction of it.
 const BODY_BYTES: usize = 8 << 20;

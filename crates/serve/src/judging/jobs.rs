@@ -14,7 +14,7 @@ use super::job::{Job, JobStatus};
 
 /// More than this many do not wait: who comes later is asked to come again.
 const MOST_WAITING: usize = 256;
-/// Jobs that are over and can still be asked about. Their evidence stays.
+/// Jobs that are over and can still be asked about. Their evidence stays as long as its quota allows.
 const MOST_KEPT: usize = 10_000;
 
 #[derive(Default)]

@@ -12,6 +12,7 @@ use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use warpsmith_schema::{Task, Verdict};
 
 use super::Unfit;
@@ -23,6 +24,8 @@ const STEPS: u32 = 8;
 /// Longer than any judgement takes.
 const PATIENCE: Duration = Duration::from_hours(1);
 const MESSAGE_BYTES: usize = 8 << 20;
+/// Who thinks longer about its next solution begins another episode.
+const IDLE: Duration = Duration::from_mins(30);
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -81,12 +84,13 @@ pub(super) async fn connect(
 ) -> Response {
     upgrade
         .max_message_size(MESSAGE_BYTES)
-        .on_upgrade(|socket| converse(bench, socket))
+        .on_upgrade(|socket| converse(bench, socket, IDLE))
 }
 
-async fn converse(bench: Arc<Bench>, mut socket: WebSocket) {
+async fn converse(bench: Arc<Bench>, mut socket: WebSocket, idle: Duration) {
     let mut episode = Episode::default();
-    while let Some(Ok(message)) = socket.recv().await {
+    // Until the client leaves, or has not asked for anything in a long while.
+    while let Ok(Some(Ok(message))) = timeout(idle, socket.recv()).await {
         let text = match message {
             Message::Text(text) => text,
             Message::Close(_) => return,
@@ -248,4 +252,62 @@ fn reward(verdict: &Verdict) -> f64 {
 
 fn observed(observation: &Value, reward: Option<f64>, done: bool) -> Value {
     json!({ "type": "observation", "data": { "observation": observation, "reward": reward, "done": done } })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use axum::Router;
+    use axum::routing::get;
+    use warpsmith_schema::Failure;
+
+    use super::*;
+    use crate::judging::{Court, Jobs};
+
+    #[test]
+    fn who_says_nothing_for_long_is_left() {
+        let bench = Arc::new(Bench {
+            jobs: Arc::new(Jobs::default()),
+            court: Court {
+                make: Arc::new(|_| Err(Failure::panicked())),
+                judges: 1,
+                tasks: Vec::new(),
+                client_tasks: false,
+                instructions: String::new(),
+            },
+        });
+        let idle = Duration::from_millis(300);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::thread::spawn(move || {
+            let connect = move |upgrade: WebSocketUpgrade| async move {
+                upgrade.on_upgrade(move |socket| converse(bench, socket, idle))
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let app = Router::new().route("/ws", get(connect));
+                axum::serve(listener, app).await.unwrap();
+            });
+        });
+        let mut client = TcpStream::connect(address).unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let begun = Instant::now();
+        let hello = "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        client.write_all(hello.as_bytes()).unwrap();
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).unwrap();
+        assert!(said.starts_with(b"HTTP/1.1 101"));
+        assert!(begun.elapsed() >= idle);
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warpsmith_judge::Options;
+use warpsmith_rollout::evidence::Quota;
 use warpsmith_rollout::{Judging, KeptJudge, Wish};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Failure, Target, Task};
@@ -15,6 +16,9 @@ use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::source::Source;
 use crate::{examples, interrupt};
+
+/// Evidence of all servers of this user: about as much as can still be asked about. Past it the oldest goes.
+const MOST_BUNDLES: usize = 10_000;
 
 /// Judges that are started with the first submission, each with the machine that the first of them found.
 pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
@@ -47,14 +51,20 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
         drop(found);
         // A folder each, since two may be at the same submission; and for this server only: what another found out, perhaps on
         // another device or with older rules, does not stand.
-        let place = engine.caches.evidence().join("served").join(&begun);
-        let evidence = place.join(number.to_string());
+        let served = engine.caches.evidence().join("served");
+        let evidence = served.join(&begun).join(number.to_string());
         let options = Options {
             beside_others: judges > 1,
             ..engine.options(manner.clone())
         };
         let judge = KeptJudge::start(options, evidence, wish);
-        Ok(Box::new(judge.map_err(|error| error.failure())?))
+        let quota = Quota {
+            folder: served,
+            most: MOST_BUNDLES,
+        };
+        Ok(Box::new(
+            judge.map_err(|error| error.failure())?.within(quota),
+        ))
     };
     Ok(Court {
         make: Arc::new(make),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 use warpsmith_model::policy::{ChatModel, RunsOn};
 use warpsmith_model::{Finish, Sampled};
@@ -29,6 +30,7 @@ fn served() -> Arc<Served> {
         context: model.engine.context(),
         dialogue: model.dialogue,
         generation: Generation::start(model.engine, None).unwrap(),
+        places: Arc::new(Semaphore::new(2)),
     })
 }
 
@@ -49,6 +51,7 @@ fn streamed(served: &Arc<Served>, tools: &Value, pieces: &[&str]) -> (Vec<String
         head: Head::new("tiny"),
         prompt: Vec::new(),
         listening: listening.into(),
+        _place: served.places.clone().try_acquire_owned().unwrap(),
     };
     let mut streaming = exchange.streaming(false);
     for piece in pieces {
@@ -153,4 +156,27 @@ fn a_conversation_with_calls_is_read() {
             { "role": "tool", "call": "b", "name": "look", "text": "no", "failed": false },
         ])
     );
+}
+
+/// As many as may be under way are; the next is asked to come again, and let in once there is a place.
+#[test]
+fn who_finds_no_place_is_asked_to_come_again() {
+    let served = served();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let ask = || {
+        let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": "Go" }], "max_tokens": 1 });
+        let request: ChatRequest = serde_json::from_value(body).unwrap();
+        let answered = runtime.block_on(complete(State(served.clone()), Ok(Json(request))));
+        answered.into_response()
+    };
+    let taken = served.places.clone().try_acquire_many_owned(2).unwrap();
+    let refused = ask();
+    assert_eq!(refused.status(), 503);
+    assert_eq!(refused.headers()["retry-after"], "5");
+    drop(taken);
+    assert_eq!(ask().status(), 200);
+    assert_eq!(served.places.available_permits(), 2);
 }

@@ -1,0 +1,99 @@
+//! A run of synthesis, live: a bar on a terminal, a line now and then elsewhere.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use warpsmith_synth::{Fate, Progress, Record};
+
+use crate::printer::Printer;
+
+/// After so long a silence a person wonders.
+const SILENCE: Duration = Duration::from_secs(20);
+
+pub(super) struct Show<'a> {
+    printer: &'a Printer,
+    bar: Option<ProgressBar>,
+    count: usize,
+    begun: Instant,
+    /// Candidates of earlier runs in the same folder.
+    earlier: usize,
+    spoken: Instant,
+}
+
+impl<'a> Show<'a> {
+    pub(super) fn new(printer: &'a Printer, count: usize, before: &[Record]) -> Self {
+        let kept = before.iter().filter(|record| matches!(record.fate, Fate::Kept(_)));
+        let bar = (io::stderr().is_terminal() && !printer.quiet()).then(|| bar(count, kept.count()));
+        Self {
+            printer,
+            bar,
+            count,
+            begun: Instant::now(),
+            earlier: before.len(),
+            spoken: Instant::now(),
+        }
+    }
+
+    pub(super) fn hear(&mut self, record: &Record, progress: &Progress) {
+        if self.printer.verbose() {
+            self.say(&line(record));
+        }
+        let now = progress.tried.len() - self.earlier.min(progress.tried.len());
+        let minutes = self.begun.elapsed().as_secs_f64() / 60.0;
+        let words = format!(
+            "{} candidates, {:.0} a minute",
+            progress.tried.len(),
+            now as f64 / minutes.max(1e-3)
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(progress.kept() as u64);
+                bar.set_message(words);
+            }
+            None if self.spoken.elapsed() > SILENCE => {
+                self.say(&format!("{} of {} tasks; {words}", progress.kept(), self.count));
+            }
+            None => {}
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        self.spoken = Instant::now();
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.printer.note(line)),
+            None => self.printer.note(line),
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(count: usize, kept: usize) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr();
+    let bar = ProgressBar::with_draw_target(Some(count as u64), target).with_position(kept as u64);
+    let template = "{wide_bar} {pos}/{len} tasks, {elapsed}, about {eta} left\n{msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn line(record: &Record) -> String {
+    match &record.fate {
+        Fate::Kept(row) => {
+            let milliseconds = row.task.eager_us.unwrap_or(0.0) / 1e3;
+            format!("kept {}: {milliseconds:.2} ms", row.task.id)
+        }
+        Fate::Dropped(dropped) if dropped.detail.is_empty() => {
+            format!("dropped {}: {}", record.index, dropped.reason)
+        }
+        Fate::Dropped(dropped) => {
+            format!("dropped {}: {}: {}", record.index, dropped.reason, dropped.detail)
+        }
+    }
+}

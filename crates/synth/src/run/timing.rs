@@ -1,0 +1,152 @@
+//! One task at a time on the target, in the size that fits the window.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use warpsmith_machine::Lease;
+use warpsmith_sandbox::Isolation;
+use warpsmith_schema::Target;
+
+use super::screening::Screened;
+use super::{Done, Plan, SynthError, TIMED_TOGETHER};
+use crate::candidate::Candidate;
+use crate::filter::{Containment, Dropped, Worker, Workshop};
+use crate::grammar::Size;
+
+/// How long more to time is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LEASE_PATIENCE: Duration = Duration::from_mins(10);
+
+/// What fits the window.
+pub(super) struct Fitting {
+    pub(super) screened: Screened,
+    pub(super) timed: Timed,
+}
+
+pub(super) struct Timed {
+    pub(super) size: Size,
+    pub(super) eager_ms: f64,
+    pub(super) bytes: u64,
+}
+
+/// The thread that times.
+pub(super) struct Timer<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) workshop: &'a Workshop,
+    pub(super) isolation: Isolation,
+    pub(super) lease: String,
+    pub(super) gate: &'a RwLock<()>,
+}
+
+impl<'a> Timer<'a> {
+    pub(super) fn work(
+        &self,
+        for_timer: &Receiver<Screened>,
+        to_surveyors: &Sender<Fitting>,
+        to_main: &Sender<Done>,
+    ) {
+        let number = self.plan.workers.max(1);
+        let new = |containment| Worker::new(self.workshop, containment, self.isolation, number);
+        let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
+        while let Ok(first) = for_timer.recv() {
+            let mut together = vec![first];
+            while together.len() < TIMED_TOGETHER {
+                match for_timer.recv_timeout(PATIENCE) {
+                    Ok(next) => together.push(next),
+                    Err(_) => break,
+                }
+            }
+            let timed = {
+                let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+                match Lease::take(&self.lease, LEASE_PATIENCE) {
+                    Ok(_lease) => self.time_all(together, &mut ours, &mut others),
+                    Err(error) => Err(SynthError::Lease(error)),
+                }
+            };
+            match timed {
+                Ok(timed) => {
+                    for (screened, timed) in timed {
+                        match timed {
+                            Ok(timed) => drop(to_surveyors.send(Fitting { screened, timed })),
+                            Err(dropped) => {
+                                drop(to_main.send(Done::Filtered(screened.candidate, Err(dropped))));
+                            }
+                        }
+                    }
+                }
+                Err(error) => {
+                    drop(to_main.send(Done::Failed(error)));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn time_all(
+        &self,
+        together: Vec<Screened>,
+        ours: &mut Worker<'a>,
+        others: &mut Worker<'a>,
+    ) -> Result<Vec<(Screened, Result<Timed, Dropped>)>, SynthError> {
+        let mut all = Vec::new();
+        for screened in together {
+            let worker = if screened.candidate.made.ours() { &mut *ours } else { &mut *others };
+            let timed = self.fit(worker, &screened.candidate)?;
+            all.push((screened, timed));
+        }
+        Ok(all)
+    }
+
+    /// Looks for the size whose time falls into the window.
+    fn fit(
+        &self,
+        worker: &mut Worker<'_>,
+        candidate: &Candidate,
+    ) -> Result<Result<Timed, Dropped>, SynthError> {
+        let (least, most) = self.plan.window_ms;
+        let made = &candidate.made;
+        let mut size = match self.plan.target {
+            Target::Cpu => Size::USUAL_ON_CPU,
+            Target::Cuda => Size::USUAL_ON_GPU,
+        };
+        let mut tried = BTreeSet::new();
+        loop {
+            tried.insert(size);
+            let bytes = made.bytes(size);
+            let timed = if bytes.is_some_and(|bytes| bytes > self.plan.memory_bytes) {
+                Err(Dropped::new("too_much_memory", format!("{} bytes", bytes.unwrap_or(0))))
+            } else {
+                worker.time(&made.code(size), most)?
+            };
+            // Too large is like too long: a smaller size may do.
+            let (next, why) = match timed {
+                Err(dropped) if dropped.reason == "too_much_memory" => (size.smaller(), dropped),
+                Err(dropped) => return Ok(Err(dropped)),
+                Ok(facts) => {
+                    let eager_ms = facts["eager_ms"].as_f64().unwrap_or(f64::INFINITY);
+                    let peak = facts["peak_bytes"].as_u64().or(bytes).unwrap_or(0);
+                    let told = format!("{eager_ms:.2} ms in size {}", size.number());
+                    if peak > self.plan.memory_bytes {
+                        (size.smaller(), Dropped::new("too_much_memory", format!("{peak} bytes")))
+                    } else if eager_ms < least {
+                        (size.larger(), Dropped::new("too_short", told))
+                    } else if eager_ms > most {
+                        (size.smaller(), Dropped::new("too_long", told))
+                    } else {
+                        return Ok(Ok(Timed {
+                            size,
+                            eager_ms,
+                            bytes: peak,
+                        }));
+                    }
+                }
+            };
+            match next.filter(|next| made.has_sizes() && !tried.contains(next)) {
+                Some(next) => size = next,
+                None => return Ok(Err(why)),
+            }
+        }
+    }
+}

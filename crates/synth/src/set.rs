@@ -1,0 +1,189 @@
+//! The set: what was kept, split by structure, and what can be said of all of it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use warpsmith_tasks::{Portion, SetTask, Structure, TaskError, validation, write_set};
+
+use crate::mix::Group;
+use crate::record::{Fate, Record, Row};
+
+/// Upper ends of the histogram of eager times, in milliseconds.
+const TIMES_MS: [f64; 8] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
+
+/// How the set was kept clean.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decontamination {
+    /// `false` where somebody asked for it: the set may hold a benchmark's tasks.
+    pub done: bool,
+    /// How many tasks were compared with.
+    pub excluded: usize,
+}
+
+/// All that was written down of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    pub wanted: usize,
+    pub kept: usize,
+    pub tried: usize,
+    pub groups: BTreeMap<Group, GroupCount>,
+    /// By reason.
+    pub dropped: BTreeMap<String, usize>,
+    /// Tasks kept by milliseconds of an eager call, up to each bound.
+    pub eager_ms: Vec<(String, usize)>,
+    /// All candidates by how like the nearest task of a benchmark they are, in tenths.
+    pub nearest: Vec<usize>,
+    pub train: usize,
+    pub validation: usize,
+    pub decontamination: Decontamination,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupCount {
+    pub wanted: usize,
+    pub kept: usize,
+    pub tried: usize,
+    /// Dropped as too near a task of a benchmark.
+    pub in_benchmark: usize,
+}
+
+/// The set of a run's records, in the order of candidates.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Set {
+    pub rows: Vec<Row>,
+}
+
+impl Set {
+    /// `share` of the tasks are for validation, whole families only.
+    pub fn new(records: &[Record], share: f64, seed: u64) -> Self {
+        let mut rows: Vec<Row> = records
+            .iter()
+            .filter_map(|record| match &record.fate {
+                Fate::Kept(row) => Some(row.as_ref().clone()),
+                Fate::Dropped(_) => None,
+            })
+            .collect();
+        rows.sort_by_key(|row| row.index);
+        let structures: Vec<(String, Structure)> = rows
+            .iter()
+            .filter_map(|row| Some((row.task.id.clone(), Structure::of(&row.task.code).ok()?)))
+            .collect();
+        let chosen = validation(&structures, share, seed);
+        for row in &mut rows {
+            row.task.split = Some(if chosen.contains(&row.task.id) {
+                Portion::Validation
+            } else {
+                Portion::Train
+            });
+        }
+        Self { rows }
+    }
+
+    /// `tasks.jsonl`, `train.jsonl` and `validation.jsonl`, each whole or as it was.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        let of = |part: Portion| move |row: &&Row| row.task.split == Some(part);
+        write_lines(&folder.join("tasks.jsonl"), self.rows.iter())?;
+        let train = self.rows.iter().filter(of(Portion::Train));
+        write_lines(&folder.join("train.jsonl"), train)?;
+        let validation = self.rows.iter().filter(of(Portion::Validation));
+        write_lines(&folder.join("validation.jsonl"), validation)
+    }
+
+    /// The same as Parquet, in the public columns and the most important of ours.
+    pub fn write_parquet(&self, path: &Path) -> Result<(), TaskError> {
+        let tasks: Vec<SetTask> = self.rows.iter().map(|row| row.task.clone()).collect();
+        write_set(path, &tasks)
+    }
+}
+
+fn write_lines<'a>(path: &Path, rows: impl Iterator<Item = &'a Row>) -> io::Result<()> {
+    let mut text = Vec::new();
+    for row in rows {
+        serde_json::to_writer(&mut text, row)?;
+        text.push(b'\n');
+    }
+    replace(path, &text)
+}
+
+/// A file is never half written: readers find the old one or the new one.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
+    temporary.write_all(content)?;
+    let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
+    temporary.as_file().set_permissions(mode)?;
+    temporary.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+impl Summary {
+    pub fn new(
+        records: &[Record],
+        quotas: &BTreeMap<Group, usize>,
+        set: &Set,
+        decontamination: Decontamination,
+    ) -> Self {
+        let mut groups: BTreeMap<Group, GroupCount> = BTreeMap::new();
+        for (group, wanted) in quotas {
+            groups.entry(*group).or_default().wanted = *wanted;
+        }
+        let mut dropped: BTreeMap<String, usize> = BTreeMap::new();
+        let mut nearest = vec![0; 11];
+        for record in records {
+            let group = groups.entry(record.group).or_default();
+            group.tried += 1;
+            match &record.fate {
+                Fate::Kept(_) => group.kept += 1,
+                Fate::Dropped(why) => {
+                    *dropped.entry(why.reason.clone()).or_default() += 1;
+                    group.in_benchmark += usize::from(why.reason == "in_benchmark");
+                }
+            }
+            if let Some(near) = &record.nearest {
+                nearest[((near.similarity * 10.0) as usize).min(10)] += 1;
+            }
+        }
+        let times: Vec<f64> = set
+            .rows
+            .iter()
+            .filter_map(|row| Some(row.task.eager_us? / 1e3))
+            .collect();
+        let validation = set
+            .rows
+            .iter()
+            .filter(|row| row.task.split == Some(Portion::Validation));
+        let validation = validation.count();
+        Self {
+            wanted: quotas.values().sum(),
+            kept: set.rows.len(),
+            tried: records.len(),
+            groups,
+            dropped,
+            eager_ms: histogram(&times),
+            nearest,
+            train: set.rows.len() - validation,
+            validation,
+            decontamination,
+        }
+    }
+}
+
+fn histogram(times: &[f64]) -> Vec<(String, usize)> {
+    let mut low = 0.0;
+    let mut bins = Vec::new();
+    for high in TIMES_MS.into_iter().chain([f64::INFINITY]) {
+        let count = times.iter().filter(|time| **time > low && **time <= high).count();
+        let name = if high.is_finite() {
+            format!("{low} to {high}")
+        } else {
+            format!("above {low}")
+        };
+        if count > 0 {
+            bins.push((name, count));
+        }
+        low = high;
+    }
+    bins
+}

@@ -1,0 +1,1 @@
+//! A policy that solves composed tasks because it reads their graphs.

@@ -1,0 +1,168 @@
+//! Whole runs on the CPU with PyTorch: stopped, gone on with, and read back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use warpsmith_machine::{Caches, Python, PythonChoice, find_python};
+use warpsmith_sandbox::Isolation;
+use warpsmith_schema::Target;
+use warpsmith_synth::{
+    Containment, Decontamination, Fate, Grammar, Means, Mix, Plan, Record, Seeds, Set, Summary,
+    SynthError, Wish, Worker, Workshop, run, transformers,
+};
+use warpsmith_tasks::{Benchmark, LoadedTask, load_all};
+
+fn python() -> Python {
+    let caches = Caches::locate().unwrap();
+    let found = find_python(&PythonChoice::Auto, &caches).unwrap();
+    found.expect("these tests need a Python with torch")
+}
+
+fn plan(count: usize) -> Plan {
+    Plan {
+        seed: 5,
+        count,
+        mix: "1:1,2:2".parse::<Mix>().unwrap(),
+        // Wide: a test has no say in how busy the machine is.
+        window_ms: (0.05, 2000.0),
+        memory_bytes: 1 << 30,
+        target: Target::Cpu,
+        device: "a test".into(),
+        workers: 2,
+    }
+}
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+fn wish() -> Wish {
+    if STOP.load(Ordering::SeqCst) {
+        Wish::Drain
+    } else {
+        Wish::GoOn
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on_where_it_was() {
+    let seeds = Seeds::torch().unwrap();
+    let layers = transformers().unwrap();
+    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
+    let plan = plan(4);
+    let mut records: Vec<Record> = Vec::new();
+    for stop in [true, false] {
+        let mut grammar = Grammar {
+            seeds: &seeds,
+            layers: &layers,
+            seed: plan.seed,
+        };
+        let means = Means {
+            composer: &mut grammar,
+            workshop: &workshop,
+            isolation: Isolation::Strict,
+            judges: Vec::new(),
+            excluded: Benchmark::kernelbench(),
+            lease: "cpu".into(),
+            wish,
+        };
+        let before = records.clone();
+        let ended = run(&plan, means, &before, &mut |record, progress| {
+            records.push(record.clone());
+            STOP.store(stop && progress.kept() >= 1, Ordering::SeqCst);
+            Ok(())
+        });
+        assert_eq!(matches!(ended, Err(SynthError::Interrupted)), stop, "{ended:?}");
+    }
+
+    let mut indices: Vec<u64> = records.iter().map(|record| record.index).collect();
+    indices.sort_unstable();
+    let count = indices.len();
+    indices.dedup();
+    assert_eq!(indices.len(), count, "a candidate was tried twice");
+
+    let set = Set::new(&records, 0.25, plan.seed);
+    assert_eq!(set.rows.len(), 4);
+    let folder = tempfile::tempdir().unwrap();
+    set.write(folder.path()).unwrap();
+    let loaded = load_all(&folder.path().join("tasks.jsonl")).unwrap();
+    let read = |task: &LoadedTask| (task.id.clone(), task.source.clone(), task.graph.clone());
+    let expected: Vec<_> = set
+        .rows
+        .iter()
+        .map(|row| (row.task.id.clone(), row.task.code.clone(), row.task.graph.clone()))
+        .collect();
+    assert_eq!(loaded.iter().map(read).collect::<Vec<_>>(), expected);
+
+    let quotas = plan.mix.quotas(plan.count);
+    let decontamination = Decontamination {
+        done: true,
+        excluded: 1,
+    };
+    let summary = Summary::new(&records, &quotas, &set, decontamination);
+    assert_eq!(summary.kept + summary.dropped.values().sum::<usize>(), summary.tried);
+    assert_eq!(summary.train + summary.validation, summary.kept);
+    assert_eq!(summary.eager_ms.iter().map(|(_, count)| count).sum::<usize>(), 4);
+    let kept = |record: &&Record| matches!(record.fate, Fate::Kept(_));
+    assert_eq!(records.iter().filter(kept).count(), 4);
+}
+
+const HONEST: &str = "import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = nn.Linear(features, 32)
+
+    def forward(self, x):
+        return F.gelu(self.linear(x)).mean(dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(64, 16)]
+
+
+def get_init_inputs():
+    return [16]
+";
+
+/// Each reaches for something that is no part of a task.
+const HOSTILE: [&str; 9] = [
+    "import os\n",
+    "from torch import hub\n",
+    "x = __import__('os')\n",
+    "x = torch.load('a')\n",
+    "x = torch.ops.aten.relu\n",
+    "x = ().__class__.__bases__\n",
+    "x = open('/etc/passwd').read()\n",
+    "F.relu = None\n",
+    "@print\ndef f():\n    return 1\n",
+];
+
+#[test]
+fn what_somebody_else_wrote_runs_in_the_sandbox_if_nothing_in_it_is_objected_to() {
+    let seeds = Seeds::torch().unwrap();
+    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
+    let mut worker = Worker::new(&workshop, Containment::Sandboxed, Isolation::Strict, 0);
+    assert_eq!(worker.screen(HONEST, None).unwrap().map(drop), Ok(()));
+    for hostile in HOSTILE {
+        let code = format!("{HONEST}\n{hostile}");
+        let dropped = worker.screen(&code, None).unwrap().unwrap_err();
+        assert_eq!(dropped.reason, "not_allowed", "{hostile}: {dropped:?}");
+    }
+}
+
+#[test]
+fn a_task_that_dies_is_dropped_and_the_next_one_runs() {
+    let seeds = Seeds::torch().unwrap();
+    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
+    let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
+    let dying = HONEST.replace("return F.gelu", "import os; os._exit(3)\n        return F.gelu");
+    let dropped = worker.screen(&dying, None).unwrap().unwrap_err();
+    assert_eq!(dropped.reason, "crashed");
+    let random = HONEST.replace("F.gelu(", "F.dropout(");
+    assert_eq!(worker.screen(&random, None).unwrap().unwrap_err().reason, "not_deterministic");
+    let constant = HONEST.replace(".mean(dim=-1)", ".mul(0.0)");
+    assert_eq!(worker.screen(&constant, None).unwrap().unwrap_err().reason, "constant");
+    assert_eq!(worker.screen(HONEST, None).unwrap().map(drop), Ok(()));
+}
