@@ -39,9 +39,12 @@ const NAME_BYTES: usize = 120;
 /// Hexadecimal digits of a name's hash.
 const HASH_DIGITS: usize = 8;
 
-/// A task's name as a folder's. No two tasks have the same: where anything had to be changed, a hash of the whole name is at
-/// the end, and a name that ends like that by itself gets one too.
+/// A task's id as a folder's name. No two tasks have the same: `level1/19` is `level1-19`, and where anything else had to be
+/// changed a hash of the whole id is at the end. An id that looks like either by itself gets a hash too.
 pub fn plain(task: &str) -> String {
+    if is_numbered(task, '/') {
+        return task.replace('/', "-");
+    }
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let hashed = task
         .len()
@@ -53,6 +56,7 @@ pub fn plain(task: &str) -> String {
         && task.len() <= NAME_BYTES
         && !task.starts_with('.')
         && !hashed
+        && !is_numbered(task, '-')
         && task.chars().all(fits);
     if is_plain {
         return task.to_owned();
@@ -65,6 +69,16 @@ pub fn plain(task: &str) -> String {
     let hash = blake3::hash(task.as_bytes()).to_hex();
     let folded = folded.trim_start_matches('.');
     format!("{folded}-{}", &hash[..HASH_DIGITS])
+}
+
+/// `level1/19`, with this between level and number, which is shorter than a hash.
+fn is_numbered(task: &str, between: char) -> bool {
+    let is_number = |text: &str| {
+        (1..=7).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    task.strip_prefix("level")
+        .and_then(|rest| rest.split_once(between))
+        .is_some_and(|(level, number)| is_number(level) && is_number(number))
 }
 
 /// How many bundles are kept below a folder that nobody but this program's own judges writes to.
@@ -231,7 +245,8 @@ mod tests {
             assert!(!name.contains(['/', '\\']), "{name}");
         }
         assert_eq!(plain("19_ReLU"), "19_ReLU");
-        assert!(plain("level1/19").starts_with("level1-19-"));
+        assert_eq!(plain("level1/19"), "level1-19");
+        assert!(plain("level1-19").starts_with("level1-19-"));
     }
 
     #[test]

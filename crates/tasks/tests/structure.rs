@@ -291,6 +291,8 @@ fn hostile_modules_end_soon() {
         format!("return {}x", "lambda x: ".repeat(50_000)),
         format!("return {}x{}", "x if x else ".repeat(50_000), ""),
         "return self.forward(x)".to_owned(),
+        "s = nn.Sequential()\ns.append(s)\nreturn s(x)".to_owned(),
+        "f = lambda y: f(f(y))\nreturn f(x)".to_owned(),
         "return self.forward(x) + self.forward(x)".to_owned(),
         "y = [x]\nfor _ in y:\n    y = y + y\n    y.append(y)\nreturn y".to_owned(),
         format!("y = [x]\n{}return torch.cat(y)", "y = y + y\n".repeat(64)),

@@ -83,6 +83,18 @@ impl Reader {
     }
 
     fn call(&mut self, callee: &Value, given: Given) -> Value {
+        self.steps += 1;
+        if self.depth >= DEPTH_LIMIT || self.steps > STEP_LIMIT {
+            return self.apply("call", &given);
+        }
+        // Something may be part of itself.
+        self.depth += 1;
+        let result = self.called_with(callee, given);
+        self.depth -= 1;
+        result
+    }
+
+    fn called_with(&mut self, callee: &Value, given: Given) -> Value {
         match callee {
             Value::External(path) => self.call_external(path, given),
             Value::Layer(name) => self.apply(name, &given),
