@@ -34,3 +34,4 @@ pub use error::JudgeError;
 pub use evidence::Evidence;
 pub use harness::KERNELS_MODULE;
 pub use judge::{Judge, Judged, Options, Reach, TaskSource};
+pub use zygote::{cuda_devices, cuda_paths};

@@ -300,7 +300,7 @@ fn host_pid(pidfd: &OwnedFd) -> Option<u32> {
 }
 
 /// What the CUDA driver reads of the system, beside its devices.
-pub(crate) fn cuda_paths() -> [PathBuf; 4] {
+pub fn cuda_paths() -> [PathBuf; 4] {
     [
         "/usr/local/nvidia",
         "/sys/bus/pci",
@@ -310,7 +310,8 @@ pub(crate) fn cuda_paths() -> [PathBuf; 4] {
     .map(PathBuf::from)
 }
 
-pub(crate) fn cuda_devices() -> Vec<PathBuf> {
+/// The device nodes it talks to.
+pub fn cuda_devices() -> Vec<PathBuf> {
     let Ok(entries) = fs_err::read_dir("/dev") else {
         return Vec::new();
     };

@@ -4,4 +4,23 @@
 //! computes (its graph); filters run it; what is too near a benchmark is dropped. The teacher is a policy that solves
 //! composed tasks because it reads their graphs.
 
+mod candidate;
+mod compose;
+mod filter;
+mod grammar;
+mod mix;
+mod record;
+mod run;
+mod seeds;
+mod set;
 pub mod teacher;
+
+pub use candidate::{Candidate, Made};
+pub use compose::{Composer, Grammar, Unmade};
+pub use filter::{Containment, Dropped, Facts, Worker, WorkerError, Workshop};
+pub use grammar::{Composition, MOST_OPS, Size};
+pub use mix::{Group, Mix};
+pub use record::{Fate, Record, Row};
+pub use run::{Means, Plan, Progress, SynthError, Wish, run};
+pub use set::{Decontamination, GroupCount, Set, SetRow, Split, Summary};
+pub use seeds::{BrokenSeed, Domain, Family, Form, Seed, Seeds, Variant};

@@ -35,6 +35,21 @@ pub enum TaskError {
         matches: Vec<String>,
     },
 
+    #[error("there is no class `Model` with a `forward`")]
+    NoForward,
+    #[error("{}:{line}: not a fingerprint: {reason}", path.display())]
+    BrokenFingerprint {
+        path: PathBuf,
+        line: usize,
+        reason: String,
+    },
+    #[error("failed to write `{path}`")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+
     #[error("there is no solution at `{path}`")]
     NoSolution { path: PathBuf },
     #[error("the solution `{path}` has no `model_new.py`")]
@@ -61,7 +76,7 @@ impl TaskError {
             Self::Missing { .. } | Self::NotATask { .. } => Some(
                 "a task is a `.py` file, a folder with `model.py`, or `FILE.jsonl#level1/19`; `warpsmith new NAME` makes one".into(),
             ),
-            Self::Read { .. } => None,
+            Self::Read { .. } | Self::Write { .. } => None,
             Self::BrokenLine { .. } => Some(
                 "each line is one JSON object with `name` and `code`, and `level` and `problem_id` where it has them".into(),
             ),
@@ -75,6 +90,12 @@ impl TaskError {
                 matches.first().map_or("level1/1", String::as_str),
                 list(matches)
             )),
+            Self::NoForward => Some(
+                "a task is a module with `class Model(nn.Module)`, `get_inputs` and `get_init_inputs`".into(),
+            ),
+            Self::BrokenFingerprint { .. } => Some(
+                "fingerprints are made from the tasks: `cargo run -p warpsmith-tasks --example fingerprints -- TASKS FILE`".into(),
+            ),
             Self::NoSolution { .. } | Self::NoModel { .. } => Some(
                 "a solution is a folder with `model_new.py` and `kernels/`, or one `.py` file with an inline extension".into(),
             ),

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::python::{Token, tokens};
+
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Names {
     /// First component of every imported module.
@@ -42,20 +44,20 @@ pub(crate) fn names(source: &str) -> Names {
                     if word(position) == Some("as") {
                         position += 2;
                     }
-                    if tokens.get(position) != Some(&Token::Mark(',')) {
+                    if tokens.get(position) != Some(&Token::Mark(",")) {
                         break;
                     }
                     position += 1;
                 }
             }
-            Token::Word(_) | Token::Mark(_) => {}
+            _ => {}
         }
     }
     names.used = tokens
         .into_iter()
         .filter_map(|token| match token {
             Token::Word(word) => Some(word),
-            Token::Mark(_) => None,
+            _ => None,
         })
         .collect();
     names
@@ -63,102 +65,10 @@ pub(crate) fn names(source: &str) -> Names {
 
 fn past_dotted(tokens: &[Token], mut position: usize) -> usize {
     position += 1;
-    while tokens.get(position) == Some(&Token::Mark('.')) {
+    while tokens.get(position) == Some(&Token::Mark(".")) {
         position += 2;
     }
     position
-}
-
-#[derive(Debug, PartialEq)]
-enum Token {
-    Word(String),
-    /// Anything else outside strings, a character each; a line's end is `\n`.
-    Mark(char),
-}
-
-fn tokens(source: &str) -> Vec<Token> {
-    let characters: Vec<char> = source.chars().collect();
-    let at = |index: usize| characters.get(index).copied();
-    let mut tokens = Vec::new();
-    let mut index = 0;
-    while let Some(character) = at(index) {
-        match character {
-            '#' => {
-                while at(index).is_some_and(|next| next != '\n') {
-                    index += 1;
-                }
-            }
-            '"' | '\'' => {
-                // The `r` of `r"…"` is no word of its own.
-                if let Some(Token::Word(word)) = tokens.last()
-                    && is_prefix(word)
-                    && adjacent(&characters, index, word)
-                {
-                    tokens.pop();
-                }
-                index = past_string(&characters, index);
-            }
-            // A line that goes on is one line.
-            '\\' if at(index + 1) == Some('\n') => index += 2,
-            _ if character == '_' || character.is_alphanumeric() => {
-                let start = index;
-                while at(index).is_some_and(|next| next == '_' || next.is_alphanumeric()) {
-                    index += 1;
-                }
-                tokens.push(Token::Word(characters[start..index].iter().collect()));
-            }
-            _ => {
-                if character == '\n' || !character.is_whitespace() {
-                    tokens.push(Token::Mark(character));
-                }
-                index += 1;
-            }
-        }
-    }
-    tokens
-}
-
-fn is_prefix(word: &str) -> bool {
-    ["r", "b", "u", "f", "t", "rb", "br", "fr", "rf", "tr", "rt"]
-        .contains(&word.to_ascii_lowercase().as_str())
-}
-
-fn adjacent(characters: &[char], quote: usize, prefix: &str) -> bool {
-    let length = prefix.chars().count();
-    quote >= length
-        && characters[quote - length..quote]
-            .iter()
-            .copied()
-            .eq(prefix.chars())
-}
-
-/// The position after the string that begins at `start`. One that does not end takes the rest of its line, or of the file.
-fn past_string(characters: &[char], start: usize) -> usize {
-    let quote = characters[start];
-    let triple = characters
-        .get(start..start + 3)
-        .is_some_and(|next| next.iter().all(|&next| next == quote));
-    let mut index = start + if triple { 3 } else { 1 };
-    while let Some(&character) = characters.get(index) {
-        if character == '\\' {
-            index += 2;
-        } else if triple {
-            if characters
-                .get(index..index + 3)
-                .is_some_and(|next| next.iter().all(|&next| next == quote))
-            {
-                return index + 3;
-            }
-            index += 1;
-        } else if character == quote {
-            return index + 1;
-        } else if character == '\n' {
-            return index;
-        } else {
-            index += 1;
-        }
-    }
-    characters.len()
 }
 
 #[cfg(test)]

@@ -1,0 +1,73 @@
+//! A task that somebody composed, before anybody has run it.
+
+use serde_json::Value;
+use warpsmith_schema::OpGraph;
+use warpsmith_tasks::{Near, Structure};
+
+use crate::grammar::{Composition, Size};
+use crate::mix::Group;
+
+/// What a composer made.
+#[derive(Debug, Clone)]
+pub enum Made {
+    /// Ours, in every size and with a graph.
+    Composed(Box<Composition>),
+    /// A text in the one size it has, somebody else's or a library's.
+    Written { code: String, ours: bool },
+}
+
+impl Made {
+    /// The text in a size; a written one has only one.
+    pub fn code(&self, size: Size) -> String {
+        match self {
+            Self::Composed(composition) => composition.code(size),
+            Self::Written { code, .. } => code.clone(),
+        }
+    }
+
+    pub fn graph(&self, size: Size) -> Option<OpGraph> {
+        match self {
+            Self::Composed(composition) => Some(composition.graph(size)),
+            Self::Written { .. } => None,
+        }
+    }
+
+    pub(crate) fn graph_value(&self, size: Size) -> Option<Value> {
+        self.graph(size).and_then(|graph| serde_json::to_value(graph).ok())
+    }
+
+    /// What its values take together, where that is known before it runs.
+    pub fn bytes(&self, size: Size) -> Option<u64> {
+        match self {
+            Self::Composed(composition) => Some(composition.bytes(size)),
+            Self::Written { .. } => None,
+        }
+    }
+
+    /// Whether it may run outside the sandbox.
+    pub fn ours(&self) -> bool {
+        match self {
+            Self::Composed(_) => true,
+            Self::Written { ours, .. } => *ours,
+        }
+    }
+
+    pub(crate) fn has_sizes(&self) -> bool {
+        matches!(self, Self::Composed(_))
+    }
+}
+
+/// A composed task on its way through the filters.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    pub index: u64,
+    pub group: Group,
+    /// Paths of the seeds it is made of.
+    pub seeds: Vec<String>,
+    /// Unique in a set.
+    pub name: String,
+    pub made: Made,
+    pub structure: Structure,
+    /// The benchmark's task that is most like it, where one was compared with.
+    pub nearest: Option<Near>,
+}

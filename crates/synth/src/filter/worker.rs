@@ -1,0 +1,359 @@
+//! Warm Python processes that try tasks out (`python/filter.py`).
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use warpsmith_machine::Python;
+use warpsmith_sandbox as sandbox;
+use warpsmith_schema::Target;
+
+use super::Dropped;
+use crate::seeds::Seeds;
+
+const FILES: [(&str, &str); 2] = [
+    ("filter.py", include_str!("../../python/filter.py")),
+    ("allowed.py", include_str!("../../python/allowed.py")),
+];
+/// The channel arrives as standard input; the script finds it at descriptor 3.
+const BOOTSTRAP: &str = "import os, sys, runpy
+if sys.argv[2] == 'stdin':
+    os.dup2(0, 3)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name='__main__')";
+/// Importing PyTorch on a busy machine.
+const START_LIMIT: Duration = Duration::from_mins(2);
+/// After so many tasks a process is replaced: compilers keep too much behind.
+const TASKS: u32 = 150;
+const SCRATCH_BYTES: u64 = 2 << 30;
+
+/// Why filters cannot be run at all. Never a task's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("could not {doing}")]
+    Io {
+        doing: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the sandbox failed")]
+    Sandbox(#[from] sandbox::SandboxError),
+    #[error("the filter process failed: {message}")]
+    Failed { message: String },
+}
+
+impl WorkerError {
+    fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing, source }
+    }
+}
+
+/// Where a worker runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Containment {
+    /// Beside us: what it runs is our own composition.
+    None,
+    /// In the sandbox, one task a process: somebody else wrote it.
+    Sandboxed,
+}
+
+/// What all workers share: the Python, the device, the scripts.
+#[derive(Debug)]
+pub struct Workshop {
+    python: Python,
+    target: Target,
+    device: u32,
+    folder: tempfile::TempDir,
+    /// Tensors of each operator's functional form.
+    tensors: BTreeMap<String, Vec<String>>,
+}
+
+impl Workshop {
+    pub fn new(python: Python, target: Target, device: u32, seeds: &Seeds) -> Result<Self, WorkerError> {
+        let folder = tempfile::tempdir().map_err(WorkerError::io("make a folder for the filters"))?;
+        for (name, text) in FILES {
+            fs_err::write(folder.path().join(name), text)
+                .map_err(WorkerError::io("lay the filters out"))?;
+        }
+        // The sandbox may run under another user.
+        let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        fs_err::set_permissions(folder.path(), open)
+            .map_err(WorkerError::io("lay the filters out"))?;
+        let tensors = seeds
+            .all()
+            .iter()
+            .filter(|seed| !seed.tensors.is_empty())
+            .map(|seed| (seed.op.clone(), seed.tensors.clone()))
+            .collect();
+        Ok(Self {
+            python,
+            target,
+            device,
+            folder,
+            tensors,
+        })
+    }
+
+    /// As PyTorch calls the target's device.
+    pub fn device(&self) -> &'static str {
+        match self.target {
+            Target::Cuda => "cuda",
+            Target::Cpu => "cpu",
+        }
+    }
+
+    fn environment(&self, number: usize, home: &Path) -> Vec<(String, String)> {
+        let cache = home.join(format!("compiled-{number}"));
+        let visible = match self.target {
+            Target::Cuda => self.device.to_string(),
+            Target::Cpu => String::new(),
+        };
+        let kept = ["PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CC", "CXX"];
+        let kept = kept
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+        kept.chain(
+            [
+                ("HOME", home.display().to_string()),
+                ("CUDA_VISIBLE_DEVICES", visible),
+                ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into()),
+                ("TORCHINDUCTOR_CACHE_DIR", cache.display().to_string()),
+                ("TRITON_CACHE_DIR", cache.join("triton").display().to_string()),
+                // There are as many of these processes as cores already.
+                ("TORCHINDUCTOR_COMPILE_THREADS", "1".into()),
+                ("TORCH_CPP_LOG_LEVEL", "ERROR".into()),
+                ("OMP_WAIT_POLICY", "PASSIVE".into()),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        )
+        .collect()
+    }
+}
+
+/// One process, started when it is first needed and again when it died.
+pub struct Worker<'a> {
+    workshop: &'a Workshop,
+    containment: Containment,
+    isolation: sandbox::Isolation,
+    /// Which of several.
+    number: usize,
+    process: Option<Process>,
+    tried: u32,
+}
+
+struct Process {
+    life: Life,
+    lines: BufReader<UnixStream>,
+}
+
+enum Life {
+    Plain(Child),
+    Sandboxed(sandbox::Child),
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.lines.get_ref().shutdown(Shutdown::Both);
+        if let Life::Plain(child) = &mut self.life {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(
+        workshop: &'a Workshop,
+        containment: Containment,
+        isolation: sandbox::Isolation,
+        number: usize,
+    ) -> Self {
+        Self {
+            workshop,
+            containment,
+            isolation,
+            number,
+            process: None,
+            tried: 0,
+        }
+    }
+
+    /// On the CPU and small: whether it is worth anything.
+    pub fn screen(&mut self, code: &str, graph: Option<&Value>) -> Result<Result<Value, Dropped>, WorkerError> {
+        let request = json!({ "verb": "screen", "code": code, "graph": graph });
+        self.ask(&request, Duration::from_mins(1))
+    }
+
+    /// Whether eager and `torch.compile` agree on a device.
+    pub fn agree(&mut self, code: &str) -> Result<Result<Value, Dropped>, WorkerError> {
+        let request = json!({ "verb": "agree", "code": code, "device": self.workshop.device() });
+        self.ask(&request, Duration::from_mins(3))
+    }
+
+    /// How long one call takes. Gives up early on what is far above `limit_ms`.
+    pub fn time(&mut self, code: &str, limit_ms: f64) -> Result<Result<Value, Dropped>, WorkerError> {
+        let request = json!({
+            "verb": "time", "code": code, "device": self.workshop.device(), "limit_ms": limit_ms,
+        });
+        self.ask(&request, Duration::from_mins(1))
+    }
+
+    /// One request. A process that dies or does not answer is replaced: the task is dropped for it.
+    fn ask(&mut self, request: &Value, limit: Duration) -> Result<Result<Value, Dropped>, WorkerError> {
+        if self.tried >= TASKS {
+            self.process = None;
+        }
+        if self.process.is_none() {
+            self.process = Some(self.start()?);
+            self.tried = 0;
+        }
+        self.tried += 1;
+        let mut request = request.clone();
+        request["untrusted"] = json!(self.containment == Containment::Sandboxed);
+        let Some(process) = &mut self.process else {
+            return Err(WorkerError::Failed { message: "it did not start".into() });
+        };
+        let answered = process.exchange(&request, limit);
+        if self.containment == Containment::Sandboxed || answered.is_err() {
+            self.process = None;
+        }
+        match answered {
+            Ok(reply) => understood(reply),
+            Err(error) if is_timeout(&error) => Ok(Err(Dropped::new(
+                "too_slow",
+                format!("no answer within {} s", limit.as_secs()),
+            ))),
+            Err(_) => Ok(Err(Dropped::new("crashed", "the process that ran it died"))),
+        }
+    }
+
+    fn start(&self) -> Result<Process, WorkerError> {
+        let starting = "start a filter process";
+        let (ours, theirs) = UnixStream::pair().map_err(WorkerError::io(starting))?;
+        let life = match self.containment {
+            Containment::None => Life::Plain(self.plain(theirs)?),
+            Containment::Sandboxed => Life::Sandboxed(self.sandboxed(theirs)?),
+        };
+        let mut process = Process {
+            life,
+            lines: BufReader::new(ours),
+        };
+        let hello = json!({ "verb": "hello", "tensors": self.workshop.tensors });
+        let greeted = process.exchange(&hello, START_LIMIT);
+        match greeted {
+            Ok(reply) if reply.get("kept").is_some() => Ok(process),
+            Ok(reply) => Err(WorkerError::Failed { message: reply.to_string() }),
+            Err(error) => {
+                let printed = match &process.life {
+                    Life::Plain(_) => String::new(),
+                    Life::Sandboxed(child) => child.tail(),
+                };
+                Err(WorkerError::Failed {
+                    message: format!("it did not import PyTorch: {error}\n{printed}"),
+                })
+            }
+        }
+    }
+
+    fn plain(&self, theirs: UnixStream) -> Result<Child, WorkerError> {
+        let workshop = self.workshop;
+        let home = workshop.folder.path();
+        Command::new(&workshop.python.executable)
+            .args(["-I", "-c", BOOTSTRAP])
+            .arg(home.join("filter.py"))
+            .arg("stdin")
+            .env_clear()
+            .envs(workshop.environment(self.number, home))
+            .current_dir(home)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(WorkerError::io("start a filter process"))
+    }
+
+    fn sandboxed(&self, theirs: UnixStream) -> Result<sandbox::Child, WorkerError> {
+        let workshop = self.workshop;
+        let mut read = sandbox::system_paths();
+        read.extend(workshop.python.prefixes.iter().cloned());
+        read.push(workshop.folder.path().to_path_buf());
+        let mut devices = Vec::new();
+        if workshop.target == Target::Cuda {
+            read.extend(warpsmith_judge::cuda_paths());
+            devices = warpsmith_judge::cuda_devices();
+        }
+        let policy = sandbox::Policy {
+            read,
+            write: Vec::new(),
+            devices,
+            scratch_bytes: SCRATCH_BYTES,
+            limits: sandbox::Limits {
+                memory_bytes: (warpsmith_machine::memory_bytes() / 2).min(64 << 30),
+                processes: 320,
+                wall: Duration::from_hours(1),
+                file_bytes: SCRATCH_BYTES,
+                output_bytes: 64 << 10,
+            },
+            nested: false,
+            isolation: self.isolation,
+        };
+        let environment = workshop.environment(self.number, &PathBuf::from("/tmp"));
+        let command = sandbox::Command {
+            program: workshop.python.executable.clone(),
+            args: vec![
+                "-I".into(),
+                "-c".into(),
+                BOOTSTRAP.into(),
+                workshop.folder.path().join("filter.py").into(),
+                "descriptor".into(),
+            ],
+            env: environment
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            cwd: "/tmp".into(),
+            fds: vec![theirs.into()],
+            stderr_to: None,
+        };
+        Ok(sandbox::spawn(command, &policy)?)
+    }
+}
+
+impl Process {
+    fn exchange(&mut self, request: &Value, limit: Duration) -> io::Result<Value> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        let stream = self.lines.get_mut();
+        stream.set_read_timeout(Some(limit))?;
+        stream.write_all(&line)?;
+        let mut reply = String::new();
+        if self.lines.read_line(&mut reply)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_str(&reply)?)
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn understood(reply: Value) -> Result<Result<Value, Dropped>, WorkerError> {
+    if let Some(facts) = reply.get("kept") {
+        return Ok(Ok(facts.clone()));
+    }
+    if let Some([Value::String(reason), Value::String(detail)]) =
+        reply["dropped"].as_array().map(Vec::as_slice)
+    {
+        return Ok(Err(Dropped::new(reason, detail.as_str())));
+    }
+    let message = reply["failed"].as_str().unwrap_or("an answer that is none");
+    Err(WorkerError::Failed { message: message.to_owned() })
+}

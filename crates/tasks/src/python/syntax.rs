@@ -1,0 +1,93 @@
+use std::rc::Rc;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Expression {
+    Name(String),
+    /// Numbers, `True`, `False`, slices: what is the same thing with another value.
+    Constant,
+    None,
+    Text(String),
+    Attribute(Box<Expression>, String),
+    Call(Box<Expression>, Vec<Argument>),
+    Index(Box<Expression>, Box<Expression>),
+    /// Arithmetic, comparisons, `and` and `or`, by the names in `parser::BINARY`.
+    Binary(&'static str, Box<Expression>, Box<Expression>),
+    Unary(&'static str, Box<Expression>),
+    Conditional {
+        then: Box<Expression>,
+        otherwise: Box<Expression>,
+    },
+    /// Lists, tuples and sets.
+    Sequence(Vec<Expression>),
+    /// A key that is missing stands before `**rest`.
+    Map(Vec<(Option<Expression>, Expression)>),
+    Comprehension {
+        element: Box<Expression>,
+        /// What each `for` binds, and to what's elements.
+        loops: Vec<(Expression, Expression)>,
+    },
+    Lambda(Rc<Function>),
+    Star(Box<Expression>),
+    Assigned(String, Box<Expression>),
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Argument {
+    pub(crate) binding: Binding,
+    pub(crate) value: Expression,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Binding {
+    Positional,
+    Named(String),
+    Star,
+    DoubleStar,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    /// In order; the value is the default.
+    pub(crate) parameters: Vec<(Binding, String, Option<Expression>)>,
+    pub(crate) body: Vec<Statement>,
+    /// `@staticmethod`: called without the instance.
+    pub(crate) is_static: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Class {
+    pub(crate) name: String,
+    pub(crate) bases: Vec<Expression>,
+    pub(crate) body: Vec<Statement>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Statement {
+    /// `a = b = value`
+    Assign(Vec<Expression>, Expression),
+    /// `target += value`
+    Update(Expression, &'static str, Expression),
+    Expression(Expression),
+    Return(Option<Expression>),
+    If {
+        test: Expression,
+        then: Vec<Statement>,
+        otherwise: Vec<Statement>,
+    },
+    For {
+        target: Expression,
+        over: Expression,
+        body: Vec<Statement>,
+    },
+    /// What runs once as far as structure goes: `while`, `with`, `try`, `else` of loops.
+    Block(Vec<Statement>),
+    Function(Rc<Function>),
+    Class(Rc<Class>),
+    /// `import path as name`; without `as` the name is the path's first part and so is the path.
+    Import {
+        name: String,
+        path: String,
+    },
+}
