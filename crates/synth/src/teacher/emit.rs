@@ -161,9 +161,12 @@ impl<'p> Writer<'p> {
             }
             let often = uses.get(&one).is_some_and(|uses| *uses > 1);
             let deserves = match self.plan.arena.node(one) {
-                Node::Const(_) | Node::Int(_) | Node::Finished(_) | Node::Reduced(..) => false,
+                Node::Const(_)
+                | Node::Int(_)
+                | Node::Place(_)
+                | Node::Finished(_)
+                | Node::Reduced(..) => false,
                 Node::Load { .. } => true,
-                Node::Place(_) => false,
                 Node::Inside(_) => often,
                 _ => {
                     often
@@ -178,15 +181,10 @@ impl<'p> Writer<'p> {
                     Node::Load { buffer, .. } => format!("{}_at", self.buffer(*buffer)),
                     Node::Inside(_) => "inside".to_owned(),
                     _ => match self.plan.arena.named(one) {
-                        Some(name) => format!("{name}_"),
+                        // Apart from functions and buffers.
+                        Some(name) => format!("{name}_v"),
                         None => "v".to_owned(),
                     },
-                };
-                let wanted = wanted.trim_end_matches('_').to_owned();
-                let wanted = if wanted.ends_with("_at") || wanted == "v" || wanted == "inside" {
-                    wanted
-                } else {
-                    format!("{wanted}_v")
                 };
                 let name = self.unique(&wanted);
                 let kind = c_type(self.plan.arena.kind(one));
@@ -199,6 +197,11 @@ impl<'p> Writer<'p> {
     /// An expression for a value; whatever has a variable is that.
     pub(super) fn value(&mut self, scalar: Scalar) -> String {
         self.part(scalar).0
+    }
+
+    /// The same, in brackets where it is more than a name.
+    pub(super) fn operand(&mut self, scalar: Scalar) -> String {
+        self.at_least(scalar, Binds::Atom)
     }
 
     fn part(&mut self, scalar: Scalar) -> (String, Binds) {
@@ -299,11 +302,6 @@ impl<'p> Writer<'p> {
                 (format!("!{x}"), Binds::Atom)
             }
             Unary::ToFloat => call("float", &inner),
-            Unary::ToInt => call("int64_t", &inner),
-            Unary::ToBool => {
-                let x = self.at_least(x, Binds::Sum);
-                (format!("{x} != 0"), Binds::Compare)
-            }
             // The compiler's fast mathematics has neither of these exact enough.
             Unary::Tanh if cuda => {
                 self.helpers.insert(Helper::Tanh);
@@ -358,6 +356,11 @@ impl<'p> Writer<'p> {
                 let (a, b) = (self.at_least(a, Binds::Sum), self.at_least(b, Binds::Sum));
                 return (format!("{a} {sign} {b} ? {a} : {b}"), Binds::Choice);
             }
+            Binary::ExactDiv if self.plan.target == Target::Cuda => {
+                let (a, b) = (self.value(a), self.value(b));
+                return (format!("__fdiv_rn({a}, {b})"), Binds::Atom);
+            }
+            Binary::ExactDiv => ("/", Binds::Product),
             Binary::Pow | Binary::Atan2 | Binary::Fmod | Binary::Hypot => {
                 let name = match op {
                     Binary::Pow => "pow",
@@ -418,7 +421,7 @@ fn function(op: Unary) -> &'static str {
         Unary::Ceil => "ceil",
         Unary::Round => "rint",
         Unary::Trunc => "trunc",
-        Unary::Neg | Unary::Not | Unary::ToFloat | Unary::ToInt | Unary::ToBool | Unary::Rsqrt => "",
+        Unary::Neg | Unary::Not | Unary::ToFloat | Unary::Rsqrt => "",
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a library does to its results by itself: a bias, a ReLU.
+//! What a library does to its results by itself: a bias, a `relu`.
 
 use super::index::{Index, coordinates, linear};
 use super::library::Library;
@@ -28,7 +28,7 @@ pub(super) fn fuse(planned: &mut Planned) {
     }
 }
 
-/// The bias, whether there is a ReLU, and where the result goes.
+/// The bias, whether there is a `relu`, and where the result goes.
 fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer, bool, Buffer)> {
     let (library, rows) = match (&plan.steps[place].kernel, &plan.steps[place + 1].kernel) {
         (Kernel::Library(library), Kernel::Rows(rows)) if rows.passes.is_empty() => {

@@ -253,9 +253,8 @@ impl Index {
         for (atom, factor) in &self.terms {
             match atom {
                 Atom::Var(known) if *known == var => stride = *factor,
-                Atom::Var(_) => {}
                 Atom::Div(inner, _) | Atom::Mod(inner, _) if inner.depends_on(var) => return None,
-                Atom::Div(..) | Atom::Mod(..) => {}
+                Atom::Var(_) | Atom::Div(..) | Atom::Mod(..) => {}
             }
         }
         Some(stride)
@@ -270,33 +269,21 @@ impl Index {
                 .all(|(_, factor)| factor % to == 0)
     }
 
-    pub(super) fn as_constant(&self) -> Option<i64> {
-        self.terms.is_empty().then_some(self.constant)
-    }
-
-    pub(super) fn as_var(&self) -> Option<Var> {
-        match self.terms.as_slice() {
-            [(Atom::Var(var), 1)] if self.constant == 0 => Some(*var),
-            _ => None,
-        }
-    }
-
     /// In C; the same in CUDA.
     pub(super) fn code(&self, name: &dyn Fn(Var) -> String) -> String {
         let mut text = String::new();
-        // Large factors first, as a person writes them.
+        // Large factors first, and what is taken away last, as a person writes them.
         let mut terms: Vec<&(Atom, i64)> = self.terms.iter().collect();
-        terms.sort_by_key(|(_, factor)| std::cmp::Reverse(factor.abs()));
+        terms.sort_by_key(|(_, factor)| (*factor < 0, std::cmp::Reverse(factor.abs())));
         for (atom, factor) in terms {
             let part = match atom {
                 Atom::Var(var) => name(*var),
                 Atom::Div(inner, by) => format!("{} / {by}", inner.operand(name)),
                 Atom::Mod(inner, by) => format!("{} % {by}", inner.operand(name)),
             };
-            let part = match (factor.abs(), atom) {
-                (1, Atom::Var(_) | Atom::Div(..) | Atom::Mod(..)) => part,
-                (size, Atom::Var(_)) => format!("{part} * {size}"),
-                (size, _) => format!("{part} * {size}"),
+            let part = match factor.abs() {
+                1 => part,
+                size => format!("{part} * {size}"),
             };
             match (text.is_empty(), *factor < 0) {
                 (true, false) => text.push_str(&part),

@@ -97,7 +97,12 @@ pub(super) fn planned(
                     shape: shape.clone(),
                     read: RefCell::new(BTreeSet::new()),
                 };
-                lowered(&mut plan, &call, kind)?
+                let tensor = lowered(&mut plan, &call, kind)?;
+                if tensor.work > 0 && is_shared(graph, number) {
+                    plan.realize(&tensor).1
+                } else {
+                    tensor
+                }
             }
         };
         values.push(Some(tensor));
@@ -137,6 +142,27 @@ fn needed(graph: &OpGraph) -> BTreeSet<usize> {
     needed
 }
 
+/// Whether a library and something else want it: computed once, it is there for both.
+fn is_shared(graph: &OpGraph, number: usize) -> bool {
+    let (mut uses, mut library) = (0, false);
+    for value in &graph.values {
+        if let ValueSource::Applied { op, inputs, .. } = &value.from {
+            let here = inputs.iter().filter(|input| **input == Some(number)).count();
+            uses += here;
+            library |= here > 0 && calls_library(op);
+        }
+    }
+    uses > 1 && library
+}
+
+fn calls_library(op: &str) -> bool {
+    const OPS: [&str; 10] = [
+        "linear", "matmul", "mm", "bmm", "inner", "addmm", "baddbmm", "bilinear", "cdist",
+        "scaled_dot_product_attention",
+    ];
+    OPS.contains(&op) || op.starts_with("conv")
+}
+
 fn kind(dtype: Dtype) -> Result<Kind, NotCovered> {
     match dtype {
         Dtype::Float32 => Ok(Kind::Float),
@@ -147,6 +173,7 @@ fn kind(dtype: Dtype) -> Result<Kind, NotCovered> {
 }
 
 fn lowered(plan: &mut Plan, call: &Call<'_>, kind: Kind) -> Result<Tensor, NotCovered> {
+    call.op.clone_into(&mut plan.current);
     plan.chain.push(call.op.to_owned());
     let rules = [
         pointwise::rule,

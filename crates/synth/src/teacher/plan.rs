@@ -139,6 +139,8 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     /// Operators that were lowered since the last step: they are what the next one computes.
     pub(super) chain: Vec<String>,
+    /// The last of them, steps or not.
+    pub(super) current: String,
 }
 
 impl Plan {
@@ -152,6 +154,7 @@ impl Plan {
             made: HashMap::new(),
             steps: Vec::new(),
             chain: Vec::new(),
+            current: String::new(),
         }
     }
 
@@ -177,7 +180,7 @@ impl Plan {
             name = ends.into_iter().flatten().cloned().collect::<Vec<_>>().join("_to_");
         }
         if name.is_empty() {
-            "combine".clone_into(&mut name);
+            name.clone_from(&self.current);
         }
         self.steps.push(Step { name, kernel });
     }

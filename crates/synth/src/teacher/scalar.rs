@@ -65,8 +65,6 @@ pub(super) enum Unary {
     Trunc,
     Not,
     ToFloat,
-    ToInt,
-    ToBool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,6 +73,8 @@ pub(super) enum Binary {
     Sub,
     Mul,
     Div,
+    /// Rounded correctly wherever it runs: a mean of equal numbers is that number.
+    ExactDiv,
     Max,
     Min,
     Pow,
@@ -223,18 +223,11 @@ impl Arena {
 
     pub(super) fn unary(&mut self, op: Unary, x: Scalar) -> Scalar {
         let kind = match op {
-            Unary::Not | Unary::ToBool => Kind::Bool,
-            Unary::ToInt => Kind::Int,
+            Unary::Not => Kind::Bool,
             Unary::Neg | Unary::Abs if self.kind(x) == Kind::Int => Kind::Int,
             _ => Kind::Float,
         };
-        let same = match op {
-            Unary::ToFloat => self.kind(x) == Kind::Float,
-            Unary::ToInt => self.kind(x) == Kind::Int,
-            Unary::ToBool => self.kind(x) == Kind::Bool,
-            _ => false,
-        };
-        if same {
+        if op == Unary::ToFloat && self.kind(x) == Kind::Float {
             return x;
         }
         self.keep(Node::Unary(op, x), kind)
@@ -297,10 +290,6 @@ impl Arena {
 
     pub(super) fn max(&mut self, a: Scalar, b: Scalar) -> Scalar {
         self.binary(Binary::Max, a, b)
-    }
-
-    pub(super) fn min(&mut self, a: Scalar, b: Scalar) -> Scalar {
-        self.binary(Binary::Min, a, b)
     }
 
     pub(super) fn less(&mut self, a: Scalar, b: Scalar) -> Scalar {

@@ -199,8 +199,8 @@ impl Composer {
         let arguments = self.arguments(&buffers);
         match launch {
             None => Written {
-                function: format!("static void {name}({parameters}) {{\n{body}\n}}"),
-                call: format!("{name}({arguments});"),
+                function: format!("static void {name}_kernel({parameters}) {{\n{body}\n}}"),
+                call: format!("{name}_kernel({arguments});"),
                 buffers,
             },
             Some(launch) => Written {
@@ -227,8 +227,8 @@ impl Composer {
                 };
                 let parameters = self.parameters(&buffers[1..], &[library.out()]);
                 Written {
-                    function: format!("static void {name}({parameters}) {{\n{body}\n}}"),
-                    call: format!("{name}({arguments});"),
+                    function: format!("static void {name}_product({parameters}) {{\n{body}\n}}"),
+                    call: format!("{name}_product({arguments});"),
                     buffers,
                 }
             }

@@ -179,7 +179,7 @@ fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
         writer.line("#pragma omp simd");
         writer.open(format!("{each} {{"));
         writer.define(&[value], &[]);
-        let value = writer.value(value);
+        let value = writer.operand(value);
         let into = format!("{name}[i - first]");
         writer.line(combine(reduction.fold, &into, &value));
         writer.close();
@@ -268,8 +268,8 @@ fn in_nest(
     inside: impl FnOnce(&mut Writer<'_>),
 ) {
     let simd = writer.plan.strategy != Strategy::Plain && nest.inner.extent >= 4;
-    let scope = writer.scope();
     writer.define(values, &[nest.outer, nest.inner]);
+    let scope = writer.scope();
     let opened = open_loops(writer, &[nest.outer]);
     if opened > 0 {
         writer.define(values, &[nest.inner]);
@@ -312,7 +312,7 @@ fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
         writer.line(format!("int64_t {name} = 0;"));
         let place = linear(&reduction.extents, &at);
         in_nest(writer, nest, &[value], "", |writer| {
-            let (value, place) = (writer.value(value), writer.index(&place));
+            let (value, place) = (writer.operand(value), writer.index(&place));
             writer.open(format!("if ({best} < {value}) {{"));
             writer.line(format!("{best} = {value};"));
             writer.line(format!("{name} = {place};"));
@@ -358,7 +358,7 @@ fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
         };
         let pragma = format!("#pragma omp simd reduction({sign} : {name})");
         in_nest(writer, nest, &[value], &pragma, |writer| {
-            let value = writer.value(value);
+            let value = writer.operand(value);
             writer.line(combine(reduction.fold, &name, &value));
         });
     }
@@ -388,7 +388,7 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
         writer.line(format!("double running = {start};"));
         writer.open(format!("for (int64_t k = 0; k < {length}; ++k) {{"));
         writer.define(&[value], &[]);
-        let (value, place) = (writer.value(value), writer.index(&place));
+        let (value, place) = (writer.operand(value), writer.index(&place));
         writer.line(format!("running {sign} {value};"));
         writer.line(format!("{out}[{place}] = {}(running);", c_type(Kind::Float)));
         writer.close();
@@ -417,7 +417,7 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
     writer.line("#pragma omp simd");
     writer.open("for (int64_t i = first; i < last; ++i) {");
     writer.define(&[value], &[]);
-    let (value, place) = (writer.value(value), writer.index(&place));
+    let (value, place) = (writer.operand(value), writer.index(&place));
     writer.line(format!("running[i - first] {sign} {value};"));
     writer.line(format!("{out}[{place}] = float(running[i - first]);"));
     writer.close();

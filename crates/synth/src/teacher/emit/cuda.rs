@@ -210,7 +210,7 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
             let opened = open_loops(writer, &vars);
             writer.define(&[value], &[]);
             let place = writer.index(&linear(&reduction.extents, &at));
-            let value = writer.value(value);
+            let value = writer.operand(value);
             writer.open(format!("if ({best} < {value}) {{"));
             writer.line(format!("{best} = {value};"));
             writer.line(format!("{name} = {place};"));
@@ -222,7 +222,7 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
             writer.line(format!("float {name} = {};", float(reduction.fold.neutral())));
             let opened = open_loops(writer, &vars);
             writer.define(&[value], &[]);
-            let value = writer.value(value);
+            let value = writer.operand(value);
             writer.line(combine(reduction.fold, &name, &value));
             for _ in 0..opened {
                 writer.close();
@@ -304,9 +304,9 @@ fn shared_out(writer: &mut Writer<'_>, kernel: &Rows) -> Option<Team> {
     let width = if plan.strategy == Strategy::Tuned && length % 4 == 0 { 4 } else { 1 };
     let groups = length / width;
     let threads = match groups {
-        ..=256 => 32,
-        ..=1024 => 128,
-        ..=4096 => 256,
+        0..=256 => 32,
+        257..=1024 => 128,
+        1025..=4096 => 256,
         _ => 512,
     };
     Some(Team {
@@ -545,21 +545,21 @@ fn over_row(
     inside: impl FnOnce(&mut Writer<'_>, &str),
 ) {
     let value = phase.value;
+    let vars: Vec<Var> = place.vars().into_iter().collect();
+    writer.define(&[value], &vars);
     let scope = writer.scope();
     if phase.length != team.length {
         other_length(writer, phase, place, team, |writer| {
-            let value = writer.value(value);
+            let value = writer.operand(value);
             inside(writer, &value);
         });
         writer.leave(scope);
         return;
     }
-    let vars: Vec<Var> = place.vars().into_iter().collect();
-    writer.define(&[value], &vars);
     let unrolled = if kept.is_empty() { Unrolled::No } else { Unrolled::Yes };
     open_row(writer, team, unrolled);
     lanes_of(writer, value, kept, lane, team, |writer| {
-        let value = writer.value(value);
+        let value = writer.operand(value);
         inside(writer, &value);
     });
     close_row(writer, team, unrolled);
@@ -606,11 +606,9 @@ fn other_length(
     team: Team,
     inside: impl FnOnce(&mut Writer<'_>),
 ) {
-    let vars: Vec<Var> = place.vars().into_iter().collect();
-    writer.define(&[phase.value], &vars);
     let name = writer.unique("k");
-    for var in &vars {
-        writer.call(*var, &name);
+    for var in place.vars() {
+        writer.call(var, &name);
     }
     writer.open(format!(
         "for (int {name} = threadIdx.x; {name} < {}; {name} += {}) {{",
@@ -699,7 +697,7 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) -> Launch
         writer.line(format!("double running = {start};"));
         writer.open(format!("for (int k = 0; k < {length}; ++k) {{"));
         writer.define(&[value], &[]);
-        let (value, place) = (writer.value(value), writer.index(&place));
+        let (value, place) = (writer.operand(value), writer.index(&place));
         writer.line(format!("running {sign}= {value};"));
         writer.line(format!("{out}[{place}] = float(running);"));
         writer.close();

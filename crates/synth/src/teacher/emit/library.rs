@@ -161,7 +161,7 @@ int {function}(float* {to}, {others}, cudaStream_t stream) {{
     )
 }
 
-/// With bias, and perhaps a ReLU, on the accumulators.
+/// With bias, and perhaps a `relu`, on the accumulators.
 pub(in crate::teacher) fn gemm_with_bias_on_cuda(gemm: &Gemm, bias: Buffer, function: &str, name: Names<'_>) -> String {
     let Gemm { m, n, k, a, b, out, epilogue, .. } = *gemm;
     let transposed = |operand: Operand| if operand.transposed { "CUBLAS_OP_T" } else { "CUBLAS_OP_N" };

@@ -1,5 +1,7 @@
 //! `model_new.py`: the original's constructor, and a `forward` that calls kernels.
 
+use std::fmt::Write;
+
 use crate::teacher::lower::NotCovered;
 
 /// What a solution needs to know of a task's module.
@@ -93,25 +95,21 @@ impl Module {
             text.push_str(constructor);
             text.push_str("\n\n");
         }
-        text.push_str(&format!("    def forward(self, {}):\n", self.inputs.join(", ")));
+        let _ = write!(text, "    def forward(self, {}):\n", self.inputs.join(", "));
         for allocation in allocations {
             let shape: Vec<String> = allocation.shape.iter().map(ToString::to_string).collect();
             let comma = if shape.len() == 1 { "," } else { "" };
-            text.push_str(&format!(
-                "        {} = torch.empty(({}{comma}), dtype=torch.{}, device={device}.device)\n",
+            let _ = write!(text, "        {} = torch.empty(({}{comma}), dtype=torch.{}, device={device}.device)\n",
                 allocation.name,
                 shape.join(", "),
-                allocation.dtype
-            ));
+                allocation.dtype);
         }
         for call in calls {
-            text.push_str(&format!(
-                "        kernels.{}({})\n",
+            let _ = write!(text, "        kernels.{}({})\n",
                 call.launcher,
-                call.arguments.join(", ")
-            ));
+                call.arguments.join(", "));
         }
-        text.push_str(&format!("        return {}\n", returned.join(", ")));
+        let _ = write!(text, "        return {}\n", returned.join(", "));
         text
     }
 }
@@ -121,9 +119,9 @@ pub(in crate::teacher) fn attribute(name: &str) -> String {
     let mut text = "self".to_owned();
     for part in name.split('.') {
         if part.chars().all(|letter| letter.is_ascii_digit()) {
-            text.push_str(&format!("[{part}]"));
+            let _ = write!(text, "[{part}]");
         } else {
-            text.push_str(&format!(".{part}"));
+            let _ = write!(text, ".{part}");
         }
     }
     text

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{Call, NotCovered};
 use crate::teacher::plan::{Fold, Kernel, Origin, Plan, Scan, Scanning};
-use crate::teacher::scalar::{Kind, Unary};
+use crate::teacher::scalar::{Binary, Kind, Unary};
 use crate::teacher::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
@@ -114,7 +114,10 @@ pub(super) fn mean(
 ) -> Result<Tensor, NotCovered> {
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
     let sum = plan.reduce_dims(x, dims, Fold::Sum, "sum");
-    scaled(call, &sum, 1.0 / count as f64, "mean")
+    call.float_map(&[sum], "mean", move |arena, x| {
+        let count = arena.constant(count as f64);
+        arena.binary(Binary::ExactDiv, x[0], count)
+    })
 }
 
 /// Around the mean: the sum of squares, without cancellation.
