@@ -151,6 +151,9 @@ fn replies(messages: &[Message]) -> u32 {
 pub(crate) fn ending_of(error: &PolicyError) -> Ending {
     match error {
         PolicyError::ContextFull { .. } => Ending::ContextFull,
+        PolicyError::NotCovered { message, .. } => Ending::NotCovered {
+            message: message.clone(),
+        },
         error => Ending::PolicyFailed {
             message: with_causes(error),
         },

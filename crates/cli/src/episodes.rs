@@ -24,7 +24,7 @@ use crate::policy::{self, Kind};
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(crate) struct EpisodeSettings {
-    /// Who writes: `local:MODEL`, `openai:MODEL` or `script:FILE`
+    /// Who writes: `local:MODEL`, `openai:MODEL`, `teacher` or `script:FILE`
     #[arg(long, value_name = "POLICY", default_value = policy::DEFAULT)]
     pub(crate) policy: String,
     /// Where an `openai:` policy is served, up to `/chat/completions`
@@ -213,7 +213,8 @@ impl EpisodeSettings {
 fn size(kind: Kind) -> Size {
     match kind {
         Kind::OpenAi => Size::Large,
-        Kind::Local | Kind::Script => Size::Small,
+        // The teacher's students are small.
+        Kind::Local | Kind::Script | Kind::Teacher => Size::Small,
     }
 }
 

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script, SharedPolicy};
+use warpsmith_schema::{Mode, Target, Task};
+use warpsmith_synth::teacher::{self, Teacher};
 
 use crate::args::Means;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-const KINDS: &str = "policies are `local:MODEL`, `openai:MODEL` and `script:FILE`";
+const KINDS: &str = "policies are `local:MODEL`, `openai:MODEL`, `teacher` and `script:FILE`";
 
 /// Who writes where nobody is named.
 pub(crate) const DEFAULT: &str = "local:qwen2.5-coder-1.5b";
@@ -20,6 +22,15 @@ pub(crate) enum Kind {
     Local,
     OpenAi,
     Script,
+    Teacher,
+}
+
+/// What a policy is asked about: one that reads more of a task than its text is told beforehand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) tasks: &'a [Task],
+    pub(crate) target: Target,
+    pub(crate) mode: Mode,
 }
 
 /// A policy by name, and where it may come from.
@@ -38,6 +49,7 @@ impl Wanted {
             Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
             Some(("script", name)) if !name.is_empty() => (Kind::Script, name),
+            None if policy == teacher::NAME => (Kind::Teacher, policy),
             _ => {
                 return Err(Stop::config(
                     "policy",
@@ -54,7 +66,9 @@ impl Wanted {
         };
         match kind {
             Kind::Local => local::check(name)?,
-            Kind::OpenAi | Kind::Script => drop(wanted.ready(0)?),
+            Kind::OpenAi => drop(wanted.endpoint()?),
+            Kind::Script => drop(wanted.script()?),
+            Kind::Teacher => {}
         }
         Ok(wanted)
     }
@@ -70,7 +84,7 @@ impl Wanted {
             Kind::OpenAi => 16,
             Kind::Local => local::at_once(self.means),
             // It answers at once: one is judged, one waits.
-            Kind::Script => 2 * judges,
+            Kind::Script | Kind::Teacher => 2 * judges,
         }
     }
 
@@ -81,21 +95,28 @@ impl Wanted {
                 let model = local::open(&self.name, self.means, None, printer)?;
                 Ok(Some(Box::new(model)))
             }
-            Kind::OpenAi | Kind::Script => Ok(None),
+            Kind::OpenAi | Kind::Script | Kind::Teacher => Ok(None),
         }
     }
 
     /// A policy that needs no weights. A script goes on after the replies that it gave to the run before.
-    pub(crate) fn ready(&self, replies: usize) -> Result<Box<dyn Policy>, Stop> {
-        if self.kind == Kind::Script {
-            return Ok(Box::new(self.script()?.after(replies)));
-        }
-        Ok(Box::new(self.endpoint()?))
+    pub(crate) fn ready(
+        &self,
+        task: &Task,
+        (target, mode): (Target, Mode),
+        replies: usize,
+    ) -> Result<Box<dyn Policy>, Stop> {
+        Ok(match self.kind {
+            Kind::Script => Box::new(self.script()?.after(replies)),
+            Kind::Teacher => Teacher::of_task(task, target, mode),
+            Kind::Local | Kind::OpenAi => Box::new(self.endpoint()?),
+        })
     }
 
     /// For many episodes at once. A model of this process rests while `guest`'s device is somebody's alone.
     pub(crate) fn shared(
         &self,
+        subject: Subject<'_>,
         guest: Guest,
         printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
@@ -103,6 +124,7 @@ impl Wanted {
             Kind::Local => Arc::new(local::open(&self.name, self.means, Some(guest), printer)?),
             Kind::OpenAi => Arc::new(self.endpoint()?),
             Kind::Script => Arc::new(self.script()?),
+            Kind::Teacher => Arc::new(Teacher::new(subject.tasks, subject.target, subject.mode)),
         })
     }
 

@@ -20,7 +20,7 @@ use crate::episodes::{way, without_sources};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
-use crate::policy::Wanted;
+use crate::policy::{Subject, Wanted};
 use crate::printer::Printer;
 
 pub(crate) use settings::RunSettings;
@@ -74,9 +74,14 @@ pub(crate) fn run(job: &Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
     let compile_mode = manner.compile_mode.clone();
     let device = engine.device_name();
     let judges = judges(&engine, &manner, settings, &folder)?;
-    let policy = wanted.shared(Guest::of(&engine.lease())?, printer)?;
     let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
     let way = way(&decided, wanted.kind, &engine, None);
+    let subject = Subject {
+        tasks: &job.tasks,
+        target: engine.target,
+        mode: way.mode(),
+    };
+    let policy = wanted.shared(subject, Guest::of(&engine.lease())?, printer)?;
     let head = RunHead {
         verb: job.verb.to_owned(),
         resumed: folder.resumed(),

@@ -141,6 +141,8 @@ pub enum PolicyError {
     NotACompletion { url: String, message: String },
     #[error("the conversation does not fit into the context of `{policy}`: {message}")]
     ContextFull { policy: String, message: String },
+    #[error("`{policy}` does not cover this task: {message}")]
+    NotCovered { policy: String, message: String },
     #[cfg(feature = "local")]
     #[error("the model failed")]
     Local(#[source] std::sync::Arc<crate::ModelError>),

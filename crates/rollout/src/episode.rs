@@ -117,10 +117,12 @@ impl Policy for Heard {
     }
 }
 
-/// `None` where it is part of the episode: a full context, and the end of a script.
+/// `None` where it is part of the episode: a full context, the end of a script, a task that a policy does not cover.
 fn failure(error: &PolicyError) -> Option<Failure> {
     let kind = match error {
-        PolicyError::ContextFull { .. } | PolicyError::ScriptEnded { .. } => return None,
+        PolicyError::ContextFull { .. }
+        | PolicyError::ScriptEnded { .. }
+        | PolicyError::NotCovered { .. } => return None,
         PolicyError::Refused {
             status: 400..=404, ..
         } => FailureKind::Config,

@@ -76,6 +76,7 @@ fn word(ending: &Ending) -> &'static str {
         Ending::ContextFull => "context_full",
         Ending::NothingUsable => "nothing_usable",
         Ending::Looping => "looping",
+        Ending::NotCovered { .. } => "not_covered",
         Ending::PolicyFailed { .. } => "policy_failed",
         Ending::Interrupted => "interrupted",
     }

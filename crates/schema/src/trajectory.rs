@@ -134,6 +134,10 @@ pub enum Ending {
     NothingUsable,
     /// The policy said the same again and again.
     Looping,
+    /// The policy knows that it has no answer to this task.
+    NotCovered {
+        message: String,
+    },
     /// The policy could not be asked any more.
     PolicyFailed {
         message: String,

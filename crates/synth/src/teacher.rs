@@ -1,1 +1,109 @@
 //! A policy that solves composed tasks because it reads their graphs.
+//!
+//! A graph's operators become tensors that are not there yet (`lower`), these become kernels (`plan`), and kernels become
+//! text (`emit`, `solution`). A `course` of several solutions, from simple to fast, is what a `lesson` goes through, by the
+//! same tools as any policy and with whatever they really answer.
+
+mod course;
+mod emit;
+mod epilogue;
+mod index;
+mod lesson;
+mod library;
+mod lower;
+mod luck;
+mod mistake;
+mod plan;
+mod prose;
+mod scalar;
+mod solution;
+mod tensor;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use warpsmith_model::policy::{Policy, SharedPolicy};
+use warpsmith_schema::{EpisodeId, Mode, PolicyVersion, Target, Task};
+
+use lesson::Lesson;
+pub use lower::NotCovered;
+use plan::Strategy;
+pub use solution::Files;
+
+/// What it is called on the command line.
+pub const NAME: &str = "teacher";
+
+/// Teaches all tasks of a run.
+#[derive(Debug, Clone)]
+pub struct Teacher {
+    version: PolicyVersion,
+    target: Target,
+    mode: Mode,
+    tasks: HashMap<String, Arc<Task>>,
+}
+
+impl Teacher {
+    pub fn new<'a>(tasks: impl IntoIterator<Item = &'a Task>, target: Target, mode: Mode) -> Self {
+        let tasks = tasks.into_iter();
+        Self {
+            version: PolicyVersion {
+                name: NAME.to_owned(),
+                // What it writes changes with the program.
+                hash: Some(env!("CARGO_PKG_VERSION").to_owned()),
+                step: None,
+            },
+            target,
+            mode,
+            tasks: tasks.map(|task| (task.id.clone(), Arc::new(task.clone()))).collect(),
+        }
+    }
+
+    /// For episodes of one task, whichever they are.
+    pub fn of_task(task: &Task, target: Target, mode: Mode) -> Box<dyn Policy> {
+        let teacher = Self::new([task], target, mode);
+        let episode = EpisodeId {
+            task: task.id.clone(),
+            sample: 1,
+        };
+        teacher.for_episode(&episode, 0)
+    }
+}
+
+impl SharedPolicy for Teacher {
+    fn version(&self) -> &PolicyVersion {
+        &self.version
+    }
+
+    fn for_episode(&self, episode: &EpisodeId, _: usize) -> Box<dyn Policy> {
+        let unknown = || {
+            // Not of this run: it has no graph either.
+            Arc::new(Task {
+                id: episode.task.clone(),
+                name: episode.task.clone(),
+                source: String::new(),
+                level: None,
+                problem_id: None,
+                origin: String::new(),
+                graph: None,
+            })
+        };
+        Box::new(Lesson {
+            version: self.version.clone(),
+            task: self.tasks.get(&episode.task).cloned().unwrap_or_else(unknown),
+            target: self.target,
+            mode: self.mode,
+            sample: episode.sample,
+        })
+    }
+}
+
+/// Every solution that is written for a task, from simple to fast, by the name of its strategy.
+pub fn solutions(task: &Task, target: Target) -> Result<Vec<(&'static str, Files)>, NotCovered> {
+    let strategies = [
+        ("plain", Strategy::Plain),
+        ("fused", Strategy::Fused),
+        ("tuned", Strategy::Tuned),
+    ];
+    let write = |(name, strategy)| Ok((name, solution::write(task, target, strategy)?.files));
+    strategies.into_iter().map(write).collect()
+}

@@ -109,11 +109,11 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         let weighty = arriving
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let way = way(&decided.episodes, wanted.kind, &engine, decided.wall());
         let mut policy = match weighty {
             Some(policy) => policy,
-            None => wanted.ready(journal.replies())?,
+            None => wanted.ready(&task, (engine.target, way.mode()), journal.replies())?,
         };
-        let way = way(&decided.episodes, wanted.kind, &engine, decided.wall());
         let mut show = Show::new(printer, &mut journal, samples);
         episodes(
             &way,

@@ -195,6 +195,7 @@ pub(super) fn words(ending: &Ending) -> String {
         Ending::ContextFull => "the policy's context was full".to_owned(),
         Ending::NothingUsable => "no reply held files to judge".to_owned(),
         Ending::Looping => "the policy said the same again".to_owned(),
+        Ending::NotCovered { message } => format!("the policy does not cover this task: {message}"),
         Ending::PolicyFailed { message } => message.clone(),
         Ending::Interrupted => "interrupted".to_owned(),
     }

@@ -1,0 +1,127 @@
+"""Compares what `teach` wrote with the modules themselves, on the CPU, many a minute: no sandbox, no timing, no verdict.
+
+    check_solutions.py FOLDER [--only plain,fused,tuned] [--limit N]
+
+A check for whoever changes the teacher; what counts is what the judge says.
+"""
+
+import argparse
+import concurrent.futures
+import ctypes
+import importlib.util
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve()
+HARNESS = HERE.parents[2] / "judge" / "harness"
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fopenmp", "-march=native", "-shared"]
+GEMM = r"""
+#include <cstdint>
+extern "C" void warpsmith_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+                               const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+#pragma omp parallel for
+    for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (int64_t l = 0; l < k; ++l) sum += double(ta ? a[l * lda + i] : a[i * lda + l]) * (tb ? b[j * ldb + l] : b[l * ldb + j]);
+            c[i * ldc + j] = alpha * float(sum) + (beta == 0 ? 0 : beta * c[i * ldc + j]);
+        }
+}
+"""
+
+
+def load(name: str, path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(folder: Path) -> str | None:
+    """What the compiler says, if it is not content."""
+    sources = sorted((folder / "kernels").glob("*.cpp"))
+    made = subprocess.run(["g++", *FLAGS, "-o", str(folder / "kernels.so"), *map(str, sources)], capture_output=True, text=True)
+    return None if made.returncode == 0 else made.stderr[:1500]
+
+
+def error(candidate: torch.Tensor, exact: torch.Tensor) -> float:
+    """The judge's measure, its peak."""
+    if candidate.shape != exact.shape:
+        return float("inf")
+    if not exact.is_floating_point():
+        return float((candidate != exact).float().mean())
+    exact, candidate = exact.double(), candidate.double()
+    finite = exact.isfinite()
+    if not torch.equal(finite, candidate.isfinite()):
+        return float("inf")
+    exact, candidate = exact[finite], candidate[finite]
+    if exact.numel() == 0:
+        return 0.0
+    return float(((candidate - exact).abs() / (exact.abs() + exact.abs().mean() + 1e-300)).max())
+
+
+def compare(task: Path, strategy: str, kernels_module: types.ModuleType) -> tuple[float, float]:
+    """The candidate's error and eager's, both against float64."""
+    reference = load("model", task / "model.py")
+    torch.manual_seed(1)
+    model = reference.Model(*reference.get_init_inputs()).eval()
+    with torch.no_grad():
+        for value in list(model.parameters()) + list(model.buffers()):
+            if value.is_floating_point():
+                value.add_(0.1 * torch.randn_like(value)).abs_() if (value >= 0).all() else value.mul_(1.1)
+    inputs = reference.get_inputs()
+    library = ctypes.CDLL(str(task / strategy / "kernels.so"))
+    sys.modules["warpsmith_kernels"] = kernels_module.module(library, False, frozenset())
+    candidate = load("model_new", task / strategy / "model_new.py")
+    made = candidate.ModelNew(*reference.get_init_inputs()).eval()
+    made.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        own = made(*[value.clone() if isinstance(value, torch.Tensor) else value for value in inputs])
+        eager = model(*inputs)
+        wide = [value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in inputs]
+        exact = model.double()(*wide)
+    tuples = lambda value: value if isinstance(value, (tuple, list)) else (value,)
+    worst = (0.0, 0.0)
+    for one, plain, right in zip(tuples(own), tuples(eager), tuples(exact), strict=True):
+        worst = max(worst, (error(one, right), error(plain, right)))
+    return worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="plain,fused,tuned")
+    parser.add_argument("--limit", type=int, default=1 << 30)
+    arguments = parser.parse_args()
+    kernels_module = load("kernels_module", HARNESS / "kernels_module.py")
+    shim = arguments.folder / "gemm.so"
+    (arguments.folder / "gemm.cpp").write_text(GEMM)
+    subprocess.run(["g++", *FLAGS, "-o", str(shim), str(arguments.folder / "gemm.cpp")], check=True)
+    ctypes.CDLL(str(shim), mode=ctypes.RTLD_GLOBAL)
+    tasks = sorted(path for path in arguments.folder.iterdir() if path.is_dir())[: arguments.limit]
+    jobs = [(task, strategy) for task in tasks for strategy in arguments.only.split(",") if (task / strategy).is_dir()]
+    good, bad = 0, []
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        built = pool.map(lambda job: build(job[0] / job[1]), jobs)
+        for (task, strategy), wrong in zip(jobs, built):
+            if wrong is None:
+                try:
+                    own, eager = compare(task, strategy, kernels_module)
+                    wrong = None if own <= max(8 * eager, 4e-6) else f"error {own:.2e}, eager {eager:.2e}"
+                except Exception as raised:  # noqa: BLE001 - whatever it is, it is the finding
+                    wrong = f"{type(raised).__name__}: {raised}"
+            if wrong is None:
+                good += 1
+            else:
+                bad.append((task.name, strategy, wrong))
+                print(json.dumps({"task": task.name, "strategy": strategy, "wrong": wrong}), flush=True)
+    print(f"{good} right, {len(bad)} wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,389 @@
+//! Integer expressions over loop variables: where in a buffer an element lies.
+//!
+//! Views, reshapes and broadcasts are nothing but such expressions. They are kept simple as they are built, because what
+//! remains of them decides whether a load is contiguous.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// A loop variable; it runs from zero up to its extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Var {
+    pub(super) id: u32,
+    pub(super) extent: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Atom {
+    Var(Var),
+    Div(Box<Index>, i64),
+    Mod(Box<Index>, i64),
+}
+
+/// A sum of multiples of variables and of quotients and remainders, and a constant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(super) struct Index {
+    /// Sorted, none of them with factor zero.
+    terms: Vec<(Atom, i64)>,
+    constant: i64,
+}
+
+impl From<Var> for Index {
+    fn from(var: Var) -> Self {
+        // A loop of one turn is no loop.
+        if var.extent == 1 {
+            return Self::constant(0);
+        }
+        Self {
+            terms: vec![(Atom::Var(var), 1)],
+            constant: 0,
+        }
+    }
+}
+
+impl Index {
+    pub(super) fn constant(constant: i64) -> Self {
+        Self {
+            terms: Vec::new(),
+            constant,
+        }
+    }
+
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        let mut sum = self.clone();
+        sum.constant += other.constant;
+        for (atom, factor) in &other.terms {
+            sum.add(atom.clone(), *factor);
+        }
+        sum.recombined()
+    }
+
+    pub(super) fn offset(&self, by: i64) -> Self {
+        let mut sum = self.clone();
+        sum.constant += by;
+        sum
+    }
+
+    pub(super) fn times(&self, factor: i64) -> Self {
+        if factor == 0 {
+            return Self::default();
+        }
+        let terms = self.terms.iter();
+        Self {
+            terms: terms.map(|(atom, f)| (atom.clone(), f * factor)).collect(),
+            constant: self.constant * factor,
+        }
+    }
+
+    fn add(&mut self, atom: Atom, factor: i64) {
+        match self.terms.binary_search_by(|(known, _)| known.cmp(&atom)) {
+            Ok(place) => {
+                self.terms[place].1 += factor;
+                if self.terms[place].1 == 0 {
+                    self.terms.remove(place);
+                }
+            }
+            Err(place) => self.terms.insert(place, (atom, factor)),
+        }
+    }
+
+    /// `k (x / k) + x % k` is `x`.
+    fn recombined(mut self) -> Self {
+        loop {
+            let pair = self.terms.iter().find_map(|(atom, factor)| {
+                let Atom::Mod(inner, by) = atom else {
+                    return None;
+                };
+                let quotient = inner.divided(*by);
+                // The quotient may have been simplified to a single term with a factor of its own.
+                let [(whole, times)] = quotient.terms.as_slice() else {
+                    return None;
+                };
+                if quotient.constant != 0 {
+                    return None;
+                }
+                let there = self.terms.iter().find(|(known, _)| known == whole)?.1;
+                (there == factor * by * times)
+                    .then(|| (atom.clone(), whole.clone(), (**inner).clone(), *factor))
+            });
+            let Some((rest, whole, inner, factor)) = pair else {
+                return self;
+            };
+            self.terms
+                .retain(|(atom, _)| *atom != rest && *atom != whole);
+            let inner = inner.times(factor);
+            self.constant += inner.constant;
+            for (atom, factor) in inner.terms {
+                self.add(atom, factor);
+            }
+        }
+    }
+
+    /// The least and the greatest value.
+    pub(super) fn range(&self) -> (i64, i64) {
+        let (mut low, mut high) = (self.constant, self.constant);
+        for (atom, factor) in &self.terms {
+            let (a, b) = match atom {
+                Atom::Var(var) => (0, var.extent - 1),
+                Atom::Div(inner, by) => {
+                    let (low, high) = inner.range();
+                    (low.div_euclid(*by), high.div_euclid(*by))
+                }
+                Atom::Mod(inner, by) => {
+                    let (low, high) = inner.range();
+                    if low >= 0 { (0, high.min(by - 1)) } else { (0, by - 1) }
+                }
+            };
+            low += (a * factor).min(b * factor);
+            high += (a * factor).max(b * factor);
+        }
+        (low, high)
+    }
+
+    /// What is left without the terms that `by` divides, and those divided by it.
+    fn split(&self, by: i64) -> (Self, Self) {
+        let (mut rest, mut whole) = (Self::default(), Self::default());
+        for (atom, factor) in &self.terms {
+            if factor % by == 0 {
+                whole.terms.push((atom.clone(), factor / by));
+            } else {
+                rest.terms.push((atom.clone(), *factor));
+            }
+        }
+        rest.constant = self.constant.rem_euclid(by);
+        whole.constant = self.constant.div_euclid(by);
+        (rest, whole)
+    }
+
+    /// A divisor of `by` that most terms share while the others together stay below it: `(4 v + l) / 8` is `v / 2`.
+    fn grain(&self, by: i64) -> Option<(i64, Self, Self)> {
+        let mut factors: Vec<i64> = self.terms.iter().map(|(_, f)| gcd(*f, by)).collect();
+        factors.sort_unstable();
+        factors.dedup();
+        factors.into_iter().rev().find_map(|grain| {
+            let (rest, whole) = self.split(grain);
+            let (low, high) = rest.range();
+            (grain > 1 && grain < by && low >= 0 && high < grain).then_some((grain, rest, whole))
+        })
+    }
+
+    pub(super) fn divided(&self, by: i64) -> Self {
+        if by == 1 {
+            return self.clone();
+        }
+        let (rest, whole) = self.split(by);
+        let (low, high) = rest.range();
+        if low >= 0 && high < by {
+            return whole;
+        }
+        if let Some((grain, _, coarse)) = rest.grain(by) {
+            return whole.plus(&coarse.divided(by / grain));
+        }
+        if let ([(Atom::Div(inner, first), 1)], 0) = (rest.terms.as_slice(), rest.constant) {
+            return whole.plus(&inner.divided(first * by));
+        }
+        let mut quotient = whole;
+        quotient.add(Atom::Div(Box::new(rest), by), 1);
+        quotient.recombined()
+    }
+
+    pub(super) fn remainder(&self, by: i64) -> Self {
+        if by == 1 {
+            return Self::default();
+        }
+        let (rest, _) = self.split(by);
+        let (low, high) = rest.range();
+        if low >= 0 && high < by {
+            return rest;
+        }
+        if let Some((grain, fine, coarse)) = rest.grain(by) {
+            return coarse.remainder(by / grain).times(grain).plus(&fine);
+        }
+        if let ([(Atom::Mod(inner, first), 1)], 0) = (rest.terms.as_slice(), rest.constant)
+            && first % by == 0
+        {
+            return inner.remainder(by);
+        }
+        let mut remainder = Self::default();
+        remainder.add(Atom::Mod(Box::new(rest), by), 1);
+        remainder
+    }
+
+    pub(super) fn substituted(&self, var: Var, by: &Self) -> Self {
+        let mut sum = Self::constant(self.constant);
+        for (atom, factor) in &self.terms {
+            let part = match atom {
+                Atom::Var(known) if *known == var => by.clone(),
+                Atom::Var(_) => Self {
+                    terms: vec![(atom.clone(), 1)],
+                    constant: 0,
+                },
+                Atom::Div(inner, k) => inner.substituted(var, by).divided(*k),
+                Atom::Mod(inner, k) => inner.substituted(var, by).remainder(*k),
+            };
+            sum = sum.plus(&part.times(*factor));
+        }
+        sum
+    }
+
+    pub(super) fn vars(&self) -> BTreeSet<Var> {
+        let mut found = BTreeSet::new();
+        self.gather(&mut found);
+        found
+    }
+
+    fn gather(&self, found: &mut BTreeSet<Var>) {
+        for (atom, _) in &self.terms {
+            match atom {
+                Atom::Var(var) => {
+                    found.insert(*var);
+                }
+                Atom::Div(inner, _) | Atom::Mod(inner, _) => inner.gather(found),
+            }
+        }
+    }
+
+    pub(super) fn depends_on(&self, var: Var) -> bool {
+        self.vars().contains(&var)
+    }
+
+    /// By how much it grows with each step of a variable; `None` where that is not always the same.
+    pub(super) fn stride(&self, var: Var) -> Option<i64> {
+        let mut stride = 0;
+        for (atom, factor) in &self.terms {
+            match atom {
+                Atom::Var(known) if *known == var => stride = *factor,
+                Atom::Div(inner, _) | Atom::Mod(inner, _) if inner.depends_on(var) => return None,
+                Atom::Var(_) | Atom::Div(..) | Atom::Mod(..) => {}
+            }
+        }
+        Some(stride)
+    }
+
+    /// Whether every value is a multiple, wherever the variable `but` stands at zero.
+    pub(super) fn aligned(&self, to: i64, but: Var) -> bool {
+        let terms = self.terms.iter();
+        self.constant % to == 0
+            && terms
+                .filter(|(atom, _)| *atom != Atom::Var(but))
+                .all(|(_, factor)| factor % to == 0)
+    }
+
+    /// In C; the same in CUDA.
+    pub(super) fn code(&self, name: &dyn Fn(Var) -> String) -> String {
+        let mut text = String::new();
+        // Large factors first, and what is taken away last, as a person writes them.
+        let mut terms: Vec<&(Atom, i64)> = self.terms.iter().collect();
+        terms.sort_by_key(|(_, factor)| (*factor < 0, std::cmp::Reverse(factor.abs())));
+        for (atom, factor) in terms {
+            let part = match atom {
+                Atom::Var(var) => name(*var),
+                Atom::Div(inner, by) => format!("{} / {by}", inner.operand(name)),
+                Atom::Mod(inner, by) => format!("{} % {by}", inner.operand(name)),
+            };
+            let part = match factor.abs() {
+                1 => part,
+                size => format!("{part} * {size}"),
+            };
+            match (text.is_empty(), *factor < 0) {
+                (true, false) => text.push_str(&part),
+                (true, true) => {
+                    let _ = write!(text, "-{part}");
+                }
+                (false, false) => {
+                    let _ = write!(text, " + {part}");
+                }
+                (false, true) => {
+                    let _ = write!(text, " - {part}");
+                }
+            }
+        }
+        match (text.is_empty(), self.constant) {
+            (true, constant) => constant.to_string(),
+            (false, 0) => text,
+            (false, constant) if constant < 0 => format!("{text} - {}", -constant),
+            (false, constant) => format!("{text} + {constant}"),
+        }
+    }
+
+    /// In brackets where it must be.
+    pub(super) fn operand(&self, name: &dyn Fn(Var) -> String) -> String {
+        let text = self.code(name);
+        if text.contains(' ') || text.starts_with('-') {
+            format!("({text})")
+        } else {
+            text
+        }
+    }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
+/// The place in a contiguous buffer of this shape.
+pub(super) fn linear(shape: &[i64], at: &[Index]) -> Index {
+    let mut place = Index::default();
+    for (extent, index) in shape.iter().zip(at) {
+        place = place.times(*extent).plus(index);
+    }
+    place
+}
+
+/// The coordinates of a place in a contiguous buffer of this shape.
+pub(super) fn coordinates(shape: &[i64], place: &Index) -> Vec<Index> {
+    let mut stride = 1;
+    let mut found = Vec::new();
+    for (dim, extent) in shape.iter().enumerate().rev() {
+        let index = place.divided(stride);
+        // What is in range needs no remainder for the first dimension.
+        found.push(if dim == 0 { index } else { index.remainder(*extent) });
+        stride *= extent;
+    }
+    found.reverse();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn var(id: u32, extent: i64) -> Var {
+        Var { id, extent }
+    }
+
+    fn name(var: Var) -> String {
+        ["i", "j", "k"][var.id as usize].to_owned()
+    }
+
+    #[test]
+    fn a_reshape_and_back_is_nothing() {
+        let i = Index::from(var(0, 4 * 6 * 8));
+        for shape in [vec![4, 6, 8], vec![24, 8], vec![2, 2, 48], vec![192]] {
+            let there = coordinates(&shape, &i);
+            assert_eq!(linear(&shape, &there), i, "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn lanes_stay_apart() {
+        let (v, l) = (var(0, 256), var(1, 4));
+        let i = Index::from(v).times(4).plus(&l.into());
+        let column = i.remainder(64);
+        assert_eq!(column.code(&name), "i % 16 * 4 + j");
+        assert_eq!(column.stride(l), Some(1));
+        assert!(column.aligned(4, l));
+        assert_eq!(i.divided(64).code(&name), "i / 16");
+    }
+
+    #[test]
+    fn views_of_rows_and_columns() {
+        let (i, j) = (var(0, 10), var(1, 7));
+        let transposed = linear(&[7, 10], &[j.into(), i.into()]);
+        assert_eq!(transposed.code(&name), "j * 10 + i");
+        let flat = linear(&[10, 7], &[i.into(), j.into()]);
+        assert_eq!(flat.divided(7), i.into());
+        assert_eq!(flat.remainder(7), j.into());
+        assert_eq!(flat.offset(-3).code(&name), "i * 7 + j - 3");
+    }
+}
