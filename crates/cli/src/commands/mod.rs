@@ -19,3 +19,5 @@ pub(crate) mod rollout;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod setup;
+#[cfg(feature = "local-models")]
+pub(crate) mod train;
