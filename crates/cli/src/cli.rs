@@ -3,12 +3,12 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
-#[cfg(feature = "local-models")]
-use crate::commands::models;
 use crate::commands::{
     bench, bench_judge, cache, completions, doctor, exploits, judge, mcp, new, optimize, profile,
     replay, report, rollout, schema, serve, setup, synth,
 };
+#[cfg(feature = "local-models")]
+use crate::commands::{models, train};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -40,6 +40,8 @@ enum Verb {
     Synth(Box<synth::SynthArgs>),
     Rollout(Box<rollout::RolloutArgs>),
     Bench(Box<bench::BenchArgs>),
+    #[cfg(feature = "local-models")]
+    Train(train::TrainArgs),
     Report(report::ReportArgs),
     Serve(Box<serve::ServeArgs>),
     Mcp(mcp::McpArgs),
@@ -65,6 +67,8 @@ impl Cli {
             Verb::Synth(args) => synth::run(args, printer),
             Verb::Rollout(args) => rollout::run(args, printer),
             Verb::Bench(args) => bench::run(args, printer),
+            #[cfg(feature = "local-models")]
+            Verb::Train(args) => train::run(args, printer),
             Verb::Report(args) => report::run(args, printer),
             Verb::Serve(args) => serve::run(args, printer),
             Verb::Mcp(args) => mcp::run(args, printer),

@@ -13,6 +13,8 @@ use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_serve::report::ReportError;
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
+#[cfg(feature = "local-models")]
+use warpsmith_train::TrainError;
 
 use crate::exit::Exit;
 
@@ -139,6 +141,30 @@ impl From<ModelError> for Stop {
             | ModelError::Adapter(_)
             | ModelError::Sampling { .. } => (FailureKind::Config, "model"),
             _ => (FailureKind::Infrastructure, "model"),
+        };
+        Self::new(kind, code, chain(&error), error.hint())
+    }
+}
+
+#[cfg(feature = "local-models")]
+impl From<TrainError> for Stop {
+    fn from(error: TrainError) -> Self {
+        let (kind, code) = match error {
+            TrainError::Model(error) => return error.into(),
+            TrainError::Store(error) => return error.into(),
+            TrainError::Collect(failure) => return Self(failure),
+            TrainError::Interrupted => return Self::interrupted(),
+            TrainError::NothingToLearn { .. }
+            | TrainError::NoTokens { .. }
+            | TrainError::OtherTokens { .. }
+            | TrainError::Uncontained { .. } => (FailureKind::Config, "training_data"),
+            TrainError::Read { .. } => (FailureKind::Config, "unreadable"),
+            TrainError::NotFinite { .. } | TrainError::Diverged { .. } => {
+                (FailureKind::Config, "diverged")
+            }
+            TrainError::BrokenCheckpoint { .. } => (FailureKind::Config, "checkpoint"),
+            TrainError::Write { .. } => (FailureKind::Infrastructure, "store"),
+            TrainError::NotRepeatable { .. } => (FailureKind::Infrastructure, "not_repeatable"),
         };
         Self::new(kind, code, chain(&error), error.hint())
     }

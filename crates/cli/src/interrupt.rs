@@ -46,8 +46,7 @@ pub(crate) fn listen(printer: Printer) -> io::Result<()> {
         if signals.next().is_some() {
             HAPPENED.store(true, Ordering::SeqCst);
             if DRAINS.load(Ordering::SeqCst) {
-                printer
-                    .note("interrupted: finishing what is being judged; once more stops at once");
+                printer.note("interrupted: finishing what is under way; once more stops at once");
                 let _ = signals.next();
             }
             KILLING.store(true, Ordering::SeqCst);

@@ -28,8 +28,24 @@ pub(crate) fn check(name: &str) -> Result<(), Stop> {
     Ok(Reference::parse(model).map(drop)?)
 }
 
+/// A model that is on this machine.
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    /// Of the file, where it is known.
+    pub(crate) hash: Option<String>,
+    pub(crate) adapters: Vec<PathBuf>,
+}
+
+impl Found {
+    /// The file's or folder's, for people.
+    pub(crate) fn name(&self) -> String {
+        let stem = self.path.file_stem().unwrap_or_default();
+        stem.to_string_lossy().into_owned()
+    }
+}
+
 /// Fetches it if it must.
-pub(crate) fn load(name: &str, means: Means, printer: &Printer) -> Result<ChatModel, Stop> {
+pub(crate) fn find(name: &str, offline: bool, printer: &Printer) -> Result<Found, Stop> {
     let (model, adapters) = parts(name);
     let (path, hash) = match Reference::parse(model)? {
         Reference::Path(path) => (path, None),
@@ -42,7 +58,7 @@ pub(crate) fn load(name: &str, means: Means, printer: &Printer) -> Result<ChatMo
                     size(model.bytes)
                 ));
             }
-            let network = if means.offline {
+            let network = if offline {
                 Network::Offline
             } else {
                 Network::Allowed
@@ -51,6 +67,20 @@ pub(crate) fn load(name: &str, means: Means, printer: &Printer) -> Result<ChatMo
             (path, Some(model.sha256))
         }
     };
+    Ok(Found {
+        path,
+        hash,
+        adapters,
+    })
+}
+
+/// Fetches it if it must.
+pub(crate) fn load(name: &str, means: Means, printer: &Printer) -> Result<ChatModel, Stop> {
+    let Found {
+        path,
+        hash,
+        adapters,
+    } = find(name, means.offline, printer)?;
     let load = |on| ChatModel::load(name, &path, hash.clone(), &adapters, on);
     let gpu = RunsOn::Gpu(means.device as usize);
     let loaded = match means.on {

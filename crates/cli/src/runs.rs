@@ -15,6 +15,7 @@ use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, Wish, compare}
 use warpsmith_schema::{Counts, FORMAT, Failure, Part, PlannedTask, RunHead, Target, Task};
 use warpsmith_store::RunFolder;
 
+use crate::args::Count;
 use crate::engine::{Engine, Manner};
 use crate::episodes::{way, without_sources};
 use crate::exit::Exit;
@@ -73,7 +74,7 @@ pub(crate) fn run(job: &Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
     let manner = decided.judging.manner();
     let compile_mode = manner.compile_mode.clone();
     let device = engine.device_name();
-    let judges = judges(&engine, &manner, settings, &folder)?;
+    let judges = judges(&engine, &manner, settings.judges, &folder)?;
     let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
     let way = way(&decided, wanted.kind, &engine, None);
     let subject = Subject {
@@ -133,7 +134,7 @@ pub(crate) fn run(job: &Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
     exit(&outcome, job)
 }
 
-fn wish() -> Wish {
+pub(crate) fn wish() -> Wish {
     match (interrupt::killing(), interrupt::happened()) {
         (true, _) => Wish::Abandon,
         (false, true) => Wish::Drain,
@@ -141,22 +142,24 @@ fn wish() -> Wish {
     }
 }
 
-/// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
-fn folder(job: &Job<'_>, config: &Map<String, Value>, wanted: &Wanted) -> Result<RunFolder, Stop> {
+/// What tells tasks from others, in a run's configuration.
+pub(crate) fn known(tasks: &[Task]) -> Value {
     let mut hasher = blake3::Hasher::new();
-    for task in &job.tasks {
+    for task in tasks {
         for text in [&task.id, &task.source] {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         }
     }
+    json!({ "count": tasks.len(), "hash": hasher.finalize().to_hex()[..16] })
+}
+
+/// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
+fn folder(job: &Job<'_>, config: &Map<String, Value>, wanted: &Wanted) -> Result<RunFolder, Stop> {
     let mut config = config.clone();
     config.insert("format".to_owned(), json!(FORMAT));
     config.insert("verb".to_owned(), json!(job.verb));
-    config.insert(
-        "tasks".to_owned(),
-        json!({ "count": job.tasks.len(), "hash": hasher.finalize().to_hex()[..16] }),
-    );
+    config.insert("tasks".to_owned(), known(&job.tasks));
     let config = Value::Object(config);
     Ok(match job.out {
         Some(out) => RunFolder::at(out, &config)?,
@@ -164,7 +167,7 @@ fn folder(job: &Job<'_>, config: &Map<String, Value>, wanted: &Wanted) -> Result
     })
 }
 
-fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
+pub(crate) fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
     let place = folder.path().display();
     printer.note(&match out {
         Some(_) if folder.resumed() => format!("run: {place}, resumed"),
@@ -173,17 +176,17 @@ fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
     });
 }
 
-fn judges(
+pub(crate) fn judges(
     engine: &Engine,
     manner: &Manner,
-    settings: &RunSettings,
+    wanted: Option<Count>,
     folder: &RunFolder,
 ) -> Result<Vec<Box<dyn Judging>>, Stop> {
     let usual = match engine.target {
         Target::Cuda => JUDGES_ON_A_GPU,
         Target::Cpu => 1,
     };
-    let count = settings.judges.map_or(usual, u32::from);
+    let count = wanted.map_or(usual, u32::from);
     let options = Options {
         beside_others: count > 1,
         ..engine.options(manner.clone())

@@ -244,7 +244,7 @@ impl Config {
     }
 
     /// Rotations per position, one for each pair of a head's numbers.
-    pub(crate) fn frequencies(&self) -> Vec<f32> {
+    pub fn frequencies(&self) -> Vec<f32> {
         let pairs = self.head_dim / 2;
         (0..pairs)
             .map(|pair| {

@@ -68,4 +68,4 @@ pub use tokenizer::{TextStream, Tokenizer};
 #[cfg(feature = "local")]
 pub use transformer::{Segment, Transformer, Wanted};
 #[cfg(feature = "local")]
-pub use weights::{HeadNorms, Layer, Weights};
+pub use weights::{HeadNorms, Layer, LayerPart, Part, Weights};

@@ -97,7 +97,7 @@ impl Matrix {
     }
 
     /// All of it in `f32`.
-    pub(crate) fn numbers(&self) -> Result<Tensor, ModelError> {
+    pub fn numbers(&self) -> Result<Tensor, ModelError> {
         match self {
             Self::Full(tensor) => Ok(tensor.clone()),
             Self::Quantised(tensor) => Ok(tensor.dequantize(&Device::Cpu)?),
@@ -202,7 +202,7 @@ impl Linear {
     }
 
     /// One matrix in `f32` that does what the frozen one and the adapters do together.
-    pub(crate) fn merged_weight(&self) -> Result<Tensor, ModelError> {
+    pub fn merged_weight(&self) -> Result<Tensor, ModelError> {
         let mut numbers = self.weight.numbers()?;
         for adapter in &self.adapters {
             numbers = (numbers + adapter.product()?)?;

@@ -8,7 +8,7 @@ mod script;
 mod shared;
 
 #[cfg(feature = "local")]
-pub use local::{ChatModel, Dialogue, Local, RunsOn, Spoken};
+pub use local::{ChatModel, Dialogue, Local, RunsOn, Spoken, Transcript};
 pub use openai::OpenAi;
 pub use origin::Origin;
 pub use script::Script;

@@ -16,7 +16,7 @@ use crate::matrix::{Linear, Matrix};
 use crate::{Config, ModelError};
 
 pub(crate) use self::interleaving::{interleaved, interleaved_heads};
-pub(crate) use self::names::{LayerPart, Part};
+pub use self::names::{LayerPart, Part};
 
 #[derive(Debug, Clone)]
 pub struct Weights {
@@ -88,7 +88,7 @@ impl Weights {
     }
 
     /// What turns the last hidden state into logits.
-    pub(crate) fn head(&self) -> &Matrix {
+    pub fn head(&self) -> &Matrix {
         self.output.as_ref().unwrap_or(&self.embedding)
     }
 }

@@ -1,6 +1,7 @@
 //! Who judges for a run.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpsmith_agent::Files;
 use warpsmith_judge::profile::{ProfileRequest, profile, render};
@@ -145,5 +146,56 @@ impl Judging for KeptJudge {
             quota: self.quota.clone(),
             ..judge
         }))
+    }
+}
+
+/// Judges for one run after another: to start one takes seconds.
+#[derive(Clone)]
+pub struct JudgePool(Vec<Shared>);
+
+type Shared = Arc<Mutex<Box<dyn Judging>>>;
+
+impl JudgePool {
+    pub fn new(judges: Vec<Box<dyn Judging>>) -> Self {
+        let shared = judges.into_iter().map(|judge| Arc::new(Mutex::new(judge)));
+        Self(shared.collect())
+    }
+
+    /// All of them, for one run. They come back when it drops them.
+    pub fn lend(&self) -> Vec<Box<dyn Judging>> {
+        let lent = |judge: &Shared| Box::new(Lent(judge.clone())) as Box<dyn Judging>;
+        self.0.iter().map(lent).collect()
+    }
+}
+
+struct Lent(Shared);
+
+impl Lent {
+    /// A judge whose run panicked has no task half loaded: it loads one whole or fails.
+    fn own(&self) -> MutexGuard<'_, Box<dyn Judging>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Judging for Lent {
+    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
+        self.own().survey(task)
+    }
+
+    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
+        self.own().judge(task, files)
+    }
+
+    fn rehearse(
+        &mut self,
+        task: &Task,
+        files: &Files,
+        reach: Reach,
+    ) -> Result<Option<Verdict>, JudgeError> {
+        self.own().rehearse(task, files, reach)
+    }
+
+    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
+        self.own().profile(task, files)
     }
 }

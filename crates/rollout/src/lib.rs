@@ -27,7 +27,7 @@ mod tally;
 pub use compare::compare;
 pub use error::RolloutError;
 pub use history::{History, trajectories};
-pub use judging::{Judging, KeptJudge};
+pub use judging::{JudgePool, Judging, KeptJudge};
 pub use plan::{Means, Plan, Way, Wish};
 pub use run::{Outcome, run};
 pub use tally::{Best, Tally, TaskTally};

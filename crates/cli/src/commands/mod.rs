@@ -20,3 +20,5 @@ pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod setup;
 pub(crate) mod synth;
+#[cfg(feature = "local-models")]
+pub(crate) mod train;

@@ -5,9 +5,11 @@ mod chat_model;
 mod conversation;
 mod dialogue;
 mod past;
+mod transcript;
 
 pub use chat_model::{ChatModel, RunsOn};
 pub use dialogue::{Dialogue, Spoken};
+pub use transcript::Transcript;
 
 use std::io;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 /// A tensor of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     Embedding,
     FinalNorm,
     Output,
@@ -10,7 +10,7 @@ pub(crate) enum Part {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LayerPart {
+pub enum LayerPart {
     AttentionNorm,
     Query,
     Key,
@@ -51,8 +51,8 @@ impl Part {
         }
     }
 
-    /// Without the `.weight` or `.bias` at the end.
-    pub(crate) fn in_safetensors(self) -> String {
+    /// As transformers calls it, without the `.weight` or `.bias` at the end.
+    pub fn in_safetensors(self) -> String {
         use LayerPart as L;
         match self {
             Self::Embedding => "model.embed_tokens".into(),

@@ -52,7 +52,19 @@ impl Weights {
 }
 
 impl Layer {
-    fn projection_mut(&mut self, projection: Projection) -> &mut Linear {
+    pub fn projection(&self, projection: Projection) -> &Linear {
+        match projection {
+            Projection::Query => &self.query,
+            Projection::Key => &self.key,
+            Projection::Value => &self.value,
+            Projection::AttentionOutput => &self.attention_output,
+            Projection::Gate => &self.gate,
+            Projection::Up => &self.up,
+            Projection::Down => &self.down,
+        }
+    }
+
+    pub fn projection_mut(&mut self, projection: Projection) -> &mut Linear {
         match projection {
             Projection::Query => &mut self.query,
             Projection::Key => &mut self.key,

@@ -8,7 +8,6 @@ use warpsmith_schema::PolicyVersion;
 
 use super::Dialogue;
 use crate::gpu::{DeviceTransformer, Room};
-use crate::policy::Origin;
 use crate::{Adapter, Engine, Limits, ModelError, Tokenizer, Transformer, Weights};
 
 /// What computes a model's replies.
@@ -51,9 +50,7 @@ impl ChatModel {
             .iter()
             .map(|folder| Adapter::load(folder))
             .collect::<Result<_, _>>()?;
-        // Template and tokenizer lie in the file that was hashed; where none was, its path at least tells models apart.
-        let known = hash.clone().unwrap_or_else(|| path.display().to_string());
-        let dialogue = Dialogue::load(path, Origin::of(&known))?;
+        let dialogue = Dialogue::open(path, hash.as_deref())?;
         let mut weights = Weights::load(path)?;
         for adapter in &adapters {
             weights = weights.stacked(adapter)?;
@@ -61,6 +58,7 @@ impl ChatModel {
         let hash = if adapters.is_empty() {
             hash
         } else {
+            let known = hash.unwrap_or_else(|| path.display().to_string());
             Some(stack_hash(&known, &adapters)?)
         };
         Ok(Self {
@@ -71,6 +69,24 @@ impl ChatModel {
                 hash,
                 step: None,
             },
+        })
+    }
+
+    /// From weights that are in memory, such as those that were just learnt.
+    pub fn new(
+        weights: Weights,
+        dialogue: Dialogue,
+        version: PolicyVersion,
+        on: RunsOn,
+    ) -> Result<Self, ModelError> {
+        let gpu = match on {
+            RunsOn::Processor => None,
+            RunsOn::Gpu(number) => Some(Gpu::open(number)?),
+        };
+        Ok(Self {
+            engine: engine(weights, dialogue.tokenizer().clone(), gpu)?,
+            dialogue,
+            version,
         })
     }
 }

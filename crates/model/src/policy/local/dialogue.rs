@@ -29,8 +29,10 @@ pub struct Spoken<'a> {
 }
 
 impl Dialogue {
-    /// Template and tokenizer from a GGUF file or a folder.
-    pub(super) fn load(path: &Path, origin: Origin) -> Result<Self, ModelError> {
+    /// Template and tokenizer from a GGUF file or a folder. `hash` is of the file, where it is known; else its path tells
+    /// models apart.
+    pub fn open(path: &Path, hash: Option<&str>) -> Result<Self, ModelError> {
+        let origin = hash.map_or_else(|| Origin::of(&path.display().to_string()), Origin::of);
         let tokenizer = Arc::new(Tokenizer::load(path)?);
         let template = ChatTemplate::load(path, &tokenizer)?;
         Ok(Self {

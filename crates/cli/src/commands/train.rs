@@ -1,0 +1,42 @@
+//! `warpsmith train`
+
+mod learning;
+mod reinforce;
+mod sft;
+mod show;
+mod value;
+
+use clap::{Args, Subcommand};
+
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// Have a model of this machine learn from trajectories
+///
+/// The same command with the same `--out` goes on where the run stopped, whatever stopped it, and comes to the same end bit
+/// for bit. Ctrl-C finishes the step it is at and keeps it; a second one stops at once.
+#[derive(Debug, Args)]
+pub(crate) struct TrainArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Sft(Box<sft::SftArgs>),
+    Rft(Box<sft::RftArgs>),
+    Value(Box<value::ValueArgs>),
+    Ppo(Box<reinforce::PpoArgs>),
+    Grpo(Box<reinforce::GrpoArgs>),
+}
+
+pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
+    match &args.what {
+        What::Sft(args) => sft::run(args, printer),
+        What::Rft(args) => sft::run_rft(args, printer),
+        What::Value(args) => value::run(args, printer),
+        What::Ppo(args) => reinforce::run_ppo(args, printer),
+        What::Grpo(args) => reinforce::run_grpo(args, printer),
+    }
+}

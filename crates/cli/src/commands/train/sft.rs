@@ -1,0 +1,283 @@
+//! `warpsmith train sft` and `warpsmith train rft`: learning to say what was said.
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use warpsmith_agent::tool_schemas;
+use warpsmith_schema::Trajectory;
+use warpsmith_train::algorithms::{Rejection, Rejections};
+use warpsmith_train::data::{Example, Examples, Paid, RewardKind, TooLong};
+use warpsmith_train::network::cpu::CpuActor;
+use warpsmith_train::recipes::{self, SftSettings as Recipe};
+
+use super::learning::{Data, DataSettings, LearningSettings, Places, Pupil};
+use super::show::{self, Show};
+use crate::args::{Count, CountsChoice, Positive};
+use crate::config::{ConfigArgs, Settings};
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// Supervised fine-tuning: learn every reply of every trajectory
+#[derive(Debug, Args)]
+pub(crate) struct SftArgs {
+    // Before all other flags: it looks at which of them were given.
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    places: Places,
+    #[command(flatten)]
+    settings: SftSettings,
+}
+
+/// Rejection fine-tuning: learn the replies of trajectories that were paid for
+///
+/// Left out, and counted: those whose reward is not above a bar, that said the same again and again, or that called tools
+/// with arguments these do not take.
+#[derive(Debug, Args)]
+pub(crate) struct RftArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    places: Places,
+    #[command(flatten)]
+    settings: RftSettings,
+}
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+struct SftSettings {
+    /// Passes over the data
+    #[arg(long, value_name = "N", default_value = "5")]
+    epochs: Count,
+    /// Trajectories that make one update
+    #[arg(long, value_name = "N", default_value = "16")]
+    batch: Count,
+    /// The learning rate at its peak
+    #[arg(long, value_name = "X", default_value = "0.0001")]
+    rate: Positive,
+    /// Most tokens of a sequence
+    #[arg(long, value_name = "N", default_value = "2048")]
+    max_tokens: Count,
+    /// What becomes of longer ones
+    #[arg(long, value_enum, default_value_t)]
+    too_long: TooLongChoice,
+    /// Steps between looks at what is held out
+    #[arg(long, value_name = "N", default_value = "20")]
+    evaluate_every: Count,
+    #[command(flatten)]
+    #[serde(flatten)]
+    data: DataSettings,
+    #[command(flatten)]
+    #[serde(flatten)]
+    learning: LearningSettings,
+}
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+struct RftSettings {
+    /// Which reward counts
+    #[arg(long, value_enum, default_value_t)]
+    reward: RewardChoice,
+    /// Rewards must be above this
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
+    above: f64,
+    /// Which attempt of a trajectory is its result
+    #[arg(long, value_enum, default_value_t = CountsChoice::Best)]
+    counts: CountsChoice,
+    /// Replies that say the same this often in a row are a loop
+    #[arg(long, value_name = "N", default_value = "3")]
+    repeats: Count,
+    #[command(flatten)]
+    #[serde(flatten)]
+    sft: SftSettings,
+}
+
+impl Settings for SftSettings {
+    const TEXT: &'static str = include_str!("sft.toml");
+}
+
+impl Settings for RftSettings {
+    const TEXT: &'static str = include_str!("rft.toml");
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TooLongChoice {
+    /// They are left out
+    #[default]
+    Drop,
+    /// Their end is
+    Cut,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum RewardChoice {
+    /// −1 wrong, 1 correct, 2 faster than eager, 3 than `torch.compile` too
+    #[default]
+    Robust,
+    /// The speed-up
+    Raw,
+    /// A weighted sum of compiled, correct and speed-up
+    Composite,
+    /// As `robust`, with −1 graded by how far a failed attempt got
+    Ladder,
+}
+
+impl From<RewardChoice> for RewardKind {
+    fn from(choice: RewardChoice) -> Self {
+        match choice {
+            RewardChoice::Robust => Self::Robust,
+            RewardChoice::Raw => Self::Raw,
+            RewardChoice::Composite => Self::Composite,
+            RewardChoice::Ladder => Self::Ladder,
+        }
+    }
+}
+
+pub(crate) fn run(args: &SftArgs, printer: &Printer) -> Result<Exit, Stop> {
+    let settings = args.config.resolve(&args.settings)?.settings;
+    settings.learning.check()?;
+    settings.data.check()?;
+    if let Some(exit) = args.config.print(&settings, printer)? {
+        return Ok(exit);
+    }
+    let data = args.places.read()?;
+    let job = Job {
+        verb: "sft",
+        places: &args.places,
+        config: serde_json::to_value(&settings)?,
+        settings: &settings,
+    };
+    job.run(&data, &|_| None, printer)
+}
+
+pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
+    let settings = args.config.resolve(&args.settings)?.settings;
+    settings.sft.learning.check()?;
+    settings.sft.data.check()?;
+    if let Some(exit) = args.config.print(&settings, printer)? {
+        return Ok(exit);
+    }
+    let data = args.places.read()?;
+    let rule = Rejection {
+        above: settings.above,
+        repeats: u32::from(settings.repeats) as usize,
+    };
+    let paid = Paid {
+        kind: settings.reward.into(),
+        counts: settings.counts.into(),
+    };
+    let tools = tool_schemas();
+    let job = Job {
+        verb: "rft",
+        places: &args.places,
+        config: serde_json::to_value(&settings)?,
+        settings: &settings.sft,
+    };
+    let flaw = |trajectory: &Trajectory| rule.flaw(trajectory, paid.reward(trajectory), &tools);
+    job.run(&data, &flaw, printer)
+}
+
+type Flaw<'a> = dyn Fn(&Trajectory) -> Option<warpsmith_train::algorithms::Flaw> + 'a;
+
+struct Job<'a> {
+    verb: &'static str,
+    places: &'a Places,
+    config: Value,
+    settings: &'a SftSettings,
+}
+
+impl Job<'_> {
+    fn run(&self, data: &Data, flaw: &Flaw<'_>, printer: &Printer) -> Result<Exit, Stop> {
+        let learning = &self.settings.learning;
+        let found = learning.find(self.settings.data.offline, printer)?;
+        let model = found.name();
+        let folder = self
+            .places
+            .folder(self.verb, &self.config, &model, data, printer)?;
+        let pupil = learning.load(&found)?;
+        let mut rejections = Rejections::default();
+        let kept = |trajectory: &&Trajectory| {
+            let flaw = flaw(trajectory);
+            rejections.count(flaw.as_ref());
+            flaw.is_none()
+        };
+        let kept: Vec<&Trajectory> = data.trajectories.iter().filter(kept).collect();
+        let examples = self.examples(&pupil, &kept)?;
+        let mut about = Map::new();
+        about.insert(
+            "data".to_owned(),
+            json!({
+                "trajectories": data.trajectories.len(),
+                "kept": rejections.kept,
+                "left_out": {
+                    "outcome": rejections.outcome,
+                    "loops": rejections.loops,
+                    "tool_schema": rejections.tool_schema,
+                    "nothing_fits": kept.len() - examples.len(),
+                },
+            }),
+        );
+        printer.note(&format!(
+            "{} trajectories; left out: {} by outcome, {} loops, {} by their tool calls, {} with nothing that fits",
+            data.trajectories.len(),
+            rejections.outcome,
+            rejections.loops,
+            rejections.tool_schema,
+            kept.len() - examples.len(),
+        ));
+        let data = &self.settings.data;
+        let (learnt, held_out) = data.split(examples, learning.seed, |one| &one.episode.task);
+        let recipe = Recipe {
+            epochs: u32::from(self.settings.epochs).into(),
+            batch: u32::from(self.settings.batch) as usize,
+            rates: learning.rates(self.settings.rate),
+            aggregation: learning.aggregation(),
+            tokens_at_once: learning.tokens_at_once(),
+            seed: learning.seed,
+            evaluate_every: u32::from(self.settings.evaluate_every).into(),
+        };
+        let mut actor = CpuActor::new(&pupil.weights, &pupil.learns, learning.seed)?;
+        let keeping = learning.keeping(folder.path(), &pupil.origin);
+        let told = ["loss", "validation_loss", "tokens_per_second"];
+        let mut show = Show::new(printer, &told);
+        let outcome = recipes::sft(&mut actor, &learnt, &held_out, &recipe, &keeping, &mut show)?;
+        show::report(self.verb, &outcome, folder.path(), &about, printer)
+    }
+
+    fn examples(&self, pupil: &Pupil, kept: &[&Trajectory]) -> Result<Vec<Example>, Stop> {
+        let tools = tool_schemas();
+        let examples = Examples {
+            dialogue: &pupil.dialogue,
+            tools: &tools,
+            max_tokens: u32::from(self.settings.max_tokens) as usize,
+            too_long: match self.settings.too_long {
+                TooLongChoice::Drop => TooLong::Drop,
+                TooLongChoice::Cut => TooLong::Cut,
+            },
+        };
+        let mut found = Vec::new();
+        for trajectory in kept {
+            found.extend(examples.of(trajectory)?);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_the_defaults() {
+        crate::config::assert_text_says_the_defaults::<SftSettings>();
+        crate::config::assert_text_says_the_defaults::<RftSettings>();
+        let page = include_str!("../../../../../docs/reference/configuration.md");
+        assert!(page.contains(SftSettings::TEXT));
+    }
+}

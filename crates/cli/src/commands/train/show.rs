@@ -1,0 +1,125 @@
+//! A run that learns, for the person who waits and for scripts.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value, json};
+use warpsmith_schema::FORMAT;
+use warpsmith_train::metrics::{self, Numbers};
+use warpsmith_train::recipes::{Outcome, Watch};
+
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::interrupt;
+use crate::printer::Printer;
+
+/// Where there is no terminal, a line after this long.
+const SILENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct Show<'a> {
+    printer: &'a Printer,
+    bar: Option<ProgressBar>,
+    spoken: Option<Instant>,
+    /// Numbers worth a person's attention, of those there are.
+    told: &'a [&'static str],
+}
+
+impl<'a> Show<'a> {
+    pub(super) fn new(printer: &'a Printer, told: &'a [&'static str]) -> Self {
+        // The first signal ends the run after the step it is at.
+        interrupt::drain_first();
+        Self {
+            printer,
+            bar: (io::stderr().is_terminal() && !printer.quiet()).then(bar),
+            spoken: None,
+            told,
+        }
+    }
+
+    fn words(&self, numbers: &Numbers) -> String {
+        let word = |name: &&'static str| {
+            let number = numbers.get(name)?;
+            Some(format!("{} {number:.4}", name.replace('_', " ")))
+        };
+        self.told
+            .iter()
+            .filter_map(word)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+impl Watch for Show<'_> {
+    fn stepped(&mut self, step: u64, steps: u64, numbers: &Numbers) {
+        let words = self.words(numbers);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(steps);
+                bar.set_position(step);
+                bar.set_message(words);
+            }
+            None => {
+                let due = self.spoken.is_none_or(|spoken| spoken.elapsed() > SILENCE);
+                if due || step == steps || self.printer.verbose() {
+                    self.spoken = Some(Instant::now());
+                    self.printer
+                        .note(&format!("step {step} of {steps}: {words}"));
+                }
+            }
+        }
+    }
+
+    fn wants_stop(&mut self) -> bool {
+        interrupt::happened()
+    }
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let template = "{wide_bar} {pos}/{len} steps, {elapsed}, about {eta} left\n{msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// What came of a run.
+pub(super) fn report(
+    verb: &str,
+    outcome: &Outcome,
+    folder: &Path,
+    about: &Map<String, Value>,
+    printer: &Printer,
+) -> Result<Exit, Stop> {
+    let lines = metrics::read(folder)?;
+    let last = lines.last().map(|(_, numbers)| numbers);
+    if printer.json() {
+        let mut object = about.clone();
+        object.insert("format".to_owned(), json!(FORMAT));
+        object.insert("verb".to_owned(), json!(format!("train {verb}")));
+        object.insert("run".to_owned(), json!(folder));
+        object.insert("step".to_owned(), json!(outcome.step));
+        object.insert("steps".to_owned(), json!(outcome.steps));
+        object.insert("interrupted".to_owned(), json!(outcome.interrupted));
+        object.insert("published".to_owned(), json!(outcome.published));
+        object.insert("metrics".to_owned(), json!(last));
+        printer.object(&object)?;
+    } else {
+        let mut said = vec![format!("{} of {} steps", outcome.step, outcome.steps)];
+        let numbers = last
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| *name != "step");
+        said.extend(numbers.map(|(name, number)| format!("{name:<22} {number:.6}")));
+        if let Some(published) = &outcome.published {
+            said.push(format!("published: {}", published.display()));
+        }
+        printer.lines(&said)?;
+    }
+    if outcome.interrupted {
+        return Err(Stop::interrupted());
+    }
+    Ok(Exit::DONE)
+}

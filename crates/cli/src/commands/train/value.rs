@@ -1,0 +1,139 @@
+//! `warpsmith train value`: a critic learns what to expect.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, json};
+use warpsmith_train::TrainError;
+use warpsmith_train::algorithms::Gae;
+use warpsmith_train::data::{Episode, Paid};
+use warpsmith_train::network::cpu::CpuCritic;
+use warpsmith_train::recipes::{ValueSettings as Recipe, pretrain_value};
+
+use super::learning::{DataSettings, LearningSettings, Places};
+use super::sft::RewardChoice;
+use super::show::{self, Show};
+use crate::args::{Count, CountsChoice, Positive};
+use crate::config::{ConfigArgs, Settings};
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// Value pretraining: a critic learns what trajectories, good and bad, came to
+///
+/// It begins as the model with a head of one number. The critic is in the run's checkpoints.
+#[derive(Debug, Args)]
+pub(crate) struct ValueArgs {
+    // Before all other flags: it looks at which of them were given.
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    places: Places,
+    #[command(flatten)]
+    settings: ValueSettings,
+}
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+struct ValueSettings {
+    /// Passes over the data, at most
+    #[arg(long, value_name = "N", default_value = "10")]
+    epochs: Count,
+    /// Trajectories that make one update
+    #[arg(long, value_name = "N", default_value = "16")]
+    batch: Count,
+    /// The learning rate at its peak
+    #[arg(long, value_name = "X", default_value = "0.0001")]
+    rate: Positive,
+    /// Done once this share of the variance held out is explained
+    #[arg(long, value_name = "X", default_value_t = 0.3)]
+    enough: f64,
+    /// How much of later values counts
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    gamma: f64,
+    /// How far ahead targets look after the first pass; 1 takes only what was paid
+    #[arg(long, value_name = "X", default_value_t = 0.95)]
+    lambda: f64,
+    /// Which reward counts
+    #[arg(long, value_enum, default_value_t)]
+    reward: RewardChoice,
+    /// Which attempt of a trajectory is its result
+    #[arg(long, value_enum, default_value_t = CountsChoice::Best)]
+    counts: CountsChoice,
+    #[command(flatten)]
+    #[serde(flatten)]
+    data: DataSettings,
+    #[command(flatten)]
+    #[serde(flatten)]
+    learning: LearningSettings,
+}
+
+impl Settings for ValueSettings {
+    const TEXT: &'static str = include_str!("value.toml");
+}
+
+pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
+    let settings = args.config.resolve(&args.settings)?.settings;
+    settings.learning.check()?;
+    settings.data.check()?;
+    if let Some(exit) = args.config.print(&settings, printer)? {
+        return Ok(exit);
+    }
+    let learning = &settings.learning;
+    let data = args.places.read()?;
+    let found = learning.find(settings.data.offline, printer)?;
+    let model = found.name();
+    let folder = args
+        .places
+        .folder("value", &settings, &model, &data, printer)?;
+    let pupil = learning.load(&found)?;
+    let paid = Paid {
+        kind: settings.reward.into(),
+        counts: settings.counts.into(),
+    };
+    let origin = pupil.dialogue.origin();
+    let episodes: Vec<Episode> = data
+        .trajectories
+        .iter()
+        .filter_map(|trajectory| Episode::of(trajectory, &paid, origin, &model).transpose())
+        .collect::<Result<_, TrainError>>()?;
+    let mut about = Map::new();
+    let (all, used) = (data.trajectories.len(), episodes.len());
+    about.insert(
+        "data".to_owned(),
+        json!({ "trajectories": all, "kept": used }),
+    );
+    printer.note(&format!("{all} trajectories, {used} of them with a reward"));
+    let (learnt, held_out) = settings
+        .data
+        .split(episodes, learning.seed, |one| &one.task);
+    let mean = learnt.iter().map(|one| one.reward).sum::<f64>() / learnt.len().max(1) as f64;
+    let recipe = Recipe {
+        epochs: u32::from(settings.epochs).into(),
+        batch: u32::from(settings.batch) as usize,
+        rates: learning.rates(settings.rate),
+        aggregation: learning.aggregation(),
+        tokens_at_once: learning.tokens_at_once(),
+        seed: learning.seed,
+        gae: Gae {
+            gamma: settings.gamma,
+            actor_lambda: settings.lambda,
+            critic_lambda: settings.lambda,
+        },
+        enough: settings.enough,
+    };
+    let mut critic = CpuCritic::new(&pupil.weights, &pupil.learns, mean as f32, learning.seed)?;
+    let keeping = learning.keeping(folder.path(), &pupil.origin);
+    let told = ["value_loss", "explained_variance", "tokens_per_second"];
+    let mut show = Show::new(printer, &told);
+    let outcome = pretrain_value(&mut critic, learnt, held_out, &recipe, &keeping, &mut show)?;
+    show::report("value", &outcome, folder.path(), &about, printer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_the_defaults() {
+        crate::config::assert_text_says_the_defaults::<ValueSettings>();
+    }
+}

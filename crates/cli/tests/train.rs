@@ -1,0 +1,249 @@
+//! `train` by the real binary, with a model of random numbers on the processor.
+#![cfg(feature = "local-models")]
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+#[path = "../../train/tests/tiny/mod.rs"]
+mod tiny;
+
+use std::process::{Command, Output};
+
+use common::{Context, code, json};
+use serde_json::Value;
+use warpsmith_schema::{
+    Attempt, Ending, Message, Mode, PolicyVersion, Profile, Status, Target, Task, TokenRecord,
+    Trajectory, Verdict,
+};
+
+/// Every second one passed; one of them by saying the same three times.
+fn trajectories(count: u32) -> Vec<Trajectory> {
+    let trajectory = |number: u32| {
+        let task = Task {
+            id: format!("level1/{number}"),
+            name: format!("task {number}"),
+            source: String::new(),
+            level: Some(1),
+            problem_id: Some(number),
+            origin: String::new(),
+            graph: None,
+        };
+        let policy = PolicyVersion {
+            name: "script:teacher".into(),
+            hash: None,
+            step: None,
+        };
+        let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, Mode::Single);
+        trajectory.ending = Ending::Finished;
+        let word = ["float", "int"][number as usize % 2];
+        for turn in 0..if number == 2 { 3 } else { 1 } {
+            trajectory.messages.push(Message::User {
+                text: format!("Write {word}, {turn}."),
+            });
+            trajectory.messages.push(Message::Assistant {
+                text: format!("{word} x;"),
+                calls: Vec::new(),
+            });
+        }
+        let passed = number.is_multiple_of(2);
+        let status = if passed {
+            Status::Passed
+        } else {
+            Status::Crashed
+        };
+        let mut verdict = Verdict::unreached(status, Target::Cpu, Profile::Rl, String::new());
+        verdict.reward.robust = if passed { 1.0 } else { -1.0 };
+        trajectory.attempts = vec![Attempt {
+            message: 1,
+            files: [].into(),
+            verdict,
+        }];
+        trajectory.best = passed.then_some(0);
+        trajectory
+    };
+    (1..=count).map(trajectory).collect()
+}
+
+fn lines(trajectories: &[Trajectory]) -> String {
+    let line = |one: &Trajectory| serde_json::to_string(one).unwrap() + "\n";
+    trajectories.iter().map(line).collect()
+}
+
+fn context() -> Context {
+    let context = Context::new();
+    tiny::write(&context.path("model"), tiny::VOCABULARY);
+    context.write("data.jsonl", &lines(&trajectories(12)));
+    context
+}
+
+/// Quick, and large steps.
+const USUAL: [(&str, &str); 8] = [
+    ("--data", "data.jsonl"),
+    ("--model", "./model"),
+    ("--epochs", "3"),
+    ("--batch", "4"),
+    ("--rate", "0.02"),
+    ("--warmup", "2"),
+    ("--held-out", "0.2"),
+    ("--out", "run"),
+];
+
+/// What `more` says wins over what is usual.
+fn command(context: &Context, verb: &str, more: &str) -> Command {
+    let more: Vec<&str> = more.split_whitespace().collect();
+    let mut all = vec!["train", verb, "--json", "-q"];
+    for (flag, value) in USUAL {
+        if !more.contains(&flag) {
+            all.extend([flag, value]);
+        }
+    }
+    all.extend(more);
+    context.bare(&all)
+}
+
+fn train(context: &Context, verb: &str, more: &str) -> Output {
+    command(context, verb, more).output().unwrap()
+}
+
+fn done(context: &Context, verb: &str, more: &str) -> Value {
+    let output = train(context, verb, more);
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    found
+}
+
+/// The failure's code and message.
+fn refused(output: &Output, exit: i32) -> (String, String) {
+    let found = json(output);
+    assert_eq!(code(output), exit, "{found:#}");
+    let text = |name: &str| found["failure"][name].as_str().unwrap().to_owned();
+    (text("code"), text("message"))
+}
+
+#[test]
+fn sft_learns_and_its_adapter_is_served_and_goes_on_learning() {
+    let context = context();
+    let found = done(&context, "sft", "");
+    assert_eq!(found["verb"], "train sft");
+    assert_eq!(found["data"]["trajectories"], 12);
+    assert_eq!((&found["step"], &found["steps"]), (&9.into(), &9.into()));
+    let metrics = context.read("run/metrics.jsonl");
+    let lines: Vec<Value> = metrics
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 9);
+    let loss = |line: &Value| line["loss"].as_f64().unwrap();
+    assert!(loss(&lines[8]) < 0.8 * loss(&lines[0]), "{metrics}");
+    assert!(found["metrics"]["validation_loss"].is_f64(), "{found:#}");
+
+    // The report draws it.
+    let output = context.bare(&["report", "run", "--html", "report.html"]);
+    let output = { output }.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(code(&output), 0, "{said}");
+    assert!(context.read("report.html").contains("validation_loss"));
+
+    // The same again has nothing left to do, another configuration is refused.
+    let again = done(&context, "sft", "--checkpoint-every 3");
+    assert_eq!(again["metrics"], found["metrics"]);
+    let (code, message) = refused(&train(&context, "sft", "--seed 1"), 2);
+    assert_eq!(code, "other_run");
+    assert!(message.contains("seed"), "{message}");
+
+    // On from the adapter, in another run.
+    let on = "--model ./model+run/published --out on";
+    let on = done(&context, "sft", on);
+    let first = context.read("on/metrics.jsonl");
+    let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+    assert!(loss(&first) < 0.8 * loss(&lines[0]), "{first}");
+    assert!(on["published"].as_str().unwrap().ends_with("published"));
+}
+
+#[test]
+fn rft_leaves_out_what_was_not_paid_for_and_loops() {
+    let context = context();
+    let found = done(&context, "rft", "");
+    let expected = serde_json::json!({
+        "trajectories": 12, "kept": 5,
+        "left_out": { "outcome": 6, "loops": 1, "tool_schema": 0, "nothing_fits": 0 },
+    });
+    assert_eq!(found["data"], expected);
+    let all = done(&context, "rft", "--above -2 --repeats 9 --out all");
+    assert_eq!(all["data"]["kept"], 12);
+}
+
+#[test]
+fn value_needs_tokens_and_learns_from_them() {
+    let context = context();
+    let (code, message) = refused(&train(&context, "value", ""), 2);
+    assert_eq!(code, "training_data");
+    assert!(
+        message.contains("level1/1, sample 1 has no record of its tokens"),
+        "{message}"
+    );
+    let mut recorded = trajectories(12);
+    for (number, trajectory) in recorded.iter_mut().enumerate() {
+        let kind = 10 + number as u32 % 2;
+        trajectory.tokens = Some(vec![TokenRecord {
+            ids: vec![1, kind, 20, 21],
+            logprobs: vec![None, None, Some(-1.0), Some(-1.0)],
+            loss_mask: vec![false, false, true, true],
+            replies: vec![1],
+            template: None,
+            tokenizer: None,
+        }]);
+    }
+    context.write("data.jsonl", &lines(&recorded));
+    let found = done(&context, "value", "--epochs 30 --out critic");
+    let explained = found["metrics"]["explained_variance"].as_f64().unwrap();
+    assert!(explained > 0.3, "{found:#}");
+    assert_eq!(found["published"], Value::Null);
+}
+
+#[test]
+fn nothing_to_learn_from_is_the_users_to_mend() {
+    let context = context();
+    context.write("data.jsonl", "");
+    let (code, message) = refused(&train(&context, "sft", ""), 2);
+    assert_eq!(code, "training_data");
+    assert!(
+        message.starts_with("there is nothing to learn from"),
+        "{message}"
+    );
+    let (code, _) = refused(&train(&context, "sft", "--data nowhere"), 2);
+    assert_eq!(code, "unreadable");
+}
+
+/// No file may grow beyond a limit that a checkpoint exceeds, as on a full disk.
+#[test]
+fn a_full_disk_is_told_and_the_same_command_goes_on() {
+    let context = context();
+    let whole = done(&context, "sft", "--out whole");
+    let command = command(&context, "sft", "");
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    let limited = format!("trap '' XFSZ; ulimit -f 32; exec {}", words.join(" "));
+    let output = Command::new("bash")
+        .args(["-c", &limited])
+        .current_dir(context.path("."))
+        .env("WARPSMITH_CACHE", context.path("cache"))
+        .output()
+        .unwrap();
+    let (code, message) = refused(&output, 3);
+    assert_eq!(code, "store");
+    assert!(message.contains("failed to write"), "{message}");
+    let found = done(&context, "sft", "");
+    assert_eq!(found["metrics"]["loss"], whole["metrics"]["loss"]);
+}
+
+#[test]
+fn settings_can_be_printed_and_mistaken() {
+    let context = context();
+    let output = train(&context, "sft", "--print-config");
+    assert_eq!(json(&output)["settings"]["batch"], 4);
+    let (code, message) = refused(&train(&context, "sft", "--set rat=1"), 2);
+    assert_eq!(code, "config");
+    assert!(message.contains("there is no setting `rat`"), "{message}");
+    let (code, _) = refused(&train(&context, "sft", "--held-out 1.5"), 2);
+    assert_eq!(code, "config");
+}

@@ -1,0 +1,254 @@
+//! What a run has learnt so far, on disk: whole or not there.
+//!
+//! A checkpoint is a folder `step-000040`. It is written beside its place, flushed, and moved there in one step, so that a
+//! run killed at any moment finds the one before. Its `checkpoint.json` names every file with its hash.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::TrainError;
+
+const FORMAT: u32 = 1;
+const MANIFEST: &str = "checkpoint.json";
+const BEGUN: &str = ".new-";
+const STEP: &str = "step-";
+const TENSORS: &str = ".safetensors";
+/// A folder in a checkpoint for what others read.
+pub const PUBLISHED: &str = "published";
+
+/// Everything that a run needs to go on as if it had never stopped.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    /// Steps that were done.
+    pub step: u64,
+    /// The state of each network, by its name.
+    pub networks: BTreeMap<String, BTreeMap<String, Tensor>>,
+    /// What a recipe remembers beside them.
+    pub memory: Value,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    format: u32,
+    step: u64,
+    memory: Value,
+    /// Hash of each file, by its path in the folder.
+    files: BTreeMap<String, String>,
+}
+
+/// A run's checkpoints.
+#[derive(Debug)]
+pub struct Checkpoints {
+    folder: PathBuf,
+    /// So many are kept, the latest.
+    keep: usize,
+}
+
+impl Checkpoints {
+    pub fn new(folder: PathBuf, keep: usize) -> Self {
+        Self {
+            folder,
+            keep: keep.max(1),
+        }
+    }
+
+    /// Writes one and removes the oldest. `publish` puts what others read into a folder of the checkpoint.
+    pub fn save(
+        &self,
+        checkpoint: &Checkpoint,
+        publish: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
+    ) -> Result<PathBuf, TrainError> {
+        let name = format!("{STEP}{:06}", checkpoint.step);
+        let place = self.folder.join(&name);
+        let begun = self.folder.join(format!("{BEGUN}{name}"));
+        let written = Self::write(checkpoint, &begun, publish).and_then(|()| {
+            // One of the same step says the same.
+            remove(&place)?;
+            fs_err::rename(&begun, &place).map_err(write_failed(&place))?;
+            sync(&self.folder)
+        });
+        if let Err(error) = written {
+            // What is left of it only takes room, and that may be what is missing.
+            let _ = fs_err::remove_dir_all(&begun);
+            return Err(error);
+        }
+        let steps = self.steps()?;
+        for old in steps.iter().rev().skip(self.keep) {
+            remove(&self.place(*old))?;
+        }
+        Ok(place)
+    }
+
+    fn write(
+        checkpoint: &Checkpoint,
+        begun: &Path,
+        publish: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        remove(begun)?;
+        fs_err::create_dir_all(begun).map_err(write_failed(begun))?;
+        for (name, tensors) in &checkpoint.networks {
+            let path = begun.join(format!("{name}{TENSORS}"));
+            safetensors::serialize_to_file(tensors, None, &path).map_err(|error| {
+                let source = match error {
+                    safetensors::SafeTensorError::IoError(error) => error,
+                    other => io::Error::other(other),
+                };
+                write_failed(&path)(source)
+            })?;
+        }
+        let published = begun.join(PUBLISHED);
+        fs_err::create_dir_all(&published).map_err(write_failed(&published))?;
+        publish(&published)?;
+        let mut files = BTreeMap::new();
+        for path in files_below(begun).map_err(write_failed(begun))? {
+            sync(&path)?;
+            let name = path.strip_prefix(begun).unwrap_or(&path);
+            files.insert(name.display().to_string(), hash(&path)?);
+        }
+        let manifest = Manifest {
+            format: FORMAT,
+            step: checkpoint.step,
+            memory: checkpoint.memory.clone(),
+            files,
+        };
+        let path = begun.join(MANIFEST);
+        let text = serde_json::to_string_pretty(&manifest)
+            .map_err(io::Error::from)
+            .map_err(write_failed(&path))?;
+        fs_err::write(&path, text + "\n").map_err(write_failed(&path))?;
+        sync(&path)?;
+        sync(begun)
+    }
+
+    /// The steps that there are checkpoints of, the first first.
+    pub fn steps(&self) -> Result<Vec<u64>, TrainError> {
+        let entries = match fs_err::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(read_failed(&self.folder)(error)),
+        };
+        let mut steps = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(read_failed(&self.folder))?.file_name();
+            let step = name.to_str().and_then(|name| name.strip_prefix(STEP));
+            steps.extend(step.and_then(|step| step.parse::<u64>().ok()));
+        }
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    pub fn place(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("{STEP}{step:06}"))
+    }
+
+    /// Where the last one is.
+    pub fn last(&self) -> Result<Option<PathBuf>, TrainError> {
+        Ok(self.steps()?.last().map(|step| self.place(*step)))
+    }
+
+    /// The last one, every file of it checked.
+    pub fn load(&self) -> Result<Option<Checkpoint>, TrainError> {
+        let Some(folder) = self.last()? else {
+            return Ok(None);
+        };
+        let broken = |reason: String| TrainError::BrokenCheckpoint {
+            path: folder.clone(),
+            reason,
+        };
+        let path = folder.join(MANIFEST);
+        let text = fs_err::read_to_string(&path)
+            .map_err(|error| broken(format!("`{MANIFEST}` cannot be read: {error}")))?;
+        let manifest: Manifest = serde_json::from_str(&text)
+            .map_err(|error| broken(format!("`{MANIFEST}` is not what was written: {error}")))?;
+        if manifest.format != FORMAT {
+            return Err(broken(format!(
+                "it has format {}, and this program reads {FORMAT}",
+                manifest.format
+            )));
+        }
+        let mut networks = BTreeMap::new();
+        for (name, expected) in &manifest.files {
+            let path = folder.join(name);
+            let found = hash(&path).map_err(|_| broken(format!("`{name}` cannot be read")))?;
+            if found != *expected {
+                return Err(broken(format!("`{name}` is not what was written")));
+            }
+            if let Some(network) = name.strip_suffix(TENSORS).filter(|it| !it.contains('/')) {
+                let tensors = candle_core::safetensors::load(&path, &Device::Cpu)
+                    .map_err(|error| broken(format!("`{name}` cannot be read: {error}")))?;
+                networks.insert(network.to_owned(), tensors.into_iter().collect());
+            }
+        }
+        Ok(Some(Checkpoint {
+            step: manifest.step,
+            networks,
+            memory: manifest.memory,
+        }))
+    }
+}
+
+/// A network's state as one begins with it elsewhere: what it knows, but nothing of how it came to know it.
+pub fn without_moments(
+    mut state: BTreeMap<String, Tensor>,
+) -> Result<BTreeMap<String, Tensor>, TrainError> {
+    for (name, tensor) in &mut state {
+        if name.starts_with(crate::network::OPTIMIZER) {
+            *tensor = tensor.zeros_like()?;
+        }
+    }
+    Ok(state)
+}
+
+pub(crate) fn write_failed(path: &Path) -> impl Fn(io::Error) -> TrainError {
+    move |source| TrainError::Write {
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+pub(crate) fn read_failed(path: &Path) -> impl Fn(io::Error) -> TrainError {
+    move |source| TrainError::Read {
+        path: path.to_path_buf(),
+        source,
+    }
+}
+
+fn remove(folder: &Path) -> Result<(), TrainError> {
+    match fs_err::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(write_failed(folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// A file's content or a folder's names, so that they survive a power cut.
+fn sync(path: &Path) -> Result<(), TrainError> {
+    fs_err::File::open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(write_failed(path))
+}
+
+fn hash(path: &Path) -> Result<String, TrainError> {
+    let mut hasher = blake3::Hasher::new();
+    fs_err::File::open(path)
+        .and_then(|mut file| io::copy(&mut file, &mut hasher))
+        .map_err(read_failed(path))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs_err::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}

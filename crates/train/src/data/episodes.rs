@@ -1,0 +1,105 @@
+//! What is reinforced: tokens that a policy sampled, with the probabilities they had, and what came of them.
+
+use warpsmith_model::policy::Origin;
+use warpsmith_schema::{Ending, EpisodeId, Limit, TokenRecord, Trajectory};
+
+use super::Paid;
+use crate::TrainError;
+use crate::network::Sequence;
+
+/// An episode of the policy that learns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Episode {
+    /// Episodes of one task are a group.
+    pub task: String,
+    pub tokens: Tokens,
+    pub reward: f64,
+    /// It ended because there was no more room, not because the policy was done.
+    pub cut: bool,
+}
+
+/// What was read and sampled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tokens {
+    pub sequences: Vec<Sequence>,
+    /// The sampler's log-probability of every token that was said, sequence after sequence.
+    pub sampled: Vec<f32>,
+}
+
+impl Tokens {
+    /// Tokens that were said.
+    pub fn said(&self) -> usize {
+        self.sampled.len()
+    }
+
+    /// From a trajectory's record; `model` is what the tokens must be of.
+    pub fn of(trajectory: &Trajectory, origin: &Origin, model: &str) -> Result<Self, TrainError> {
+        let episode = || EpisodeId::of(trajectory).to_string();
+        let records = trajectory
+            .tokens
+            .as_ref()
+            .ok_or_else(|| TrainError::NoTokens { episode: episode() })?;
+        let mut tokens = Self {
+            sequences: Vec::new(),
+            sampled: Vec::new(),
+        };
+        for record in records {
+            // An endpoint may not say what it tokenised with; what it says must be right.
+            let other =
+                |said: &Option<String>, own: &String| said.as_ref().is_some_and(|it| it != own);
+            if other(&record.tokenizer, &origin.tokenizer)
+                || other(&record.template, &origin.template)
+            {
+                return Err(TrainError::OtherTokens {
+                    episode: episode(),
+                    model: model.to_owned(),
+                });
+            }
+            tokens
+                .add(record)
+                .ok_or_else(|| TrainError::NoTokens { episode: episode() })?;
+        }
+        Ok(tokens)
+    }
+
+    /// `None` where the record does not account for all that it says was sampled.
+    fn add(&mut self, record: &TokenRecord) -> Option<()> {
+        let lengths = [record.loss_mask.len(), record.logprobs.len()];
+        if lengths != [record.ids.len(); 2] {
+            return None;
+        }
+        let sequence = Sequence::new(record.ids.clone(), &record.loss_mask);
+        for place in sequence.said() {
+            self.sampled.push(record.logprobs[*place]?);
+        }
+        self.sequences.push(sequence);
+        Some(())
+    }
+}
+
+impl Episode {
+    /// `None` where it says nothing of the policy: it said nothing, or could not.
+    pub fn of(
+        trajectory: &Trajectory,
+        paid: &Paid,
+        origin: &Origin,
+        model: &str,
+    ) -> Result<Option<Self>, TrainError> {
+        let Some(reward) = paid.reward(trajectory) else {
+            return Ok(None);
+        };
+        let tokens = Tokens::of(trajectory, origin, model)?;
+        Ok((tokens.said() > 0).then(|| Self {
+            task: trajectory.task.id.clone(),
+            tokens,
+            reward,
+            cut: matches!(
+                trajectory.ending,
+                Ending::ContextFull
+                    | Ending::Limit {
+                        which: Limit::Tokens | Limit::Turns
+                    }
+            ),
+        }))
+    }
+}

@@ -1,0 +1,102 @@
+//! What is imitated: every reply of a trajectory.
+
+use serde::{Deserialize, Serialize};
+use warpsmith_model::policy::Dialogue;
+use warpsmith_schema::{EpisodeId, ToolSchema, Trajectory};
+
+use crate::TrainError;
+use crate::network::Sequence;
+
+/// A trajectory to imitate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Example {
+    pub episode: EpisodeId,
+    pub sequences: Vec<Sequence>,
+}
+
+impl Example {
+    /// Tokens that are learnt.
+    pub fn said(&self) -> usize {
+        self.sequences.iter().map(|one| one.said().len()).sum()
+    }
+}
+
+/// What becomes of a sequence that is longer than allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TooLong {
+    /// It is left out.
+    Drop,
+    /// Its end is.
+    Cut,
+}
+
+/// Tokens, and which of them were said.
+type Masked = (Vec<u32>, Vec<bool>);
+
+/// Makes examples for one model.
+#[derive(Debug)]
+pub struct Examples<'a> {
+    pub dialogue: &'a Dialogue,
+    /// Tools that were told to the policy by their schemas, in trajectories without a record of tokens.
+    pub tools: &'a [ToolSchema],
+    pub max_tokens: usize,
+    pub too_long: TooLong,
+}
+
+impl Examples<'_> {
+    /// From the tokens that were sampled where the trajectory has them and they are this model's, else from its text, by the
+    /// model's template. `None` where nothing is left to learn.
+    pub fn of(&self, trajectory: &Trajectory) -> Result<Option<Example>, TrainError> {
+        let sequences = match self.recorded(trajectory) {
+            Some(sequences) => sequences,
+            None => self.rendered(trajectory)?,
+        };
+        let sequences: Vec<Sequence> = sequences
+            .into_iter()
+            .filter_map(|(tokens, mask)| self.fitting(tokens, &mask))
+            .filter(|sequence| !sequence.said().is_empty())
+            .collect();
+        Ok((!sequences.is_empty()).then(|| Example {
+            episode: EpisodeId::of(trajectory),
+            sequences,
+        }))
+    }
+
+    fn recorded(&self, trajectory: &Trajectory) -> Option<Vec<Masked>> {
+        let records = trajectory.tokens.as_ref()?;
+        let origin = self.dialogue.origin();
+        let own = |record: &warpsmith_schema::TokenRecord| {
+            record.tokenizer.as_ref() == Some(&origin.tokenizer)
+                && record.template.as_ref() == Some(&origin.template)
+        };
+        records.iter().all(own).then(|| {
+            let pairs = records.iter();
+            pairs
+                .map(|record| (record.ids.clone(), record.loss_mask.clone()))
+                .collect()
+        })
+    }
+
+    fn rendered(&self, trajectory: &Trajectory) -> Result<Vec<Masked>, TrainError> {
+        // Where the calls stand in the text the tools did too.
+        let by_schema = trajectory.messages.iter().any(|message| {
+            matches!(message, warpsmith_schema::Message::Assistant { calls, .. } if !calls.is_empty())
+        });
+        let tools = if by_schema { self.tools } else { &[] };
+        let transcripts = self.dialogue.transcripts(&trajectory.messages, tools)?;
+        let pairs = transcripts.into_iter();
+        Ok(pairs.map(|one| (one.tokens, one.said)).collect())
+    }
+
+    fn fitting(&self, mut tokens: Vec<u32>, mask: &[bool]) -> Option<Sequence> {
+        if tokens.len() > self.max_tokens {
+            if self.too_long == TooLong::Drop {
+                return None;
+            }
+            tokens.truncate(self.max_tokens);
+        }
+        let mask = &mask[..tokens.len()];
+        Some(Sequence::new(tokens, mask))
+    }
+}

@@ -1,0 +1,13 @@
+//! From trajectories to what a network learns from.
+
+mod episodes;
+mod examples;
+mod order;
+mod read;
+mod reward;
+
+pub use episodes::{Episode, Tokens};
+pub use examples::{Example, Examples, TooLong};
+pub use order::{batches, held_out, packs};
+pub use read::read_trajectories;
+pub use reward::{Paid, RewardKind};

@@ -1,0 +1,55 @@
+//! What a trajectory is worth.
+
+use serde::{Deserialize, Serialize};
+use warpsmith_schema::{Counts, Ending, Reward, Trajectory};
+
+/// Which of a verdict's rewards counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardKind {
+    Robust,
+    Raw,
+    Composite,
+    Ladder,
+}
+
+impl RewardKind {
+    pub fn of(self, reward: &Reward) -> f64 {
+        match self {
+            Self::Robust => reward.robust,
+            Self::Raw => reward.raw.0,
+            Self::Composite => reward.composite.0,
+            Self::Ladder => reward.ladder,
+        }
+    }
+}
+
+/// How trajectories are paid.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Paid {
+    pub kind: RewardKind,
+    /// Which attempt is the trajectory's.
+    pub counts: Counts,
+}
+
+impl Paid {
+    /// A trajectory of which nothing was judged gets the least there is. `None` where the policy could not answer for
+    /// reasons of ours: that is no reward at all.
+    pub fn reward(&self, trajectory: &Trajectory) -> Option<f64> {
+        if matches!(
+            trajectory.ending,
+            Ending::PolicyFailed { .. } | Ending::Interrupted
+        ) {
+            return None;
+        }
+        let attempts = &trajectory.attempts;
+        let compiled = attempts.iter().map(|attempt| attempt.verdict.compiled);
+        let place = self.counts.place(trajectory.best, compiled);
+        let attempt = place.and_then(|place| attempts.get(place));
+        let reward = match attempt {
+            Some(attempt) => self.kind.of(&attempt.verdict.reward),
+            None => self.kind.of(&Reward::lowest()),
+        };
+        reward.is_finite().then_some(reward)
+    }
+}

@@ -1,0 +1,101 @@
+use std::path::PathBuf;
+
+use warpsmith_model::ModelError;
+use warpsmith_schema::Failure;
+use warpsmith_store::StoreError;
+
+/// Why learning could not go on. What was kept before stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error("there is nothing to learn from: {why}")]
+    NothingToLearn { why: String },
+    #[error("the trajectory of {episode} has no record of its tokens")]
+    NoTokens { episode: String },
+    #[error("the tokens of {episode} are not those of `{model}`")]
+    OtherTokens { episode: String, model: String },
+    #[error("a verdict on {episode} was given without the required protections")]
+    Uncontained { episode: String },
+    #[error("episodes could not be collected: {}", .0.message)]
+    Collect(Failure),
+    /// Somebody wants it to stop; the same command goes on.
+    #[error("interrupted")]
+    Interrupted,
+    #[error("{what} is not finite")]
+    NotFinite { what: &'static str },
+    #[error("step {step}: {reason}")]
+    Diverged {
+        step: u64,
+        reason: String,
+        /// The last checkpoint before it.
+        good: Option<PathBuf>,
+    },
+    #[error("the policy that learns says other probabilities than just before: a ratio is {ratio}")]
+    NotRepeatable { ratio: f64 },
+    #[error("the checkpoint `{path}` cannot be used: {reason}")]
+    BrokenCheckpoint { path: PathBuf, reason: String },
+    #[error("failed to write `{path}`")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("failed to read `{path}`")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
+impl From<candle_core::Error> for TrainError {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl TrainError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NothingToLearn { .. } => {
+                Some("`warpsmith rollout` collects trajectories".into())
+            }
+            Self::NoTokens { .. } => Some(
+                "collect with a `local:` policy, or an endpoint that tells its tokens; `sft` and `rft` can do without".into(),
+            ),
+            Self::OtherTokens { .. } => Some(
+                "collect with the model that is to learn, named in the same way".into(),
+            ),
+            Self::Uncontained { .. } => Some(
+                "collect again without `--isolation weak`: such verdicts can be forged, and what is learnt from them is to forge".into(),
+            ),
+            Self::Collect(failure) => failure.hint.clone(),
+            Self::Interrupted => None,
+            Self::NotFinite { .. } => Some(
+                "look at the last lines of `metrics.jsonl`; a lower rate or a longer warm-up often helps".into(),
+            ),
+            Self::Diverged { good, .. } => Some(match good {
+                Some(path) => format!(
+                    "the last good checkpoint is `{}`; lower the rate, or go on from its `published` folder",
+                    path.display()
+                ),
+                None => "lower the rate, or make the warm-up longer".into(),
+            }),
+            Self::NotRepeatable { .. } => Some("this is a defect of the program: please report it".into()),
+            Self::BrokenCheckpoint { path, .. } => Some(format!(
+                "delete `{}` to go on from the checkpoint before it, or from the beginning where there is none",
+                path.display()
+            )),
+            Self::Write { .. } => Some(
+                "check the permissions and the free space; earlier checkpoints are as they were, and the same command goes on".into(),
+            ),
+            Self::Read { .. } => Some("check that the file is there and may be read".into()),
+            Self::Store(error) => error.hint(),
+            Self::Model(error) => error.hint(),
+        }
+    }
+}

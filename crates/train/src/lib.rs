@@ -1,0 +1,19 @@
+//! From trajectories to a better policy.
+//!
+//! [`algorithms`] are pure functions on the numbers of a batch of tokens. They know neither models nor devices: each loss
+//! comes with its gradient with respect to what a model says of its tokens. A [`network`] goes on from there, through the
+//! model to its parameters: today on the processor, through traits that a GPU can stand behind too. [`recipes`] are
+//! whole runs: they can be killed at any moment and go on from their last [`checkpoint`] bit for bit.
+
+pub mod algorithms;
+pub mod checkpoint;
+pub mod data;
+mod error;
+mod guard;
+pub mod metrics;
+pub mod network;
+pub mod optimizer;
+pub mod recipes;
+
+pub use error::TrainError;
+pub use guard::Guard;

@@ -1,0 +1,18 @@
+//! Whole runs of learning, each in a folder: a step, a line of metrics, now and then a checkpoint.
+//!
+//! What a step does follows from the settings, the data and the checkpoint it started from, and from nothing else. So a run
+//! that was killed goes on as if it had not been.
+
+mod policy;
+mod progress;
+mod rollouts;
+mod sft;
+mod value;
+
+pub use policy::{
+    Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
+};
+pub use progress::{Keeping, Outcome, Rates, Watch};
+pub use rollouts::{Practice, Rollouts, Voice};
+pub use sft::{SftSettings, sft};
+pub use value::{ValueSettings, pretrain_value};

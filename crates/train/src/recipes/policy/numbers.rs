@@ -1,0 +1,75 @@
+//! What is written down of a step.
+
+use crate::algorithms::{Mismatch, PolicyLoss, ValueLoss};
+use crate::data::Episode;
+use crate::metrics::Numbers;
+
+/// What the policy did.
+pub(super) fn of_episodes(episodes: &[Episode]) -> Numbers {
+    let count = episodes.len().max(1) as f64;
+    let mean = |of: &dyn Fn(&Episode) -> f64| episodes.iter().map(of).sum::<f64>() / count;
+    let share = |of: &dyn Fn(&Episode) -> bool| mean(&|one| f64::from(u8::from(of(one))));
+    let mut rewards: Vec<f64> = episodes.iter().map(|one| one.reward).collect();
+    rewards.sort_by(f64::total_cmp);
+    let quantile = |share: f64| {
+        let place = (share * (rewards.len().saturating_sub(1)) as f64).round();
+        rewards.get(place as usize).copied().unwrap_or_default()
+    };
+    Numbers::from([
+        ("episodes", episodes.len() as f64),
+        ("reward", mean(&|one| one.reward)),
+        ("reward_p10", quantile(0.1)),
+        ("reward_p50", quantile(0.5)),
+        ("reward_p90", quantile(0.9)),
+        ("pass_rate", share(&|one| one.reward > 0.0)),
+        ("length", mean(&|one| one.tokens.said() as f64)),
+        ("cut_share", share(&|one| one.cut)),
+    ])
+}
+
+pub(super) fn of_mismatch(mismatch: &Mismatch, numbers: &mut Numbers) {
+    numbers.insert("mismatch_mean", mismatch.mean_difference);
+    numbers.insert("mismatch_usual", mismatch.usual_deviation);
+    numbers.insert("mismatch_largest", mismatch.largest_deviation);
+    numbers.insert("importance_truncated", mismatch.truncated);
+    let healthy = f64::from(u8::from(mismatch.is_healthy()));
+    numbers.insert("mismatch_healthy", healthy);
+}
+
+/// Means over the parts of a step, by the tokens they have.
+#[derive(Default)]
+pub(super) struct Means {
+    tokens: f64,
+    sums: Numbers,
+    ratios: Option<(f64, f64)>,
+}
+
+impl Means {
+    pub(super) fn policy(&mut self, part: &PolicyLoss) {
+        let tokens = part.loss.gradient.len() as f64;
+        self.tokens += tokens;
+        for (name, value) in [
+            ("clip_low", part.clipped_low),
+            ("clip_high", part.clipped_high),
+        ] {
+            *self.sums.entry(name).or_default() += tokens * value;
+        }
+        let (low, high) = self.ratios.unwrap_or(part.ratios);
+        self.ratios = Some((low.min(part.ratios.0), high.max(part.ratios.1)));
+    }
+
+    pub(super) fn value(&mut self, part: &ValueLoss) {
+        let tokens = part.loss.gradient.len() as f64;
+        *self.sums.entry("value_clip").or_default() += tokens * part.clipped;
+    }
+
+    pub(super) fn into(self, numbers: &mut Numbers) {
+        for (name, sum) in self.sums {
+            numbers.insert(name, sum / self.tokens.max(1.0));
+        }
+        if let Some((low, high)) = self.ratios {
+            numbers.insert("ratio_min", low);
+            numbers.insert("ratio_max", high);
+        }
+    }
+}

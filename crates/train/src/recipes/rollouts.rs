@@ -1,0 +1,231 @@
+//! Episodes collected by real rollouts: the policy as it is now, tasks of a curriculum, judges that stay.
+//!
+//! Each collection is a run of its own below the learner's, which can be killed and goes on. What it collected is there when
+//! a step is made again, so that a resumed run learns from the same.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use serde_json::{Value, json};
+use warpsmith_model::Weights;
+use warpsmith_model::policy::{ChatModel, Dialogue, Local, RunsOn};
+use warpsmith_rollout::{JudgePool, Means, Plan, Way, Wish, run, trajectories};
+use warpsmith_schema::{
+    Event, Failure, FailureKind, Gauges, PlannedTask, PolicyVersion, RunHead, Task, Trajectory,
+    ValueSource,
+};
+use warpsmith_store::RunFolder;
+
+use super::policy::Collector;
+use crate::TrainError;
+use crate::algorithms::{Band, Curriculum};
+use crate::data::{Episode, Paid};
+use crate::network::Published;
+
+/// The model that speaks.
+pub struct Voice {
+    /// As on the command line.
+    pub name: String,
+    /// The file or folder it was read from, and its hash where it is known.
+    pub path: PathBuf,
+    pub hash: Option<String>,
+    /// Without what is learnt.
+    pub weights: Weights,
+    pub on: RunsOn,
+}
+
+/// What is practised, and how.
+pub struct Practice {
+    pub tasks: Vec<Arc<Task>>,
+    /// Tasks and episodes of each for one collection.
+    pub tasks_per_step: usize,
+    pub samples: u32,
+    pub way: Way,
+    pub at_once: usize,
+    pub paid: Paid,
+    pub band: Band,
+    /// Tasks with this many operators or fewer are open from the beginning.
+    pub open: u32,
+    /// Of the choice of tasks.
+    pub seed: u64,
+}
+
+pub struct Rollouts<'a> {
+    folder: PathBuf,
+    voice: Voice,
+    practice: Practice,
+    pool: JudgePool,
+    /// What the log of each collection says of it, but for the policy and the tasks.
+    head: RunHead,
+    wish: fn() -> Wish,
+    watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
+    curriculum: Curriculum,
+}
+
+impl<'a> Rollouts<'a> {
+    /// Collections are folders below `folder`.
+    pub fn new(
+        folder: PathBuf,
+        voice: Voice,
+        practice: Practice,
+        pool: JudgePool,
+        head: RunHead,
+        wish: fn() -> Wish,
+        watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
+    ) -> Self {
+        let tasks = practice.tasks.iter();
+        let tasks = tasks.map(|task| (task.id.clone(), operators(task)));
+        let curriculum = Curriculum::new(practice.band, practice.open, tasks);
+        Self {
+            folder,
+            voice,
+            practice,
+            pool,
+            head,
+            wish,
+            watch,
+            curriculum,
+        }
+    }
+
+    /// The tasks of one collection, by a draw among those that are practised.
+    fn chosen(&self, step: u64, round: u32) -> Vec<Arc<Task>> {
+        let mut names = self.curriculum.practised();
+        let mixed = self.practice.seed ^ (step * 1009 + u64::from(round));
+        names.shuffle(&mut StdRng::seed_from_u64(mixed));
+        names.truncate(self.practice.tasks_per_step);
+        names.sort_unstable();
+        let named = |task: &&Arc<Task>| names.binary_search(&task.id.as_str()).is_ok();
+        self.practice.tasks.iter().filter(named).cloned().collect()
+    }
+
+    fn version(&self, step: u64, policy: &Published) -> Result<PolicyVersion, TrainError> {
+        let learnt = match policy {
+            Published::Adapter(adapter) => adapter.hash()?,
+            // Whole weights are not worth hashing: the run and its step tell them apart.
+            Published::Weights(_) => format!("step {step}"),
+        };
+        let base = self.voice.hash.clone();
+        let base = base.unwrap_or_else(|| self.voice.path.display().to_string());
+        let hash = blake3::hash(format!("{base}\n{learnt}").as_bytes());
+        Ok(PolicyVersion {
+            name: self.voice.name.clone(),
+            hash: Some(hash.to_hex().to_string()),
+            step: Some(step - 1),
+        })
+    }
+
+    fn play(
+        &mut self,
+        folder: &RunFolder,
+        tasks: &[Arc<Task>],
+        version: PolicyVersion,
+        policy: &Published,
+    ) -> Result<(), TrainError> {
+        let weights = policy.on(&self.voice.weights)?;
+        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
+        let model = ChatModel::new(weights, dialogue, version.clone(), self.voice.on)?;
+        let local = Local::start(model, None).map_err(|error| failed(&error.to_string()))?;
+        let planned = |task: &Arc<Task>| PlannedTask {
+            id: task.id.clone(),
+            name: task.name.clone(),
+            level: task.level,
+            part: None,
+        };
+        let plan = Plan {
+            tasks: tasks.to_vec(),
+            samples: self.practice.samples,
+            way: self.practice.way.clone(),
+            at_once: self.practice.at_once,
+            survey: false,
+            left_out: Vec::new(),
+            head: RunHead {
+                policy: version,
+                resumed: folder.resumed(),
+                tasks: tasks.iter().map(planned).collect(),
+                samples: self.practice.samples,
+                ..self.head.clone()
+            },
+        };
+        let means = Means {
+            policy: Arc::new(local),
+            judges: self.pool.lend(),
+            device_busy: Box::new(|| None),
+            wish: self.wish,
+        };
+        let outcome = run(folder, plan, means, self.watch)
+            .map_err(|error| TrainError::Collect(error.failure()))?;
+        match outcome.failure {
+            _ if outcome.interrupted => Err(TrainError::Interrupted),
+            Some(failure) if outcome.unfinished > 0 => Err(TrainError::Collect(failure)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Collector for Rollouts<'_> {
+    fn collect(
+        &mut self,
+        step: u64,
+        round: u32,
+        policy: &Published,
+    ) -> Result<Vec<Episode>, TrainError> {
+        let tasks = self.chosen(step, round);
+        let version = self.version(step, policy)?;
+        let place = self.folder.join(format!("step-{step:06}-{round}"));
+        let names: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
+        let config = json!({ "policy": version, "tasks": names, "samples": self.practice.samples });
+        let folder = RunFolder::at(&place, &config)?;
+        self.play(&folder, &tasks, version, policy)?;
+        let mut found: Vec<Trajectory> = Vec::new();
+        trajectories(&place, |trajectory| found.push(trajectory))?;
+        // Whoever ended first is first in the log; what is learnt must not depend on that.
+        found.sort_by(|one, other| (&one.task.id, one.sample).cmp(&(&other.task.id, other.sample)));
+        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
+        let mut episodes = Vec::with_capacity(found.len());
+        for trajectory in &found {
+            let name = &self.voice.name;
+            let paid = &self.practice.paid;
+            episodes.extend(Episode::of(trajectory, paid, dialogue.origin(), name)?);
+        }
+        for task in &names {
+            let own = episodes.iter().filter(|episode| episode.task == *task);
+            let passed = own.clone().filter(|episode| episode.reward > 0.0).count();
+            self.curriculum.record(task, passed, own.count());
+        }
+        Ok(episodes)
+    }
+
+    fn memory(&self) -> Value {
+        json!(self.curriculum)
+    }
+
+    fn recall(&mut self, memory: Value) {
+        if let Ok(curriculum) = serde_json::from_value(memory) {
+            self.curriculum = curriculum;
+        }
+    }
+}
+
+fn failed(message: &str) -> TrainError {
+    TrainError::Collect(Failure {
+        kind: FailureKind::Infrastructure,
+        code: "io".to_owned(),
+        message: message.to_owned(),
+        hint: None,
+    })
+}
+
+/// How hard a task is by its looks.
+fn operators(task: &Task) -> u32 {
+    let graph = task.graph.as_ref();
+    let applied = graph.map(|graph| {
+        let values = graph.values.iter();
+        let applied = values.filter(|value| matches!(value.from, ValueSource::Applied { .. }));
+        applied.count() as u32
+    });
+    applied.or(task.level).unwrap_or(1)
+}

@@ -1,0 +1,150 @@
+//! Value pretraining: a critic learns what to expect before a policy learns from its expectations.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::policy::batch::Batch;
+use super::progress::{Keeping, Kept, Outcome, Progress, Rates, Watch};
+use crate::TrainError;
+use crate::algorithms::{Aggregation, Gae, explained_variance, value_loss};
+use crate::data::{Episode, batches};
+use crate::metrics::Numbers;
+use crate::network::Critic;
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ValueSettings {
+    /// At most.
+    pub epochs: u64,
+    /// Trajectories that make one update.
+    pub batch: usize,
+    pub rates: Rates,
+    pub aggregation: Aggregation,
+    pub tokens_at_once: usize,
+    /// Of the order.
+    pub seed: u64,
+    /// The first epoch learns what was paid; later ones what these make of it, from the critic at the epoch's beginning.
+    pub gae: Gae,
+    /// Done after the epoch in which the critic explains this share of the variance held out.
+    pub enough: f64,
+}
+
+const TARGETS: &str = "targets";
+
+/// Learns from all trajectories, good and bad. Without `held_out` all epochs are made.
+pub fn pretrain_value(
+    critic: &mut dyn Critic,
+    episodes: Vec<Episode>,
+    held_out: Vec<Episode>,
+    settings: &ValueSettings,
+    keeping: &Keeping,
+    watch: &mut dyn Watch,
+) -> Result<Outcome, TrainError> {
+    if episodes.is_empty() {
+        return Err(TrainError::NothingToLearn {
+            why: "no trajectory has a reward".into(),
+        });
+    }
+    let batch = Batch::new(episodes);
+    let held_out = Batch::new(held_out);
+    let in_epoch = batch.len().div_ceil(settings.batch.max(1)) as u64;
+    let steps = settings.epochs * in_epoch;
+    let (mut progress, recalled) = Progress::open(keeping, steps, &mut [("critic", &mut *critic)])?;
+    let mut targets: Vec<f32> = Vec::new();
+    if let Some(recalled) = recalled {
+        if let Some(kept) = recalled.tensors.get(TARGETS) {
+            targets = kept.to_vec1()?;
+        }
+        if recalled.memory["enough"] == true {
+            progress.steps = progress.step;
+            return Ok(progress.outcome(false));
+        }
+    }
+    let mut explained = None;
+    while progress.step < steps {
+        let begun = Instant::now();
+        let epoch = progress.step / in_epoch;
+        let within = progress.step % in_epoch;
+        if within == 0 {
+            let gae = if epoch == 0 { PAID } else { settings.gae };
+            let values = batch.values(critic, settings.tokens_at_once)?;
+            targets = batch.estimates(&values, &gae).returns;
+        }
+        let order = batches(batch.len(), settings.batch, settings.seed, epoch);
+        let chosen = &order[within as usize];
+        let weights = batch.weights(settings.aggregation, chosen, &|_| true);
+        let mut loss = 0.0;
+        for pack in batch.packs(chosen, settings.tokens_at_once) {
+            let (targets, weights) = (batch.gather(&pack, &targets), batch.gather(&pack, &weights));
+            critic.learn(&batch.sequences(&pack), &mut |values| {
+                let part = value_loss(values, values, &targets, &weights, None).loss;
+                loss += part.value;
+                Ok(part.gradient)
+            })?;
+        }
+        if !loss.is_finite() {
+            return Err(TrainError::NotFinite { what: "the loss" });
+        }
+        let step = progress.step + 1;
+        let update = settings.rates.update(step, steps, step);
+        let mut numbers = Numbers::from([
+            ("value_loss", loss),
+            ("gradient_norm", critic.update(&update)?),
+            ("rate", update.rate),
+            ("epoch", step as f64 / in_epoch as f64),
+        ]);
+        let tokens: usize = chosen.iter().map(|place| batch.length(*place)).sum();
+        let seconds = begun.elapsed().as_secs_f64();
+        numbers.insert("tokens_per_second", tokens as f64 / seconds);
+        if within + 1 == in_epoch && held_out.len() > 0 {
+            explained = held_out_variance(critic, &held_out, settings)?;
+            if let Some(explained) = explained {
+                numbers.insert("explained_variance", explained);
+            }
+        }
+        let enough = explained.is_some_and(|explained| explained >= settings.enough);
+        if enough {
+            progress.steps = step;
+        }
+        let kept = Kept {
+            networks: &[("critic", &*critic)],
+            tensors: BTreeMap::from([(
+                TARGETS.to_owned(),
+                Tensor::from_slice(&targets, targets.len(), &Device::Cpu)?,
+            )]),
+            memory: json!({ "enough": enough }),
+            published: None,
+        };
+        if progress.stepped(&numbers, &["value_loss"], &kept, watch)? {
+            return Ok(progress.outcome(true));
+        }
+        if enough {
+            break;
+        }
+    }
+    Ok(progress.outcome(false))
+}
+
+/// What was really paid, whatever the critic believes.
+const PAID: Gae = Gae {
+    gamma: 1.0,
+    actor_lambda: 1.0,
+    critic_lambda: 1.0,
+};
+
+fn held_out_variance(
+    critic: &dyn Critic,
+    held_out: &Batch,
+    settings: &ValueSettings,
+) -> Result<Option<f64>, TrainError> {
+    let values = held_out.values(critic, settings.tokens_at_once)?;
+    let returns = held_out.estimates(&values, &PAID).returns;
+    Ok(explained_variance(
+        &values,
+        &returns,
+        &vec![true; values.len()],
+    ))
+}
