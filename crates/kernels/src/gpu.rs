@@ -1,6 +1,6 @@
 //! A device with everything loaded on it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::cublas::CudaBlas;
 use cudarc::driver::sys::{
@@ -14,7 +14,7 @@ use cudarc::nvrtc::Ptx;
 
 use crate::attention::Attention;
 use crate::few_rows::FewRows;
-use crate::{Buffer, GpuError, Graph, blas};
+use crate::{Buffer, GpuError, Graph, blas, training};
 
 pub struct Gpu {
     pub(crate) stream: Arc<CudaStream>,
@@ -22,6 +22,7 @@ pub struct Gpu {
     pub(crate) functions: Functions,
     /// Whether a kernel may start before the one before it has ended.
     pub(crate) overlaps: bool,
+    pub(crate) training: OnceLock<training::Functions>,
     /// cuBLAS has its address.
     _blas_room: CudaSlice<u8>,
 }
@@ -76,6 +77,7 @@ impl Gpu {
             blas,
             functions,
             overlaps: major >= 9,
+            training: OnceLock::new(),
             _blas_room: room,
         })
     }
@@ -208,7 +210,7 @@ impl Functions {
     }
 }
 
-fn module(context: &Arc<CudaContext>, ptx: &str) -> Result<Arc<CudaModule>, GpuError> {
+pub(crate) fn module(context: &Arc<CudaContext>, ptx: &str) -> Result<Arc<CudaModule>, GpuError> {
     Ok(context.load_module(Ptx::from_src(ptx))?)
 }
 

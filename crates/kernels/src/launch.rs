@@ -9,7 +9,7 @@ use std::mem::zeroed;
 use cudarc::driver::sys::{self, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig};
 use cudarc::driver::{CudaFunction, DevicePtr};
 
-use crate::{Buffer, Gpu, GpuError};
+use crate::{Gpu, GpuError};
 
 /// How a kernel is spread over the device.
 pub(crate) struct Spread {
@@ -34,12 +34,12 @@ impl Spread {
 
 impl Gpu {
     /// Where a buffer is, for a kernel's struct.
-    pub(crate) fn address<T>(&self, buffer: &Buffer<T>) -> u64 {
+    pub(crate) fn address<T>(&self, buffer: &impl DevicePtr<T>) -> u64 {
         buffer.device_ptr(&self.stream).0
     }
 
     /// The same of what may be left out.
-    pub(crate) fn address_if<T>(&self, buffer: Option<&Buffer<T>>) -> u64 {
+    pub(crate) fn address_if<T>(&self, buffer: Option<&impl DevicePtr<T>>) -> u64 {
         buffer.map_or(0, |buffer| self.address(buffer))
     }
 

@@ -17,10 +17,11 @@ mod launch;
 mod linear;
 mod rows;
 mod sample;
+pub mod training;
 pub mod twin;
 
 pub use attention::{Cached, Decoding, MOST_IN_GROUP, TILE, Tile};
-pub use cudarc::driver::CudaSlice as Buffer;
+pub use cudarc::driver::{CudaSlice as Buffer, CudaView as View, CudaViewMut as ViewMut};
 pub use error::GpuError;
 pub use few_rows::{FEW, Stream, Written};
 pub use gpu::Gpu;

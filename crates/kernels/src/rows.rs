@@ -1,6 +1,6 @@
 //! Work on single rows.
 
-use cudarc::driver::PushKernelArg;
+use cudarc::driver::{DevicePtr, PushKernelArg};
 
 use crate::gpu::plain;
 use crate::{Buffer, Cached, Gpu, GpuError, bf16};
@@ -37,14 +37,15 @@ impl Gpu {
     pub fn embed(
         &self,
         residual: &mut Buffer<f32>,
-        table: &Buffer<bf16>,
+        table: &impl DevicePtr<bf16>,
         tokens: &Buffer<u32>,
         (rows, width): (usize, usize),
     ) -> Result<(), GpuError> {
         assert!(residual.len() >= rows * width && tokens.len() >= rows);
         let wide = width as i32;
+        let table = self.address(table);
         let mut launch = self.stream.launch_builder(&self.functions.embed);
-        launch.arg(residual).arg(table).arg(tokens).arg(&wide);
+        launch.arg(residual).arg(&table).arg(tokens).arg(&wide);
         // SAFETY: a thread touches numbers of its own row, which exist; the caller's tokens are below the table's rows.
         unsafe { launch.launch(plain((rows, 1, 1), 256.min(width))) }?;
         Ok(())

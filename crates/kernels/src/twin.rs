@@ -1,5 +1,8 @@
 //! The kernels once more, on the processor and in float32: what they are tested against.
 
+pub mod model;
+pub mod training;
+
 use crate::AT_ONCE;
 
 /// Root mean square norm of each row.

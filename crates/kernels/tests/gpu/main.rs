@@ -4,7 +4,9 @@
 
 mod attention;
 mod few_rows;
+mod learner;
 mod sampling;
+mod training;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

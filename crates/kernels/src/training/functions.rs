@@ -1,0 +1,93 @@
+//! Kernels of training, which are loaded when they are first needed: running a model needs none of them.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaFunction};
+
+use super::attention;
+use crate::gpu::{allow_shared, module};
+use crate::{Gpu, GpuError};
+
+pub(crate) struct Functions {
+    pub(super) add_norm: CudaFunction,
+    pub(super) norm_back: CudaFunction,
+    pub(super) swiglu_back: CudaFunction,
+    pub(super) turn: CudaFunction,
+    pub(super) turn_back: CudaFunction,
+    pub(super) column_parts: CudaFunction,
+    pub(super) add_parts: CudaFunction,
+    pub(super) clear: CudaFunction,
+    pub(super) pick: CudaFunction,
+    pub(super) put_back: CudaFunction,
+    pub(super) embed_back: CudaFunction,
+    pub(super) score: CudaFunction,
+    pub(super) squares: CudaFunction,
+    pub(super) adamw: CudaFunction,
+    /// By head size, as are the others.
+    pub(super) attention: [CudaFunction; 2],
+    pub(super) attention_back_to_queries: [CudaFunction; 2],
+    pub(super) attention_back_to_keys: [CudaFunction; 2],
+}
+
+/// What any device since 8.0 gives a block, and what Hopper gives.
+const MOST_SHARED: [u32; 2] = [163 << 10, 227 << 10];
+
+impl Functions {
+    fn load(context: &Arc<CudaContext>, is_hopper: bool) -> Result<Self, GpuError> {
+        macro_rules! module {
+            ($name:literal) => {
+                module(
+                    context,
+                    if is_hopper {
+                        include_str!(concat!("../../ptx/90/", $name, ".ptx"))
+                    } else {
+                        include_str!(concat!("../../ptx/80/", $name, ".ptx"))
+                    },
+                )?
+            };
+        }
+        let rows = module!("training_rows");
+        let step = module!("training_step");
+        let packed = module!("packed_attention");
+        let by_head = |name: &str, bytes: fn(usize) -> u32| {
+            let of = |head_dim: usize| -> Result<CudaFunction, GpuError> {
+                let function = packed.load_function(&format!("packed_{name}_{head_dim}"))?;
+                allow_shared(&function, bytes(head_dim))?;
+                Ok(function)
+            };
+            Ok::<_, GpuError>([of(64)?, of(128)?])
+        };
+        let norm_back = rows.load_function("training_norm_back")?;
+        allow_shared(&norm_back, MOST_SHARED[usize::from(is_hopper)])?;
+        Ok(Self {
+            add_norm: rows.load_function("training_add_norm")?,
+            norm_back,
+            swiglu_back: rows.load_function("training_swiglu_back")?,
+            turn: rows.load_function("training_turn")?,
+            turn_back: rows.load_function("training_turn_back")?,
+            column_parts: rows.load_function("training_column_parts")?,
+            add_parts: rows.load_function("training_add_parts")?,
+            clear: rows.load_function("training_clear")?,
+            pick: rows.load_function("training_pick")?,
+            put_back: rows.load_function("training_put_back")?,
+            embed_back: rows.load_function("training_embed_back")?,
+            score: step.load_function("training_score")?,
+            squares: step.load_function("training_squares")?,
+            adamw: step.load_function("training_adamw")?,
+            attention: by_head("forward", attention::forward_bytes)?,
+            attention_back_to_queries: by_head("back_to_queries", attention::query_bytes)?,
+            attention_back_to_keys: by_head("back_to_keys", attention::key_bytes)?,
+        })
+    }
+}
+
+impl Gpu {
+    /// Kernels of training. Loaded at the first call, which no graph may capture.
+    pub(crate) fn training(&self) -> Result<&Functions, GpuError> {
+        if let Some(there) = self.training.get() {
+            return Ok(there);
+        }
+        let loaded = Functions::load(self.stream.context(), self.overlaps)?;
+        Ok(self.training.get_or_init(|| loaded))
+    }
+}

@@ -1,0 +1,224 @@
+//! The two ends of a step: what was said against logits, and new weights from gradients.
+
+use cudarc::driver::{CudaView as View, CudaViewMut as ViewMut, DeviceRepr};
+
+use crate::launch::Spread;
+use crate::{Buffer, Gpu, GpuError, bf16};
+
+/// How a loss changes with what a model says of a token.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Wanted {
+    pub logprob: f32,
+    pub entropy: f32,
+}
+
+#[expect(unsafe_code, reason = "plain numbers, laid out as the kernel's struct")]
+// SAFETY: see the reason.
+unsafe impl DeviceRepr for Wanted {}
+
+/// Logits of some rows, and what is made of them.
+pub struct Scored<'a> {
+    pub logprobs: ViewMut<'a, f32>,
+    pub entropies: ViewMut<'a, f32>,
+    pub logits: &'a Buffer<f32>,
+    pub targets: View<'a, u32>,
+    pub vocabulary: usize,
+}
+
+/// Settings of `AdamW` at one step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    pub rate: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub epsilon: f64,
+    /// Of matrices only.
+    pub weight_decay: f64,
+    /// Gradients longer than this, all together, are shortened to it.
+    pub longest: f64,
+    /// Counted from one.
+    pub step: u64,
+}
+
+/// As the kernel takes them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Settings {
+    rate: f32,
+    root: f32,
+    kept: f32,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+    longest: f32,
+}
+
+#[expect(unsafe_code, reason = "plain numbers, laid out as the kernel's struct")]
+// SAFETY: see the reason.
+unsafe impl DeviceRepr for Settings {}
+#[expect(unsafe_code, reason = "plain numbers")]
+// SAFETY: see the reason.
+unsafe impl cudarc::driver::ValidAsZeroBits for Settings {}
+
+impl From<AdamW> for Settings {
+    fn from(of: AdamW) -> Self {
+        let step = i32::try_from(of.step).unwrap_or(i32::MAX);
+        Self {
+            rate: (of.rate / (1.0 - of.beta1.powi(step))) as f32,
+            root: (1.0 - of.beta2.powi(step)).sqrt().recip() as f32,
+            kept: (1.0 - of.rate * of.weight_decay) as f32,
+            beta1: of.beta1 as f32,
+            beta2: of.beta2 as f32,
+            epsilon: of.epsilon as f32,
+            longest: of.longest as f32,
+        }
+    }
+}
+
+/// All parameters of a model, and what an optimiser keeps of each.
+pub struct Parameters {
+    pub weights: Buffer<f32>,
+    /// What matrices are read from.
+    pub narrow: Buffer<bf16>,
+    pub gradient: Buffer<f32>,
+    pub first: Buffer<f32>,
+    pub second: Buffer<f32>,
+    /// From here on weight decay concerns them.
+    pub decays_from: usize,
+    /// Of the gradient of the last update, before it was shortened.
+    length: Buffer<f32>,
+    parts: Buffer<f32>,
+    settings: Buffer<Settings>,
+}
+
+impl Parameters {
+    pub fn new(gpu: &Gpu, weights: &[f32], decays_from: usize) -> Result<Self, GpuError> {
+        let count = weights.len();
+        assert!(count.is_multiple_of(4) && decays_from.is_multiple_of(4));
+        let narrow: Vec<bf16> = weights.iter().copied().map(bf16::from_f32).collect();
+        Ok(Self {
+            weights: gpu.upload(weights)?,
+            narrow: gpu.upload(&narrow)?,
+            gradient: gpu.zeros(count)?,
+            first: gpu.zeros(count)?,
+            second: gpu.zeros(count)?,
+            decays_from,
+            length: gpu.zeros(1)?,
+            parts: gpu.zeros(BLOCKS)?,
+            settings: gpu.zeros(1)?,
+        })
+    }
+
+    /// Length of the last update's gradient before it was shortened. Where it is not finite, that update changed nothing.
+    pub fn gradient_length(&self, gpu: &Gpu) -> Result<f32, GpuError> {
+        Ok(gpu.read(&self.length, 1)?[0])
+    }
+}
+
+const THREADS: usize = 512;
+/// Also the parts of a gradient's length, so that it does not depend on the device.
+const BLOCKS: usize = 528;
+
+#[repr(C)]
+struct Score {
+    logprobs: u64,
+    entropies: u64,
+    slopes: u64,
+    logits: u64,
+    targets: u64,
+    wanted: u64,
+    vocabulary: i32,
+}
+
+#[repr(C)]
+struct Squares {
+    parts: u64,
+    gradient: u64,
+    count: u64,
+}
+
+#[repr(C)]
+struct Update {
+    weights: u64,
+    first: u64,
+    second: u64,
+    narrow: u64,
+    length: u64,
+    gradient: u64,
+    parts: u64,
+    settings: u64,
+    count: u64,
+    decays_from: u64,
+    part_count: i32,
+}
+
+#[expect(unsafe_code, reason = "launches kernels; sizes are checked before")]
+impl Gpu {
+    /// Log-probabilities of targets and entropies; with `back` also slopes of logits. Then rows whose slopes are both zero
+    /// get zeros everywhere.
+    pub fn training_score(
+        &self,
+        scored: &mut Scored<'_>,
+        back: Option<(&mut Buffer<bf16>, View<'_, Wanted>)>,
+    ) -> Result<(), GpuError> {
+        let (rows, vocabulary) = (scored.targets.len(), scored.vocabulary);
+        Self::reads_rows_of(vocabulary)?;
+        assert!(scored.logits.len() >= rows * vocabulary);
+        assert!(scored.logprobs.len() >= rows && scored.entropies.len() >= rows);
+        let (slopes, wanted) = match back {
+            Some((slopes, wanted)) => {
+                assert!(slopes.len() >= rows * vocabulary && wanted.len() >= rows);
+                (self.address(slopes), self.address(&wanted))
+            }
+            None => (0, 0),
+        };
+        let asked = Score {
+            logprobs: self.address(&scored.logprobs),
+            entropies: self.address(&scored.entropies),
+            slopes,
+            logits: self.address(scored.logits),
+            targets: self.address(&scored.targets),
+            wanted,
+            vocabulary: vocabulary as i32,
+        };
+        let spread = Spread::plain((rows, 1, 1), THREADS);
+        // SAFETY: sizes were checked; targets below the vocabulary are the caller's word.
+        unsafe { self.launch(&self.training()?.score, &spread, &asked) }
+    }
+
+    /// Settings of the updates that follow.
+    pub fn set_adamw(&self, of: &mut Parameters, settings: AdamW) -> Result<(), GpuError> {
+        self.write(&mut of.settings, &[settings.into()])
+    }
+
+    /// One step of all parameters with the settings that were set.
+    pub fn training_update(&self, of: &mut Parameters) -> Result<(), GpuError> {
+        let functions = self.training()?;
+        let count = of.weights.len();
+        let squares = Squares {
+            parts: self.address(&of.parts),
+            gradient: self.address(&of.gradient),
+            count: count as u64,
+        };
+        let update = Update {
+            weights: self.address(&of.weights),
+            first: self.address(&of.first),
+            second: self.address(&of.second),
+            narrow: self.address(&of.narrow),
+            length: self.address(&of.length),
+            gradient: self.address(&of.gradient),
+            parts: self.address(&of.parts),
+            settings: self.address(&of.settings),
+            count: count as u64,
+            decays_from: of.decays_from as u64,
+            part_count: BLOCKS as i32,
+        };
+        let spread = Spread::plain((BLOCKS, 1, 1), THREADS);
+        // SAFETY: all buffers have as many numbers, but those whose sizes are constants.
+        unsafe {
+            self.launch(&functions.squares, &spread, &squares)?;
+            self.launch(&functions.adamw, &spread, &update)
+        }
+    }
+}

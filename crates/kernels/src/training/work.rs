@@ -1,0 +1,132 @@
+//! Room for what a pass makes, taken once.
+
+use super::layout::Shape;
+use super::rows::PARTS;
+use crate::{Buffer, Gpu, GpuError, bf16};
+
+/// What is kept of each layer for the way back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Everything that the way back reads.
+    All,
+    /// Where each layer starts; what is inside is made again on the way back, a quarter of the work more.
+    Starts,
+}
+
+/// How much a learner works on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Tokens of a batch.
+    pub rows: usize,
+    /// Tokens that logits are made of at once.
+    pub chunk: usize,
+    /// Positions of the longest sequence.
+    pub positions: usize,
+    pub keep: Keep,
+}
+
+impl Room {
+    /// Logits that there are at once, unless something else is said.
+    const LOGITS: usize = 1 << 27;
+
+    pub fn new(shape: &Shape, rows: usize, positions: usize) -> Self {
+        let chunk = Self::LOGITS / shape.vocabulary / 128 * 128;
+        Self {
+            rows,
+            chunk: chunk.clamp(128, rows.next_multiple_of(128)),
+            positions,
+            keep: Keep::All,
+        }
+    }
+}
+
+/// Inside of a layer.
+pub(super) struct Kept {
+    /// As the product left it, where that cannot be had from what is turned.
+    pub(super) raw: Option<Buffer<bf16>>,
+    pub(super) qkv: Buffer<bf16>,
+    pub(super) attended: Buffer<bf16>,
+    pub(super) log_totals: Buffer<f32>,
+    /// The residual between attention and feed-forward.
+    pub(super) middle: Buffer<f32>,
+    pub(super) both: Buffer<bf16>,
+}
+
+pub(super) struct Work {
+    pub(super) room: Room,
+    /// The residual before each layer and after the last.
+    pub(super) starts: Vec<Buffer<f32>>,
+    pub(super) kept: Vec<Kept>,
+    pub(super) normed: Buffer<bf16>,
+    pub(super) delta: Buffer<bf16>,
+    pub(super) gated: Buffer<bf16>,
+    /// Of the residual.
+    pub(super) slopes: Buffer<f32>,
+    pub(super) narrow_slopes: Buffer<bf16>,
+    pub(super) attended_slopes: Buffer<bf16>,
+    pub(super) qkv_slopes: Buffer<bf16>,
+    pub(super) agreements: Buffer<f32>,
+    /// Of all norms, in the order in which they lie.
+    pub(super) norm_parts: Buffer<f32>,
+    pub(super) head_norm_parts: Buffer<f32>,
+    pub(super) bias_parts: Buffer<f32>,
+    /// Rows that logits are made of, and their slopes.
+    pub(super) chunk: Buffer<bf16>,
+    pub(super) chunk_slopes: Buffer<bf16>,
+    pub(super) logits: Buffer<f32>,
+    pub(super) logit_slopes: Buffer<bf16>,
+}
+
+impl Work {
+    pub(super) fn new(gpu: &Gpu, shape: &Shape, room: Room) -> Result<Self, GpuError> {
+        let rows = room.rows;
+        let (hidden, width, queries) = (shape.hidden, shape.qkv_width(), shape.query_width());
+        let inside = match room.keep {
+            Keep::All => shape.layers,
+            Keep::Starts => 1,
+        };
+        let kept = |_| {
+            Ok(Kept {
+                raw: if shape.head_norms {
+                    Some(gpu.zeros(rows * width)?)
+                } else {
+                    None
+                },
+                qkv: gpu.zeros(rows * width)?,
+                attended: gpu.zeros(rows * queries)?,
+                log_totals: gpu.zeros(rows * shape.heads)?,
+                middle: gpu.zeros(rows * hidden)?,
+                both: gpu.zeros(2 * rows * shape.feed_forward)?,
+            })
+        };
+        let starts = (0..=shape.layers).map(|_| gpu.zeros(rows * hidden));
+        Ok(Self {
+            room,
+            starts: starts.collect::<Result<_, _>>()?,
+            kept: (0..inside).map(kept).collect::<Result<_, GpuError>>()?,
+            normed: gpu.zeros(rows * hidden)?,
+            delta: gpu.zeros(rows * hidden)?,
+            gated: gpu.zeros(rows * shape.feed_forward)?,
+            slopes: gpu.zeros(rows * hidden)?,
+            narrow_slopes: gpu.zeros(rows * hidden)?,
+            attended_slopes: gpu.zeros(rows * queries)?,
+            qkv_slopes: gpu.zeros(rows * width)?,
+            agreements: gpu.zeros(rows * shape.heads)?,
+            norm_parts: gpu.zeros((2 * shape.layers + 1) * PARTS * hidden)?,
+            head_norm_parts: gpu.zeros(PARTS * 2 * shape.head_dim)?,
+            bias_parts: gpu.zeros(PARTS * width)?,
+            chunk: gpu.zeros(room.chunk * hidden)?,
+            chunk_slopes: gpu.zeros(room.chunk * hidden)?,
+            logits: gpu.zeros(room.chunk * shape.vocabulary)?,
+            logit_slopes: gpu.zeros(room.chunk * shape.vocabulary)?,
+        })
+    }
+
+    /// Which of `kept` a layer has.
+    pub(super) fn inside(&self, layer: usize) -> usize {
+        match self.room.keep {
+            Keep::All => layer,
+            Keep::Starts => 0,
+        }
+    }
+}
