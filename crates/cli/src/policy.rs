@@ -106,10 +106,22 @@ impl Wanted {
         (target, mode): (Target, Mode),
         replies: usize,
     ) -> Result<Box<dyn Policy>, Stop> {
+        match self.kind {
+            Kind::Teacher => Ok(Teacher::of_task(task, target, mode)),
+            Kind::Script | Kind::Local | Kind::OpenAi => self.ready_to_compose(replies),
+        }
+    }
+
+    /// The same, to be asked for tasks rather than about one.
+    pub(crate) fn ready_to_compose(&self, replies: usize) -> Result<Box<dyn Policy>, Stop> {
         Ok(match self.kind {
             Kind::Script => Box::new(self.script()?.after(replies)),
-            Kind::Teacher => Teacher::of_task(task, target, mode),
             Kind::Local | Kind::OpenAi => Box::new(self.endpoint()?),
+            Kind::Teacher => {
+                let message = "the teacher solves tasks, it does not compose them";
+                let hint = "leave out `--policy` to have the grammar compose";
+                return Err(Stop::config("policy", message, Some(hint.to_owned())));
+            }
         })
     }
 

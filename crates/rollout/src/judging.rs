@@ -198,4 +198,12 @@ impl Judging for Lent {
     fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
         self.own().profile(task, files)
     }
+
+    /// The pool has it from now on.
+    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
+        let mut own = self.own();
+        let fresh = own.another()?;
+        *own = fresh;
+        Ok(Box::new(Self(self.0.clone())))
+    }
 }

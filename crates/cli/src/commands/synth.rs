@@ -10,7 +10,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use warpsmith_judge::Judge;
+use warpsmith_judge::{Judge, Options};
 use warpsmith_machine::memory_bytes;
 use warpsmith_schema::{FORMAT, Failure, FailureKind, Profile, Target};
 use warpsmith_store::{EventLog, RunFolder};
@@ -214,8 +214,12 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         (false, Target::Cuda) => JUDGES_ON_A_GPU,
         (false, Target::Cpu) => 1,
     };
+    let options = Options {
+        beside_others: judges > 1,
+        ..engine.options(settings.manner())
+    };
     let judges: Vec<Judge> = (0..judges)
-        .map(|_| Judge::start(engine.options(settings.manner())))
+        .map(|_| Judge::start(options.clone()))
         .collect::<Result<_, _>>()?;
     let mut composer: Box<dyn Composer> = match &wanted {
         None => Box::new(Grammar {
@@ -226,7 +230,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         Some(wanted) => Box::new(Llm {
             policy: match wanted.fetch(printer)? {
                 Some(policy) => policy,
-                None => wanted.ready(before.len())?,
+                None => wanted.ready_to_compose(before.len())?,
             },
             seeds: &seeds,
             seed: settings.seed,
