@@ -14,6 +14,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -84,6 +85,10 @@ pub(crate) async fn answer(listener: TcpListener, app: Router, limits: Limits) {
 /// Reads a request's body before anybody waits for it.
 pub(crate) async fn whole(State(limit): State<Duration>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
+    // What is announced need not be waited for.
+    if body.size_hint().lower() > BODY_BYTES as u64 {
+        return Refusal::too_large(BODY_BYTES).into_response();
+    }
     match timeout(limit, to_bytes(body, BODY_BYTES)).await {
         Ok(Ok(bytes)) => {
             next.run(Request::from_parts(parts, Body::from(bytes)))

@@ -1,6 +1,5 @@
 //! Task sets in the public schema and in our own, as JSONL and as Parquet.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
-#![allow(clippy::print_stderr, reason = "what is skipped is said")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -158,8 +157,6 @@ fn without_parquet_the_feature_is_named() {
 
 #[cfg(feature = "parquet")]
 mod parquet {
-    use std::process::{Command, Output};
-
     use super::*;
 
     #[test]
@@ -191,124 +188,5 @@ mod parquet {
                 "{length}: {error}"
             );
         }
-    }
-
-    /// A Python that has pyarrow: `WARPSMITH_PYARROW`, else `python3`.
-    fn pyarrow() -> Option<String> {
-        let python = std::env::var("WARPSMITH_PYARROW").unwrap_or_else(|_| "python3".into());
-        let found = Command::new(&python)
-            .args(["-c", "import pyarrow.parquet"])
-            .output();
-        if found.is_ok_and(|output| output.status.success()) {
-            return Some(python);
-        }
-        eprintln!("skipped: `{python}` has no pyarrow; name one that has in `WARPSMITH_PYARROW`");
-        None
-    }
-
-    fn run(python: &str, script: &str, path: &Path) -> Output {
-        let output = Command::new(python)
-            .args(["-c", script])
-            .arg(path)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        output
-    }
-
-    #[test]
-    fn pyarrow_reads_what_we_write() {
-        let Some(python) = pyarrow() else { return };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("set.parquet");
-        write_set(&path, &set()).unwrap();
-        let output = run(
-            &python,
-            "import json, sys, pyarrow.parquet as pq\n\
-             table = pq.read_table(sys.argv[1])\n\
-             print(json.dumps({'types': {field.name: str(field.type) for field in table.schema}, 'rows': table.to_pylist()}))",
-            &path,
-        );
-        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(
-            found["types"],
-            serde_json::json!({
-                "id": "string", "ops": "list<element: string not null>", "data_source": "string", "code": "string",
-                "graph": "string", "eager_us": "double", "split": "string",
-            })
-        );
-        let mut rows: Vec<serde_json::Value> = found["rows"].as_array().unwrap().clone();
-        for row in &mut rows {
-            if let Some(text) = row["graph"].as_str() {
-                row["graph"] = serde_json::from_str(text).unwrap();
-            }
-        }
-        let rows: Vec<SetTask> = rows
-            .into_iter()
-            .map(|row| serde_json::from_value(row).unwrap())
-            .collect();
-        assert_eq!(rows, set());
-    }
-
-    const WRITE: &str = "import sys, pyarrow as pa, pyarrow.parquet as pq\n\
-        code = 'class Model:\\n    def forward(self, x):\\n        return x\\n'\n\
-        count = 3000\n\
-        table = pa.table({\n\
-        'ops': pa.array([['torch.nn.ReLU', 'torch.sum'][:1 + i % 2] for i in range(count)], pa.list_(pa.string())),\n\
-        'data_source': ['torch#%d' % (1 + i % 2) for i in range(count)],\n\
-        'code': [code + '# %d\\n' % (i % 7) for i in range(count)],\n\
-        'unknown': list(range(count))})\n";
-
-    #[test]
-    fn we_read_what_pyarrow_writes() {
-        let Some(python) = pyarrow() else { return };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("public.parquet");
-        for options in [
-            "compression='snappy'",
-            "compression='none'",
-            "compression='snappy', use_dictionary=False",
-            "compression='snappy', data_page_version='2.0'",
-            "compression='snappy', row_group_size=100, version='1.0'",
-            "compression='snappy', use_dictionary=False, column_encoding={'code': 'DELTA_LENGTH_BYTE_ARRAY'}",
-        ] {
-            run(
-                &python,
-                &format!("{WRITE}pq.write_table(table, sys.argv[1], {options})"),
-                &path,
-            );
-            let tasks = load_all(&path).unwrap();
-            assert_eq!(tasks.len(), 3000, "{options}");
-            let task = load(&format!("{}#1002", path.display())).unwrap();
-            assert_eq!(task.name, "torch.nn.ReLU torch.sum", "{options}");
-            assert!(task.source.ends_with("# 0\n"), "{options}: {}", task.source);
-        }
-        // KernelBench as its authors publish it
-        run(
-            &python,
-            "import sys, pyarrow as pa, pyarrow.parquet as pq\n\
-             pq.write_table(pa.table({'code': ['class Model: pass'] * 2, 'level': [1, 1], 'name': ['19_ReLU', '20_LeakyReLU'], \
-             'problem_id': [19, 20]}), sys.argv[1])",
-            &path,
-        );
-        let ids: Vec<String> = load_all(&path)
-            .unwrap()
-            .into_iter()
-            .map(|task| task.id)
-            .collect();
-        assert_eq!(ids, ["level1/19", "level1/20"]);
-        // What this build cannot unpack is named.
-        run(
-            &python,
-            &format!("{WRITE}pq.write_table(table, sys.argv[1], compression='zstd')"),
-            &path,
-        );
-        let error = load_all(&path).unwrap_err();
-        assert!(error.to_string().to_lowercase().contains("zstd"), "{error}");
-        assert!(error.hint().unwrap().contains("snappy"));
     }
 }

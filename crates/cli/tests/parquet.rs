@@ -1,0 +1,154 @@
+//! Sets that pyarrow wrote, and ours read by it.
+#![cfg(feature = "parquet")]
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::venv::python_with;
+use warpsmith_schema::{Dtype, GraphValue, OpGraph, ValueSource};
+use warpsmith_tasks::{Portion, SetTask, load, load_all, write_set};
+
+const PYARROW: &str = "pyarrow==26.0.1";
+
+fn set() -> Vec<SetTask> {
+    let task = |id: &str, ops: &[&str]| SetTask {
+        id: id.into(),
+        ops: ops.iter().map(|&op| op.to_owned()).collect(),
+        data_source: format!("torch#{}", ops.len()),
+        code: format!("class Model: pass # é {id}\n"),
+        graph: None,
+        eager_us: None,
+        split: None,
+    };
+    let applied = ValueSource::Applied {
+        op: "relu".into(),
+        inputs: vec![Some(0), None],
+        arguments: BTreeMap::new(),
+        result: 0,
+    };
+    let values = [ValueSource::Input { position: 0 }, applied].map(|from| GraphValue {
+        shape: vec![4],
+        dtype: Dtype::Float32,
+        from,
+    });
+    vec![
+        SetTask {
+            graph: Some(OpGraph {
+                values: values.into(),
+                returns: vec![1],
+            }),
+            eager_us: Some(1250.5),
+            split: Some(Portion::Train),
+            ..task("two", &["torch.nn.ReLU", "torch.sum"])
+        },
+        task("none", &[]),
+        SetTask {
+            split: Some(Portion::Validation),
+            ..task("one", &["torch.nn.LeakyReLU"])
+        },
+    ]
+}
+
+fn run(script: &str, path: &Path) -> Output {
+    let output = Command::new(python_with(PYARROW, &[PYARROW]))
+        .args(["-c", script])
+        .arg(path)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+#[test]
+fn pyarrow_reads_what_we_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("set.parquet");
+    write_set(&path, &set()).unwrap();
+    let output = run(
+        "import json, sys, pyarrow.parquet as pq\n\
+         table = pq.read_table(sys.argv[1])\n\
+         print(json.dumps({'types': {field.name: str(field.type) for field in table.schema}, 'rows': table.to_pylist()}))",
+        &path,
+    );
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        found["types"],
+        serde_json::json!({
+            "id": "string", "ops": "list<element: string not null>", "data_source": "string", "code": "string",
+            "graph": "string", "eager_us": "double", "split": "string",
+        })
+    );
+    let mut rows: Vec<serde_json::Value> = found["rows"].as_array().unwrap().clone();
+    for row in &mut rows {
+        if let Some(text) = row["graph"].as_str() {
+            row["graph"] = serde_json::from_str(text).unwrap();
+        }
+    }
+    let rows: Vec<SetTask> = rows
+        .into_iter()
+        .map(|row| serde_json::from_value(row).unwrap())
+        .collect();
+    assert_eq!(rows, set());
+}
+
+const WRITE: &str = "import sys, pyarrow as pa, pyarrow.parquet as pq\n\
+    code = 'class Model:\\n    def forward(self, x):\\n        return x\\n'\n\
+    count = 3000\n\
+    table = pa.table({\n\
+    'ops': pa.array([['torch.nn.ReLU', 'torch.sum'][:1 + i % 2] for i in range(count)], pa.list_(pa.string())),\n\
+    'data_source': ['torch#%d' % (1 + i % 2) for i in range(count)],\n\
+    'code': [code + '# %d\\n' % (i % 7) for i in range(count)],\n\
+    'unknown': list(range(count))})\n";
+
+#[test]
+fn we_read_what_pyarrow_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("public.parquet");
+    for options in [
+        "compression='snappy'",
+        "compression='none'",
+        "compression='snappy', use_dictionary=False",
+        "compression='snappy', data_page_version='2.0'",
+        "compression='snappy', row_group_size=100, version='1.0'",
+        "compression='snappy', use_dictionary=False, column_encoding={'code': 'DELTA_LENGTH_BYTE_ARRAY'}",
+    ] {
+        run(
+            &format!("{WRITE}pq.write_table(table, sys.argv[1], {options})"),
+            &path,
+        );
+        let tasks = load_all(&path).unwrap();
+        assert_eq!(tasks.len(), 3000, "{options}");
+        let task = load(&format!("{}#1002", path.display())).unwrap();
+        assert_eq!(task.name, "torch.nn.ReLU torch.sum", "{options}");
+        assert!(task.source.ends_with("# 0\n"), "{options}: {}", task.source);
+    }
+    // KernelBench as its authors publish it
+    run(
+        "import sys, pyarrow as pa, pyarrow.parquet as pq\n\
+         pq.write_table(pa.table({'code': ['class Model: pass'] * 2, 'level': [1, 1], 'name': ['19_ReLU', '20_LeakyReLU'], \
+         'problem_id': [19, 20]}), sys.argv[1])",
+        &path,
+    );
+    let ids: Vec<String> = load_all(&path)
+        .unwrap()
+        .into_iter()
+        .map(|task| task.id)
+        .collect();
+    assert_eq!(ids, ["level1/19", "level1/20"]);
+    // What this build cannot unpack is named.
+    run(
+        &format!("{WRITE}pq.write_table(table, sys.argv[1], compression='zstd')"),
+        &path,
+    );
+    let error = load_all(&path).unwrap_err();
+    assert!(error.to_string().to_lowercase().contains("zstd"), "{error}");
+    assert!(error.hint().unwrap().contains("snappy"));
+}
