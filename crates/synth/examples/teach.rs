@@ -37,7 +37,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
                 fs_err::write(place.join("model.py"), &task.source)?;
             }
-            Err(why) => writeln!(left_out, "{}", json!({ "task": task.id, "why": why.to_string() }))?,
+            Err(why) => writeln!(
+                left_out,
+                "{}",
+                json!({ "task": task.id, "why": why.to_string() })
+            )?,
         }
     }
     Ok(())

@@ -16,6 +16,7 @@ mod mistake;
 mod plan;
 mod prose;
 mod scalar;
+mod simplify;
 mod solution;
 mod tensor;
 
@@ -54,7 +55,9 @@ impl Teacher {
             },
             target,
             mode,
-            tasks: tasks.map(|task| (task.id.clone(), Arc::new(task.clone()))).collect(),
+            tasks: tasks
+                .map(|task| (task.id.clone(), Arc::new(task.clone())))
+                .collect(),
         }
     }
 
@@ -89,7 +92,11 @@ impl SharedPolicy for Teacher {
         };
         Box::new(Lesson {
             version: self.version.clone(),
-            task: self.tasks.get(&episode.task).cloned().unwrap_or_else(unknown),
+            task: self
+                .tasks
+                .get(&episode.task)
+                .cloned()
+                .unwrap_or_else(unknown),
             target: self.target,
             mode: self.mode,
             sample: episode.sample,

@@ -2,8 +2,8 @@
 
 use warpsmith_schema::{Mode, OpGraph, Target, Task, ValueSource};
 
-use super::luck::Luck;
 use super::lower::NotCovered;
+use super::luck::Luck;
 use super::mistake::Mistake;
 use super::plan::Strategy;
 use super::solution::{Files, Solution, write};
@@ -20,7 +20,9 @@ impl Draft {
     /// With its mistake, if it has one.
     pub(super) fn first(&self) -> Files {
         let files = &self.solution.files;
-        self.mistake.as_ref().map_or_else(|| files.clone(), |mistake| mistake.made(files))
+        self.mistake
+            .as_ref()
+            .map_or_else(|| files.clone(), |mistake| mistake.made(files))
     }
 }
 
@@ -42,7 +44,12 @@ pub(super) struct Facts {
 const MISTAKES_PERCENT: u64 = 30;
 
 impl Course {
-    pub(super) fn plan(task: &Task, target: Target, mode: Mode, luck: &mut Luck) -> Result<Self, NotCovered> {
+    pub(super) fn plan(
+        task: &Task,
+        target: Target,
+        mode: Mode,
+        luck: &mut Luck,
+    ) -> Result<Self, NotCovered> {
         let graph = task.graph.as_ref().ok_or(NotCovered::NoGraph)?;
         let mut drafts: Vec<Draft> = Vec::new();
         for strategy in [Strategy::Plain, Strategy::Fused, Strategy::Tuned] {
@@ -86,10 +93,17 @@ impl Facts {
             _ => None,
         });
         let bytes = |place: usize| {
-            let shape = graph.values.get(place).map(|value| value.shape.iter().product::<u64>());
+            let shape = graph
+                .values
+                .get(place)
+                .map(|value| value.shape.iter().product::<u64>());
             4 * shape.unwrap_or_default()
         };
-        let given = graph.values.iter().enumerate().filter(|(_, value)| !matches!(value.from, ValueSource::Applied { .. }));
+        let given = graph
+            .values
+            .iter()
+            .enumerate()
+            .filter(|(_, value)| !matches!(value.from, ValueSource::Applied { .. }));
         let read: u64 = given.map(|(place, _)| bytes(place)).sum();
         let written: u64 = graph.returns.iter().map(|place| bytes(*place)).sum();
         Self {

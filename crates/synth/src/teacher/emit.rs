@@ -213,7 +213,11 @@ impl<'p> Writer<'p> {
 
     fn at_least(&mut self, scalar: Scalar, binds: Binds) -> String {
         let (text, how) = self.part(scalar);
-        if how >= binds { text } else { format!("({text})") }
+        if how >= binds {
+            text
+        } else {
+            format!("({text})")
+        }
     }
 
     fn expression(&mut self, scalar: Scalar) -> (String, Binds) {
@@ -255,8 +259,16 @@ impl<'p> Writer<'p> {
         let mut place = self.index(index);
         for (scalar, stride) in looked_up {
             let value = self.at_least(*scalar, Binds::Product);
-            let part = if *stride == 1 { value } else { format!("{value} * {stride}") };
-            place = if place == "0" { part } else { format!("{place} + {part}") };
+            let part = if *stride == 1 {
+                value
+            } else {
+                format!("{value} * {stride}")
+            };
+            place = if place == "0" {
+                part
+            } else {
+                format!("{place} + {part}")
+            };
         }
         let loaded = format!("{}[{place}]", self.buffer(buffer));
         if guard.is_empty() {
@@ -267,7 +279,10 @@ impl<'p> Writer<'p> {
             Kind::Int => "0",
             Kind::Bool => "false",
         };
-        (format!("{} ? {loaded} : {zero}", self.guard(guard)), Binds::Choice)
+        (
+            format!("{} ? {loaded} : {zero}", self.guard(guard)),
+            Binds::Choice,
+        )
     }
 
     fn guard(&self, guard: &[Within]) -> String {
@@ -432,7 +447,9 @@ fn float_function(name: &str) -> &'static str {
         "cosf", "tanf", "asinf", "acosf", "atanf", "sinhf", "coshf", "tanhf", "asinhf", "acoshf",
         "atanhf", "erff", "erfcf", "floorf", "ceilf", "rintf", "truncf", "",
     ];
-    let found = NAMES.into_iter().find(|known| known.strip_suffix('f') == Some(name));
+    let found = NAMES
+        .into_iter()
+        .find(|known| known.strip_suffix('f') == Some(name));
     found.unwrap_or_default()
 }
 
@@ -457,5 +474,9 @@ pub(super) fn float(value: f64) -> String {
         return "NAN".to_owned();
     }
     let text = format!("{single:?}f");
-    if single < 0.0 { format!("({text})") } else { text }
+    if single < 0.0 {
+        format!("({text})")
+    } else {
+        text
+    }
 }

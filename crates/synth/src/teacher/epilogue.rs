@@ -17,7 +17,10 @@ pub(super) fn fuse(planned: &mut Planned) {
         if let Some((bias, relu, out)) = fusable(&mut planned.plan, place, &planned.returns) {
             planned.plan.steps.remove(place + 1);
             if let Kernel::Library(library) = &mut planned.plan.steps[place].kernel {
-                *library.epilogue() = super::library::Epilogue { bias: Some(bias), relu };
+                *library.epilogue() = super::library::Epilogue {
+                    bias: Some(bias),
+                    relu,
+                };
                 match library {
                     Library::Gemm(gemm) => gemm.out = out,
                     Library::Convolution(conv) => conv.out = out,
@@ -56,7 +59,13 @@ fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer,
     let Node::Binary(Binary::Add, x, bias) = *plan.arena.node(sum) else {
         return None;
     };
-    let Node::Load { buffer, index, guard, looked_up } = plan.arena.node(bias).clone() else {
+    let Node::Load {
+        buffer,
+        index,
+        guard,
+        looked_up,
+    } = plan.arena.node(bias).clone()
+    else {
         return None;
     };
     let plain = guard.is_empty() && looked_up.is_empty();
@@ -64,7 +73,10 @@ fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer,
     let along = flat.divided(repeat).remainder(period);
     let size: i64 = plan.rooms[buffer.0].shape.iter().product();
     let whole = linear(&rows.shape, &coordinates(&rows.cells, &flat)) == flat;
-    (x == own && plain && index == along && size == period && whole).then_some((buffer, relu, rows.out))
+    // Without a rectifier the library fuses a bias in one algorithm alone, which is often not the best.
+    let chosen = relu || matches!(library, Library::Gemm(_));
+    let fits = x == own && plain && index == along && size == period && whole && chosen;
+    fits.then_some((buffer, relu, rows.out))
 }
 
 fn without_relu(plan: &mut Plan, value: Scalar) -> (Scalar, bool) {
@@ -81,7 +93,10 @@ fn without_relu(plan: &mut Plan, value: Scalar) -> (Scalar, bool) {
 }
 
 fn is_read_later(plan: &mut Plan, from: usize, buffer: Buffer) -> bool {
-    let later: Vec<Kernel> = plan.steps[from..].iter().map(|step| step.kernel.clone()).collect();
+    let later: Vec<Kernel> = plan.steps[from..]
+        .iter()
+        .map(|step| step.kernel.clone())
+        .collect();
     later.into_iter().any(|kernel| match kernel {
         Kernel::Library(library) => library.reads().contains(&buffer),
         Kernel::Rows(rows) => reads(plan, &rows, buffer),
@@ -95,15 +110,26 @@ fn is_read_later(plan: &mut Plan, from: usize, buffer: Buffer) -> bool {
 
 fn reads(plan: &mut Plan, rows: &Rows, buffer: Buffer) -> bool {
     let mut fresh = |shape: &[i64]| -> Vec<Index> {
-        shape.iter().map(|extent| Index::from(plan.arena.var(*extent))).collect()
+        shape
+            .iter()
+            .map(|extent| Index::from(plan.arena.var(*extent)))
+            .collect()
     };
     let (row, cell) = (fresh(&rows.rows), fresh(&rows.cells));
     let value = (rows.value)(&mut plan.arena, &(rows.place)(&row, &cell));
     let mut values = vec![value];
     for pass in &rows.passes {
         let reduction = plan.reductions[pass.reduction.0].clone();
-        let inner: Vec<Index> = reduction.extents.iter().map(|extent| Index::from(plan.arena.var(*extent))).collect();
-        values.push((reduction.body)(&mut plan.arena, &(pass.outer)(&row), &inner));
+        let inner: Vec<Index> = reduction
+            .extents
+            .iter()
+            .map(|extent| Index::from(plan.arena.var(*extent)))
+            .collect();
+        values.push((reduction.body)(
+            &mut plan.arena,
+            &(pass.outer)(&row),
+            &inner,
+        ));
     }
     values.into_iter().any(|value| loads(plan, value, buffer))
 }

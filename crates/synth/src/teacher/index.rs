@@ -131,7 +131,11 @@ impl Index {
                 }
                 Atom::Mod(inner, by) => {
                     let (low, high) = inner.range();
-                    if low >= 0 { (0, high.min(by - 1)) } else { (0, by - 1) }
+                    if low >= 0 {
+                        (0, high.min(by - 1))
+                    } else {
+                        (0, by - 1)
+                    }
                 }
             };
             low += (a * factor).min(b * factor);
@@ -337,7 +341,11 @@ pub(super) fn coordinates(shape: &[i64], place: &Index) -> Vec<Index> {
     for (dim, extent) in shape.iter().enumerate().rev() {
         let index = place.divided(stride);
         // What is in range needs no remainder for the first dimension.
-        found.push(if dim == 0 { index } else { index.remainder(*extent) });
+        found.push(if dim == 0 {
+            index
+        } else {
+            index.remainder(*extent)
+        });
         stride *= extent;
     }
     found.reverse();

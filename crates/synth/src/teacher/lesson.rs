@@ -65,12 +65,13 @@ impl Policy for Lesson {
     ) -> Result<Reply, PolicyError> {
         let seed = request.sampling.seed.unwrap_or_default();
         let mut luck = Luck::new(&self.task.source, seed.wrapping_add(u64::from(self.sample)));
-        let course = Course::plan(&self.task, self.target, self.mode, &mut luck).map_err(|why| {
-            PolicyError::NotCovered {
-                policy: self.version.name.clone(),
-                message: why.to_string(),
-            }
-        })?;
+        let course =
+            Course::plan(&self.task, self.target, self.mode, &mut luck).map_err(|why| {
+                PolicyError::NotCovered {
+                    policy: self.version.name.clone(),
+                    message: why.to_string(),
+                }
+            })?;
         let turns = turns(request.messages);
         let speech = match self.mode {
             Mode::Single => single(&course, &turns, &mut luck),
@@ -95,7 +96,9 @@ fn turns(messages: &[Message]) -> Vec<Turn> {
                 observed: String::new(),
                 results: Vec::new(),
             }),
-            Message::Tool { name, text, failed, .. } => {
+            Message::Tool {
+                name, text, failed, ..
+            } => {
                 if let Some(turn) = turns.last_mut() {
                     turn.observed.push_str(text);
                     turn.observed.push('\n');
@@ -117,7 +120,14 @@ fn turns(messages: &[Message]) -> Vec<Turn> {
 /// The answers of tools in one message: each begins with a line `NAME:` or `NAME failed:`.
 fn sections(text: &str) -> Vec<(String, bool, String)> {
     const TOOLS: [&str; 8] = [
-        "read", "write", "multi_edit", "compile", "verify", "profile", "judge", "submit",
+        "read",
+        "write",
+        "multi_edit",
+        "compile",
+        "verify",
+        "profile",
+        "judge",
+        "submit",
     ];
     let mut found: Vec<(String, bool, String)> = Vec::new();
     for line in text.lines() {
@@ -150,7 +160,13 @@ fn time_us(text: &str) -> Option<f64> {
 fn single(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
     let last = course.drafts.len() - 1;
     let draft = &course.drafts[last];
-    let writes = |files: &Files| files.iter().rev().map(|(path, text)| Act::Write(path.clone(), text.clone())).collect();
+    let writes = |files: &Files| {
+        files
+            .iter()
+            .rev()
+            .map(|(path, text)| Act::Write(path.clone(), text.clone()))
+            .collect()
+    };
     let Some(before) = turns.last() else {
         return Speech {
             text: prose::about(course, draft, luck),
@@ -191,14 +207,19 @@ fn progress(course: &Course, turns: &[Turn]) -> Progress {
     let mut so_far = Progress::default();
     // The first turn only looks.
     for turn in turns.iter().skip(1) {
-        let wrote = turn.result("write").is_some() || turn.result("multi_edit").is_some() || turn.result("edit").is_some();
+        let wrote = turn.result("write").is_some()
+            || turn.result("multi_edit").is_some()
+            || turn.result("edit").is_some();
         if wrote {
             let mends = so_far.failed && so_far.spoilt;
             if mends {
                 so_far.spoilt = false;
             } else {
                 so_far.written = Some(so_far.next);
-                so_far.spoilt = course.drafts.get(so_far.next).is_some_and(|draft| draft.mistake.is_some());
+                so_far.spoilt = course
+                    .drafts
+                    .get(so_far.next)
+                    .is_some_and(|draft| draft.mistake.is_some());
                 so_far.next += 1;
             }
         }
@@ -251,11 +272,23 @@ fn agent(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
         let draft = &course.drafts[so_far.next];
         let first = so_far.written.is_none();
         let time = so_far.passed.last().and_then(|(_, time)| *time);
-        let lead = if first { String::new() } else { prose::improve(time, luck) };
+        let lead = if first {
+            String::new()
+        } else {
+            prose::improve(time, luck)
+        };
         let files = draft.first();
-        let mut acts: Vec<Act> = files.iter().rev().map(|(path, text)| Act::Write(path.clone(), text.clone())).collect();
+        let mut acts: Vec<Act> = files
+            .iter()
+            .rev()
+            .map(|(path, text)| Act::Write(path.clone(), text.clone()))
+            .collect();
         // What nobody has seen run is verified first; later ones are judged at once.
-        acts.push(Act::Bare(if first || draft.mistake.is_some() { "verify" } else { "judge" }));
+        acts.push(Act::Bare(if first || draft.mistake.is_some() {
+            "verify"
+        } else {
+            "judge"
+        }));
         return Speech {
             text: format!("{lead}{}", prose::about(course, draft, luck)),
             acts,
@@ -267,7 +300,10 @@ fn agent(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
 fn mend(course: &Course, written: usize, before: &Turn, luck: &mut Luck) -> Speech {
     let draft = &course.drafts[written];
     let Some(mistake) = &draft.mistake else {
-        return Speech { text: String::new(), acts: vec![Act::Bare("submit")] };
+        return Speech {
+            text: String::new(),
+            acts: vec![Act::Bare("submit")],
+        };
     };
     Speech {
         text: prose::repair(mistake, &before.observed, luck),
@@ -284,10 +320,10 @@ fn mend(course: &Course, written: usize, before: &Turn, luck: &mut Luck) -> Spee
 
 /// Submits the fastest, which is written again if another lies there.
 fn hand_in(course: &Course, so_far: &Progress, luck: &mut Luck) -> Speech {
-    let fastest = so_far
-        .passed
-        .iter()
-        .min_by(|(_, one), (_, other)| one.unwrap_or(f64::MAX).total_cmp(&other.unwrap_or(f64::MAX)));
+    let fastest = so_far.passed.iter().min_by(|(_, one), (_, other)| {
+        one.unwrap_or(f64::MAX)
+            .total_cmp(&other.unwrap_or(f64::MAX))
+    });
     let Some((draft, time)) = fastest else {
         return Speech {
             text: prose::done(None, false, luck),
@@ -298,7 +334,12 @@ fn hand_in(course: &Course, so_far: &Progress, luck: &mut Luck) -> Speech {
     let mut acts = Vec::new();
     if !lies_there {
         let files = &course.drafts[*draft].solution.files;
-        acts.extend(files.iter().rev().map(|(path, text)| Act::Write(path.clone(), text.clone())));
+        acts.extend(
+            files
+                .iter()
+                .rev()
+                .map(|(path, text)| Act::Write(path.clone(), text.clone())),
+        );
     }
     acts.push(Act::Bare("submit"));
     Speech {
@@ -315,7 +356,9 @@ impl Speech {
             text.push_str(&match act {
                 Act::Read(path) => format!("read {path}"),
                 Act::Bare(word) => word.to_owned(),
-                Act::Write(path, content) => format!("write {path}\n```{}\n{content}```", language(&path)),
+                Act::Write(path, content) => {
+                    format!("write {path}\n```{}\n{content}```", language(&path))
+                }
                 Act::Edit { path, old, new } => {
                     format!("edit {path}\n```\n<<<<<<<\n{old}\n=======\n{new}\n>>>>>>>\n```")
                 }
@@ -330,7 +373,9 @@ impl Speech {
                 Act::Read(path) => ("read", json!({ "path": path })),
                 Act::Bare(word) => (word, json!({})),
                 Act::Write(path, content) => ("write", json!({ "path": path, "content": content })),
-                Act::Edit { path, old, new } => ("edit", json!({ "path": path, "old": old, "new": new })),
+                Act::Edit { path, old, new } => {
+                    ("edit", json!({ "path": path, "old": old, "new": new }))
+                }
             };
             ToolCall {
                 id: format!("call_{}", number + 1),
@@ -345,7 +390,11 @@ impl Speech {
 fn said(text: String, calls: Vec<ToolCall>) -> Reply {
     Reply {
         text,
-        finish: if calls.is_empty() { Finish::Stopped } else { Finish::Calls },
+        finish: if calls.is_empty() {
+            Finish::Stopped
+        } else {
+            Finish::Calls
+        },
         calls,
         usage: Usage::default(),
         tokens: None,

@@ -18,6 +18,7 @@ use warpsmith_schema::{Dtype, OpGraph, Target, ValueSource};
 
 use super::plan::{Origin, Plan, Strategy};
 use super::scalar::{Arena, Buffer, Kind, Scalar};
+use super::simplify::simplified;
 use super::tensor::Tensor;
 
 /// Why there is no solution.
@@ -49,6 +50,13 @@ pub(super) fn planned(
     target: Target,
     strategy: Strategy,
 ) -> Result<Planned, NotCovered> {
+    let simple;
+    let graph = if strategy == Strategy::Plain {
+        graph
+    } else {
+        simple = simplified(graph, target);
+        &simple
+    };
     let mut plan = Plan::new(target, strategy);
     let mut values: Vec<Option<Tensor>> = Vec::new();
     let needed = needed(graph);
@@ -147,7 +155,10 @@ fn is_shared(graph: &OpGraph, number: usize) -> bool {
     let (mut uses, mut library) = (0, false);
     for value in &graph.values {
         if let ValueSource::Applied { op, inputs, .. } = &value.from {
-            let here = inputs.iter().filter(|input| **input == Some(number)).count();
+            let here = inputs
+                .iter()
+                .filter(|input| **input == Some(number))
+                .count();
             uses += here;
             library |= here > 0 && calls_library(op);
         }
@@ -157,7 +168,15 @@ fn is_shared(graph: &OpGraph, number: usize) -> bool {
 
 fn calls_library(op: &str) -> bool {
     const OPS: [&str; 10] = [
-        "linear", "matmul", "mm", "bmm", "inner", "addmm", "baddbmm", "bilinear", "cdist",
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "inner",
+        "addmm",
+        "baddbmm",
+        "bilinear",
+        "cdist",
         "scaled_dot_product_attention",
     ];
     OPS.contains(&op) || op.starts_with("conv")
@@ -173,8 +192,9 @@ fn kind(dtype: Dtype) -> Result<Kind, NotCovered> {
 }
 
 fn lowered(plan: &mut Plan, call: &Call<'_>, kind: Kind) -> Result<Tensor, NotCovered> {
-    call.op.clone_into(&mut plan.current);
-    plan.chain.push(call.op.to_owned());
+    let name = call.op.trim_start_matches("warpsmith_");
+    name.clone_into(&mut plan.current);
+    plan.chain.push(name.to_owned());
     let rules = [
         pointwise::rule,
         reduce::rule,
@@ -208,8 +228,22 @@ fn lowered(plan: &mut Plan, call: &Call<'_>, kind: Kind) -> Result<Tensor, NotCo
 /// Whether PyTorch itself computes nothing.
 fn is_view(op: &str) -> bool {
     const VIEWS: [&str; 16] = [
-        "view", "reshape", "flatten", "unflatten", "permute", "transpose", "t", "movedim",
-        "squeeze", "unsqueeze", "expand", "narrow", "select", "chunk", "split", "dropout",
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "permute",
+        "transpose",
+        "t",
+        "movedim",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "narrow",
+        "select",
+        "chunk",
+        "split",
+        "dropout",
     ];
     VIEWS.contains(&op)
 }
@@ -237,8 +271,14 @@ impl Call<'_> {
     fn unread(&self) -> Option<&String> {
         // They change nothing that is computed.
         const IDLE: [&str; 8] = [
-            "inplace", "_stacklevel", "out", "momentum", "sparse", "sparse_grad",
-            "scale_grad_by_freq", "recompute_scale_factor",
+            "inplace",
+            "_stacklevel",
+            "out",
+            "momentum",
+            "sparse",
+            "sparse_grad",
+            "scale_grad_by_freq",
+            "recompute_scale_factor",
         ];
         let read = self.read.borrow();
         self.arguments.iter().find_map(|(name, value)| {

@@ -40,7 +40,9 @@ impl Mistake {
     pub(super) fn choose(files: &Files, luck: &mut Luck) -> Option<Self> {
         let first = luck.below(KINDS.len());
         let order = (0..KINDS.len()).map(|step| KINDS[(first + step) % KINDS.len()]);
-        order.into_iter().find_map(|kind| Self::plant(kind, files, luck))
+        order
+            .into_iter()
+            .find_map(|kind| Self::plant(kind, files, luck))
     }
 
     fn plant(kind: Kind, files: &Files, luck: &mut Luck) -> Option<Self> {
@@ -94,13 +96,16 @@ fn spoilt(kind: Kind, line: &str) -> Option<String> {
         Kind::Misspelt => {
             let (left, right) = line.split_once("] = ")?;
             let name = right.strip_suffix("_v;")?;
-            let plain = name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+            let plain = name
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
             (inside && plain).then(|| format!("{left}] = {name}_value;"))
         }
         Kind::OffByOne => {
             let (before, after) = line.split_once(" < ")?;
             let bound: String = after.chars().take_while(char::is_ascii_digit).collect();
-            let loops = line.trim_start().starts_with("for (") && after[bound.len()..].starts_with(';');
+            let loops =
+                line.trim_start().starts_with("for (") && after[bound.len()..].starts_with(';');
             let large = bound.parse::<i64>().is_ok_and(|bound| bound > 4);
             (loops && large).then(|| format!("{before} < {bound} - 1{}", &after[bound.len()..]))
         }
@@ -111,7 +116,10 @@ fn spoilt(kind: Kind, line: &str) -> Option<String> {
         }
         Kind::Term => {
             let (before, after) = line.rsplit_once(" + ")?;
-            let name: String = after.chars().take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect();
+            let name: String = after
+                .chars()
+                .take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_')
+                .collect();
             let is_bias = name.ends_with("bias_at");
             (inside && is_bias).then(|| format!("{before}{}", &after[name.len()..]))
         }
@@ -119,7 +127,9 @@ fn spoilt(kind: Kind, line: &str) -> Option<String> {
             let (before, after) = line.split_once("kernels.run_")?;
             Some(format!("{before}kernels.{after}"))
         }
-        Kind::Linkage => line.strip_prefix("extern \"C\" int run_").map(|rest| format!("int run_{rest}")),
+        Kind::Linkage => line
+            .strip_prefix("extern \"C\" int run_")
+            .map(|rest| format!("int run_{rest}")),
     }
 }
 
@@ -130,14 +140,42 @@ mod tests {
     #[test]
     fn lines_are_spoilt_where_they_can_be() {
         let cases = [
-            (Kind::Semicolon, "    const float x_at = x[i];", Some("    const float x_at = x[i]")),
-            (Kind::Misspelt, "        out[i] = relu_v;", Some("        out[i] = relu_value;")),
-            (Kind::OffByOne, "    for (int64_t i = 0; i < 512; ++i) {", Some("    for (int64_t i = 0; i < 512 - 1; ++i) {")),
+            (
+                Kind::Semicolon,
+                "    const float x_at = x[i];",
+                Some("    const float x_at = x[i]"),
+            ),
+            (
+                Kind::Misspelt,
+                "        out[i] = relu_v;",
+                Some("        out[i] = relu_value;"),
+            ),
+            (
+                Kind::OffByOne,
+                "    for (int64_t i = 0; i < 512; ++i) {",
+                Some("    for (int64_t i = 0; i < 512 - 1; ++i) {"),
+            ),
             (Kind::OffByOne, "    for (int l = 0; l < 4; ++l) {", None),
-            (Kind::Epsilon, "    const float n = (x - m) / sqrtf(v + 1e-5f);", Some("    const float n = (x - m) / sqrtf(v);")),
-            (Kind::Term, "        out[i] = hidden_at + linear_bias_at;", Some("        out[i] = hidden_at;")),
-            (Kind::Launcher, "        kernels.run_relu(out, x)", Some("        kernels.relu(out, x)")),
-            (Kind::Linkage, "extern \"C\" int run_relu(float* out) {", Some("int run_relu(float* out) {")),
+            (
+                Kind::Epsilon,
+                "    const float n = (x - m) / sqrtf(v + 1e-5f);",
+                Some("    const float n = (x - m) / sqrtf(v);"),
+            ),
+            (
+                Kind::Term,
+                "        out[i] = hidden_at + linear_bias_at;",
+                Some("        out[i] = hidden_at;"),
+            ),
+            (
+                Kind::Launcher,
+                "        kernels.run_relu(out, x)",
+                Some("        kernels.relu(out, x)"),
+            ),
+            (
+                Kind::Linkage,
+                "extern \"C\" int run_relu(float* out) {",
+                Some("int run_relu(float* out) {"),
+            ),
         ];
         for (kind, right, wrong) in cases {
             assert_eq!(spoilt(kind, right).as_deref(), wrong, "{right}");

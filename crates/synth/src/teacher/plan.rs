@@ -177,7 +177,12 @@ impl Plan {
         if name.len() > 40 {
             // What it begins and ends with.
             let ends = [chain.first(), chain.last()];
-            name = ends.into_iter().flatten().cloned().collect::<Vec<_>>().join("_to_");
+            name = ends
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join("_to_");
         }
         if name.is_empty() {
             name.clone_from(&self.current);
@@ -346,7 +351,10 @@ impl Plan {
         let cells = count / rows;
         let shape = tensor.shape.clone();
         let place = move |row: &[Index], cell: &[Index]| {
-            coordinates(&shape, &linear(&[rows, cells], &[row[0].clone(), cell[0].clone()]))
+            coordinates(
+                &shape,
+                &linear(&[rows, cells], &[row[0].clone(), cell[0].clone()]),
+            )
         };
         let found = Rows {
             rows: vec![rows],
@@ -377,7 +385,9 @@ impl Plan {
             dims.push(domain.iter().position(|known| known == index)?);
         }
         dims.sort_unstable();
-        let others: Vec<usize> = (0..tensor.rank()).filter(|dim| !dims.contains(dim)).collect();
+        let others: Vec<usize> = (0..tensor.rank())
+            .filter(|dim| !dims.contains(dim))
+            .collect();
         let extents = |of: &[usize]| of.iter().map(|dim| tensor.shape[*dim]).collect::<Vec<_>>();
         let (rows, cells) = (extents(&dims), extents(&others));
         let rank = tensor.rank();
@@ -504,7 +514,11 @@ impl Plan {
         let ragged = parts * each != length;
         let mut outer = reduction.outer.clone();
         outer.push(parts);
-        let (body, extents, fold) = (reduction.body.clone(), reduction.extents.clone(), reduction.fold);
+        let (body, extents, fold) = (
+            reduction.body.clone(),
+            reduction.extents.clone(),
+            reduction.fold,
+        );
         let partial = self.reduce(&outer, &[each], fold, "partial", move |arena, at, inner| {
             let Some((part, outer)) = at.split_last() else {
                 return arena.constant(0.0);

@@ -48,7 +48,11 @@ fn amount(bytes: u64) -> String {
 /// What a draft is about, before its code.
 pub(super) fn about(course: &Course, draft: &Draft, luck: &mut Luck) -> String {
     let launches = draft.solution.launches;
-    let kernels = if launches == 1 { "one kernel".to_owned() } else { format!("{launches} steps") };
+    let kernels = if launches == 1 {
+        "one kernel".to_owned()
+    } else {
+        format!("{launches} steps")
+    };
     let what = match draft.strategy {
         Strategy::Plain => luck.of(&[
             "First the simplest thing that is right: a kernel for every operator.",
@@ -80,7 +84,11 @@ pub(super) fn about(course: &Course, draft: &Draft, luck: &mut Luck) -> String {
     } else {
         None
     };
-    let ops = if draft.strategy == Strategy::Tuned { String::new() } else { format!(" ({}: {kernels})", chain(&course.facts)) };
+    let ops = if draft.strategy == Strategy::Tuned {
+        String::new()
+    } else {
+        format!(" ({}: {kernels})", chain(&course.facts))
+    };
     format!(
         "{}{}{ops}",
         what.unwrap_or_default(),
@@ -91,8 +99,14 @@ pub(super) fn about(course: &Course, draft: &Draft, luck: &mut Luck) -> String {
 /// What was wrong, in the words of whoever reads the error.
 pub(super) fn repair(mistake: &Mistake, observed: &str, luck: &mut Luck) -> String {
     let seen = first_error(observed);
-    let begin = luck.of(&["It says", "The message is", "What came back:"]).unwrap_or_default();
-    let quoted = if seen.is_empty() { String::new() } else { format!("{begin} `{seen}`. ") };
+    let begin = luck
+        .of(&["It says", "The message is", "What came back:"])
+        .unwrap_or_default();
+    let quoted = if seen.is_empty() {
+        String::new()
+    } else {
+        format!("{begin} `{seen}`. ")
+    };
     let cause = match mistake.kind {
         Kind::Semicolon => "A semicolon is missing at the end of that declaration.",
         Kind::Misspelt => "I used a name that was never declared; the value has another one.",
@@ -100,27 +114,53 @@ pub(super) fn repair(mistake: &Mistake, observed: &str, luck: &mut Luck) -> Stri
         Kind::Epsilon => "I left out the epsilon under the root: small variances are off.",
         Kind::Term => "The bias is missing from the sum.",
         Kind::Launcher => "Python calls a launcher by a name that the library does not export.",
-        Kind::Linkage => "Without `extern \"C\"` the launcher's name is mangled and cannot be found.",
+        Kind::Linkage => {
+            "Without `extern \"C\"` the launcher's name is mangled and cannot be found."
+        }
     };
-    let end = luck.of(&["I mend that line.", "One line to change.", "The rest stands."]).unwrap_or_default();
+    let end = luck
+        .of(&[
+            "I mend that line.",
+            "One line to change.",
+            "The rest stands.",
+        ])
+        .unwrap_or_default();
     format!("{quoted}{cause} {end}")
 }
 
 /// The line of a message that names the error.
 fn first_error(observed: &str) -> String {
-    let lines = || observed.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines = || {
+        observed
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+    };
     let marked = lines().find(|line| line.contains("error:") || line.contains("Error"));
-    let differs = || lines().find(|line| line.contains("differ") || line.contains("worst") || line.contains("tolerance"));
+    let differs = || {
+        lines().find(|line| {
+            line.contains("differ") || line.contains("worst") || line.contains("tolerance")
+        })
+    };
     let line = marked.or_else(differs).unwrap_or_default();
     let line = line.split_once("error: ").map_or(line, |(_, rest)| rest);
-    line.chars().filter(|letter| *letter != '`').take(160).collect()
+    line.chars()
+        .filter(|letter| *letter != '`')
+        .take(160)
+        .collect()
 }
 
 /// An attempt failed that should not have.
 pub(super) fn fall_back(observed: &str, luck: &mut Luck) -> String {
     let seen = first_error(observed);
-    let begin = luck.of(&["That did not work", "This version fails", "Not right"]).unwrap_or_default();
-    let quoted = if seen.is_empty() { String::new() } else { format!(": `{seen}`") };
+    let begin = luck
+        .of(&["That did not work", "This version fails", "Not right"])
+        .unwrap_or_default();
+    let quoted = if seen.is_empty() {
+        String::new()
+    } else {
+        format!(": `{seen}`")
+    };
     format!("{begin}{quoted}. I go back to a simpler version.")
 }
 
@@ -136,20 +176,32 @@ pub(super) fn passed(luck: &mut Luck) -> String {
 
 /// Between one judged draft and the next.
 pub(super) fn improve(before_us: Option<f64>, luck: &mut Luck) -> String {
-    let time = before_us.map(|time| format!("{time:.0} us so far. ")).unwrap_or_default();
+    let time = before_us
+        .map(|time| format!("{time:.0} us so far. "))
+        .unwrap_or_default();
     let next = luck
-        .of(&["There is room for more.", "The next step.", "That can be made faster."])
+        .of(&[
+            "There is room for more.",
+            "The next step.",
+            "That can be made faster.",
+        ])
         .unwrap_or_default();
     format!("{time}{next} ")
 }
 
 pub(super) fn done(best_us: Option<f64>, back: bool, luck: &mut Luck) -> String {
-    let time = best_us.map(|time| format!(" at {time:.0} us")).unwrap_or_default();
+    let time = best_us
+        .map(|time| format!(" at {time:.0} us"))
+        .unwrap_or_default();
     if back {
         return format!("The version before was the fastest{time}: I put it back and hand it in.");
     }
     let words = luck
-        .of(&["This is the fastest of them", "No other idea gains enough", "I stop here, with the best"])
+        .of(&[
+            "This is the fastest of them",
+            "No other idea gains enough",
+            "I stop here, with the best",
+        ])
         .unwrap_or_default();
     format!("{words}{time}.")
 }

@@ -237,7 +237,8 @@ impl Arena {
         let (x, y) = (self.as_constant(a), self.as_constant(b));
         // What changes no value of any input, not even its sign or whether it is finite.
         match (op, x, y) {
-            (Binary::Mul | Binary::Div, _, Some(1.0)) | (Binary::Add | Binary::Sub, _, Some(0.0)) => {
+            (Binary::Mul | Binary::Div, _, Some(1.0))
+            | (Binary::Add | Binary::Sub, _, Some(0.0)) => {
                 return a;
             }
             (Binary::Mul, Some(1.0), _) | (Binary::Add, Some(0.0), _) => return b,
@@ -345,7 +346,9 @@ impl Arena {
     pub(super) fn depends_on(&self, scalar: Scalar, vars: &[Var]) -> bool {
         self.ordered(&[scalar]).into_iter().any(|one| {
             let indices = self.indices(one);
-            indices.into_iter().any(|index| vars.iter().any(|var| index.depends_on(*var)))
+            indices
+                .into_iter()
+                .any(|index| vars.iter().any(|var| index.depends_on(*var)))
         })
     }
 
@@ -393,8 +396,15 @@ impl Arena {
     pub(super) fn guarded(&mut self, scalar: Scalar, by: &[Within]) -> Scalar {
         let by: Vec<Within> = by.to_vec();
         self.rebuilt(scalar, &mut |arena, one| {
-            let (Node::Load { buffer, index, looked_up, guard }, kind) =
-                arena.nodes[one.0 as usize].clone()
+            let (
+                Node::Load {
+                    buffer,
+                    index,
+                    looked_up,
+                    guard,
+                },
+                kind,
+            ) = arena.nodes[one.0 as usize].clone()
             else {
                 return None;
             };
@@ -405,7 +415,12 @@ impl Arena {
             all.extend(by.iter().cloned());
             all.sort();
             all.dedup();
-            let node = Node::Load { buffer, index, looked_up, guard: all };
+            let node = Node::Load {
+                buffer,
+                index,
+                looked_up,
+                guard: all,
+            };
             Some(arena.keep(node, kind))
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use warpsmith_schema::{MODEL_NEW, OpGraph, Target, Task};
+use warpsmith_schema::{MODEL_NEW, OpGraph, Target, Task, ValueSource};
 
 use super::emit::python::{Allocation, Call, Module, attribute};
 use super::emit::{Helper, Writer, c_type, cpu, cuda, library as calls};
@@ -27,7 +27,11 @@ pub(super) struct Solution {
 }
 
 /// Writes a solution for a task.
-pub(super) fn write(task: &Task, target: Target, strategy: Strategy) -> Result<Solution, NotCovered> {
+pub(super) fn write(
+    task: &Task,
+    target: Target,
+    strategy: Strategy,
+) -> Result<Solution, NotCovered> {
     let graph: &OpGraph = task.graph.as_ref().ok_or(NotCovered::NoGraph)?;
     let module = Module::read(&task.source)?;
     let mut planned = planned(graph, target, strategy)?;
@@ -35,7 +39,13 @@ pub(super) fn write(task: &Task, target: Target, strategy: Strategy) -> Result<S
         epilogue::fuse(&mut planned);
     }
     let names = names(&planned, &module)?;
-    Ok(Composer { planned, names, module }.compose())
+    let composer = Composer {
+        planned,
+        names,
+        module,
+        title: title(graph),
+    };
+    Ok(composer.compose())
 }
 
 /// Names that loops and launchers use themselves.
@@ -79,6 +89,22 @@ struct Composer {
     planned: Planned,
     names: Vec<String>,
     module: Module,
+    title: String,
+}
+
+/// What the launcher and its file are called, whatever the strategy: a later draft takes an earlier one's place.
+fn title(graph: &OpGraph) -> String {
+    let mut title = "run".to_owned();
+    for value in &graph.values {
+        if let ValueSource::Applied { op, .. } = &value.from {
+            let more = format!("{title}_{op}");
+            if more.len() > 32 && title != "run" {
+                break;
+            }
+            title = more;
+        }
+    }
+    title
 }
 
 /// A kernel as text.
@@ -111,7 +137,7 @@ impl Composer {
             written.push((self.step(step, &name, &mut helpers), name));
         }
         let plain = self.plan().strategy == Strategy::Plain;
-        let title = self.title(&steps);
+        let title = self.title.clone();
         let mut launchers = Vec::new();
         let mut calls = Vec::new();
         if plain {
@@ -141,7 +167,9 @@ impl Composer {
             Target::Cpu => "cpp",
             Target::Cuda => "cu",
         };
-        let library = steps.iter().any(|step| matches!(step.kernel, Kernel::Library(_)));
+        let library = steps
+            .iter()
+            .any(|step| matches!(step.kernel, Kernel::Library(_)));
         let files = Files::from([
             (format!("kernels/{title}.{ending}"), code),
             (MODEL_NEW.to_owned(), self.module(&calls)),
@@ -151,20 +179,6 @@ impl Composer {
             launches: steps.len(),
             library,
         }
-    }
-
-    /// What the launcher and the file are called.
-    fn title(&self, steps: &[Step]) -> String {
-        let mut title = String::new();
-        for step in steps {
-            let more = if title.is_empty() { step.name.clone() } else { format!("{title}_{}", step.name) };
-            if more.len() > 32 && !title.is_empty() {
-                break;
-            }
-            title = more;
-        }
-        // A function of a kernel may have the same name.
-        format!("run_{}", if title.is_empty() { "module" } else { &title })
     }
 
     fn step(&mut self, step: &Step, name: &str, helpers: &mut BTreeSet<Helper>) -> Written {
@@ -241,7 +255,11 @@ impl Composer {
                     Library::Convolution(conv) => calls::convolution_on_cuda(conv, name, &named),
                 };
                 Written {
-                    function: format!("static {}", function.trim_start()).replacen("static //", "//", 1),
+                    function: format!("static {}", function.trim_start()).replacen(
+                        "static //",
+                        "//",
+                        1,
+                    ),
                     call: format!("TRY({name}({arguments}, stream));"),
                     buffers,
                 }
@@ -258,7 +276,10 @@ impl Composer {
         for (buffers, is_const) in [(written, ""), (read, "const ")] {
             for buffer in buffers {
                 let kind = c_type(self.plan().rooms[buffer.0].kind);
-                parts.push(format!("{is_const}{kind}* {restrict} {}", self.names[buffer.0]));
+                parts.push(format!(
+                    "{is_const}{kind}* {restrict} {}",
+                    self.names[buffer.0]
+                ));
             }
         }
         parts.join(", ")
@@ -273,8 +294,16 @@ impl Composer {
         let mut parts = Vec::new();
         for buffer in buffers {
             let room = &self.plan().rooms[buffer.0];
-            let is_const = if room.origin == Origin::Made { "" } else { "const " };
-            parts.push(format!("{is_const}{}* {}", c_type(room.kind), self.names[buffer.0]));
+            let is_const = if room.origin == Origin::Made {
+                ""
+            } else {
+                "const "
+            };
+            parts.push(format!(
+                "{is_const}{}* {}",
+                c_type(room.kind),
+                self.names[buffer.0]
+            ));
         }
         let (last, status) = match self.plan().target {
             Target::Cpu => ("void*", "0"),
@@ -302,7 +331,9 @@ impl Composer {
     fn module(&self, calls: &[Call]) -> String {
         let mut allocations = Vec::new();
         for (place, room) in self.plan().rooms.iter().enumerate() {
-            let is_used = calls.iter().any(|call| call.arguments.contains(&self.names[place]));
+            let is_used = calls
+                .iter()
+                .any(|call| call.arguments.contains(&self.names[place]));
             if room.origin == Origin::Made && is_used {
                 allocations.push(Allocation {
                     name: self.names[place].clone(),
@@ -337,7 +368,10 @@ impl Composer {
         match self.plan().target {
             Target::Cpu => {
                 text.push_str("#include <cmath>\n#include <cstdint>\n#include <cstdlib>");
-                if libraries.iter().any(|one| matches!(one, Library::Convolution(_))) {
+                if libraries
+                    .iter()
+                    .any(|one| matches!(one, Library::Convolution(_)))
+                {
                     text.push_str("\n#include <vector>");
                 }
                 if !libraries.is_empty() {
@@ -351,7 +385,9 @@ impl Composer {
                     })
                     .collect();
                 if !vectorised.is_empty() && self.plan().strategy == Strategy::Tuned {
-                    text.push_str("\n\n// The C library has these in vectors too; the compiler must be told.");
+                    text.push_str(
+                        "\n\n// The C library has these in vectors too; the compiler must be told.",
+                    );
                     for name in vectorised {
                         let _ = write!(
                             text,
@@ -365,11 +401,17 @@ impl Composer {
                 if libraries.iter().any(|one| lt(&one)) {
                     text.push_str("#include <cublasLt.h>\n");
                 }
-                if libraries.iter().any(|one| matches!(one, Library::Gemm(_)) && !lt(&one)) {
+                if libraries
+                    .iter()
+                    .any(|one| matches!(one, Library::Gemm(_)) && !lt(&one))
+                {
                     text.push_str("#include <cublas_v2.h>\n");
                 }
                 text.push_str("#include <cuda_runtime.h>\n");
-                if libraries.iter().any(|one| matches!(one, Library::Convolution(_))) {
+                if libraries
+                    .iter()
+                    .any(|one| matches!(one, Library::Convolution(_)))
+                {
                     text.push_str("#include <cudnn.h>\n");
                 }
                 text.push_str("#include <cstdint>");

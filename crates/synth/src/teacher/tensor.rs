@@ -120,7 +120,11 @@ impl Tensor {
             own.iter()
                 .zip(&at[skipped..])
                 .map(|(extent, index)| {
-                    if *extent == 1 { Index::default() } else { index.clone() }
+                    if *extent == 1 {
+                        Index::default()
+                    } else {
+                        index.clone()
+                    }
                 })
                 .collect()
         })

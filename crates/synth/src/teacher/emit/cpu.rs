@@ -44,7 +44,11 @@ fn cells(writer: &mut Writer<'_>, kernel: &Rows) {
         ));
         writer.define(&[value], &[nest.inner]);
     }
-    let simd = if writer.plan.strategy == Strategy::Plain { "" } else { " simd" };
+    let simd = if writer.plan.strategy == Strategy::Plain {
+        ""
+    } else {
+        " simd"
+    };
     if inner_is_parallel {
         writer.line(format!("#pragma omp parallel for{simd} schedule(static)"));
     } else if !simd.is_empty() {
@@ -188,7 +192,11 @@ fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
         }
         writer.leave(scope);
         let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
-        let text = if long { format!("float({name}[i - first])") } else { format!("{name}[i - first]") };
+        let text = if long {
+            format!("float({name}[i - first])")
+        } else {
+            format!("{name}[i - first]")
+        };
         writer.set(finished, text);
     }
     let vars: Vec<Var> = kernel
@@ -347,7 +355,11 @@ fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
         writer.close();
     } else {
         let kind = if long { "double" } else { "float" };
-        let start = if long { "0.0".to_owned() } else { float(reduction.fold.neutral()) };
+        let start = if long {
+            "0.0".to_owned()
+        } else {
+            float(reduction.fold.neutral())
+        };
         writer.line(format!("{kind} {name} = {start};"));
         let sign = match reduction.fold {
             Fold::Sum => "+",
@@ -390,7 +402,10 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
         writer.define(&[value], &[]);
         let (value, place) = (writer.operand(value), writer.index(&place));
         writer.line(format!("running {sign} {value};"));
-        writer.line(format!("{out}[{place}] = {}(running);", c_type(Kind::Float)));
+        writer.line(format!(
+            "{out}[{place}] = {}(running);",
+            c_type(Kind::Float)
+        ));
         writer.close();
         writer.close();
         return;

@@ -48,7 +48,11 @@ fn integer(plan: &Plan) -> &'static str {
 
 fn thread_number(writer: &mut Writer<'_>, name: &str, count: i64) {
     let int = integer(writer.plan);
-    let block = if int == "int" { "blockIdx.x" } else { "int64_t(blockIdx.x)" };
+    let block = if int == "int" {
+        "blockIdx.x"
+    } else {
+        "int64_t(blockIdx.x)"
+    };
     writer.unique(name);
     writer.line(format!(
         "const {int} {name} = {block} * {THREADS} + threadIdx.x;"
@@ -219,7 +223,10 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
                 writer.close();
             }
         } else {
-            writer.line(format!("float {name} = {};", float(reduction.fold.neutral())));
+            writer.line(format!(
+                "float {name} = {};",
+                float(reduction.fold.neutral())
+            ));
             let opened = open_loops(writer, &vars);
             writer.define(&[value], &[]);
             let value = writer.operand(value);
@@ -301,7 +308,11 @@ fn shared_out(writer: &mut Writer<'_>, kernel: &Rows) -> Option<Team> {
     if along == 0 && !(few && loads == 0) || loads > along {
         return None;
     }
-    let width = if plan.strategy == Strategy::Tuned && length % 4 == 0 { 4 } else { 1 };
+    let width = if plan.strategy == Strategy::Tuned && length % 4 == 0 {
+        4
+    } else {
+        1
+    };
     let groups = length / width;
     let threads = match groups {
         0..=256 => 32,
@@ -385,7 +396,10 @@ fn together(writer: &mut Writer<'_>, kernel: &Rows, team: Team) -> Launch {
         if is_place {
             writer.line(format!("Best {name} = {{-INFINITY, 0}};"));
         } else {
-            writer.line(format!("float {name} = {};", float(reduction.fold.neutral())));
+            writer.line(format!(
+                "float {name} = {};",
+                float(reduction.fold.neutral())
+            ));
         }
         let linear_place = place.clone();
         over_row(writer, phase, place, &kept, lane, team, |writer, value| {
@@ -398,7 +412,11 @@ fn together(writer: &mut Writer<'_>, kernel: &Rows, team: Team) -> Launch {
         });
         combine_threads(writer, reduction.fold, &name, team);
         let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
-        let text = if is_place { format!("{name}.place") } else { name };
+        let text = if is_place {
+            format!("{name}.place")
+        } else {
+            name
+        };
         writer.set(finished, text);
     }
     let out = writer.buffer(kernel.out).to_owned();
@@ -416,7 +434,16 @@ fn together(writer: &mut Writer<'_>, kernel: &Rows, team: Team) -> Launch {
             && target.stride(lane) == Some(1)
             && target.aligned(4, lane)
             && writer.plan.rooms[kernel.out.0].kind == Kind::Float;
-        store_row(writer, &last, &place, &kept, (lane, team), &out, &target, wide_store);
+        store_row(
+            writer,
+            &last,
+            &place,
+            &kept,
+            (lane, team),
+            &out,
+            &target,
+            wide_store,
+        );
     }
     let blocks = (count + team.rows - 1) / team.rows;
     let threads = if team.rows > 1 {
@@ -556,7 +583,11 @@ fn over_row(
         writer.leave(scope);
         return;
     }
-    let unrolled = if kept.is_empty() { Unrolled::No } else { Unrolled::Yes };
+    let unrolled = if kept.is_empty() {
+        Unrolled::No
+    } else {
+        Unrolled::Yes
+    };
     open_row(writer, team, unrolled);
     lanes_of(writer, value, kept, lane, team, |writer| {
         let value = writer.operand(value);
@@ -642,7 +673,11 @@ fn store_row(
     let value = last.value;
     let vars: Vec<Var> = place.vars().into_iter().collect();
     writer.define(&[value], &vars);
-    let unrolled = if kept.is_empty() { Unrolled::No } else { Unrolled::Yes };
+    let unrolled = if kept.is_empty() {
+        Unrolled::No
+    } else {
+        Unrolled::Yes
+    };
     open_row(writer, team, unrolled);
     writer.line("float4 result;");
     lanes_of(writer, value, kept, lane, team, |writer| {
@@ -651,7 +686,9 @@ fn store_row(
     });
     let first = target.substituted(lane, &Index::default()).divided(4);
     let first = writer.index(&first);
-    writer.line(format!("reinterpret_cast<float4*>({out})[{first}] = result;"));
+    writer.line(format!(
+        "reinterpret_cast<float4*>({out})[{first}] = result;"
+    ));
     close_row(writer, team, unrolled);
 }
 
@@ -706,7 +743,9 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) -> Launch
     let int = integer(writer.plan);
     let chunk = THREADS * 4;
     let whole = length % chunk == 0;
-    for name in ["row", "lane", "warp", "carry", "start", "first", "v", "j", "running", "parts"] {
+    for name in [
+        "row", "lane", "warp", "carry", "start", "first", "v", "j", "running", "parts",
+    ] {
         writer.unique(name);
     }
     writer.line(format!("__shared__ float parts[{}];", THREADS / 32));
@@ -752,7 +791,11 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) -> Launch
     writer.open("for (int j = 0; j < 4; ++j) {");
     writer.line("const int k = first + j;");
     let place = writer.index(&place);
-    let guard = if whole { String::new() } else { format!("if (k < {length}) ") };
+    let guard = if whole {
+        String::new()
+    } else {
+        format!("if (k < {length}) ")
+    };
     writer.line(format!("{guard}{out}[{place}] = before {sign} v[j];"));
     writer.close();
     writer.line(format!(

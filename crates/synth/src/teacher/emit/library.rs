@@ -11,7 +11,16 @@ extern \"C\" void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, i
 type Names<'a> = &'a dyn Fn(Buffer) -> String;
 
 pub(in crate::teacher) fn gemm_on_cpu(gemm: &Gemm, name: Names<'_>) -> String {
-    let Gemm { batch, m, n, k, a, b, out, .. } = *gemm;
+    let Gemm {
+        batch,
+        m,
+        n,
+        k,
+        a,
+        b,
+        out,
+        ..
+    } = *gemm;
     let place = |operand: Operand, size: i64| {
         let text = name(operand.buffer);
         if operand.batched && batch > 1 {
@@ -20,7 +29,11 @@ pub(in crate::teacher) fn gemm_on_cpu(gemm: &Gemm, name: Names<'_>) -> String {
             text
         }
     };
-    let c = Operand { buffer: out, transposed: false, batched: true };
+    let c = Operand {
+        buffer: out,
+        transposed: false,
+        batched: true,
+    };
     let call = format!(
         "warpsmith_gemm({}, {}, {m}, {n}, {k}, 1.0f, {}, {}, {}, {}, 0.0f, {}, {n});",
         i32::from(a.transposed),
@@ -46,10 +59,16 @@ pub(in crate::teacher) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>
     let rows = channels * taps;
     let mut lines = vec![
         format!("std::vector<float> columns({}LL);", rows * places),
-        format!("for (int64_t image = 0; image < {}; ++image) {{", conv.batch * conv.groups),
+        format!(
+            "for (int64_t image = 0; image < {}; ++image) {{",
+            conv.batch * conv.groups
+        ),
     ];
     let group = if conv.groups > 1 {
-        lines.push(format!("    const int64_t group = image % {};", conv.groups));
+        lines.push(format!(
+            "    const int64_t group = image % {};",
+            conv.groups
+        ));
         format!(" + group * {}", filters * rows)
     } else {
         String::new()
@@ -61,8 +80,12 @@ pub(in crate::teacher) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>
     ));
     lines.push("#pragma omp parallel for schedule(static)".to_owned());
     lines.push(format!("    for (int64_t row = 0; row < {rows}; ++row) {{"));
-    lines.push(format!("        const float* plane = from + row / {taps} * {pixels};"));
-    lines.push(format!("        float* to = columns.data() + row * {places};"));
+    lines.push(format!(
+        "        const float* plane = from + row / {taps} * {pixels};"
+    ));
+    lines.push(format!(
+        "        float* to = columns.data() + row * {places};"
+    ));
     let mut below = taps;
     for (dim, extent) in conv.kernel.iter().enumerate() {
         below /= extent;
@@ -80,7 +103,9 @@ pub(in crate::teacher) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>
     let mut place = String::new();
     for dim in 0..rank {
         let (out, size) = (conv.output[dim], conv.input[dim]);
-        lines.push(format!("{indent}for (int64_t o{dim} = 0; o{dim} < {out}; ++o{dim}) {{"));
+        lines.push(format!(
+            "{indent}for (int64_t o{dim} = 0; o{dim} < {out}; ++o{dim}) {{"
+        ));
         indent.push_str("    ");
         lines.push(format!(
             "{indent}const int64_t i{dim} = o{dim} * {} + tap{dim};",
@@ -113,7 +138,13 @@ pub(in crate::teacher) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>
     lines.push("}".to_owned());
     let indented: Vec<String> = lines
         .into_iter()
-        .map(|line| if line.starts_with('#') { line } else { format!("    {line}") })
+        .map(|line| {
+            if line.starts_with('#') {
+                line
+            } else {
+                format!("    {line}")
+            }
+        })
         .collect();
     indented.join("\n")
 }
@@ -126,9 +157,27 @@ pub(in crate::teacher) const TRY: &str = "#define TRY(call)                     
 
 /// Row-major is what cuBLAS takes for the transposed: it is asked for the transposed product.
 pub(in crate::teacher) fn gemm_on_cuda(gemm: &Gemm, function: &str, name: Names<'_>) -> String {
-    let Gemm { batch, m, n, k, a, b, out, .. } = *gemm;
-    let operation = |operand: Operand| if operand.transposed { "CUBLAS_OP_T" } else { "CUBLAS_OP_N" };
-    let (lda, ldb) = (if a.transposed { m } else { k }, if b.transposed { k } else { n });
+    let Gemm {
+        batch,
+        m,
+        n,
+        k,
+        a,
+        b,
+        out,
+        ..
+    } = *gemm;
+    let operation = |operand: Operand| {
+        if operand.transposed {
+            "CUBLAS_OP_T"
+        } else {
+            "CUBLAS_OP_N"
+        }
+    };
+    let (lda, ldb) = (
+        if a.transposed { m } else { k },
+        if b.transposed { k } else { n },
+    );
     let step = |operand: Operand, size: i64| if operand.batched { size } else { 0 };
     let (first, second, to) = (name(b.buffer), name(a.buffer), name(out));
     let call = if batch == 1 {
@@ -147,7 +196,11 @@ pub(in crate::teacher) fn gemm_on_cuda(gemm: &Gemm, function: &str, name: Names<
             m * n
         )
     };
-    let others = if a.buffer == b.buffer { format!("const float* {first}") } else { format!("const float* {second}, const float* {first}") };
+    let others = if a.buffer == b.buffer {
+        format!("const float* {first}")
+    } else {
+        format!("const float* {second}, const float* {first}")
+    };
     format!(
         "// Row-major matrices are column-major ones transposed: cuBLAS computes out^T = b^T a^T, in strict float32.
 int {function}(float* {to}, {others}, cudaStream_t stream) {{
@@ -162,13 +215,41 @@ int {function}(float* {to}, {others}, cudaStream_t stream) {{
 }
 
 /// With bias, and perhaps a `relu`, on the accumulators.
-pub(in crate::teacher) fn gemm_with_bias_on_cuda(gemm: &Gemm, bias: Buffer, function: &str, name: Names<'_>) -> String {
-    let Gemm { m, n, k, a, b, out, epilogue, .. } = *gemm;
-    let transposed = |operand: Operand| if operand.transposed { "CUBLAS_OP_T" } else { "CUBLAS_OP_N" };
-    let shape = |rows: i64, columns: i64, turned: bool| {
-        if turned { format!("{columns}, {rows}, {columns}") } else { format!("{rows}, {columns}, {rows}") }
+pub(in crate::teacher) fn gemm_with_bias_on_cuda(
+    gemm: &Gemm,
+    bias: Buffer,
+    function: &str,
+    name: Names<'_>,
+) -> String {
+    let Gemm {
+        m,
+        n,
+        k,
+        a,
+        b,
+        out,
+        epilogue,
+        ..
+    } = *gemm;
+    let transposed = |operand: Operand| {
+        if operand.transposed {
+            "CUBLAS_OP_T"
+        } else {
+            "CUBLAS_OP_N"
+        }
     };
-    let kind = if epilogue.relu { "CUBLASLT_EPILOGUE_RELU_BIAS" } else { "CUBLASLT_EPILOGUE_BIAS" };
+    let shape = |rows: i64, columns: i64, turned: bool| {
+        if turned {
+            format!("{columns}, {rows}, {columns}")
+        } else {
+            format!("{rows}, {columns}, {rows}")
+        }
+    };
+    let kind = if epilogue.relu {
+        "CUBLASLT_EPILOGUE_RELU_BIAS"
+    } else {
+        "CUBLASLT_EPILOGUE_BIAS"
+    };
     let (x, w, to, bias) = (name(a.buffer), name(b.buffer), name(out), name(bias));
     format!(
         "// Row-major matrices are column-major ones transposed: cuBLASLt computes out^T = b^T a^T, in strict float32, and adds
@@ -215,7 +296,17 @@ int {function}(float* {to}, const float* {x}, const float* {w}, const float* {bi
     )
 }
 
-pub(in crate::teacher) fn convolution_on_cuda(conv: &Convolution, function: &str, name: Names<'_>) -> String {
+/// The algorithm that the library's own rules name first.
+const FORWARD: &str = "        cudnnConvolutionFwdAlgoPerf_t best;
+        TRY(cudnnGetConvolutionForwardAlgorithm_v7(made, from, filter, convolution, result, 1, &found, &best));
+        algorithm = best.algo;
+        TRY(cudnnGetConvolutionForwardWorkspaceSize(made, from, filter, convolution, result, algorithm, &room));";
+
+pub(in crate::teacher) fn convolution_on_cuda(
+    conv: &Convolution,
+    function: &str,
+    name: Names<'_>,
+) -> String {
     // cuDNN has no convolution of one dimension: a second one of size one.
     let padded = |dims: &[i64], with: i64| {
         let mut dims = dims.to_vec();
@@ -224,7 +315,12 @@ pub(in crate::teacher) fn convolution_on_cuda(conv: &Convolution, function: &str
         }
         dims
     };
-    let list = |dims: &[i64]| dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let list = |dims: &[i64]| {
+        dims.iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let tensor = |batch: i64, channels: i64, space: &[i64]| {
         let mut dims = vec![batch, channels];
         dims.extend(padded(space, 1));
@@ -246,7 +342,10 @@ pub(in crate::teacher) fn convolution_on_cuda(conv: &Convolution, function: &str
     w_dims.extend(padded(&conv.kernel, 1));
     let (x, w, to) = (name(conv.x), name(conv.weight), name(conv.out));
     let bias = conv.epilogue.bias.map(&name);
-    let parameter = bias.as_ref().map(|bias| format!(", const float* {bias}")).unwrap_or_default();
+    let parameter = bias
+        .as_ref()
+        .map(|bias| format!(", const float* {bias}"))
+        .unwrap_or_default();
     let (declared, set_up, choose, run) = if conv.transposed {
         (
             "    static cudnnConvolutionBwdDataAlgo_t algorithm;\n".to_owned(),
@@ -259,38 +358,43 @@ pub(in crate::teacher) fn convolution_on_cuda(conv: &Convolution, function: &str
             format!("TRY(cudnnConvolutionBackwardData(handle, &one, filter, {w}, from, {x}, convolution, algorithm, workspace, room, &zero, result, {to}));"),
         )
     } else if let Some(bias) = &bias {
-        let mode = if conv.epilogue.relu { "RELU" } else { "IDENTITY" };
         (
             "    static cudnnTensorDescriptor_t shift;
     static cudnnActivationDescriptor_t activation;
-    static const cudnnConvolutionFwdAlgo_t algorithm = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;\n"
+    static cudnnConvolutionFwdAlgo_t algorithm;\n"
                 .to_owned(),
             format!(
                 "        const int shift_dims[] = {{{}}}, shift_strides[] = {{{}}};
         TRY(cudnnCreateTensorDescriptor(&shift));
         TRY(cudnnSetTensorNdDescriptor(shift, CUDNN_DATA_FLOAT, {all}, shift_dims, shift_strides));
         TRY(cudnnCreateActivationDescriptor(&activation));
-        TRY(cudnnSetActivationDescriptor(activation, CUDNN_ACTIVATION_{mode}, CUDNN_PROPAGATE_NAN, 0.0));\n",
+        TRY(cudnnSetActivationDescriptor(activation, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, 0.0));\n",
                 list(&[vec![1, conv.filters], vec![1; rank]].concat()),
                 list(&[vec![conv.filters, 1], vec![1; rank]].concat()),
             ),
-            "        TRY(cudnnGetConvolutionForwardWorkspaceSize(made, from, filter, convolution, result, algorithm, &room));".to_owned(),
+            FORWARD.to_owned(),
             format!("TRY(cudnnConvolutionBiasActivationForward(handle, &one, from, {x}, filter, {w}, convolution, algorithm, workspace, room, &zero, result, {to}, shift, {bias}, activation, result, {to}));"),
         )
     } else {
         (
             "    static cudnnConvolutionFwdAlgo_t algorithm;\n".to_owned(),
             String::new(),
-            "        cudnnConvolutionFwdAlgoPerf_t best;
-        TRY(cudnnGetConvolutionForwardAlgorithm_v7(made, from, filter, convolution, result, 1, &found, &best));
-        algorithm = best.algo;
-        TRY(cudnnGetConvolutionForwardWorkspaceSize(made, from, filter, convolution, result, algorithm, &room));"
-                .to_owned(),
-            format!("TRY(cudnnConvolutionForward(handle, &one, from, {x}, filter, {w}, convolution, algorithm, workspace, room, &zero, result, {to}));"),
+            FORWARD.to_owned(),
+            format!(
+                "TRY(cudnnConvolutionForward(handle, &one, from, {x}, filter, {w}, convolution, algorithm, workspace, room, &zero, result, {to}));"
+            ),
         )
     };
-    let found = if choose.contains("&found") { "        int found = 0;\n" } else { "" };
-    let (padding, stride, dilation) = (padded(&conv.padding, 0), padded(&conv.stride, 1), padded(&conv.dilation, 1));
+    let found = if choose.contains("&found") {
+        "        int found = 0;\n"
+    } else {
+        ""
+    };
+    let (padding, stride, dilation) = (
+        padded(&conv.padding, 0),
+        padded(&conv.stride, 1),
+        padded(&conv.dilation, 1),
+    );
     format!(
         "// What is kept depends on shapes alone: descriptors, the algorithm and its workspace.
 int {function}(float* {to}, const float* {x}, const float* {w}{parameter}, cudaStream_t stream) {{

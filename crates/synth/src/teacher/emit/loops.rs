@@ -62,8 +62,8 @@ pub(super) fn is_steady(plan: &Plan, values: &[Scalar], var: Var) -> bool {
 pub(super) fn contiguous(plan: &Plan, values: &[Scalar], var: Var) -> usize {
     let arena = &plan.arena;
     let ordered = arena.ordered(values);
-    let loads = ordered.into_iter().filter(|one| {
-        matches!(arena.node(*one), Node::Load { index, .. } if index.stride(var) == Some(1))
-    });
+    let loads = ordered.into_iter().filter(
+        |one| matches!(arena.node(*one), Node::Load { index, .. } if index.stride(var) == Some(1)),
+    );
     loads.count()
 }

@@ -49,9 +49,14 @@ impl Module {
                 .position(|line| line.trim_start().starts_with(&format!("def {name}(")))?;
             let indent = body[start].len() - body[start].trim_start().len();
             let below = |line: &str| {
-                line.trim().is_empty() || line.len() - line.trim_start().len() > indent || line.trim() == "):"
+                line.trim().is_empty()
+                    || line.len() - line.trim_start().len() > indent
+                    || line.trim() == "):"
             };
-            let length = body[start + 1..].iter().take_while(|line| below(line)).count();
+            let length = body[start + 1..]
+                .iter()
+                .take_while(|line| below(line))
+                .count();
             Some(body[start..=start + length].to_vec())
         };
         let forward = method("forward").ok_or_else(|| unreadable("there is no `forward`"))?;
@@ -63,7 +68,13 @@ impl Module {
             .ok_or_else(|| unreadable("`forward` has no arguments"))?;
         let inputs: Vec<String> = signature
             .split(',')
-            .map(|part| part.split([':', '=']).next().unwrap_or_default().trim().to_owned())
+            .map(|part| {
+                part.split([':', '='])
+                    .next()
+                    .unwrap_or_default()
+                    .trim()
+                    .to_owned()
+            })
             .filter(|name| !name.is_empty() && name != "self")
             .collect();
         let constructor = method("__init__").map(|lines| {
@@ -71,7 +82,10 @@ impl Module {
             text.replace("super(Model, self).__init__()", "super().__init__()")
         });
         let mut preamble: Vec<&str> = lines[..class].to_vec();
-        while preamble.last().is_some_and(|line| line.trim().is_empty() || line.starts_with('@')) {
+        while preamble
+            .last()
+            .is_some_and(|line| line.trim().is_empty() || line.starts_with('@'))
+        {
             preamble.pop();
         }
         Ok(Self {
@@ -88,7 +102,10 @@ impl Module {
         returned: &[String],
         device: &str,
     ) -> String {
-        let mut text = format!("{}\nfrom warpsmith_kernels import kernels\n\n\nclass ModelNew(nn.Module):\n", self.preamble);
+        let mut text = format!(
+            "{}\nfrom warpsmith_kernels import kernels\n\n\nclass ModelNew(nn.Module):\n",
+            self.preamble
+        );
         // The functions are not called any more.
         text = text.replace("import torch.nn.functional as F\n", "");
         if let Some(constructor) = &self.constructor {
@@ -99,15 +116,21 @@ impl Module {
         for allocation in allocations {
             let shape: Vec<String> = allocation.shape.iter().map(ToString::to_string).collect();
             let comma = if shape.len() == 1 { "," } else { "" };
-            let _ = write!(text, "        {} = torch.empty(({}{comma}), dtype=torch.{}, device={device}.device)\n",
+            let _ = write!(
+                text,
+                "        {} = torch.empty(({}{comma}), dtype=torch.{}, device={device}.device)\n",
                 allocation.name,
                 shape.join(", "),
-                allocation.dtype);
+                allocation.dtype
+            );
         }
         for call in calls {
-            let _ = write!(text, "        kernels.{}({})\n",
+            let _ = write!(
+                text,
+                "        kernels.{}({})\n",
                 call.launcher,
-                call.arguments.join(", "));
+                call.arguments.join(", ")
+            );
         }
         let _ = write!(text, "        return {}\n", returned.join(", "));
         text
@@ -136,10 +159,15 @@ mod tests {
         let source = "import torch\nimport torch.nn as nn\n\nSIZE = 4\n\n\nclass Model(nn.Module):\n    \"\"\"Words.\"\"\"\n\n    def __init__(self, size):\n        super(Model, self).__init__()\n        self.layer = nn.Linear(size, SIZE)\n\n    def forward(self, x: torch.Tensor, y=None):\n        return self.layer(x)\n\n\ndef get_inputs():\n    return []\n";
         let module = Module::read(source).unwrap();
         assert_eq!(module.inputs, ["x", "y"]);
-        assert_eq!(module.preamble, "import torch\nimport torch.nn as nn\n\nSIZE = 4");
+        assert_eq!(
+            module.preamble,
+            "import torch\nimport torch.nn as nn\n\nSIZE = 4"
+        );
         assert_eq!(
             module.constructor.as_deref(),
-            Some("    def __init__(self, size):\n        super().__init__()\n        self.layer = nn.Linear(size, SIZE)")
+            Some(
+                "    def __init__(self, size):\n        super().__init__()\n        self.layer = nn.Linear(size, SIZE)"
+            )
         );
     }
 

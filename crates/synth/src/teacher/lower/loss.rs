@@ -11,9 +11,17 @@ type Found = Result<Option<Tensor>, NotCovered>;
 pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
     let found = match call.op {
         "cross_entropy" | "nll_loss" => classes(plan, call)?,
-        "mse_loss" | "l1_loss" | "smooth_l1_loss" | "huber_loss" | "binary_cross_entropy"
-        | "binary_cross_entropy_with_logits" | "kl_div" | "soft_margin_loss" | "hinge_embedding_loss"
-        | "poisson_nll_loss" | "multilabel_soft_margin_loss" => pairs(plan, call)?,
+        "mse_loss"
+        | "l1_loss"
+        | "smooth_l1_loss"
+        | "huber_loss"
+        | "binary_cross_entropy"
+        | "binary_cross_entropy_with_logits"
+        | "kl_div"
+        | "soft_margin_loss"
+        | "hinge_embedding_loss"
+        | "poisson_nll_loss"
+        | "multilabel_soft_margin_loss" => pairs(plan, call)?,
         _ => return Ok(None),
     };
     Ok(Some(found))
@@ -26,7 +34,9 @@ fn reduced(plan: &mut Plan, call: &Call<'_>, losses: &Tensor) -> Result<Tensor, 
         return Ok(losses.clone());
     }
     let dims: Vec<usize> = (0..losses.rank()).collect();
-    let sum = plan.reduce_dims(losses, &dims, Fold::Sum, "sum").reshaped(&[]);
+    let sum = plan
+        .reduce_dims(losses, &dims, Fold::Sum, "sum")
+        .reshaped(&[]);
     let by = match how.as_str() {
         "sum" => return Ok(sum),
         "mean" => losses.count(),

@@ -6,6 +6,7 @@ use crate::teacher::index::{Index, linear};
 use crate::teacher::library::{Epilogue, Gemm, Library, Operand};
 use crate::teacher::plan::{Fold, Origin, Plan};
 use crate::teacher::scalar::{Kind, Node, Unary, Within};
+use crate::teacher::simplify::SUM_OF_PRODUCT;
 use crate::teacher::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
@@ -17,6 +18,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
             let product = product(plan, call, &x, &weight)?;
             plus(call, product, call.optional(2), "linear")?
         }
+        SUM_OF_PRODUCT => sum_of_product(plan, call)?,
         "matmul" | "mm" | "bmm" => {
             let (a, b) = (call.input(0)?.clone(), call.input(1)?.clone());
             match (a.rank(), b.rank()) {
@@ -66,24 +68,41 @@ fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
         .map(|extent| Index::from(plan.arena.var(*extent)))
         .collect();
     let value = (x.at)(&mut plan.arena, &vars);
-    if let Node::Load { buffer, index, looked_up, guard } = plan.arena.node(value).clone()
+    if let Node::Load {
+        buffer,
+        index,
+        looked_up,
+        guard,
+    } = plan.arena.node(value).clone()
         && looked_up.is_empty()
         && guard.is_empty()
         && plan.rooms[buffer.0].shape.iter().product::<i64>() == x.count()
     {
         if index == linear(&x.shape, &vars) {
-            return Operand { buffer, transposed: false, batched };
+            return Operand {
+                buffer,
+                transposed: false,
+                batched,
+            };
         }
         let (mut shape, mut turned) = (x.shape.clone(), vars);
         let last = shape.len() - 1;
         shape.swap(last - 1, last);
         turned.swap(last - 1, last);
         if index == linear(&shape, &turned) {
-            return Operand { buffer, transposed: true, batched };
+            return Operand {
+                buffer,
+                transposed: true,
+                batched,
+            };
         }
     }
     let (buffer, _) = plan.realize(x);
-    Operand { buffer, transposed: false, batched }
+    Operand {
+        buffer,
+        transposed: false,
+        batched,
+    }
 }
 
 pub(super) fn product(
@@ -101,15 +120,34 @@ pub(super) fn product(
         return Err(call.refuse("matrices that do not fit"));
     }
     let (sheets_a, sheets_b): (i64, i64) = (batch_a.iter().product(), batch_b.iter().product());
-    let mut shape = if batch_a.len() >= batch_b.len() { batch_a.clone() } else { batch_b.clone() };
+    let mut shape = if batch_a.len() >= batch_b.len() {
+        batch_a.clone()
+    } else {
+        batch_b.clone()
+    };
     shape.extend([m, n]);
     // One matrix for all of them: one product with more rows.
     let (batch, a, b, m) = if sheets_b == 1 {
-        (1, a.reshaped(&[sheets_a * m, k]), b.reshaped(&[k, n]), sheets_a * m)
+        (
+            1,
+            a.reshaped(&[sheets_a * m, k]),
+            b.reshaped(&[k, n]),
+            sheets_a * m,
+        )
     } else if sheets_a == 1 {
-        (sheets_b, a.reshaped(&[m, k]), b.reshaped(&[sheets_b, k, n]), m)
+        (
+            sheets_b,
+            a.reshaped(&[m, k]),
+            b.reshaped(&[sheets_b, k, n]),
+            m,
+        )
     } else if batch_a == batch_b {
-        (sheets_b, a.reshaped(&[sheets_a, m, k]), b.reshaped(&[sheets_b, k, n]), m)
+        (
+            sheets_b,
+            a.reshaped(&[sheets_a, m, k]),
+            b.reshaped(&[sheets_b, k, n]),
+            m,
+        )
     } else {
         return Err(call.refuse("batches that are broadcast"));
     };
@@ -133,22 +171,67 @@ pub(super) fn product(
 
 fn split(x: &Tensor) -> (Vec<i64>, [i64; 2]) {
     let rank = x.rank();
-    (x.shape[..rank - 2].to_vec(), [x.shape[rank - 2], x.shape[rank - 1]])
+    (
+        x.shape[..rank - 2].to_vec(),
+        [x.shape[rank - 2], x.shape[rank - 1]],
+    )
+}
+
+/// The sum of `x w^T + b` along its columns: `x` times the sum of the rows of `w`, plus the sum of `b`.
+fn sum_of_product(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+    let (x, weight) = (call.input(0)?.clone(), call.input(1)?.clone());
+    let columns = weight.shape[0];
+    let sums = plan.reduce_dims(&weight, &[0], Fold::Sum, "column");
+    let sums = plan.realize(&sums.reshaped(&[weight.shape[1]])).1;
+    let products = call.float_map(&[x, sums], "product", |arena, x| arena.mul(x[0], x[1]))?;
+    let last = products.rank() - 1;
+    let mut total = plan.reduce_dims(&products, &[last], Fold::Sum, "sum");
+    if let Some(bias) = call.optional(2) {
+        let all = plan.reduce_dims(bias, &[0], Fold::Sum, "shift");
+        let all = plan.realize(&all).1.reshaped(&[]);
+        total = call.float_map(&[total, all], "shifted", |arena, x| arena.add(x[0], x[1]))?;
+    }
+    if call.flag("mean", false)? {
+        total = call.float_map(&[total], "mean", move |arena, x| {
+            let count = arena.constant(columns as f64);
+            arena.div(x[0], count)
+        })?;
+    }
+    call.flag("keepdim", false)?;
+    Ok(total.reshaped(&call.shape))
 }
 
 /// Nothing is used twice: a sum along rows.
-fn by_vector(plan: &mut Plan, call: &Call<'_>, a: &Tensor, b: &Tensor) -> Result<Tensor, NotCovered> {
-    let products = call.float_map(&[a.clone(), b.clone()], "product", |arena, x| arena.mul(x[0], x[1]))?;
+fn by_vector(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    a: &Tensor,
+    b: &Tensor,
+) -> Result<Tensor, NotCovered> {
+    let products = call.float_map(&[a.clone(), b.clone()], "product", |arena, x| {
+        arena.mul(x[0], x[1])
+    })?;
     let last = products.rank() - 1;
     let sum = plan.reduce_dims(&products, &[last], Fold::Sum, "dot");
     Ok(sum.reshaped(&call.shape))
 }
 
 fn bilinear(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
-    let (x, y, weight) = (call.input(0)?.clone(), call.input(1)?.clone(), call.input(2)?.clone());
+    let (x, y, weight) = (
+        call.input(0)?.clone(),
+        call.input(1)?.clone(),
+        call.input(2)?.clone(),
+    );
     let ([rows, first], [out, inner, second]) = (
-        x.shape.as_slice().try_into().map_err(|_| call.refuse("no rows"))?,
-        weight.shape.as_slice().try_into().map_err(|_| call.refuse("no cube"))?,
+        x.shape
+            .as_slice()
+            .try_into()
+            .map_err(|_| call.refuse("no rows"))?,
+        weight
+            .shape
+            .as_slice()
+            .try_into()
+            .map_err(|_| call.refuse("no cube"))?,
     );
     if first != inner {
         return Err(call.refuse("a weight that does not fit"));
@@ -158,11 +241,20 @@ fn bilinear(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let x = x.reshaped(&[rows, 1, first]);
     let products = call.float_map(&[half, x], "product", |arena, x| arena.mul(x[0], x[1]))?;
     let sum = plan.reduce_dims(&products, &[2], Fold::Sum, "sum");
-    plus(call, sum.reshaped(&call.shape), call.optional(3), "bilinear")
+    plus(
+        call,
+        sum.reshaped(&call.shape),
+        call.optional(3),
+        "bilinear",
+    )
 }
 
 fn attention(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
-    let (query, key, value) = (call.input(0)?.clone(), call.input(1)?.clone(), call.input(2)?.clone());
+    let (query, key, value) = (
+        call.input(0)?.clone(),
+        call.input(1)?.clone(),
+        call.input(2)?.clone(),
+    );
     call.without("enable_gqa")?;
     if call.optional(3).is_some() || call.number_or("dropout_p", 0.0)? != 0.0 || query.rank() < 3 {
         return Err(call.refuse("a mask or dropout"));
@@ -200,7 +292,9 @@ fn distances(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let rank = x.rank();
     let mut norms = Vec::new();
     for one in [&x, &y] {
-        let squares = call.float_map(std::slice::from_ref(one), "square", |arena, x| arena.mul(x[0], x[0]))?;
+        let squares = call.float_map(std::slice::from_ref(one), "square", |arena, x| {
+            arena.mul(x[0], x[0])
+        })?;
         norms.push(plan.reduce_dims(&squares, &[rank - 1], Fold::Sum, "squares"));
     }
     let dots = product(plan, call, &x, &y.transposed(rank - 2, rank - 1))?;

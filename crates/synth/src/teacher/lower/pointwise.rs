@@ -65,15 +65,85 @@ fn function(call: &Call<'_>) -> Found {
 /// The operator's name for as long as the program runs; known ones only.
 fn named(op: &str) -> &'static str {
     const NAMES: [&str; 79] = [
-        "abs", "neg", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p", "log2", "log10",
-        "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh",
-        "atanh", "erf", "erfc", "floor", "ceil", "round", "trunc", "relu", "relu6", "sigmoid",
-        "silu", "gelu", "mish", "elu", "selu", "celu", "leaky_relu", "softplus", "softsign",
-        "hardtanh", "hardswish", "hardsigmoid", "hardshrink", "softshrink", "tanhshrink",
-        "logsigmoid", "threshold", "square", "reciprocal", "sign", "clamp", "frac", "add", "sub",
-        "mul", "div", "maximum", "minimum", "pow", "lerp", "addcmul", "addcdiv", "fmod",
-        "remainder", "hypot", "logaddexp", "prelu", "where", "masked_fill", "atan2", "copysign",
-        "xlogy", "logit", "sinc", "entr", "ndtr", "rrelu",
+        "abs",
+        "neg",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "relu",
+        "relu6",
+        "sigmoid",
+        "silu",
+        "gelu",
+        "mish",
+        "elu",
+        "selu",
+        "celu",
+        "leaky_relu",
+        "softplus",
+        "softsign",
+        "hardtanh",
+        "hardswish",
+        "hardsigmoid",
+        "hardshrink",
+        "softshrink",
+        "tanhshrink",
+        "logsigmoid",
+        "threshold",
+        "square",
+        "reciprocal",
+        "sign",
+        "clamp",
+        "frac",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "maximum",
+        "minimum",
+        "pow",
+        "lerp",
+        "addcmul",
+        "addcdiv",
+        "fmod",
+        "remainder",
+        "hypot",
+        "logaddexp",
+        "prelu",
+        "where",
+        "masked_fill",
+        "atan2",
+        "copysign",
+        "xlogy",
+        "logit",
+        "sinc",
+        "entr",
+        "ndtr",
+        "rrelu",
     ];
     NAMES.into_iter().find(|known| *known == op).unwrap_or("v")
 }
@@ -122,8 +192,10 @@ fn activation(call: &Call<'_>) -> Found {
         _ => return Ok(None),
     };
     let map = |compute: Box<dyn Fn(&mut Arena, Scalar) -> Scalar>| {
-        call.float_map(std::slice::from_ref(&x), name, move |arena, x| compute(arena, x[0]))
-            .map(Some)
+        call.float_map(std::slice::from_ref(&x), name, move |arena, x| {
+            compute(arena, x[0])
+        })
+        .map(Some)
     };
     match call.op {
         "relu" => map(Box::new(relu)),
@@ -152,7 +224,13 @@ fn activation(call: &Call<'_>) -> Found {
             map(Box::new(move |arena, x| elu(arena, x, alpha, inner, 1.0)))
         }
         "selu" => map(Box::new(|arena, x| {
-            elu(arena, x, 1.673_263_242_354_377_2, 1.0, 1.050_700_987_355_480_5)
+            elu(
+                arena,
+                x,
+                1.673_263_242_354_377_2,
+                1.0,
+                1.050_700_987_355_480_5,
+            )
         })),
         "leaky_relu" | "rrelu" => {
             let slope = if call.op == "rrelu" {
@@ -169,7 +247,10 @@ fn activation(call: &Call<'_>) -> Found {
             }))
         }
         "softplus" => {
-            let (beta, threshold) = (call.number_or("beta", 1.0)?, call.number_or("threshold", 20.0)?);
+            let (beta, threshold) = (
+                call.number_or("beta", 1.0)?,
+                call.number_or("threshold", 20.0)?,
+            );
             map(Box::new(move |arena, x| {
                 let (b, limit) = (arena.constant(beta), arena.constant(threshold));
                 let scaled = arena.mul(x, b);
@@ -186,22 +267,27 @@ fn activation(call: &Call<'_>) -> Found {
             arena.div(x, below)
         })),
         "hardtanh" => {
-            let (low, high) = (call.number_or("min_val", -1.0)?, call.number_or("max_val", 1.0)?);
+            let (low, high) = (
+                call.number_or("min_val", -1.0)?,
+                call.number_or("max_val", 1.0)?,
+            );
             map(Box::new(move |arena, x| clamped(arena, x, low, high)))
         }
         "clamp" | "clamp_min" | "clamp_max" => {
             let low = call.number_or("min", f64::NEG_INFINITY)?;
             let high = call.number_or("max", f64::INFINITY)?;
-            map(Box::new(move |arena, x| match (low.is_finite(), high.is_finite()) {
-                (true, true) => clamped(arena, x, low, high),
-                (true, false) => {
-                    let low = arena.constant(low);
-                    above(arena, x, low)
-                }
-                _ => {
-                    let high = arena.constant(high);
-                    let is_high = arena.less(high, x);
-                    arena.select(is_high, high, x)
+            map(Box::new(move |arena, x| {
+                match (low.is_finite(), high.is_finite()) {
+                    (true, true) => clamped(arena, x, low, high),
+                    (true, false) => {
+                        let low = arena.constant(low);
+                        above(arena, x, low)
+                    }
+                    _ => {
+                        let high = arena.constant(high);
+                        let is_high = arena.less(high, x);
+                        arena.select(is_high, high, x)
+                    }
                 }
             }))
         }
@@ -218,9 +304,17 @@ fn activation(call: &Call<'_>) -> Found {
         "hardshrink" | "softshrink" => {
             let (limit, soft) = (call.number_or("lambd", 0.5)?, call.op == "softshrink");
             map(Box::new(move |arena, x| {
-                let (zero, high, low) = (arena.constant(0.0), arena.constant(limit), arena.constant(-limit));
+                let (zero, high, low) = (
+                    arena.constant(0.0),
+                    arena.constant(limit),
+                    arena.constant(-limit),
+                );
                 let (over, under) = (arena.less(high, x), arena.less(x, low));
-                let (top, bottom) = if soft { (arena.sub(x, high), arena.add(x, high)) } else { (x, x) };
+                let (top, bottom) = if soft {
+                    (arena.sub(x, high), arena.add(x, high))
+                } else {
+                    (x, x)
+                };
                 let rest = arena.select(under, bottom, zero);
                 arena.select(over, top, rest)
             }))
@@ -248,7 +342,11 @@ fn activation(call: &Call<'_>) -> Found {
             arena.div(one, x)
         })),
         "sign" => map(Box::new(|arena, x| {
-            let (zero, one, minus) = (arena.constant(0.0), arena.constant(1.0), arena.constant(-1.0));
+            let (zero, one, minus) = (
+                arena.constant(0.0),
+                arena.constant(1.0),
+                arena.constant(-1.0),
+            );
             let (over, under) = (arena.less(zero, x), arena.less(x, zero));
             let rest = arena.select(under, minus, zero);
             arena.select(over, one, rest)
@@ -258,7 +356,11 @@ fn activation(call: &Call<'_>) -> Found {
             arena.sub(x, whole)
         })),
         "deg2rad" | "rad2deg" => {
-            let factor = if call.op == "deg2rad" { 1f64.to_radians() } else { 1f64.to_degrees() };
+            let factor = if call.op == "deg2rad" {
+                1f64.to_radians()
+            } else {
+                1f64.to_degrees()
+            };
             map(Box::new(move |arena, x| {
                 let factor = arena.constant(factor);
                 arena.mul(x, factor)
@@ -275,7 +377,10 @@ fn activation(call: &Call<'_>) -> Found {
             }))
         }
         "ndtr" => map(Box::new(|arena, x| {
-            let (minus, half) = (arena.constant(-std::f64::consts::FRAC_1_SQRT_2), arena.constant(0.5));
+            let (minus, half) = (
+                arena.constant(-std::f64::consts::FRAC_1_SQRT_2),
+                arena.constant(0.5),
+            );
             let scaled = arena.mul(x, minus);
             let e = arena.unary(Unary::Erfc, scaled);
             arena.mul(e, half)
@@ -289,7 +394,12 @@ fn activation(call: &Call<'_>) -> Found {
             let rest = arena.select(under, nothing, zero);
             arena.select(over, value, rest)
         })),
-        "dropout" | "alpha_dropout" | "feature_alpha_dropout" | "dropout1d" | "dropout2d" | "dropout3d" => {
+        "dropout"
+        | "alpha_dropout"
+        | "feature_alpha_dropout"
+        | "dropout1d"
+        | "dropout2d"
+        | "dropout3d" => {
             call.without("training")?;
             call.argument("p");
             Ok(Some(x.clone()))
@@ -307,7 +417,9 @@ fn prelu(call: &Call<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
     let weight = call.input(1)?;
     let weight = if weight.count() > 1 {
         let mut shape = vec![1; x.rank()];
-        *shape.get_mut(1).ok_or_else(|| call.refuse("slopes for no channels"))? = weight.count();
+        *shape
+            .get_mut(1)
+            .ok_or_else(|| call.refuse("slopes for no channels"))? = weight.count();
         weight.reshaped(&shape)
     } else {
         weight.reshaped(&[])
@@ -323,7 +435,10 @@ fn prelu(call: &Call<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
 fn gelu(arena: &mut Arena, x: Scalar, tanh: bool) -> Scalar {
     let (half, one) = (arena.constant(0.5), arena.constant(1.0));
     let gate = if tanh {
-        let (cubic, root) = (arena.constant(0.044_715), arena.constant(0.797_884_560_802_865_4));
+        let (cubic, root) = (
+            arena.constant(0.044_715),
+            arena.constant(0.797_884_560_802_865_4),
+        );
         let square = arena.mul(x, x);
         let cube = arena.mul(square, x);
         let bent = arena.mul(cube, cubic);
@@ -365,7 +480,11 @@ fn arithmetic(call: &Call<'_>) -> Found {
                     return arena.sub(x[1], first);
                 }
                 let second = arena.mul(x[1], alpha);
-                if op == "add" { arena.add(x[0], second) } else { arena.sub(x[0], second) }
+                if op == "add" {
+                    arena.add(x[0], second)
+                } else {
+                    arena.sub(x[0], second)
+                }
             })
             .map(Some)
         }
@@ -379,10 +498,15 @@ fn arithmetic(call: &Call<'_>) -> Found {
                 _ => Binary::Fmod,
             };
             let pair = [call.input(0)?.clone(), call.operand(1, "other")?];
-            call.float_map(&pair, name, move |arena, x| arena.binary(op, x[0], x[1])).map(Some)
+            call.float_map(&pair, name, move |arena, x| arena.binary(op, x[0], x[1]))
+                .map(Some)
         }
         "div" | "floor_divide" => {
-            let rounding = if call.op == "div" { call.text("rounding_mode", "")? } else { "floor".to_owned() };
+            let rounding = if call.op == "div" {
+                call.text("rounding_mode", "")?
+            } else {
+                "floor".to_owned()
+            };
             let pair = [call.input(0)?.clone(), call.operand(1, "other")?];
             let rounded = match rounding.as_str() {
                 "" => None,
@@ -414,7 +538,8 @@ fn arithmetic(call: &Call<'_>) -> Found {
         "pow" => {
             let base = call.operand(0, "input")?;
             let exponent = call.operand(1, "exponent")?;
-            call.float_map(&[base, exponent], name, |arena, x| power(arena, x[0], x[1])).map(Some)
+            call.float_map(&[base, exponent], name, |arena, x| power(arena, x[0], x[1]))
+                .map(Some)
         }
         "lerp" => {
             let weight = call.operand(2, "weight")?;
@@ -428,11 +553,19 @@ fn arithmetic(call: &Call<'_>) -> Found {
         }
         "addcmul" | "addcdiv" => {
             let (value, divides) = (call.number_or("value", 1.0)?, call.op == "addcdiv");
-            let three = [call.input(0)?.clone(), call.input(1)?.clone(), call.input(2)?.clone()];
+            let three = [
+                call.input(0)?.clone(),
+                call.input(1)?.clone(),
+                call.input(2)?.clone(),
+            ];
             call.float_map(&three, name, move |arena, x| {
                 let value = arena.constant(value);
                 let scaled = arena.mul(x[1], value);
-                let step = if divides { arena.div(scaled, x[2]) } else { arena.mul(scaled, x[2]) };
+                let step = if divides {
+                    arena.div(scaled, x[2])
+                } else {
+                    arena.mul(scaled, x[2])
+                };
                 arena.add(x[0], step)
             })
             .map(Some)
@@ -459,7 +592,11 @@ fn arithmetic(call: &Call<'_>) -> Found {
             .map(Some)
         }
         "xlogy" | "xlog1py" => {
-            let function = if call.op == "xlogy" { Unary::Log } else { Unary::Log1p };
+            let function = if call.op == "xlogy" {
+                Unary::Log
+            } else {
+                Unary::Log1p
+            };
             let pair = [call.input(0)?.clone(), call.operand(1, "other")?];
             call.float_map(&pair, name, move |arena, x| {
                 let zero = arena.constant(0.0);
@@ -542,12 +679,20 @@ fn comparison(call: &Call<'_>) -> Found {
                 .map(Some);
         }
         "where" => {
-            let three = [call.input(0)?.clone(), call.operand(1, "input")?, call.operand(2, "other")?];
+            let three = [
+                call.input(0)?.clone(),
+                call.operand(1, "input")?,
+                call.operand(2, "other")?,
+            ];
             if three[0].kind != Kind::Bool || three[1].kind != three[2].kind {
                 return Err(call.refuse("a condition that is none"));
             }
             let kind = three[1].kind;
-            return call.map(&three, "where", kind, |arena, x| arena.select(x[0], x[1], x[2])).map(Some);
+            return call
+                .map(&three, "where", kind, |arena, x| {
+                    arena.select(x[0], x[1], x[2])
+                })
+                .map(Some);
         }
         "masked_fill" => {
             let value = call.operand(2, "value")?;
@@ -556,7 +701,9 @@ fn comparison(call: &Call<'_>) -> Found {
                 return Err(call.refuse("a mask that is none"));
             }
             return call
-                .map(&three, "masked_fill", Kind::Float, |arena, x| arena.select(x[1], x[2], x[0]))
+                .map(&three, "masked_fill", Kind::Float, |arena, x| {
+                    arena.select(x[1], x[2], x[0])
+                })
                 .map(Some);
         }
         _ => return Ok(None),

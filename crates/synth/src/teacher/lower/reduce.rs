@@ -11,8 +11,9 @@ type Found = Result<Option<Tensor>, NotCovered>;
 
 pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
     let found = match call.op {
-        "sum" | "nansum" | "mean" | "nanmean" | "prod" | "amax" | "amin" | "max" | "min" | "argmax"
-        | "argmin" | "var" | "std" | "logsumexp" | "vector_norm" | "norm" | "trapezoid" => reduction(plan, call)?,
+        "sum" | "nansum" | "mean" | "nanmean" | "prod" | "amax" | "amin" | "max" | "min"
+        | "argmax" | "argmin" | "var" | "std" | "logsumexp" | "vector_norm" | "norm"
+        | "trapezoid" => reduction(plan, call)?,
         "softmax" | "softmin" | "log_softmax" => softmax(plan, call)?,
         "normalize" => {
             let x = call.input(0)?;
@@ -74,7 +75,11 @@ fn keeping(call: &Call<'_>, result: &Tensor, dims: &[usize]) -> Result<Tensor, N
 }
 
 fn dropped(result: &Tensor, dims: &[usize]) -> Tensor {
-    let kept = result.shape.iter().enumerate().filter(|(dim, _)| !dims.contains(dim));
+    let kept = result
+        .shape
+        .iter()
+        .enumerate()
+        .filter(|(dim, _)| !dims.contains(dim));
     let shape: Vec<i64> = kept.map(|(_, extent)| *extent).collect();
     let dims = dims.to_vec();
     let rank = result.rank();
@@ -142,7 +147,9 @@ fn norm2(
     x: &Tensor,
     dims: &[usize],
 ) -> Result<Tensor, NotCovered> {
-    let squares = call.float_map(std::slice::from_ref(x), "square", |arena, x| arena.mul(x[0], x[0]))?;
+    let squares = call.float_map(std::slice::from_ref(x), "square", |arena, x| {
+        arena.mul(x[0], x[0])
+    })?;
     let sum = plan.reduce_dims(&squares, dims, Fold::Sum, "squares");
     call.float_map(&[sum], "norm", |arena, x| arena.unary(Unary::Sqrt, x[0]))
 }
@@ -192,7 +199,11 @@ fn reduction(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
             call.float_map(&[squares], name, move |arena, x| {
                 let by = arena.constant(by);
                 let var = arena.div(x[0], by);
-                if root { arena.unary(Unary::Sqrt, var) } else { var }
+                if root {
+                    arena.unary(Unary::Sqrt, var)
+                } else {
+                    var
+                }
             })?
         }
         _ => {
@@ -213,7 +224,10 @@ fn trapezoid(plan: &mut Plan, call: &Call<'_>, x: &Tensor) -> Result<Tensor, Not
     if length < 2 {
         return Err(call.refuse("a single point"));
     }
-    let pairs = [x.sliced(dim, 0, length - 1, 1), x.sliced(dim, 1, length - 1, 1)];
+    let pairs = [
+        x.sliced(dim, 0, length - 1, 1),
+        x.sliced(dim, 1, length - 1, 1),
+    ];
     let sums = call.float_map(&pairs, "pair", |arena, x| arena.add(x[0], x[1]))?;
     let sum = plan.reduce_dims(&sums, &[dim], Fold::Sum, "sum");
     let found = scaled(call, &sum, step / 2.0, "trapezoid")?;
@@ -229,7 +243,9 @@ fn extreme(plan: &mut Plan, call: &Call<'_>, x: &Tensor, dim: usize) -> Result<T
         return Ok(plan.reduce_dims(x, &[dim], fold, if least { "bottom" } else { "top" }));
     }
     let x = if least {
-        call.float_map(std::slice::from_ref(x), "neg", |arena, x| arena.unary(Unary::Neg, x[0]))?
+        call.float_map(std::slice::from_ref(x), "neg", |arena, x| {
+            arena.unary(Unary::Neg, x[0])
+        })?
     } else {
         x.clone()
     };
@@ -259,7 +275,9 @@ fn softmax(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     }
     let dim = call.dim("dim", given.rank())?;
     let x = if call.op == "softmin" {
-        call.float_map(std::slice::from_ref(given), "neg", |arena, x| arena.unary(Unary::Neg, x[0]))?
+        call.float_map(std::slice::from_ref(given), "neg", |arena, x| {
+            arena.unary(Unary::Neg, x[0])
+        })?
     } else {
         given.clone()
     };
@@ -279,7 +297,11 @@ fn softmax(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
 }
 
 /// Attention's own, along the last dimension.
-pub(super) fn softmax_of(plan: &mut Plan, call: &Call<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
+pub(super) fn softmax_of(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    x: &Tensor,
+) -> Result<Tensor, NotCovered> {
     let (top, sum) = exponentials(plan, call, x, &[x.rank() - 1])?;
     call.float_map(&[x.clone(), top, sum], "softmax", |arena, x| {
         let below = arena.sub(x[0], x[1]);
@@ -302,7 +324,9 @@ fn rows(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         standardized(call, x, &mean, &squares, count, eps)?
     } else {
         let eps = call.number_or("eps", f64::from(f32::EPSILON))?;
-        let squares = call.float_map(std::slice::from_ref(x), "square", |arena, x| arena.mul(x[0], x[0]))?;
+        let squares = call.float_map(std::slice::from_ref(x), "square", |arena, x| {
+            arena.mul(x[0], x[0])
+        })?;
         let sum = plan.reduce_dims(&squares, &dims, Fold::Sum, "squares");
         call.float_map(&[x.clone(), sum], "rms_norm", move |arena, x| {
             let (part, eps) = (arena.constant(1.0 / count as f64), arena.constant(eps));
@@ -312,7 +336,12 @@ fn rows(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
             arena.mul(x[0], inverse)
         })?
     };
-    affine(call, &normal, call.optional(1).cloned(), call.optional(2).cloned())
+    affine(
+        call,
+        &normal,
+        call.optional(1).cloned(),
+        call.optional(2).cloned(),
+    )
 }
 
 fn standardized(
@@ -342,7 +371,9 @@ fn affine(
 ) -> Result<Tensor, NotCovered> {
     let mut result = x.clone();
     if let Some(weight) = weight {
-        result = call.float_map(&[result, weight], "scaled", |arena, x| arena.mul(x[0], x[1]))?;
+        result = call.float_map(&[result, weight], "scaled", |arena, x| {
+            arena.mul(x[0], x[1])
+        })?;
     }
     if let Some(bias) = bias {
         result = call.float_map(&[result, bias], "shifted", |arena, x| arena.add(x[0], x[1]))?;
@@ -351,7 +382,11 @@ fn affine(
 }
 
 /// One value a channel, to be broadcast over the rest.
-fn by_channel(call: &Call<'_>, value: Option<&Tensor>, x: &Tensor) -> Result<Option<Tensor>, NotCovered> {
+fn by_channel(
+    call: &Call<'_>,
+    value: Option<&Tensor>,
+    x: &Tensor,
+) -> Result<Option<Tensor>, NotCovered> {
     let Some(value) = value else { return Ok(None) };
     let mut shape = vec![1; x.rank()];
     *shape.get_mut(1).ok_or_else(|| call.refuse("no channels"))? = value.count();
@@ -377,7 +412,12 @@ fn channels(
     let count: i64 = shape[2..].iter().product();
     let (mean, squares) = spread(plan, call, &grouped, &dims)?;
     let normal = standardized(call, &grouped, &mean, &squares, count, eps)?.reshaped(&x.shape);
-    affine(call, &normal, by_channel(call, weight, x)?, by_channel(call, bias, x)?)
+    affine(
+        call,
+        &normal,
+        by_channel(call, weight, x)?,
+        by_channel(call, bias, x)?,
+    )
 }
 
 /// With running statistics it is a multiplication and an addition.
@@ -391,7 +431,8 @@ fn batch_norm(call: &Call<'_>) -> Result<Tensor, NotCovered> {
     ) else {
         return Err(call.refuse("no running statistics"));
     };
-    let weight = by_channel(call, call.optional(3), x)?.unwrap_or_else(|| Tensor::constant(1.0, &[]));
+    let weight =
+        by_channel(call, call.optional(3), x)?.unwrap_or_else(|| Tensor::constant(1.0, &[]));
     let bias = by_channel(call, call.optional(4), x)?.unwrap_or_else(|| Tensor::constant(0.0, &[]));
     let all = [x.clone(), mean, var, weight, bias];
     call.float_map(&all, "batch_norm", move |arena, x| {
@@ -421,7 +462,11 @@ fn scan(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let out = plan.room(Origin::Made, &x.shape, Kind::Float);
     plan.push(Kernel::Scan(Scan {
         shape,
-        how: if call.op == "cumsum" { Scanning::Sum } else { Scanning::Product },
+        how: if call.op == "cumsum" {
+            Scanning::Sum
+        } else {
+            Scanning::Product
+        },
         value: Rc::clone(&value.at),
         out,
     }));
@@ -442,9 +487,14 @@ fn cosine(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let (x, y) = (pair[0].broadcast(&shape), pair[1].broadcast(&shape));
     let dim = call.dim_of(call.integer_or("dim", 1)?, shape.len())?;
     let eps = call.number_or("eps", 1e-8)?;
-    let product = call.float_map(&[x.clone(), y.clone()], "product", |arena, x| arena.mul(x[0], x[1]))?;
+    let product = call.float_map(&[x.clone(), y.clone()], "product", |arena, x| {
+        arena.mul(x[0], x[1])
+    })?;
     let dot = plan.reduce_dims(&product, &[dim], Fold::Sum, "dot");
-    let (a, b) = (norm2(plan, call, &x, &[dim])?, norm2(plan, call, &y, &[dim])?);
+    let (a, b) = (
+        norm2(plan, call, &x, &[dim])?,
+        norm2(plan, call, &y, &[dim])?,
+    );
     let found = call.float_map(&[dot, a, b], "cosine", move |arena, x| {
         let eps = arena.constant(eps);
         let (a, b) = (arena.max(x[1], eps), arena.max(x[2], eps));

@@ -29,7 +29,8 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
         "t" | "adjoint" if rank == 2 => x.transposed(0, 1),
         "permute" => {
             let dims = call.integers("dims")?.unwrap_or_default();
-            let dims: Result<Vec<usize>, _> = dims.into_iter().map(|dim| call.dim_of(dim, rank)).collect();
+            let dims: Result<Vec<usize>, _> =
+                dims.into_iter().map(|dim| call.dim_of(dim, rank)).collect();
             x.permuted(&dims?)
         }
         "movedim" => {
@@ -47,12 +48,20 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
         }
         "narrow" => {
             let (dim, start) = (call.dim("dim", rank)?, call.integer("start")?);
-            let start = if start < 0 { start + x.shape[dim] } else { start };
+            let start = if start < 0 {
+                start + x.shape[dim]
+            } else {
+                start
+            };
             x.sliced(dim, start, call.integer("length")?, 1)
         }
         "select" => {
             let (dim, index) = (call.dim("dim", rank)?, call.integer("index")?);
-            let index = if index < 0 { index + x.shape[dim] } else { index };
+            let index = if index < 0 {
+                index + x.shape[dim]
+            } else {
+                index
+            };
             x.sliced(dim, index, 1, 1).reshaped(&call.shape)
         }
         "chunk" | "split" => {
@@ -137,27 +146,39 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
         "pixel_shuffle" => {
             let r = call.integer("upscale_factor")?;
             let [n, c, h, w] = image(call, &x)?;
-            x.reshaped(&[n, c / (r * r), r, r, h, w]).permuted(&[0, 1, 4, 2, 5, 3]).reshaped(&call.shape)
+            x.reshaped(&[n, c / (r * r), r, r, h, w])
+                .permuted(&[0, 1, 4, 2, 5, 3])
+                .reshaped(&call.shape)
         }
         "pixel_unshuffle" => {
             let r = call.integer("downscale_factor")?;
             let [n, c, h, w] = image(call, &x)?;
-            x.reshaped(&[n, c, h / r, r, w / r, r]).permuted(&[0, 1, 3, 5, 2, 4]).reshaped(&call.shape)
+            x.reshaped(&[n, c, h / r, r, w / r, r])
+                .permuted(&[0, 1, 3, 5, 2, 4])
+                .reshaped(&call.shape)
         }
         "channel_shuffle" => {
             let groups = call.integer("groups")?;
             let [n, c, h, w] = image(call, &x)?;
-            x.reshaped(&[n, groups, c / groups, h, w]).permuted(&[0, 2, 1, 3, 4]).reshaped(&call.shape)
+            x.reshaped(&[n, groups, c / groups, h, w])
+                .permuted(&[0, 2, 1, 3, 4])
+                .reshaped(&call.shape)
         }
         "repeat" | "tile" => {
             call.argument("repeats");
             call.argument("dims");
             call.argument("sizes");
-            let skipped = call.shape.len().checked_sub(rank).ok_or_else(|| call.refuse("fewer dimensions"))?;
+            let skipped = call
+                .shape
+                .len()
+                .checked_sub(rank)
+                .ok_or_else(|| call.refuse("fewer dimensions"))?;
             let own = x.shape.clone();
             x.view(&call.shape, move |at| {
                 let pairs = own.iter().zip(&at[skipped..]);
-                pairs.map(|(extent, index)| index.remainder(*extent)).collect()
+                pairs
+                    .map(|(extent, index)| index.remainder(*extent))
+                    .collect()
             })
         }
         "repeat_interleave" => {
@@ -173,7 +194,9 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
             call.argument("dim1");
             call.argument("dim2");
             let (down, right) = ((-offset).max(0), offset.max(0));
-            x.view(&call.shape, move |at| vec![at[0].offset(down), at[0].offset(right)])
+            x.view(&call.shape, move |at| {
+                vec![at[0].offset(down), at[0].offset(right)]
+            })
         }
         "embedding" => {
             let (indices, table) = (x, call.input(1)?.clone());
@@ -217,32 +240,40 @@ fn joined(call: &Call<'_>) -> Result<Tensor, NotCovered> {
         }
     }
     let kind = parts[0].kind;
-    if parts.iter().any(|part| part.rank() != rank || part.kind != kind || part.work >= 100) {
+    if parts
+        .iter()
+        .any(|part| part.rank() != rank || part.kind != kind || part.work >= 100)
+    {
         return Err(call.refuse("parts that do not fit"));
     }
     let work = parts.iter().map(|part| part.work).sum::<u32>() + 1;
-    Ok(Tensor::computed(&call.shape, kind, work, move |arena, at| {
-        let mut start = parts.iter().map(|part| part.shape[dim]).sum::<i64>();
-        let mut value = None;
-        for part in parts.iter().rev() {
-            let extent = part.shape[dim];
-            start -= extent;
-            let mut from = at.to_vec();
-            from[dim] = from[dim].offset(-start);
-            let within = Within::new(from[dim].clone(), 0, extent);
-            let own = (part.at)(arena, &from);
-            let Some(within) = within else { return own };
-            let own = arena.guarded(own, std::slice::from_ref(&within));
-            value = Some(match value {
-                None => own,
-                Some(after) => {
-                    let inside = arena.inside(vec![within]);
-                    arena.select(inside, own, after)
-                }
-            });
-        }
-        value.unwrap_or_else(|| arena.constant(0.0))
-    }))
+    Ok(Tensor::computed(
+        &call.shape,
+        kind,
+        work,
+        move |arena, at| {
+            let mut start = parts.iter().map(|part| part.shape[dim]).sum::<i64>();
+            let mut value = None;
+            for part in parts.iter().rev() {
+                let extent = part.shape[dim];
+                start -= extent;
+                let mut from = at.to_vec();
+                from[dim] = from[dim].offset(-start);
+                let within = Within::new(from[dim].clone(), 0, extent);
+                let own = (part.at)(arena, &from);
+                let Some(within) = within else { return own };
+                let own = arena.guarded(own, std::slice::from_ref(&within));
+                value = Some(match value {
+                    None => own,
+                    Some(after) => {
+                        let inside = arena.inside(vec![within]);
+                        arena.select(inside, own, after)
+                    }
+                });
+            }
+            value.unwrap_or_else(|| arena.constant(0.0))
+        },
+    ))
 }
 
 /// Whole slices by a list of indices: they take the place of a dimension.
@@ -259,18 +290,28 @@ fn picked(
     let (buffer, x) = plan.realize(x);
     let stride: i64 = x.shape[dim + 1..].iter().product();
     let (shape, inner, many) = (x.shape.clone(), indices.at.clone(), indices.rank());
-    Ok(Tensor::computed(&call.shape, x.kind, 1, move |arena, at| {
-        let place = inner(arena, &at[dim..dim + many]);
-        let mut rest = at[..dim].to_vec();
-        rest.push(Index::default());
-        rest.extend(at[dim + many..].iter().cloned());
-        let index = crate::teacher::index::linear(&shape, &rest);
-        arena.look_up(buffer, index, vec![(place, stride)])
-    }))
+    Ok(Tensor::computed(
+        &call.shape,
+        x.kind,
+        1,
+        move |arena, at| {
+            let place = inner(arena, &at[dim..dim + many]);
+            let mut rest = at[..dim].to_vec();
+            rest.push(Index::default());
+            rest.extend(at[dim + many..].iter().cloned());
+            let index = crate::teacher::index::linear(&shape, &rest);
+            arena.look_up(buffer, index, vec![(place, stride)])
+        },
+    ))
 }
 
 /// An index for each element.
-fn gathered(plan: &mut Plan, call: &Call<'_>, x: &Tensor, dim: usize) -> Result<Tensor, NotCovered> {
+fn gathered(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    x: &Tensor,
+    dim: usize,
+) -> Result<Tensor, NotCovered> {
     let indices = call.input(1)?;
     if indices.kind != Kind::Int || indices.shape != call.shape {
         return Err(call.refuse("indices that do not fit"));
@@ -278,11 +319,16 @@ fn gathered(plan: &mut Plan, call: &Call<'_>, x: &Tensor, dim: usize) -> Result<
     let (buffer, x) = plan.realize(x);
     let stride: i64 = x.shape[dim + 1..].iter().product();
     let (shape, inner) = (x.shape.clone(), indices.at.clone());
-    Ok(Tensor::computed(&call.shape, x.kind, 1, move |arena, at| {
-        let place = inner(arena, at);
-        let mut rest = at.to_vec();
-        rest[dim] = Index::default();
-        let index = crate::teacher::index::linear(&shape, &rest);
-        arena.look_up(buffer, index, vec![(place, stride)])
-    }))
+    Ok(Tensor::computed(
+        &call.shape,
+        x.kind,
+        1,
+        move |arena, at| {
+            let place = inner(arena, at);
+            let mut rest = at.to_vec();
+            rest[dim] = Index::default();
+            let index = crate::teacher::index::linear(&shape, &rest);
+            arena.look_up(buffer, index, vec![(place, stride)])
+        },
+    ))
 }
