@@ -8,7 +8,7 @@ mod tiny;
 
 use std::process::{Command, Output};
 
-use common::{Context, code, json};
+use common::{Context, alone, code, json};
 use serde_json::Value;
 use warpsmith_schema::{
     Attempt, Ending, Message, Mode, PolicyVersion, Profile, Status, Target, Task, TokenRecord,
@@ -246,4 +246,65 @@ fn settings_can_be_printed_and_mistaken() {
     assert!(message.contains("there is no setting `rat`"), "{message}");
     let (code, _) = refused(&train(&context, "sft", "--held-out 1.5"), 2);
     assert_eq!(code, "config");
+}
+
+/// Real episodes, with real judges: a model of random numbers says nothing that could be judged, and is paid accordingly.
+#[test]
+fn reinforcement_plays_is_paid_learns_and_goes_on() {
+    let _alone = alone();
+    let context = context();
+    let task = include_str!("common/scale_relu.py");
+    let line = |number: u32| {
+        let name = format!("task {number}");
+        let task = format!("{task}\n# {number}\n");
+        serde_json::json!({ "level": 1, "problem_id": number, "name": name, "code": task })
+    };
+    context.write("tasks.jsonl", &format!("{}\n{}\n", line(1), line(2)));
+    let train = |verb: &str, steps: u32| {
+        let arguments = format!(
+            "train {verb} --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \
+             --rate 0.001 --warmup 0 --decline constant --target cpu --no-compile --cut-replies penalise --out {verb} --json -q"
+        );
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        context.command(&arguments).output().unwrap()
+    };
+    for verb in ["ppo", "grpo"] {
+        let output = train(verb, 2);
+        let found = json(&output);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(code(&output), 0, "{found:#}\n{said}");
+        assert_eq!((&found["step"], &found["steps"]), (&2.into(), &2.into()));
+        let metrics = &found["metrics"];
+        assert_eq!(metrics["reward"], -1.0, "{found:#}");
+        assert_eq!(metrics["length"], 6.0);
+        if verb == "ppo" {
+            // What samples and what learns are one model.
+            assert!(
+                metrics["mismatch_mean"].as_f64().unwrap() < 1e-3,
+                "{found:#}"
+            );
+            assert_eq!(metrics["episodes"], 4.0);
+            assert!(metrics["value_loss"].as_f64().unwrap() > 0.0);
+        } else {
+            // Nothing can be learnt from groups without a difference, however often others are asked for.
+            assert_eq!(metrics["groups_dropped"], 4.0);
+            assert_eq!(
+                (&metrics["groups"], &metrics["episodes"]),
+                (&0.0.into(), &8.0.into())
+            );
+        }
+        assert!(
+            context
+                .path(verb)
+                .join("published/adapter_config.json")
+                .is_file()
+        );
+        let folder = format!("{verb}/rollouts/step-000002-0/events.jsonl");
+        assert!(context.read(&folder).contains("episode_ended"));
+        let again = train(verb, 2);
+        assert_eq!(json(&again)["metrics"], *metrics);
+    }
+    let (code, message) = refused(&train("ppo", 3), 2);
+    assert_eq!(code, "other_run");
+    assert!(message.contains("steps"), "{message}");
 }

@@ -29,6 +29,7 @@ fn help_names_every_verb() {
       optimize     Have a policy write a faster module; no argument: an embedded example
       rollout      Have a policy write modules for many tasks, several episodes of each
       bench        Run a policy over `KernelBench`
+      train        Have a model of this machine learn from trajectories
       report       Print the numbers of runs, side by side, and write them as one HTML file
       serve        Serve a dashboard of runs, the judge, and a language model if one is named
       mcp          Give the judge's tools to another agent, over MCP on stdin and stdout

@@ -24,10 +24,11 @@ use warpsmith_train::recipes::{
 
 const VOCABULARY: usize = 12;
 const SIGNS: [u32; 3] = [2, 3, 4];
-const SAMPLES: usize = 12;
 
 struct Game {
     weights: Weights,
+    /// Episodes of each sign.
+    samples: usize,
     /// −1 turns what is good into what is bad.
     sign: f64,
     /// What the policy was really worth, step by step.
@@ -63,7 +64,7 @@ impl Collector for Game {
         let mut random = StdRng::seed_from_u64(1000 * step + u64::from(round));
         let mut episodes = Vec::new();
         for sign in SIGNS {
-            for _ in 0..SAMPLES {
+            for _ in 0..self.samples {
                 let mut cache = model.new_cache();
                 let mut tokens = vec![1, sign];
                 let mut sampled = Vec::new();
@@ -117,9 +118,14 @@ fn rates(peak: f64) -> Rates {
 }
 
 fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
+    // Whitened advantages stay loud when little is left to learn: smaller steps, and a reason to stay curious.
+    let (rate, entropy_bonus, minibatches) = match advantages {
+        Advantages::Critic(_) => (0.003, 0.05, 1),
+        Advantages::Group { .. } => (0.02, 0.0, 2),
+    };
     PolicySettings {
         steps,
-        rates: rates(0.02),
+        rates: rates(rate),
         advantages,
         clip: Some(Clip {
             low: 0.2,
@@ -127,10 +133,10 @@ fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
         }),
         importance_cap: 2.0,
         penalty: None,
-        entropy_bonus: 0.0,
+        entropy_bonus,
         aggregation: Aggregation::Trajectory,
         epochs: 2,
-        minibatches: 2,
+        minibatches,
         cut_replies: CutReplies::Mask,
         tokens_at_once: 64,
         seed: 3,
@@ -144,7 +150,7 @@ const PPO: Advantages = Advantages::Critic(CriticSettings {
         critic_lambda: 1.0,
     },
     rates: Rates {
-        peak: 0.02,
+        peak: 0.01,
         warmup: 2,
         decline: Decline::Constant,
         adamw: AdamW {
@@ -173,6 +179,10 @@ fn played(settings: PolicySettings, sign: f64) -> (f64, f64, Vec<metrics::Line>)
     let reference = CpuActor::new(&weights, &Learns::Everything, 0).unwrap();
     let mut game = Game {
         weights,
+        samples: match settings.advantages {
+            Advantages::Critic(_) => 24,
+            Advantages::Group { .. } => 12,
+        },
         sign,
         worth: Vec::new(),
     };

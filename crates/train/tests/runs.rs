@@ -600,9 +600,11 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
         kind: RewardKind::Ladder,
         counts: Counts::Best,
     };
-    let episode = |trajectory: &Trajectory| Episode::of(trajectory, &paid, &origin, "tiny");
+    let episode = |trajectory: &Trajectory| Episode::of(trajectory, &paid, &dialogue, "tiny");
     let found = episode(&trajectory).unwrap().unwrap();
     assert_eq!(found.tokens.sampled, [-0.5, -2.0]);
+    // The last token does not end a reply.
+    assert!(found.cut);
     assert_eq!(found.reward, -1.0);
     record.tokenizer = Some("another".into());
     trajectory.tokens = Some(vec![record]);

@@ -1,6 +1,6 @@
 //! What is reinforced: tokens that a policy sampled, with the probabilities they had, and what came of them.
 
-use warpsmith_model::policy::Origin;
+use warpsmith_model::policy::{Dialogue, Origin};
 use warpsmith_schema::{Ending, EpisodeId, Limit, TokenRecord, Trajectory};
 
 use super::Paid;
@@ -30,6 +30,11 @@ impl Tokens {
     /// Tokens that were said.
     pub fn said(&self) -> usize {
         self.sampled.len()
+    }
+
+    fn last_said(&self) -> Option<u32> {
+        let last = |one: &Sequence| one.said().last().map(|place| one.tokens()[*place]);
+        self.sequences.iter().rev().find_map(last)
     }
 
     /// From a trajectory's record; `model` is what the tokens must be of.
@@ -78,28 +83,31 @@ impl Tokens {
 }
 
 impl Episode {
-    /// `None` where it says nothing of the policy: it said nothing, or could not.
+    /// `None` where it says nothing of the policy: it said nothing, or could not. `dialogue` is how one talks to the policy,
+    /// `model` what it is called.
     pub fn of(
         trajectory: &Trajectory,
         paid: &Paid,
-        origin: &Origin,
+        dialogue: &Dialogue,
         model: &str,
     ) -> Result<Option<Self>, TrainError> {
         let Some(reward) = paid.reward(trajectory) else {
             return Ok(None);
         };
-        let tokens = Tokens::of(trajectory, origin, model)?;
-        Ok((tokens.said() > 0).then(|| Self {
+        let tokens = Tokens::of(trajectory, dialogue.origin(), model)?;
+        let limited = matches!(
+            trajectory.ending,
+            Ending::ContextFull
+                | Ending::Limit {
+                    which: Limit::Tokens | Limit::Turns
+                }
+        );
+        Ok(tokens.last_said().map(|last| Self {
             task: trajectory.task.id.clone(),
-            tokens,
             reward,
-            cut: matches!(
-                trajectory.ending,
-                Ending::ContextFull
-                    | Ending::Limit {
-                        which: Limit::Tokens | Limit::Turns
-                    }
-            ),
+            // A reply that was cut has no token that ends it.
+            cut: limited || !dialogue.tokenizer().is_end(last),
+            tokens,
         }))
     }
 }

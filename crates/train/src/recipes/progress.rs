@@ -133,6 +133,8 @@ impl<'a> Progress<'a> {
             guard = serde_json::from_value(found.memory["guard"].take())
                 .map_err(|error| broken(error.to_string()))?;
             step = found.step;
+            // A process may have been killed before it could point there.
+            point_at(&keeping.folder, &checkpoints.place(step))?;
             recalled = Some(Recalled {
                 tensors: found.networks.remove(OWN).unwrap_or_default(),
                 memory: found.memory["recipe"].take(),
@@ -197,10 +199,7 @@ impl<'a> Progress<'a> {
             kept.published
                 .map_or(Ok(()), |publish| publish()?.save(origin, folder))
         })?;
-        if kept.published.is_some() {
-            point_at(&self.keeping.folder, &place)?;
-        }
-        Ok(())
+        point_at(&self.keeping.folder, &place)
     }
 
     pub(super) fn outcome(&self, interrupted: bool) -> Outcome {
@@ -214,8 +213,12 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// The run's `published` leads to what its last checkpoint has. Replaced in one step.
+/// The run's `published` leads to what its last checkpoint has, where that is anything. Replaced in one step.
 fn point_at(folder: &Path, checkpoint: &Path) -> Result<(), TrainError> {
+    let published = fs_err::read_dir(checkpoint.join(PUBLISHED));
+    if published.is_ok_and(|mut files| files.next().is_none()) {
+        return Ok(());
+    }
     let link = folder.join(PUBLISHED);
     let begun = folder.join(".published.new");
     let failed = write_failed(&link);

@@ -3,6 +3,7 @@
 //! Each collection is a run of its own below the learner's, which can be killed and goes on. What it collected is there when
 //! a step is made again, so that a resumed run learns from the same.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub struct Voice {
     /// Without what is learnt.
     pub weights: Weights,
     pub on: RunsOn,
+    /// Has it speak; while somebody is judged alone it should rest.
+    pub start: Box<dyn Fn(ChatModel) -> io::Result<Local>>,
 }
 
 /// What is practised, and how.
@@ -118,17 +121,30 @@ impl<'a> Rollouts<'a> {
         })
     }
 
+    /// With luck of its own at every step.
+    fn way(&self, step: u64) -> Way {
+        let mut way = self.practice.way.clone();
+        let sampling = match &mut way {
+            Way::Single(settings) => &mut settings.sampling,
+            Way::Agent(settings) => &mut settings.sampling,
+        };
+        let seed = sampling.seed.unwrap_or(self.practice.seed);
+        sampling.seed = Some(seed.wrapping_add(step.wrapping_mul(0x9e37_79b9)));
+        way
+    }
+
     fn play(
         &mut self,
         folder: &RunFolder,
         tasks: &[Arc<Task>],
+        step: u64,
         version: PolicyVersion,
         policy: &Published,
     ) -> Result<(), TrainError> {
         let weights = policy.on(&self.voice.weights)?;
         let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
         let model = ChatModel::new(weights, dialogue, version.clone(), self.voice.on)?;
-        let local = Local::start(model, None).map_err(|error| failed(&error.to_string()))?;
+        let local = (self.voice.start)(model).map_err(|error| failed(&error.to_string()))?;
         let planned = |task: &Arc<Task>| PlannedTask {
             id: task.id.clone(),
             name: task.name.clone(),
@@ -138,7 +154,7 @@ impl<'a> Rollouts<'a> {
         let plan = Plan {
             tasks: tasks.to_vec(),
             samples: self.practice.samples,
-            way: self.practice.way.clone(),
+            way: self.way(step),
             at_once: self.practice.at_once,
             survey: false,
             left_out: Vec::new(),
@@ -179,7 +195,7 @@ impl Collector for Rollouts<'_> {
         let names: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
         let config = json!({ "policy": version, "tasks": names, "samples": self.practice.samples });
         let folder = RunFolder::at(&place, &config)?;
-        self.play(&folder, &tasks, version, policy)?;
+        self.play(&folder, &tasks, step, version, policy)?;
         let mut found: Vec<Trajectory> = Vec::new();
         trajectories(&place, |trajectory| found.push(trajectory))?;
         // Whoever ended first is first in the log; what is learnt must not depend on that.
@@ -189,7 +205,7 @@ impl Collector for Rollouts<'_> {
         for trajectory in &found {
             let name = &self.voice.name;
             let paid = &self.practice.paid;
-            episodes.extend(Episode::of(trajectory, paid, dialogue.origin(), name)?);
+            episodes.extend(Episode::of(trajectory, paid, &dialogue, name)?);
         }
         for task in &names {
             let own = episodes.iter().filter(|episode| episode.task == *task);

@@ -64,7 +64,7 @@ pub(crate) fn write(folder: &Path, vocabulary: usize) {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
         "vocab_size": vocabulary, "hidden_size": HIDDEN, "intermediate_size": FEED_FORWARD,
         "num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
         "tie_word_embeddings": true, "torch_dtype": "float32",
     });
     fs_err::write(file("config.json"), config.to_string()).unwrap();

@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use warpsmith_agent::Settings as SingleSettings;
-use warpsmith_model::policy::{RunsOn, Sampling};
+use warpsmith_machine::Guest;
+use warpsmith_model::policy::{Local, RunsOn, Sampling};
 use warpsmith_rollout::{JudgePool, Way};
 use warpsmith_schema::{Counts, Mode, RunHead, Task};
 use warpsmith_tasks::load_all;
@@ -240,7 +241,7 @@ pub(crate) fn run_ppo(args: &PpoArgs, printer: &Printer) -> Result<Exit, Stop> {
         places: &args.places,
         settings: &settings.trying,
         advantages,
-        critic: Some(args.critic.as_deref()),
+        critic: args.critic.as_deref(),
     };
     job.run(&config, printer)
 }
@@ -281,8 +282,8 @@ struct Job<'a> {
     places: &'a Tried,
     settings: &'a TryingSettings,
     advantages: Advantages,
-    /// Whether there is one, and where it goes on from.
-    critic: Option<Option<&'a Path>>,
+    /// Where a critic goes on from, for those who have one.
+    critic: Option<&'a Path>,
 }
 
 impl Job<'_> {
@@ -307,16 +308,18 @@ impl Job<'_> {
         let reference = (settings.kl > 0.0)
             .then(|| CpuActor::new(&pupil.weights, &pupil.learns, learning.seed))
             .transpose()?;
-        let mut critic = match self.critic {
-            None => None,
-            Some(before) => {
-                let mut critic = CpuCritic::new(&pupil.weights, &pupil.learns, 0.0, learning.seed)?;
-                if let Some(before) = before {
+        let mut critic = match self.advantages {
+            Advantages::Group { .. } => None,
+            Advantages::Critic(_) => {
+                let seed = learning.seed;
+                let mut critic = CpuCritic::new(&pupil.weights, &pupil.learns, 0.0, seed)?;
+                if let Some(before) = self.critic {
                     take_over(&mut critic, before)?;
                 }
                 Some(critic)
             }
         };
+        let lease = engine.lease();
         let judges = runs::judges(&engine, &manner, settings.judges, &folder)?;
         let mut unheard = |_: Option<&warpsmith_schema::Event>, _: &warpsmith_schema::Gauges| {};
         let mut collector = Rollouts::new(
@@ -327,6 +330,7 @@ impl Job<'_> {
                 hash: found.hash.clone(),
                 weights: pupil.weights.clone(),
                 on: RunsOn::Processor,
+                start: Box::new(move |model| Local::start(model, Some(Guest::of(&lease)?))),
             },
             settings.practice(tasks, &engine),
             JudgePool::new(judges),

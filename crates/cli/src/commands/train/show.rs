@@ -54,20 +54,17 @@ impl<'a> Show<'a> {
 impl Watch for Show<'_> {
     fn stepped(&mut self, step: u64, steps: u64, numbers: &Numbers) {
         let words = self.words(numbers);
-        match &self.bar {
-            Some(bar) => {
-                bar.set_length(steps);
-                bar.set_position(step);
-                bar.set_message(words);
-            }
-            None => {
-                let due = self.spoken.is_none_or(|spoken| spoken.elapsed() > SILENCE);
-                if due || step == steps || self.printer.verbose() {
-                    self.spoken = Some(Instant::now());
-                    self.printer
-                        .note(&format!("step {step} of {steps}: {words}"));
-                }
-            }
+        if let Some(bar) = &self.bar {
+            bar.set_length(steps);
+            bar.set_position(step);
+            bar.set_message(words);
+            return;
+        }
+        let due = self.spoken.is_none_or(|spoken| spoken.elapsed() > SILENCE);
+        if due || step == steps || self.printer.verbose() {
+            self.spoken = Some(Instant::now());
+            let line = format!("step {step} of {steps}: {words}");
+            self.printer.note(&line);
         }
     }
 

@@ -89,11 +89,11 @@ pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
         kind: settings.reward.into(),
         counts: settings.counts.into(),
     };
-    let origin = pupil.dialogue.origin();
+    let dialogue = &pupil.dialogue;
     let episodes: Vec<Episode> = data
         .trajectories
         .iter()
-        .filter_map(|trajectory| Episode::of(trajectory, &paid, origin, &model).transpose())
+        .filter_map(|trajectory| Episode::of(trajectory, &paid, dialogue, &model).transpose())
         .collect::<Result<_, TrainError>>()?;
     let mut about = Map::new();
     let (all, used) = (data.trajectories.len(), episodes.len());

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, Device, Tensor, Var};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use warpsmith_model::{
@@ -28,6 +28,22 @@ pub(super) struct Body {
     final_norm: Tensor,
     /// Of the adapter that learns.
     settings: Option<AdapterSettings>,
+}
+
+/// Cosines and sines of each row's position.
+type Rotation = (Tensor, Tensor);
+
+/// A batch on its way back.
+pub(super) struct Passed {
+    /// What goes into each layer, and what comes out of the last.
+    states: Vec<Tensor>,
+    rotation: Rotation,
+}
+
+impl Passed {
+    pub(super) fn last(&self) -> &Tensor {
+        &self.states[self.states.len() - 1]
+    }
 }
 
 #[derive(Debug)]
@@ -93,36 +109,95 @@ impl Body {
         })
     }
 
-    /// The last hidden states, normed, before each token that was said: one row each, sequence after sequence.
-    pub(super) fn forward(&self, batch: &[&Sequence]) -> Result<Tensor, TrainError> {
+    /// What goes into each layer, and what comes out of the last. Nothing else is kept on the way: the way back makes the
+    /// rest again, a layer at a time, which is a third more work for a small part of the memory.
+    pub(super) fn forward(&self, batch: &[&Sequence]) -> Result<Passed, TrainError> {
         self.check(batch)?;
-        let tokens: Vec<u32> = batch.iter().flat_map(|one| one.tokens()).copied().collect();
-        let tokens = Tensor::new(tokens, &Device::Cpu)?;
         let rotation = self.rotation(batch)?;
-        let epsilon = f64::from(self.config.norm_epsilon);
-        let mut hidden = self.embedding.index_select(&tokens, 0)?;
+        let mut states = vec![self.embedded(batch)?.detach()];
         for layer in &self.layers {
-            let input = norm(&hidden, &layer.attention_norm, epsilon)?;
-            hidden = (hidden + self.attend(layer, &input, batch, &rotation)?)?;
-            let input = norm(&hidden, &layer.feed_forward_norm, epsilon)?;
-            let gate = layer.project(Projection::Gate, &input)?.silu()?;
-            let up = layer.project(Projection::Up, &input)?;
-            hidden = (hidden + layer.project(Projection::Down, &(gate * up)?)?)?;
+            let input = &states[states.len() - 1];
+            states.push(self.through(layer, input, batch, &rotation)?.detach());
         }
+        Ok(Passed { states, rotation })
+    }
+
+    /// The last hidden states, normed, before each token that was said: one row each, sequence after sequence.
+    pub(super) fn before_said(
+        &self,
+        batch: &[&Sequence],
+        last: &Tensor,
+    ) -> Result<Tensor, TrainError> {
         let mut start = 0;
         let mut before = Vec::new();
         for sequence in batch {
+            let said = sequence.said().iter();
             // What follows from a place is the token after it.
-            before.extend(
-                sequence
-                    .said()
-                    .iter()
-                    .map(|place| (start + place - 1) as u32),
-            );
+            before.extend(said.map(|place| (start + place - 1) as u32));
             start += sequence.len();
         }
         let before = Tensor::new(before, &Device::Cpu)?;
-        norm(&hidden.index_select(&before, 0)?, &self.final_norm, epsilon)
+        let epsilon = f64::from(self.config.norm_epsilon);
+        norm(&last.index_select(&before, 0)?, &self.final_norm, epsilon)
+    }
+
+    /// Adds the gradients of a loss that changes with [`Body::before_said`] by `slopes`.
+    pub(super) fn backward(
+        &self,
+        batch: &[&Sequence],
+        passed: Passed,
+        slopes: &Tensor,
+        parameters: &mut Parameters,
+    ) -> Result<(), TrainError> {
+        let Passed {
+            mut states,
+            rotation,
+        } = passed;
+        let mut back = |input: Tensor,
+                        slopes: &Tensor,
+                        through: &dyn Fn(&Tensor) -> Result<Tensor, TrainError>|
+         -> Result<Tensor, TrainError> {
+            let input = Var::from_tensor(&input)?;
+            let input = input.as_tensor();
+            parameters.add_through(&through(input)?, slopes, input)
+        };
+        let mut slopes = match states.pop() {
+            Some(last) => back(last, slopes, &|last| self.before_said(batch, last))?,
+            None => return Ok(()),
+        };
+        for (layer, input) in self.layers.iter().zip(states).rev() {
+            slopes = back(input, &slopes, &|input| {
+                self.through(layer, input, batch, &rotation)
+            })?;
+        }
+        if self.settings.is_none() {
+            let table = &self.embedding;
+            parameters.add_through(&self.embedded(batch)?, &slopes, table)?;
+        }
+        Ok(())
+    }
+
+    fn embedded(&self, batch: &[&Sequence]) -> Result<Tensor, TrainError> {
+        let tokens = batch.iter().flat_map(|one| one.tokens());
+        let tokens: Vec<u32> = tokens.copied().collect();
+        let tokens = Tensor::new(tokens, &Device::Cpu)?;
+        Ok(self.embedding.index_select(&tokens, 0)?)
+    }
+
+    fn through(
+        &self,
+        layer: &Layer,
+        input: &Tensor,
+        batch: &[&Sequence],
+        rotation: &Rotation,
+    ) -> Result<Tensor, TrainError> {
+        let epsilon = f64::from(self.config.norm_epsilon);
+        let normed = norm(input, &layer.attention_norm, epsilon)?;
+        let hidden = (input + self.attend(layer, &normed, batch, rotation)?)?;
+        let normed = norm(&hidden, &layer.feed_forward_norm, epsilon)?;
+        let gate = layer.project(Projection::Gate, &normed)?.silu()?;
+        let up = layer.project(Projection::Up, &normed)?;
+        Ok((hidden + layer.project(Projection::Down, &(gate * up)?)?)?)
     }
 
     fn check(&self, batch: &[&Sequence]) -> Result<(), TrainError> {
@@ -148,7 +223,7 @@ impl Body {
     }
 
     /// Cosines and sines of each row's position, for all heads.
-    fn rotation(&self, batch: &[&Sequence]) -> Result<(Tensor, Tensor), TrainError> {
+    fn rotation(&self, batch: &[&Sequence]) -> Result<Rotation, TrainError> {
         let angles: Vec<f32> = batch
             .iter()
             .flat_map(|one| 0..one.len())
@@ -172,7 +247,7 @@ impl Body {
         layer: &Layer,
         input: &Tensor,
         batch: &[&Sequence],
-        rotation: &(Tensor, Tensor),
+        rotation: &Rotation,
     ) -> Result<Tensor, TrainError> {
         let Config {
             heads,
@@ -375,7 +450,7 @@ fn norm(rows: &Tensor, weight: &Tensor, epsilon: f64) -> Result<Tensor, TrainErr
 }
 
 /// Each head's first half turns against its second.
-fn rotated(heads: &Tensor, (cosines, sines): &(Tensor, Tensor)) -> Result<Tensor, TrainError> {
+fn rotated(heads: &Tensor, (cosines, sines): &Rotation) -> Result<Tensor, TrainError> {
     let pairs = heads.dim(D::Minus1)? / 2;
     let one = heads.narrow(D::Minus1, 0, pairs)?;
     let two = heads.narrow(D::Minus1, pairs, pairs)?;

@@ -88,21 +88,22 @@ impl Actor for CpuActor {
     }
 
     fn score(&self, batch: &[&Sequence]) -> Result<Scores, TrainError> {
-        let hidden = self.body.forward(batch)?.detach();
+        let passed = self.body.forward(batch)?;
+        let hidden = self.body.before_said(batch, passed.last())?.detach();
         self.head.scores(&hidden, &targets(batch))
     }
 
     fn learn(&mut self, batch: &[&Sequence], loss: &mut ScoreLoss<'_>) -> Result<(), TrainError> {
-        let hidden = self.body.forward(batch)?;
-        let constant = hidden.detach();
+        let passed = self.body.forward(batch)?;
+        let hidden = self.body.before_said(batch, passed.last())?.detach();
         let targets = targets(batch);
-        let slopes = loss(&self.head.scores(&constant, &targets)?)?;
+        let slopes = loss(&self.head.scores(&hidden, &targets)?)?;
         let mut gradients = Gradients::default();
-        let back = self
-            .head
-            .backward(&constant, &targets, &slopes, &mut gradients)?;
+        let head = &self.head;
+        let back = head.backward(&hidden, &targets, &slopes, &mut gradients)?;
         self.parameters.add(gradients)?;
-        self.parameters.add_through(&hidden, &back)
+        let parameters = &mut self.parameters;
+        self.body.backward(batch, passed, &back, parameters)
     }
 }
 
@@ -154,17 +155,20 @@ impl Trainable for CpuCritic {
 
 impl Critic for CpuCritic {
     fn values(&self, batch: &[&Sequence]) -> Result<Vec<f32>, TrainError> {
-        self.head.values(&self.body.forward(batch)?.detach())
+        let passed = self.body.forward(batch)?;
+        let hidden = self.body.before_said(batch, passed.last())?;
+        self.head.values(&hidden.detach())
     }
 
     fn learn(&mut self, batch: &[&Sequence], loss: &mut ValueLossOf<'_>) -> Result<(), TrainError> {
-        let hidden = self.body.forward(batch)?;
-        let constant = hidden.detach();
-        let slopes = loss(&self.head.values(&constant)?)?;
+        let passed = self.body.forward(batch)?;
+        let hidden = self.body.before_said(batch, passed.last())?.detach();
+        let slopes = loss(&self.head.values(&hidden)?)?;
         let mut gradients = Gradients::default();
-        let back = self.head.backward(&constant, &slopes, &mut gradients)?;
+        let back = self.head.backward(&hidden, &slopes, &mut gradients)?;
         self.parameters.add(gradients)?;
-        self.parameters.add_through(&hidden, &back)
+        let parameters = &mut self.parameters;
+        self.body.backward(batch, passed, &back, parameters)
     }
 }
 

@@ -55,19 +55,25 @@ impl Parameters {
         Ok(())
     }
 
-    /// Adds what comes of `slopes` when they go back from `output` through all that it was computed from.
+    /// Adds what comes of `slopes` when they go back from `output` through all that it was computed from. Gives what comes
+    /// of them at `input`.
     pub(super) fn add_through(
         &mut self,
         output: &Tensor,
         slopes: &Tensor,
-    ) -> Result<(), TrainError> {
+        input: &Tensor,
+    ) -> Result<Tensor, TrainError> {
         let mut found = (output * slopes)?.sum_all()?.backward()?;
+        let at_input = match found.get(input) {
+            Some(gradient) => gradient.clone(),
+            None => input.zeros_like()?,
+        };
         for parameter in self.0.values_mut() {
             if let Some(gradient) = found.remove(&parameter.variable) {
                 parameter.add(gradient)?;
             }
         }
-        Ok(())
+        Ok(at_input)
     }
 
     pub(super) fn gradients(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {

@@ -160,7 +160,7 @@ impl PolicyRun<'_> {
                 memory: json!({ "counters": counters, "collector": self.collector.memory() }),
                 published: Some(&|| self.actor.publish()),
             };
-            let guarded = ["entropy", "ratio_max", "value_loss", "mismatch_mean"];
+            let guarded = ["entropy", "value_loss", "mismatch_mean"];
             if progress.stepped(&numbers, &guarded, &kept, watch)? {
                 return Ok(progress.outcome(true));
             }
