@@ -12,7 +12,7 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-STEPS = 30
+STEPS, ROUNDS = 10, 3
 
 
 def model() -> LlamaForCausalLM:
@@ -54,11 +54,12 @@ def measure(kind: str, sequences: int, length: int) -> str:
         step()
     torch.cuda.synchronize()
     times = []
-    for _ in range(STEPS):
+    for _ in range(ROUNDS):
         start = time.perf_counter()
-        last = step()
+        for _ in range(STEPS):
+            last = step()
         torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
+        times.append((time.perf_counter() - start) / STEPS)
     median = statistics.median(times)
     memory = torch.cuda.max_memory_reserved() / 2**30
     return (

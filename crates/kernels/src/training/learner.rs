@@ -5,7 +5,7 @@ use super::layout::Layout;
 use super::pass::Pass;
 use super::rows::{Adding, turns};
 use super::step::{AdamW, Parameters, Wanted};
-use super::work::{Room, Work};
+use super::work::{ROUND_CHUNK, Room, Work};
 use crate::{Buffer, Gpu, GpuError, Graph};
 
 /// What a model thinks of tokens that were said, one number each.
@@ -57,6 +57,7 @@ impl Learner {
         let batch = DeviceBatch::new(&gpu, room.rows, shape.head_dim)?;
         let room = Room {
             rows: batch.room(),
+            chunk: room.chunk.next_multiple_of(ROUND_CHUNK),
             ..room
         };
         Ok(Self {

@@ -7,7 +7,7 @@ use super::batch::DeviceBatch;
 use super::layout::{Layout, Parameter};
 use super::rows::{Adding, PARTS, Turning};
 use super::step::{Parameters, Scored};
-use super::work::{Keep, Work};
+use super::work::{Keep, ROUND_CHUNK, Work};
 use crate::{Buffer, Gpu, GpuError, View, bf16};
 
 pub(super) struct Pass<'a> {
@@ -131,8 +131,11 @@ impl Pass<'_> {
         if back.is_some() {
             gpu.training_clear(&mut work.delta.slice_mut(..extent.rows * hidden))?;
         }
-        for first in (0..extent.picked).step_by(work.room.chunk) {
-            let chunk = first..extent.picked.min(first + work.room.chunk);
+        // As few chunks as there is room for, all alike.
+        let chunks = extent.picked.div_ceil(work.room.chunk).max(1);
+        let each = extent.picked.div_ceil(chunks).next_multiple_of(ROUND_CHUNK);
+        for first in (0..extent.picked).step_by(each.max(1)) {
+            let chunk = first..extent.picked.min(first + each);
             let count = chunk.len();
             let picked = batch.picked.slice(chunk.clone());
             gpu.training_pick(

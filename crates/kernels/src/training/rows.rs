@@ -41,8 +41,13 @@ unsafe impl DeviceRepr for Uses {}
 impl Uses {
     /// Rows in the order of their tokens, and each token's share of it.
     pub fn of(tokens: &[u32]) -> (Vec<u32>, Vec<Self>) {
-        let mut order: Vec<u32> = (0..tokens.len() as u32).collect();
-        order.sort_by_key(|row| tokens[*row as usize]);
+        // Token and row as one number: quicker to sort than rows by their tokens.
+        let mut keys: Vec<u64> = (0u64..)
+            .zip(tokens)
+            .map(|(row, token)| u64::from(*token) << 32 | row)
+            .collect();
+        keys.sort_unstable();
+        let order: Vec<u32> = keys.iter().map(|key| *key as u32).collect();
         let mut uses: Vec<Self> = Vec::new();
         for (place, row) in order.iter().enumerate() {
             let token = tokens[*row as usize];

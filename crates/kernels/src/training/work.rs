@@ -13,6 +13,9 @@ pub enum Keep {
     Starts,
 }
 
+/// Rows of a chunk are a multiple of this.
+pub(super) const ROUND_CHUNK: usize = 64;
+
 /// How much a learner works on at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
