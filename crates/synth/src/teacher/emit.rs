@@ -359,7 +359,6 @@ impl<'p> Writer<'p> {
             Binary::Add => ("+", Binds::Sum),
             Binary::Sub => ("-", Binds::Sum),
             Binary::Mul => ("*", Binds::Product),
-            Binary::Div => ("/", Binds::Product),
             Binary::Less => ("<", Binds::Compare),
             Binary::LessEqual => ("<=", Binds::Compare),
             Binary::Equal => ("==", Binds::Compare),
@@ -375,7 +374,7 @@ impl<'p> Writer<'p> {
                 let (a, b) = (self.value(a), self.value(b));
                 return (format!("__fdiv_rn({a}, {b})"), Binds::Atom);
             }
-            Binary::ExactDiv => ("/", Binds::Product),
+            Binary::Div | Binary::ExactDiv => ("/", Binds::Product),
             Binary::Pow | Binary::Atan2 | Binary::Fmod | Binary::Hypot => {
                 let name = match op {
                     Binary::Pow => "pow",

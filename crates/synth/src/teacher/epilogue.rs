@@ -115,7 +115,7 @@ fn reads(plan: &mut Plan, rows: &Rows, buffer: Buffer) -> bool {
             .map(|extent| Index::from(plan.arena.var(*extent)))
             .collect()
     };
-    let (row, cell) = (fresh(&rows.rows), fresh(&rows.cells));
+    let (row, cell) = (fresh(&rows.outer), fresh(&rows.cells));
     let value = (rows.value)(&mut plan.arena, &(rows.place)(&row, &cell));
     let mut values = vec![value];
     for pass in &rows.passes {

@@ -268,7 +268,8 @@ fn agent(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
     if let (true, true, Some(written)) = (so_far.failed, so_far.spoilt, so_far.written) {
         return mend(course, written, before, luck);
     }
-    if so_far.next < course.drafts.len() && !(so_far.failed && !so_far.passed.is_empty()) {
+    let goes_on = !so_far.failed || so_far.passed.is_empty();
+    if so_far.next < course.drafts.len() && goes_on {
         let draft = &course.drafts[so_far.next];
         let first = so_far.written.is_none();
         let time = so_far.passed.last().and_then(|(_, time)| *time);
@@ -353,7 +354,7 @@ impl Speech {
         let mut text = self.text;
         for act in self.acts {
             text.push_str("\n\n");
-            text.push_str(&match act {
+            let part = match act {
                 Act::Read(path) => format!("read {path}"),
                 Act::Bare(word) => word.to_owned(),
                 Act::Write(path, content) => {
@@ -362,7 +363,8 @@ impl Speech {
                 Act::Edit { path, old, new } => {
                     format!("edit {path}\n```\n<<<<<<<\n{old}\n=======\n{new}\n>>>>>>>\n```")
                 }
-            });
+            };
+            text.push_str(&part);
         }
         said(text, Vec::new())
     }

@@ -248,6 +248,11 @@ fn is_view(op: &str) -> bool {
     VIEWS.contains(&op)
 }
 
+/// Whether an argument is this number and not one near it.
+fn is(given: f64, number: f64) -> bool {
+    given.to_bits() == number.to_bits()
+}
+
 /// An operator that is applied.
 pub(super) struct Call<'g> {
     pub(super) op: &'g str,
@@ -343,10 +348,10 @@ impl Call<'_> {
 
     /// A flag that must be off.
     pub(super) fn without(&self, name: &str) -> Result<(), NotCovered> {
-        match self.flag(name, false)? {
-            false => Ok(()),
-            true => Err(self.refuse(&format!("`{name}`"))),
+        if self.flag(name, false)? {
+            return Err(self.refuse(&format!("`{name}`")));
         }
+        Ok(())
     }
 
     pub(super) fn text(&self, name: &str, default: &str) -> Result<String, NotCovered> {

@@ -78,6 +78,9 @@ impl Reduction {
 /// Coordinates from the coordinates of rows.
 type Map = Rc<dyn Fn(&[Index]) -> Vec<Index>>;
 
+/// Coordinates of a tensor from those of a row and of a cell in it.
+type Place = Rc<dyn Fn(&[Index], &[Index]) -> Vec<Index>>;
+
 /// A reduction within a kernel of rows.
 #[derive(Clone)]
 pub(super) struct Pass {
@@ -89,12 +92,12 @@ pub(super) struct Pass {
 /// A kernel that handles rows, each on its own: reductions over it, then what is stored.
 #[derive(Clone)]
 pub(super) struct Rows {
-    pub(super) rows: Vec<i64>,
+    pub(super) outer: Vec<i64>,
     pub(super) passes: Vec<Pass>,
     /// Elements stored for a row.
     pub(super) cells: Vec<i64>,
     /// From coordinates of a row and of a cell to those of the tensor.
-    pub(super) place: Rc<dyn Fn(&[Index], &[Index]) -> Vec<Index>>,
+    pub(super) place: Place,
     pub(super) shape: Vec<i64>,
     pub(super) value: Body,
     pub(super) out: Buffer,
@@ -267,7 +270,7 @@ impl Plan {
 
     fn rows(&mut self, tensor: &Tensor) -> Rows {
         let cells = Rows {
-            rows: Vec::new(),
+            outer: Vec::new(),
             passes: Vec::new(),
             cells: tensor.shape.clone(),
             place: Rc::new(|_, cell| cell.to_vec()),
@@ -322,7 +325,7 @@ impl Plan {
 
     /// Whether there are enough rows for the cells that each of them stores.
     fn balanced(&self, rows: &Rows) -> bool {
-        let (count, cells): (i64, i64) = (rows.rows.iter().product(), rows.cells.iter().product());
+        let (count, cells): (i64, i64) = (rows.outer.iter().product(), rows.cells.iter().product());
         let few = match self.target {
             Target::Cpu => 8,
             Target::Cuda => 512,
@@ -357,7 +360,7 @@ impl Plan {
             )
         };
         let found = Rows {
-            rows: vec![rows],
+            outer: vec![rows],
             passes: Vec::new(),
             cells: vec![cells],
             place: Rc::new(place),
@@ -392,7 +395,7 @@ impl Plan {
         let (rows, cells) = (extents(&dims), extents(&others));
         let rank = tensor.rank();
         let found = Rows {
-            rows,
+            outer: rows,
             passes: Vec::new(),
             cells,
             place: Rc::new(move |row, cell| {
@@ -414,7 +417,7 @@ impl Plan {
 
     /// Whether at least one reduction can be computed in these rows.
     fn fits(&mut self, rows: &Rows) -> bool {
-        let (row, cell) = (self.variables(&rows.rows), self.variables(&rows.cells));
+        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
         let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
         let found = self.unmade(value);
         found
@@ -450,7 +453,7 @@ impl Plan {
 
     /// Takes every reduction into the kernel that fits, each after those it needs; the others are made before.
     fn fuse(&mut self, rows: &mut Rows) {
-        let (row, cell) = (self.variables(&rows.rows), self.variables(&rows.cells));
+        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
         let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
         let mut seen = BTreeSet::new();
         self.take(value, &row, rows, &mut seen);

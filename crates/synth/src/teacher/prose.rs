@@ -38,9 +38,9 @@ fn chain(facts: &Facts) -> String {
 
 fn amount(bytes: u64) -> String {
     match bytes {
-        ..10_000 => format!("{bytes} bytes"),
-        ..10_000_000 => format!("{} kB", bytes / 1000),
-        ..10_000_000_000 => format!("{} MB", bytes / 1_000_000),
+        0..10_000 => format!("{bytes} bytes"),
+        10_000..10_000_000 => format!("{} kB", bytes / 1000),
+        10_000_000..10_000_000_000 => format!("{} MB", bytes / 1_000_000),
         _ => format!("{} GB", bytes / 1_000_000_000),
     }
 }

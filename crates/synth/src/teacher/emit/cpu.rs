@@ -23,8 +23,8 @@ pub(in crate::teacher) fn rows(writer: &mut Writer<'_>, kernel: &Rows) {
 
 /// Everything that is stored, without rows.
 fn cells(writer: &mut Writer<'_>, kernel: &Rows) {
-    let all: Vec<i64> = kernel.rows.iter().chain(&kernel.cells).copied().collect();
-    let rows = kernel.rows.len();
+    let all: Vec<i64> = kernel.outer.iter().chain(&kernel.cells).copied().collect();
+    let rows = kernel.outer.len();
     let place = |at: &[Index]| (kernel.place)(&at[..rows], &at[rows..]);
     let nest = nest(writer.plan, &all, &mut |plan, at| {
         vec![stored(plan, kernel, &place(at))]
@@ -88,14 +88,14 @@ fn folded(plan: &mut Plan, pass: &Pass, passes: &[Pass], row: &[Index], at: &[In
 /// Rows are side by side in memory and the elements of one are not: the last rows are the lanes of a vector.
 fn lanes_of(writer: &mut Writer<'_>, kernel: &Rows) -> Option<(Var, Var)> {
     let plan = &mut *writer.plan;
-    let count: i64 = kernel.rows.iter().product();
+    let count: i64 = kernel.outer.iter().product();
     let first = kernel.passes.first()?;
     let reduction = plan.reductions[first.reduction.0].clone();
     if reduction.fold == Fold::ArgMax {
         return None;
     }
     let mut widths: Vec<i64> = Vec::new();
-    for shape in [&kernel.rows, &reduction.outer] {
+    for shape in [&kernel.outer, &reduction.outer] {
         let mut width = 1;
         for extent in shape.iter().rev() {
             width *= extent;
@@ -126,7 +126,7 @@ fn lanes_of(writer: &mut Writer<'_>, kernel: &Rows) -> Option<(Var, Var)> {
 
 fn row_at(kernel: &Rows, outer: Var, lane: Var) -> Vec<Index> {
     let row = Index::from(outer).times(lane.extent).plus(&lane.into());
-    coordinates(&kernel.rows, &row)
+    coordinates(&kernel.outer, &row)
 }
 
 fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
@@ -246,10 +246,10 @@ pub(super) fn combine(fold: Fold, into: &str, value: &str) -> String {
 }
 
 fn row_by_row(writer: &mut Writer<'_>, kernel: &Rows) {
-    let count: i64 = kernel.rows.iter().product();
+    let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
     writer.call(flat, "row");
-    let row = coordinates(&kernel.rows, &flat.into());
+    let row = coordinates(&kernel.outer, &flat.into());
     writer.line("#pragma omp parallel for schedule(static)");
     writer.open(format!("for (int64_t row = 0; row < {count}; ++row) {{"));
     for pass in &kernel.passes {

@@ -190,11 +190,11 @@ fn unpack(writer: &mut Writer<'_>, vectors: &[(Scalar, String)], at: &str) {
 
 /// One thread a row.
 fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
-    let count: i64 = kernel.rows.iter().product();
+    let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
     writer.call(flat, "row");
     thread_number(writer, "row", count);
-    let row = coordinates(&kernel.rows, &flat.into());
+    let row = coordinates(&kernel.outer, &flat.into());
     for pass in &kernel.passes {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
         let vars: Vec<Var> = reduction
@@ -288,9 +288,9 @@ fn shared_out(writer: &mut Writer<'_>, kernel: &Rows) -> Option<Team> {
     if plan.strategy == Strategy::Plain {
         return None;
     }
-    let count: i64 = kernel.rows.iter().product();
+    let count: i64 = kernel.outer.iter().product();
     let flat = plan.arena.var(count);
-    let row = coordinates(&kernel.rows, &flat.into());
+    let row = coordinates(&kernel.outer, &flat.into());
     let length = plan.reductions[kernel.passes.first()?.reduction.0].length();
     if length < 32 {
         return None;
@@ -336,7 +336,7 @@ struct Phase {
 
 fn together(writer: &mut Writer<'_>, kernel: &Rows, team: Team) -> Launch {
     let int = integer(writer.plan);
-    let count: i64 = kernel.rows.iter().product();
+    let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
     writer.call(flat, "row");
     if team.rows > 1 {
@@ -353,7 +353,7 @@ fn together(writer: &mut Writer<'_>, kernel: &Rows, team: Team) -> Launch {
     for name in ["row", "n", "c", "l"] {
         writer.unique(name);
     }
-    let row = coordinates(&kernel.rows, &flat.into());
+    let row = coordinates(&kernel.outer, &flat.into());
     let group = writer.plan.arena.var(team.groups());
     let lane = writer.plan.arena.var(team.width);
     writer.call(group, "c");

@@ -112,27 +112,27 @@ impl Module {
             text.push_str(constructor);
             text.push_str("\n\n");
         }
-        let _ = write!(text, "    def forward(self, {}):\n", self.inputs.join(", "));
+        let _ = writeln!(text, "    def forward(self, {}):", self.inputs.join(", "));
         for allocation in allocations {
             let shape: Vec<String> = allocation.shape.iter().map(ToString::to_string).collect();
             let comma = if shape.len() == 1 { "," } else { "" };
-            let _ = write!(
+            let _ = writeln!(
                 text,
-                "        {} = torch.empty(({}{comma}), dtype=torch.{}, device={device}.device)\n",
+                "        {} = torch.empty(({}{comma}), dtype=torch.{}, device={device}.device)",
                 allocation.name,
                 shape.join(", "),
                 allocation.dtype
             );
         }
         for call in calls {
-            let _ = write!(
+            let _ = writeln!(
                 text,
-                "        kernels.{}({})\n",
+                "        kernels.{}({})",
                 call.launcher,
                 call.arguments.join(", ")
             );
         }
-        let _ = write!(text, "        return {}\n", returned.join(", "));
+        let _ = writeln!(text, "        return {}", returned.join(", "));
         text
     }
 }

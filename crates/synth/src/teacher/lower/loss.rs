@@ -1,12 +1,14 @@
 //! Losses: element by element, then a mean or a sum.
 
 use super::pointwise::softplus;
-use super::{Call, NotCovered};
+use super::{Call, NotCovered, is};
 use crate::teacher::plan::{Fold, Plan};
 use crate::teacher::scalar::{Arena, Kind, Scalar, Unary};
 use crate::teacher::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
+/// The loss of an element and its target.
+type OfPair = Box<dyn Fn(&mut Arena, Scalar, Scalar) -> Scalar>;
 
 pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
     let found = match call.op {
@@ -60,7 +62,7 @@ fn pairs(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         "hinge_embedding_loss" => call.number_or("margin", 1.0)?,
         _ => 0.0,
     };
-    let compute: Box<dyn Fn(&mut Arena, Scalar, Scalar) -> Scalar> = match call.op {
+    let compute: OfPair = match call.op {
         "mse_loss" => Box::new(|arena, x, y| {
             let apart = arena.sub(x, y);
             arena.mul(apart, apart)
@@ -153,7 +155,7 @@ fn classes(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     if x.rank() != 2 || target.kind != Kind::Int || call.optional(2).is_some() {
         return Err(call.refuse("weights, or targets that are no classes"));
     }
-    if call.number_or("label_smoothing", 0.0)? != 0.0 {
+    if !is(call.number_or("label_smoothing", 0.0)?, 0.0) {
         return Err(call.refuse("smoothed labels"));
     }
     // No target is left out: all are classes.

@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use super::reduce::softmax_of;
-use super::{Call, NotCovered};
+use super::{Call, NotCovered, is};
 use crate::teacher::index::{Index, linear};
 use crate::teacher::library::{Epilogue, Gemm, Library, Operand};
 use crate::teacher::plan::{Fold, Origin, Plan};
@@ -33,7 +33,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
         }
         "addmm" | "baddbmm" => {
             let (alpha, beta) = (call.number_or("alpha", 1.0)?, call.number_or("beta", 1.0)?);
-            if alpha != 1.0 || beta != 1.0 {
+            if !is(alpha, 1.0) || !is(beta, 1.0) {
                 return Err(call.refuse("factors"));
             }
             let product = product(plan, call, &call.input(1)?.clone(), &call.input(2)?.clone())?;
@@ -105,6 +105,7 @@ fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
     }
 }
 
+#[expect(clippy::many_single_char_names, reason = "as products are written")]
 pub(super) fn product(
     plan: &mut Plan,
     call: &Call<'_>,
@@ -256,7 +257,8 @@ fn attention(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         call.input(2)?.clone(),
     );
     call.without("enable_gqa")?;
-    if call.optional(3).is_some() || call.number_or("dropout_p", 0.0)? != 0.0 || query.rank() < 3 {
+    if call.optional(3).is_some() || !is(call.number_or("dropout_p", 0.0)?, 0.0) || query.rank() < 3
+    {
         return Err(call.refuse("a mask or dropout"));
     }
     let causal = call.flag("is_causal", false)?;
@@ -286,7 +288,7 @@ fn attention(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
 fn distances(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let (x, y) = (call.input(0)?.clone(), call.input(1)?.clone());
     call.argument("compute_mode");
-    if call.number_or("p", 2.0)? != 2.0 || x.rank() != y.rank() || x.rank() < 2 {
+    if !is(call.number_or("p", 2.0)?, 2.0) || x.rank() != y.rank() || x.rank() < 2 {
         return Err(call.refuse("another norm than the second"));
     }
     let rank = x.rank();

@@ -6,6 +6,7 @@ use crate::teacher::scalar::{Arena, Binary, Kind, Scalar, Unary};
 use crate::teacher::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
+type OfOne = Box<dyn Fn(&mut Arena, Scalar) -> Scalar>;
 
 pub(super) fn rule(_: &mut Plan, call: &Call<'_>) -> Found {
     if let Some(found) = function(call)? {
@@ -191,7 +192,7 @@ fn activation(call: &Call<'_>) -> Found {
         Some(Some(x)) => x.clone(),
         _ => return Ok(None),
     };
-    let map = |compute: Box<dyn Fn(&mut Arena, Scalar) -> Scalar>| {
+    let map = |compute: OfOne| {
         call.float_map(std::slice::from_ref(&x), name, move |arena, x| {
             compute(arena, x[0])
         })

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{Call, NotCovered};
+use super::{Call, NotCovered, is};
 use crate::teacher::plan::{Fold, Kernel, Origin, Plan, Scan, Scanning};
 use crate::teacher::scalar::{Binary, Kind, Unary};
 use crate::teacher::tensor::Tensor;
@@ -18,7 +18,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
         "normalize" => {
             let x = call.input(0)?;
             let dim = call.dim("dim", x.rank())?;
-            if call.number_or("p", 2.0)? != 2.0 {
+            if !is(call.number_or("p", 2.0)?, 2.0) {
                 return Err(call.refuse("another norm than the second"));
             }
             let eps = call.number_or("eps", 1e-12)?;
@@ -48,7 +48,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
         "cosine_similarity" => cosine(plan, call)?,
         "pairwise_distance" => {
             let (x, y) = (call.input(0)?, call.input(1)?);
-            if call.number_or("p", 2.0)? != 2.0 {
+            if !is(call.number_or("p", 2.0)?, 2.0) {
                 return Err(call.refuse("another norm than the second"));
             }
             let eps = call.number_or("eps", 1e-6)?;
@@ -208,7 +208,7 @@ fn reduction(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         }
         _ => {
             let order = call.number_or(if call.op == "norm" { "p" } else { "ord" }, 2.0)?;
-            if order != 2.0 {
+            if !is(order, 2.0) {
                 return Err(call.refuse("another norm than the second"));
             }
             norm2(plan, call, x, &dims)?

@@ -8,6 +8,10 @@ use crate::teacher::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
 
+#[expect(
+    clippy::many_single_char_names,
+    reason = "as shapes of images are written"
+)]
 pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
     let x = match call.inputs.first() {
         Some(Some(x)) => x.clone(),

@@ -2,7 +2,7 @@
 
 use super::matrix::product;
 use super::reduce::without_reductions;
-use super::{Call, NotCovered};
+use super::{Call, NotCovered, is};
 use crate::teacher::index::Index;
 use crate::teacher::library::{Convolution, Epilogue, Library};
 use crate::teacher::plan::{Fold, Origin, Plan};
@@ -318,7 +318,7 @@ fn pool(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let size: i64 = kernel.iter().product();
     let max = call.op.starts_with("max");
     let power = call.op.starts_with("lp");
-    if power && call.number("norm_type")? != 2.0 {
+    if power && !is(call.number("norm_type")?, 2.0) {
         return Err(call.refuse("another norm than the second"));
     }
     let outside = if max { f64::NEG_INFINITY } else { 0.0 };
@@ -609,7 +609,7 @@ fn local_response(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered
         let (part, k) = (arena.constant(alpha / size as f64), arena.constant(k));
         let scaled = arena.mul(x[1], part);
         let base = arena.add(scaled, k);
-        let below = if beta == 0.75 {
+        let below = if is(beta, 0.75) {
             let root = arena.unary(Unary::Sqrt, base);
             let fourth = arena.unary(Unary::Sqrt, root);
             arena.mul(root, fourth)
