@@ -44,7 +44,7 @@ impl Uses {
         // Token and row as one number: quicker to sort than rows by their tokens.
         let mut keys: Vec<u64> = (0u64..)
             .zip(tokens)
-            .map(|(row, token)| u64::from(*token) << 32 | row)
+            .map(|(row, token)| (u64::from(*token) << 32) | row)
             .collect();
         keys.sort_unstable();
         let order: Vec<u32> = keys.iter().map(|key| *key as u32).collect();
