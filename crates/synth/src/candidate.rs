@@ -37,7 +37,8 @@ impl Made {
     }
 
     pub(crate) fn graph_value(&self, size: Size) -> Option<Value> {
-        self.graph(size).and_then(|graph| serde_json::to_value(graph).ok())
+        self.graph(size)
+            .and_then(|graph| serde_json::to_value(graph).ok())
     }
 
     /// What its values take together, where that is known before it runs.
@@ -66,9 +67,11 @@ impl Layer {
             ("@HIDDEN@", [64, 256, 512, 1024, 2048, 4096]),
             ("@WIDE@", [128, 512, 1024, 4096, 8192, 16384]),
         ];
-        lengths.iter().fold(self.code.clone(), |code, (token, by_size)| {
-            code.replace(token, &by_size[size.number()].to_string())
-        })
+        lengths
+            .iter()
+            .fold(self.code.clone(), |code, (token, by_size)| {
+                code.replace(token, &by_size[size.number()].to_string())
+            })
     }
 }
 

@@ -57,7 +57,13 @@ impl Composer for Grammar<'_> {
             Composition::new(self.seeds, self.seed, index, ops).ok_or(Unmade::Nothing)?;
         let name = format!("torch{ops}-{index:06}-{}", composition.ops().join("-"));
         let seeds = composition.seeds().to_vec();
-        candidate(index, group, seeds, name, Made::Composed(Box::new(composition)))
+        candidate(
+            index,
+            group,
+            seeds,
+            name,
+            Made::Composed(Box::new(composition)),
+        )
     }
 
     fn supply(&self, group: Group) -> Option<usize> {

@@ -24,5 +24,5 @@ pub use llm::Llm;
 pub use mix::{Group, Mix};
 pub use record::{Fate, Record, Row};
 pub use run::{Means, Plan, Progress, SynthError, Wish, run};
-pub use set::{Decontamination, GroupCount, Set, Summary};
 pub use seeds::{BrokenSeed, Domain, Family, Form, Layer, Seed, Seeds, Variant, transformers};
+pub use set::{Decontamination, GroupCount, Set, Summary};

@@ -44,8 +44,12 @@ impl Composer for Llm<'_> {
         };
         let chosen = self.chosen(index, ops);
         let messages = [
-            Message::System { text: SYSTEM.into() },
-            Message::User { text: prompt(&chosen) },
+            Message::System {
+                text: SYSTEM.into(),
+            },
+            Message::User {
+                text: prompt(&chosen),
+            },
         ];
         let said = self.ask(&messages, index).map_err(Unmade::Failed)?;
         let nonsense = |detail: String| Unmade::Nonsense(Dropped::new("nonsense", detail));
@@ -90,7 +94,9 @@ impl<'a> Llm<'a> {
                 other => return other.map(|reply| reply.text),
             }
         }
-        self.policy.reply(&request, &mut |_| {}).map(|reply| reply.text)
+        self.policy
+            .reply(&request, &mut |_| {})
+            .map(|reply| reply.text)
     }
 }
 
@@ -100,8 +106,10 @@ fn prompt(chosen: &[&Seed]) -> String {
     );
     for (number, seed) in chosen.iter().enumerate() {
         let variant = seed.variants.first();
-        let given = variant.map(|variant| serde_json::to_string(&variant.given).unwrap_or_default());
-        let inputs = variant.map(|variant| serde_json::to_string(&variant.inputs).unwrap_or_default());
+        let given =
+            variant.map(|variant| serde_json::to_string(&variant.given).unwrap_or_default());
+        let inputs =
+            variant.map(|variant| serde_json::to_string(&variant.inputs).unwrap_or_default());
         let _ = writeln!(
             text,
             "{}. `{}`, which works for instance with arguments {} on inputs {}",
@@ -141,7 +149,10 @@ mod tests {
 
     #[test]
     fn only_a_whole_block_is_code() {
-        assert_eq!(code_block("a\n```python\nx = 1\n```\nb"), Some("x = 1\n".into()));
+        assert_eq!(
+            code_block("a\n```python\nx = 1\n```\nb"),
+            Some("x = 1\n".into())
+        );
         for text in ["", "no block", "```python\ncut off", "```\n\n```"] {
             assert_eq!(code_block(text), None, "{text}");
         }

@@ -58,7 +58,9 @@ impl FromStr for Group {
         }
         match text.parse() {
             Ok(ops) if (1..=MOST_OPS).contains(&ops) => Ok(Self::Stacked(ops)),
-            _ => Err(format!("`{text}` is neither 1 to {MOST_OPS} nor `transformers`")),
+            _ => Err(format!(
+                "`{text}` is neither 1 to {MOST_OPS} nor `transformers`"
+            )),
         }
     }
 }
@@ -115,7 +117,11 @@ impl Mix {
     pub(crate) fn group(&self, seed: u64, index: u64) -> Option<Group> {
         let mut luck = Luck::new(seed ^ 0x6d69_7800, index);
         let groups: Vec<Group> = self.0.keys().copied().collect();
-        let weights: Vec<usize> = self.0.values().map(|share| (share * 1000.0) as usize).collect();
+        let weights: Vec<usize> = self
+            .0
+            .values()
+            .map(|share| (share * 1000.0) as usize)
+            .collect();
         Some(groups[luck.weighted(&weights)?])
     }
 }

@@ -255,7 +255,11 @@ impl Main<'_> {
                 return Err(SynthError::Interrupted);
             }
             let room = feed.in_hand() < most_in_hand;
-            let next = if room { feed.next(self.progress, self.own)? } else { Next::Wait };
+            let next = if room {
+                feed.next(self.progress, self.own)?
+            } else {
+                Next::Wait
+            };
             let wait = match next {
                 Next::Run(candidate) => {
                     drop(to_workers.send(candidate));
@@ -303,7 +307,8 @@ impl Main<'_> {
                     Fate::Dropped(Dropped::new("near_duplicate", format!("of `{}`", near.id)))
                 }
                 None => {
-                    self.own.insert(row.task.id.clone(), candidate.structure.clone());
+                    self.own
+                        .insert(row.task.id.clone(), candidate.structure.clone());
                     Fate::Kept(Box::new(row))
                 }
             },

@@ -174,7 +174,10 @@ fn histogram(times: &[f64]) -> Vec<(String, usize)> {
     let mut low = 0.0;
     let mut bins = Vec::new();
     for high in TIMES_MS.into_iter().chain([f64::INFINITY]) {
-        let count = times.iter().filter(|time| **time > low && **time <= high).count();
+        let count = times
+            .iter()
+            .filter(|time| **time > low && **time <= high)
+            .count();
         let name = if high.is_finite() {
             format!("{low} to {high}")
         } else {

@@ -39,13 +39,21 @@ fn modules_run_and_graphs_compute_the_same() {
         match worker.screen(&code, Some(&graph)).unwrap() {
             Ok(_) => kept += 1,
             // The grammar promises that it runs and what it computes, not that the result is worth having.
-            Err(dropped) if ["graph", "does_not_run", "does_not_build", "crashed"].contains(&dropped.reason.as_str()) => {
+            Err(dropped)
+                if ["graph", "does_not_run", "does_not_build", "crashed"]
+                    .contains(&dropped.reason.as_str()) =>
+            {
                 wrong.push(format!("{dropped:?}\n{code}"));
             }
             Err(_) => {}
         }
     }
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     assert!(kept > 300, "only {kept} of 600 are worth having");
 }
 
@@ -61,7 +69,10 @@ fn the_same_seed_gives_the_same_text() {
     assert_eq!(texts(composed(200)), texts(composed(200)));
     let seeds = Seeds::torch().unwrap();
     let other = Composition::new(&seeds, SEED + 1, 0, 1).unwrap();
-    assert_ne!(other.code(Size::REDUCED), composed(1)[0].code(Size::REDUCED));
+    assert_ne!(
+        other.code(Size::REDUCED),
+        composed(1)[0].code(Size::REDUCED)
+    );
 }
 
 #[test]
@@ -76,7 +87,12 @@ fn every_value_stands_after_those_it_is_made_of() {
             }
         }
         assert_eq!(applied, composition.ops().len());
-        assert!(graph.returns.iter().all(|place| *place < graph.values.len()));
+        assert!(
+            graph
+                .returns
+                .iter()
+                .all(|place| *place < graph.values.len())
+        );
     }
 }
 
@@ -97,7 +113,11 @@ fn sizes_grow() {
         let bytes: Vec<u64> = (0..Size::COUNT)
             .map(|size| composition.bytes(Size::new(size).unwrap()))
             .collect();
-        assert!(bytes.is_sorted(), "{bytes:?}\n{}", composition.code(Size::REDUCED));
+        assert!(
+            bytes.is_sorted(),
+            "{bytes:?}\n{}",
+            composition.code(Size::REDUCED)
+        );
     }
 }
 

@@ -69,7 +69,11 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
             STOP.store(stop && progress.kept() >= 1, Ordering::SeqCst);
             Ok(())
         });
-        assert_eq!(matches!(ended, Err(SynthError::Interrupted)), stop, "{ended:?}");
+        assert_eq!(
+            matches!(ended, Err(SynthError::Interrupted)),
+            stop,
+            "{ended:?}"
+        );
     }
 
     let mut indices: Vec<u64> = records.iter().map(|record| record.index).collect();
@@ -87,7 +91,13 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     let expected: Vec<_> = set
         .rows
         .iter()
-        .map(|row| (row.task.id.clone(), row.task.code.clone(), row.task.graph.clone()))
+        .map(|row| {
+            (
+                row.task.id.clone(),
+                row.task.code.clone(),
+                row.task.graph.clone(),
+            )
+        })
         .collect();
     assert_eq!(loaded.iter().map(read).collect::<Vec<_>>(), expected);
 
@@ -97,9 +107,19 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
         excluded: 1,
     };
     let summary = Summary::new(&records, &quotas, &set, decontamination);
-    assert_eq!(summary.kept + summary.dropped.values().sum::<usize>(), summary.tried);
+    assert_eq!(
+        summary.kept + summary.dropped.values().sum::<usize>(),
+        summary.tried
+    );
     assert_eq!(summary.train + summary.validation, summary.kept);
-    assert_eq!(summary.eager_ms.iter().map(|(_, count)| count).sum::<usize>(), 4);
+    assert_eq!(
+        summary
+            .eager_ms
+            .iter()
+            .map(|(_, count)| count)
+            .sum::<usize>(),
+        4
+    );
     let kept = |record: &&Record| matches!(record.fate, Fate::Kept(_));
     assert_eq!(records.iter().filter(kept).count(), 4);
 }
@@ -157,12 +177,21 @@ fn a_task_that_dies_is_dropped_and_the_next_one_runs() {
     let seeds = Seeds::torch().unwrap();
     let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
     let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
-    let dying = HONEST.replace("return F.gelu", "import os; os._exit(3)\n        return F.gelu");
+    let dying = HONEST.replace(
+        "return F.gelu",
+        "import os; os._exit(3)\n        return F.gelu",
+    );
     let dropped = worker.screen(&dying, None).unwrap().unwrap_err();
     assert_eq!(dropped.reason, "crashed");
     let random = HONEST.replace("F.gelu(", "F.dropout(");
-    assert_eq!(worker.screen(&random, None).unwrap().unwrap_err().reason, "not_deterministic");
+    assert_eq!(
+        worker.screen(&random, None).unwrap().unwrap_err().reason,
+        "not_deterministic"
+    );
     let constant = HONEST.replace(".mean(dim=-1)", ".mul(0.0)");
-    assert_eq!(worker.screen(&constant, None).unwrap().unwrap_err().reason, "constant");
+    assert_eq!(
+        worker.screen(&constant, None).unwrap().unwrap_err().reason,
+        "constant"
+    );
     assert_eq!(worker.screen(HONEST, None).unwrap().map(drop), Ok(()));
 }

@@ -294,7 +294,10 @@ impl SynthSettings {
         if !(0.0..1.0).contains(&self.validation) {
             return wrong("`validation` must be a share: 0 or more and below 1");
         }
-        if self.memory_gb.is_some_and(|memory| !(memory > 0.0 && memory.is_finite())) {
+        if self
+            .memory_gb
+            .is_some_and(|memory| !(memory > 0.0 && memory.is_finite()))
+        {
             return wrong("`memory_gb` must be above 0");
         }
         Ok(())
@@ -344,7 +347,9 @@ impl SynthSettings {
             memory_bytes,
             target: engine.target,
             device: engine.device_name(),
-            workers: self.workers.map_or(cores, |workers| u32::from(workers) as usize),
+            workers: self
+                .workers
+                .map_or(cores, |workers| u32::from(workers) as usize),
         }
     }
 
@@ -400,8 +405,12 @@ fn broken_seeds(error: &warpsmith_synth::BrokenSeed) -> Stop {
 
 fn write(set: &Set, summary: &Summary, folder: &Path) -> Result<(), Stop> {
     let unwritten = |error: &dyn std::error::Error| {
-        let message = format!("the set could not be written to `{}`: {error}", folder.display());
-        let hint = "make room; what was kept is in the log, and the same command writes the set again";
+        let message = format!(
+            "the set could not be written to `{}`: {error}",
+            folder.display()
+        );
+        let hint =
+            "make room; what was kept is in the log, and the same command writes the set again";
         Stop(Failure {
             kind: FailureKind::Infrastructure,
             code: "io".into(),
@@ -415,7 +424,8 @@ fn write(set: &Set, summary: &Summary, folder: &Path) -> Result<(), Stop> {
         .map_err(|error| unwritten(&error))?;
     if cfg!(feature = "parquet") {
         let path = folder.join("tasks.parquet");
-        set.write_parquet(&path).map_err(|error| unwritten(&error))?;
+        set.write_parquet(&path)
+            .map_err(|error| unwritten(&error))?;
     }
     Ok(())
 }

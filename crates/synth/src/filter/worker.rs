@@ -76,8 +76,14 @@ pub struct Workshop {
 }
 
 impl Workshop {
-    pub fn new(python: Python, target: Target, device: u32, seeds: &Seeds) -> Result<Self, WorkerError> {
-        let folder = tempfile::tempdir().map_err(WorkerError::io("make a folder for the filters"))?;
+    pub fn new(
+        python: Python,
+        target: Target,
+        device: u32,
+        seeds: &Seeds,
+    ) -> Result<Self, WorkerError> {
+        let folder =
+            tempfile::tempdir().map_err(WorkerError::io("make a folder for the filters"))?;
         for (name, text) in FILES {
             fs_err::write(folder.path().join(name), text)
                 .map_err(WorkerError::io("lay the filters out"))?;
@@ -129,7 +135,10 @@ impl Workshop {
                 ("CUDA_VISIBLE_DEVICES", visible),
                 ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".into()),
                 ("TORCHINDUCTOR_CACHE_DIR", cache.display().to_string()),
-                ("TRITON_CACHE_DIR", cache.join("triton").display().to_string()),
+                (
+                    "TRITON_CACHE_DIR",
+                    cache.join("triton").display().to_string(),
+                ),
                 // There are as many of these processes as cores already.
                 ("TORCHINDUCTOR_COMPILE_THREADS", "1".into()),
                 ("TORCH_CPP_LOG_LEVEL", "ERROR".into()),
@@ -195,7 +204,11 @@ impl<'a> Worker<'a> {
     }
 
     /// On the CPU and small: whether it is worth anything.
-    pub fn screen(&mut self, code: &str, graph: Option<&Value>) -> Result<Result<Value, Dropped>, WorkerError> {
+    pub fn screen(
+        &mut self,
+        code: &str,
+        graph: Option<&Value>,
+    ) -> Result<Result<Value, Dropped>, WorkerError> {
         let request = json!({ "verb": "screen", "code": code, "graph": graph });
         self.ask(&request, Duration::from_mins(1))
     }
@@ -207,7 +220,11 @@ impl<'a> Worker<'a> {
     }
 
     /// How long one call takes. Gives up early on what is far above `limit_ms`.
-    pub fn time(&mut self, code: &str, limit_ms: f64) -> Result<Result<Value, Dropped>, WorkerError> {
+    pub fn time(
+        &mut self,
+        code: &str,
+        limit_ms: f64,
+    ) -> Result<Result<Value, Dropped>, WorkerError> {
         let request = json!({
             "verb": "time", "code": code, "device": self.workshop.device(), "limit_ms": limit_ms,
         });
@@ -215,7 +232,11 @@ impl<'a> Worker<'a> {
     }
 
     /// One request. A process that dies or does not answer is replaced: the task is dropped for it.
-    fn ask(&mut self, request: &Value, limit: Duration) -> Result<Result<Value, Dropped>, WorkerError> {
+    fn ask(
+        &mut self,
+        request: &Value,
+        limit: Duration,
+    ) -> Result<Result<Value, Dropped>, WorkerError> {
         if self.tried >= TASKS {
             self.process = None;
             // What it compiled nobody needs again. Should it not go now, it goes with the whole folder.
@@ -229,7 +250,9 @@ impl<'a> Worker<'a> {
         let mut request = request.clone();
         request["untrusted"] = json!(self.containment == Containment::Sandboxed);
         let Some(process) = &mut self.process else {
-            return Err(WorkerError::Failed { message: "it did not start".into() });
+            return Err(WorkerError::Failed {
+                message: "it did not start".into(),
+            });
         };
         let answered = process.exchange(&request, limit);
         if self.containment == Containment::Sandboxed || answered.is_err() {
@@ -260,7 +283,9 @@ impl<'a> Worker<'a> {
         let greeted = process.exchange(&hello, START_LIMIT);
         match greeted {
             Ok(reply) if reply.get("kept").is_some() => Ok(process),
-            Ok(reply) => Err(WorkerError::Failed { message: reply.to_string() }),
+            Ok(reply) => Err(WorkerError::Failed {
+                message: reply.to_string(),
+            }),
             Err(error) => {
                 let printed = match &process.life {
                     Life::Plain(_) => String::new(),
@@ -353,7 +378,10 @@ impl Process {
 }
 
 fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
 }
 
 fn understood(reply: Value) -> Result<Result<Value, Dropped>, WorkerError> {
@@ -366,5 +394,7 @@ fn understood(reply: Value) -> Result<Result<Value, Dropped>, WorkerError> {
         return Ok(Err(Dropped::new(reason, detail.as_str())));
     }
     let message = reply["failed"].as_str().unwrap_or("an answer that is none");
-    Err(WorkerError::Failed { message: message.to_owned() })
+    Err(WorkerError::Failed {
+        message: message.to_owned(),
+    })
 }

@@ -201,7 +201,12 @@ impl Draft {
         let name = self.name(wanted);
         let position = self.inputs.len();
         self.inputs.push((name, draw));
-        self.value(shape, draw.dtype(), draw.domain(), Origin::Input { position })
+        self.value(
+            shape,
+            draw.dtype(),
+            draw.domain(),
+            Origin::Input { position },
+        )
     }
 
     /// An input becomes another, before anything was made of it.
@@ -315,7 +320,10 @@ impl Draft {
             }
         };
         // Optional tensors that are not given.
-        let scalars = call.operands.iter().filter(|one| matches!(one, Operand::Number(_)));
+        let scalars = call
+            .operands
+            .iter()
+            .filter(|one| matches!(one, Operand::Number(_)));
         let tensors = seed.tensors.len().saturating_sub(scalars.count());
         while inputs.len() < tensors {
             inputs.push(None);

@@ -132,8 +132,12 @@ fn grow(seeds: &Seeds, draft: &mut Draft, luck: &mut Luck, value: Id, ops: usize
         };
         if let Some(next) = step.take() {
             let before = draft.ops.last();
-            let repeated = before.is_some_and(|before| tried.ops.get(draft.ops.len()) == Some(before));
-            let fits = tried.values[next].shape.iter().all(|extent| extent.at_least(1));
+            let repeated =
+                before.is_some_and(|before| tried.ops.get(draft.ops.len()) == Some(before));
+            let fits = tried.values[next]
+                .shape
+                .iter()
+                .all(|extent| extent.at_least(1));
             if repeated || !fits || tried.ops.len() > ops {
                 continue;
             }

@@ -11,8 +11,19 @@ use super::size::{Argument, Shape, Size};
 
 /// Constructor arguments whose place tells what they are.
 const POSITIONAL: [&str; 14] = [
-    "in_channels", "out_channels", "in_features", "in1_features", "in2_features", "out_features", "num_features", "num_groups",
-    "num_channels", "normalized_shape", "num_parameters", "num_embeddings", "embedding_dim",
+    "in_channels",
+    "out_channels",
+    "in_features",
+    "in1_features",
+    "in2_features",
+    "out_features",
+    "num_features",
+    "num_groups",
+    "num_channels",
+    "normalized_shape",
+    "num_parameters",
+    "num_embeddings",
+    "embedding_dim",
     "norm_type",
 ];
 /// Names for values that live on beside another.
@@ -80,7 +91,11 @@ pub(super) fn module(draft: &Draft, result: Id, size: Size) -> String {
     for value in &draft.values {
         if let Origin::Input { position } = value.origin {
             let (name, draw) = &draft.inputs[position];
-            let _ = writeln!(text, "    {name} = {}", self::draw(*draw, &value.shape, size));
+            let _ = writeln!(
+                text,
+                "    {name} = {}",
+                self::draw(*draw, &value.shape, size)
+            );
             drawn.push(name.as_str());
         }
     }
@@ -208,10 +223,13 @@ fn body(draft: &Draft, result: Id, size: Size) -> (Vec<String>, String) {
     let mut fresh = NAMES.iter();
     for (at, statement) in draft.body.iter().enumerate() {
         let text = expression(statement, &names, size);
-        let operands = statement.operands.iter().filter_map(|(_, operand)| match operand {
-            Operand::Value(id) => Some(*id),
-            Operand::Number(_) => None,
-        });
+        let operands = statement
+            .operands
+            .iter()
+            .filter_map(|(_, operand)| match operand {
+                Operand::Value(id) => Some(*id),
+                Operand::Number(_) => None,
+            });
         let free = operands
             .filter(|id| is_variable(*id) && !used_after(at, *id))
             .find_map(|id| names.get(&id).cloned());

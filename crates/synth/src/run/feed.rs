@@ -32,7 +32,9 @@ impl Feed<'_> {
     /// Nothing new is to be expected of it.
     fn is_dry(&self, group: Group, progress: &Progress) -> bool {
         let tried = progress.tried_of.get(&group).copied().unwrap_or(0);
-        self.composer.supply(group).is_some_and(|supply| tried >= supply)
+        self.composer
+            .supply(group)
+            .is_some_and(|supply| tried >= supply)
     }
 
     /// How many of a group the set takes. The largest group makes up for those that are dry.
@@ -41,12 +43,20 @@ impl Feed<'_> {
         if self.is_dry(group, progress) {
             return progress.kept_of(group);
         }
-        let flowing = self.quotas.iter().filter(|(group, _)| !self.is_dry(**group, progress));
-        let largest = flowing.max_by_key(|(_, quota)| **quota).map(|(group, _)| *group);
+        let flowing = self
+            .quotas
+            .iter()
+            .filter(|(group, _)| !self.is_dry(**group, progress));
+        let largest = flowing
+            .max_by_key(|(_, quota)| **quota)
+            .map(|(group, _)| *group);
         if largest != Some(group) {
             return quota;
         }
-        let dry = self.quotas.iter().filter(|(group, _)| self.is_dry(**group, progress));
+        let dry = self
+            .quotas
+            .iter()
+            .filter(|(group, _)| self.is_dry(**group, progress));
         let missing = dry.map(|(group, quota)| quota.saturating_sub(progress.kept_of(*group)));
         quota + missing.sum::<usize>()
     }
@@ -59,16 +69,26 @@ impl Feed<'_> {
 
     /// Whether another one of this group could still be of use.
     fn wanted(&self, group: Group, progress: &Progress) -> bool {
-        let left = self.quota(group, progress).saturating_sub(progress.kept_of(group));
+        let left = self
+            .quota(group, progress)
+            .saturating_sub(progress.kept_of(group));
         let in_hand = self.in_hand.get(&group).copied().unwrap_or(0);
         // Not all that are in hand will be kept.
         !self.is_dry(group, progress) && in_hand < 3 * left
     }
 
     /// The next candidate worth running, or what became of one that is not.
-    pub(super) fn next(&mut self, progress: &Progress, own: &Benchmark) -> Result<Next, SynthError> {
+    pub(super) fn next(
+        &mut self,
+        progress: &Progress,
+        own: &Benchmark,
+    ) -> Result<Next, SynthError> {
         let limit = CANDIDATES_A_TASK * (self.plan.count as u64).max(20);
-        if !self.quotas.keys().any(|group| self.wanted(*group, progress)) {
+        if !self
+            .quotas
+            .keys()
+            .any(|group| self.wanted(*group, progress))
+        {
             return Ok(Next::Wait);
         }
         while self.next < limit {
@@ -101,11 +121,17 @@ impl Feed<'_> {
             if let Some(near) = candidate.nearest.as_ref().filter(|near| near.is_twin()) {
                 let detail = format!("{} of `{}`", near.similarity, near.id);
                 let dropped = Dropped::new("in_benchmark", detail);
-                return Ok(Next::Over(record(Fate::Dropped(dropped), candidate.nearest)));
+                return Ok(Next::Over(record(
+                    Fate::Dropped(dropped),
+                    candidate.nearest,
+                )));
             }
             if let Some(near) = own.twin(&candidate.structure) {
                 let dropped = Dropped::new("near_duplicate", format!("of `{}`", near.id));
-                return Ok(Next::Over(record(Fate::Dropped(dropped), candidate.nearest)));
+                return Ok(Next::Over(record(
+                    Fate::Dropped(dropped),
+                    candidate.nearest,
+                )));
             }
             *self.in_hand.entry(group).or_default() += 1;
             return Ok(Next::Run(Box::new(candidate)));

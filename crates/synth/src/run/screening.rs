@@ -32,16 +32,25 @@ impl Bench<'_> {
         to_timer: &Sender<Screened>,
         to_main: &Sender<Done>,
     ) {
-        let new = |containment| Worker::new(self.workshop, containment, self.isolation, self.number);
+        let new =
+            |containment| Worker::new(self.workshop, containment, self.isolation, self.number);
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
         loop {
             let next = locked(queue).recv();
             let Ok(candidate) = next else { return };
-            let _open = self.gate.map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
-            let worker = if candidate.made.ours() { &mut ours } else { &mut others };
+            let _open = self
+                .gate
+                .map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
+            let worker = if candidate.made.ours() {
+                &mut ours
+            } else {
+                &mut others
+            };
             let sent = match filter(worker, &candidate) {
                 Ok(Ok(agreed)) => to_timer.send(Screened { candidate, agreed }).is_ok(),
-                Ok(Err(dropped)) => to_main.send(Done::Filtered(candidate, Err(dropped))).is_ok(),
+                Ok(Err(dropped)) => to_main
+                    .send(Done::Filtered(candidate, Err(dropped)))
+                    .is_ok(),
                 Err(error) => {
                     drop(to_main.send(Done::Failed(error.into())));
                     false

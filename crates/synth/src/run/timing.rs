@@ -71,7 +71,9 @@ impl<'a> Timer<'a> {
                         match timed {
                             Ok(timed) => drop(to_surveyors.send(Fitting { screened, timed })),
                             Err(dropped) => {
-                                drop(to_main.send(Done::Filtered(screened.candidate, Err(dropped))));
+                                drop(
+                                    to_main.send(Done::Filtered(screened.candidate, Err(dropped))),
+                                );
                             }
                         }
                     }
@@ -92,7 +94,11 @@ impl<'a> Timer<'a> {
     ) -> Result<Vec<(Screened, Result<Timed, Dropped>)>, SynthError> {
         let mut all = Vec::new();
         for screened in together {
-            let worker = if screened.candidate.made.ours() { &mut *ours } else { &mut *others };
+            let worker = if screened.candidate.made.ours() {
+                &mut *ours
+            } else {
+                &mut *others
+            };
             let timed = self.fit(worker, &screened.candidate)?;
             all.push((screened, timed));
         }
@@ -116,7 +122,10 @@ impl<'a> Timer<'a> {
             tried.insert(size);
             let bytes = made.bytes(size);
             let timed = if bytes.is_some_and(|bytes| bytes > self.plan.memory_bytes) {
-                Err(Dropped::new("too_much_memory", format!("{} bytes", bytes.unwrap_or(0))))
+                Err(Dropped::new(
+                    "too_much_memory",
+                    format!("{} bytes", bytes.unwrap_or(0)),
+                ))
             } else {
                 worker.time(&made.code(size), most)?
             };
@@ -129,7 +138,10 @@ impl<'a> Timer<'a> {
                     let peak = facts["peak_bytes"].as_u64().or(bytes).unwrap_or(0);
                     let told = format!("{eager_ms:.2} ms in size {}", size.number());
                     if peak > self.plan.memory_bytes {
-                        (size.smaller(), Dropped::new("too_much_memory", format!("{peak} bytes")))
+                        (
+                            size.smaller(),
+                            Dropped::new("too_much_memory", format!("{peak} bytes")),
+                        )
                     } else if eager_ms < least {
                         (size.larger(), Dropped::new("too_short", told))
                     } else if eager_ms > most {

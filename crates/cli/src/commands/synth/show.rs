@@ -23,8 +23,11 @@ pub(super) struct Show<'a> {
 
 impl<'a> Show<'a> {
     pub(super) fn new(printer: &'a Printer, count: usize, before: &[Record]) -> Self {
-        let kept = before.iter().filter(|record| matches!(record.fate, Fate::Kept(_)));
-        let bar = (io::stderr().is_terminal() && !printer.quiet()).then(|| bar(count, kept.count()));
+        let kept = before
+            .iter()
+            .filter(|record| matches!(record.fate, Fate::Kept(_)));
+        let bar =
+            (io::stderr().is_terminal() && !printer.quiet()).then(|| bar(count, kept.count()));
         Self {
             printer,
             bar,
@@ -52,7 +55,11 @@ impl<'a> Show<'a> {
                 bar.set_message(words);
             }
             None if self.spoken.elapsed() > SILENCE => {
-                self.say(&format!("{} of {} tasks; {words}", progress.kept(), self.count));
+                self.say(&format!(
+                    "{} of {} tasks; {words}",
+                    progress.kept(),
+                    self.count
+                ));
             }
             None => {}
         }
@@ -93,7 +100,10 @@ fn line(record: &Record) -> String {
             format!("dropped {}: {}", record.index, dropped.reason)
         }
         Fate::Dropped(dropped) => {
-            format!("dropped {}: {}: {}", record.index, dropped.reason, dropped.detail)
+            format!(
+                "dropped {}: {}: {}",
+                record.index, dropped.reason, dropped.detail
+            )
         }
     }
 }

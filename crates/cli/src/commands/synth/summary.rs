@@ -52,7 +52,9 @@ fn table(summary: &Summary, plan: &Plan, run: &Path) -> String {
         let share = 100.0 * count.kept as f64 / summary.kept.max(1) as f64;
         let (kept, tried, near) = (count.kept, count.tried, count.in_benchmark);
         let group = group.to_string();
-        lines.push(format!("{group:<14}{kept:>7}{tried:>7}{share:>6.1}%{near:>14}"));
+        lines.push(format!(
+            "{group:<14}{kept:>7}{tried:>7}{share:>6.1}%{near:>14}"
+        ));
     }
     table.row("mix", &lines.join("\n"));
     table.row("eager, ms", &bars(&summary.eager_ms));
@@ -64,10 +66,16 @@ fn table(summary: &Summary, plan: &Plan, run: &Path) -> String {
             .filter(|(_, count)| **count > 0)
             .map(|(tenth, count)| (format!("{:.1} up", tenth as f64 / 10.0), *count))
             .collect();
-        let text = format!("to the nearest of {} tasks, all candidates", summary.decontamination.excluded);
+        let text = format!(
+            "to the nearest of {} tasks, all candidates",
+            summary.decontamination.excluded
+        );
         table.row("similarity", &format!("{text}\n{}", bars(&bins)));
     } else {
-        table.row("similarity", "not looked at: the set may hold tasks of benchmarks");
+        table.row(
+            "similarity",
+            "not looked at: the set may hold tasks of benchmarks",
+        );
     }
     let split = format!("{} train, {} validation", summary.train, summary.validation);
     table.row("split", &split);
@@ -76,7 +84,12 @@ fn table(summary: &Summary, plan: &Plan, run: &Path) -> String {
 }
 
 fn bars(bins: &[(String, usize)]) -> String {
-    let most = bins.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
+    let most = bins
+        .iter()
+        .map(|(_, count)| *count)
+        .max()
+        .unwrap_or(1)
+        .max(1);
     let line = |(name, count): &(String, usize)| {
         let length = (count * BAR).div_ceil(most);
         format!("{name:<11}{count:>6}  {}", "#".repeat(length))

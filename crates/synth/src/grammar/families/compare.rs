@@ -35,7 +35,11 @@ impl Step<'_> {
         if reduction != "mean" {
             given.push(("reduction", reduction.into()));
         }
-        let shape = if reduction == "none" { shape } else { Vec::new() };
+        let shape = if reduction == "none" {
+            shape
+        } else {
+            Vec::new()
+        };
         self.apply(Call {
             given,
             ..self.call(&[self.value, target], shape)
@@ -57,7 +61,11 @@ impl Step<'_> {
         if reduction != "mean" {
             given.push(("reduction", reduction.into()));
         }
-        let shape = if reduction == "none" { vec![rows] } else { Vec::new() };
+        let shape = if reduction == "none" {
+            vec![rows]
+        } else {
+            Vec::new()
+        };
         self.apply(Call {
             given,
             ..self.call(&[self.value, target], shape)

@@ -11,7 +11,9 @@ impl Step<'_> {
         let most = 20_000;
         let features = self.last_extent();
         self.rank() >= 2
-            && features.map(|length| (length <= most).then_some(length)).is_some()
+            && features
+                .map(|length| (length <= most).then_some(length))
+                .is_some()
             && features.at_least(4)
     }
 
@@ -178,7 +180,9 @@ impl Step<'_> {
         }
         let shape = self.shape().clone();
         let (rows, features) = (Extent::fixed(1000), shape[2]);
-        let indices = self.draft.replace_input(self.value, shape[..2].to_vec(), Draw::Below(rows));
+        let indices = self
+            .draft
+            .replace_input(self.value, shape[..2].to_vec(), Draw::Below(rows));
         let given = if self.seed.form == Form::Module {
             vec![
                 ("num_embeddings", Argument::Length(rows)),

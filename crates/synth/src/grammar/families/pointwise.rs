@@ -9,7 +9,14 @@ use crate::seeds::{Domain, Family};
 
 /// Operators that change nothing where no element is negative.
 const IDLE_ABOVE_ZERO: [&str; 8] = [
-    "relu", "abs", "leaky_relu", "elu", "celu", "selu", "threshold", "prelu",
+    "relu",
+    "abs",
+    "leaky_relu",
+    "elu",
+    "celu",
+    "selu",
+    "threshold",
+    "prelu",
 ];
 /// Operators with steps between which they are flat: after another bounded one little is left of the input.
 const FLAT: [&str; 6] = ["sign", "ceil", "floor", "round", "trunc", "heaviside"];
@@ -62,7 +69,11 @@ impl Step<'_> {
         let other = self.operand(&shape, domain, divides)?;
         let id = self.draft.apply(Call {
             // With a narrower second operand the image can only be narrower.
-            domain: if divides { Domain::Real } else { self.variant.image },
+            domain: if divides {
+                Domain::Real
+            } else {
+                self.variant.image
+            },
             ..self.call(&[self.value, other], shape)
         });
         self.spell();
@@ -110,7 +121,11 @@ impl Step<'_> {
         }
         let positive = divides || domain != Domain::Real;
         if self.luck.chance(50) && (domain == Domain::Real || divides) {
-            let start = if positive { Start::Positive } else { Start::Normal };
+            let start = if positive {
+                Start::Positive
+            } else {
+                Start::Normal
+            };
             let name = self.luck.of(["scale", "shift", "gate"]);
             let shape = self.broadcast(shape)?;
             return Some(self.draft.parameter(name, shape, start));
@@ -194,7 +209,10 @@ impl Step<'_> {
         }
         let channels = shape[1];
         let constructor = if self.seed.form == crate::seeds::Form::Module {
-            vec![("num_parameters", crate::grammar::size::Argument::Length(channels))]
+            vec![(
+                "num_parameters",
+                crate::grammar::size::Argument::Length(channels),
+            )]
         } else {
             Vec::new()
         };

@@ -57,14 +57,21 @@ impl Step<'_> {
             return None;
         }
         let shape = self.shape().clone();
-        let several = matches!(op, "sum" | "mean" | "amax" | "amin" | "logsumexp" | "var" | "std" | "nansum" | "nanmean");
+        let several = matches!(
+            op,
+            "sum" | "mean" | "amax" | "amin" | "logsumexp" | "var" | "std" | "nansum" | "nanmean"
+        );
         let keep = op != "trapezoid" && self.luck.chance(30);
         let domain = match op {
             "std" | "var" => Domain::NonNegative,
             "sum" | "mean" | "nansum" | "nanmean" | "amax" | "amin" => self.typed().domain,
             _ => Domain::Real,
         };
-        let domain = if op.ends_with("sum") && domain == Domain::Symmetric { Domain::Real } else { domain };
+        let domain = if op.ends_with("sum") && domain == Domain::Symmetric {
+            Domain::Real
+        } else {
+            domain
+        };
         let mut given: Vec<(&str, Argument)>;
         let mut reduced = shape.clone();
         if several && shape.len() >= 4 && self.luck.chance(50) {
@@ -99,7 +106,11 @@ impl Step<'_> {
         }
         self.apply(Call {
             given,
-            domain: if domain == Domain::Unit { Domain::Positive } else { domain },
+            domain: if domain == Domain::Unit {
+                Domain::Positive
+            } else {
+                domain
+            },
             ..self.call(&[self.value], reduced)
         })
     }

@@ -39,13 +39,20 @@ impl Step<'_> {
     pub(super) fn convolution(&mut self) -> Option<Id> {
         let space = self.space_of_seed()?;
         let channels = self.shape()[1];
-        if channels.map(|length| (length <= 1024).then_some(length)).is_none() {
+        if channels
+            .map(|length| (length <= 1024).then_some(length))
+            .is_none()
+        {
             return None;
         }
         let kernel = self.luck.of([1, 3, 3, 3, 5]);
         let (stride, dilation) = self.luck.of([(1, 1), (1, 1), (1, 1), (2, 1), (1, 2)]);
         let padding = self.luck.of([0, kernel / 2, kernel / 2]);
-        let groups = if self.luck.chance(20) && channels.divisible(4) { 4 } else { 1 };
+        let groups = if self.luck.chance(20) && channels.divisible(4) {
+            4
+        } else {
+            1
+        };
         let to = self.new_channels();
         if !to.divisible(groups) || !channels.divisible(groups) {
             return None;
@@ -58,40 +65,54 @@ impl Step<'_> {
         let a_group = channels.map(|length| Some(length / groups))?;
         let mut weight = vec![to, a_group];
         weight.resize(space + 2, Extent::fixed(kernel));
-        self.convolve(channels, to, weight, shape, &Window {
-            kernel,
-            stride,
-            padding,
-            dilation,
-            groups,
-            space,
-        })
+        self.convolve(
+            channels,
+            to,
+            weight,
+            shape,
+            &Window {
+                kernel,
+                stride,
+                padding,
+                dilation,
+                groups,
+                space,
+            },
+        )
     }
 
     pub(super) fn transposed_convolution(&mut self) -> Option<Id> {
         let space = self.space_of_seed()?;
         let channels = self.shape()[1];
-        if channels.map(|length| (length <= 512).then_some(length)).is_none() {
+        if channels
+            .map(|length| (length <= 512).then_some(length))
+            .is_none()
+        {
             return None;
         }
         let kernel = self.luck.of([2, 3, 4]);
         let stride = self.luck.of([1, 2]);
         let padding = self.luck.of([0, 1]);
         let to = self.new_channels();
-        let mut shape = self.with_space(|length| {
-            ((length - 1) * stride + kernel).checked_sub(2 * padding)
-        })?;
+        let mut shape =
+            self.with_space(|length| ((length - 1) * stride + kernel).checked_sub(2 * padding))?;
         shape[1] = to;
         let mut weight = vec![channels, to];
         weight.resize(space + 2, Extent::fixed(kernel));
-        self.convolve(channels, to, weight, shape, &Window {
-            kernel,
-            stride,
-            padding,
-            dilation: 1,
-            groups: 1,
-            space,
-        })
+        self.convolve(
+            channels,
+            to,
+            weight,
+            shape,
+            &Window {
+                kernel,
+                stride,
+                padding,
+                dilation: 1,
+                groups: 1,
+                space,
+            },
+        )
     }
 
     fn convolve(
@@ -147,11 +168,11 @@ impl Step<'_> {
         let (kernel, stride, padding) = if power {
             (2, 2, 0)
         } else {
-            self.luck.of([(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 2, 0), (4, 4, 0)])
+            self.luck
+                .of([(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 2, 0), (4, 4, 0)])
         };
-        let shape = self.with_space(|length| {
-            Some((length + 2 * padding).checked_sub(kernel)? / stride + 1)
-        })?;
+        let shape = self
+            .with_space(|length| Some((length + 2 * padding).checked_sub(kernel)? / stride + 1))?;
         let mut given: Vec<(&str, Argument)> = Vec::new();
         if power {
             given.push(("norm_type", 2.0.into()));
@@ -194,7 +215,10 @@ impl Step<'_> {
     pub(super) fn adaptive_pool(&mut self) -> Option<Id> {
         let space = self.space_of_seed()?;
         let to = self.luck.of([1, 2, 4]);
-        if !self.shape()[2..].iter().all(|length| length.at_least(2 * to)) {
+        if !self.shape()[2..]
+            .iter()
+            .all(|length| length.at_least(2 * to))
+        {
             return None;
         }
         let shape = self.with_space(|_| Some(to))?;
@@ -215,7 +239,10 @@ impl Step<'_> {
         let by = self.luck.of([1, 2]);
         let shape = self.with_space(|length| (length > by).then_some(length + 2 * by))?;
         let padding = all(by, 2 * space);
-        let given = vec![(if module { "padding" } else { "pad" }, padding.clone().into())];
+        let given = vec![(
+            if module { "padding" } else { "pad" },
+            padding.clone().into(),
+        )];
         self.apply(Call {
             given,
             functional: vec![("pad", padding.into())],

@@ -17,7 +17,9 @@ impl Step<'_> {
         let (given, shape): (Vec<(&str, Argument)>, _) = match self.seed.op.as_str() {
             "flatten" if rank >= 3 => {
                 let mut flat = vec![shape[0]];
-                let rest = shape[1..].iter().fold(Extent::fixed(1), |all, one| all.times(*one));
+                let rest = shape[1..]
+                    .iter()
+                    .fold(Extent::fixed(1), |all, one| all.times(*one));
                 flat.push(rest);
                 (vec![("start_dim", 1.into())], flat)
             }
@@ -37,7 +39,10 @@ impl Step<'_> {
                 let mut moved = shape;
                 let channels = moved.remove(1);
                 moved.push(channels);
-                (vec![("source", 1.into()), ("destination", (-1).into())], moved)
+                (
+                    vec![("source", 1.into()), ("destination", (-1).into())],
+                    moved,
+                )
             }
             "narrow" if rank >= 2 && shape[1].at_least(4) => {
                 let half = shape[1].map(|length| Some(length / 2))?;
@@ -143,7 +148,11 @@ impl Step<'_> {
     pub(super) fn halving(&mut self) -> Option<Id> {
         let mut shape = self.shape().clone();
         let rank = shape.len();
-        let dim = if rank >= 3 && self.luck.chance(50) { 1 } else { rank - 1 };
+        let dim = if rank >= 3 && self.luck.chance(50) {
+            1
+        } else {
+            rank - 1
+        };
         if rank < 2 || !shape[dim].divisible(2) {
             return None;
         }
