@@ -126,7 +126,7 @@ impl Progress {
 
 /// From a thread to the one that writes down.
 enum Done {
-    Filtered(Box<Candidate>, Result<Row, Dropped>),
+    Filtered(Box<Candidate>, Result<Box<Row>, Dropped>),
     Failed(SynthError),
 }
 
@@ -158,7 +158,7 @@ pub fn run(
     }
     let quotas = plan.mix.quotas(plan.count);
     let composed_by = composer.name();
-    let gate = RwLock::new(());
+    let gates = (RwLock::new(()), RwLock::new(()));
     thread::scope(|scope| {
         let (to_workers, for_workers) = channel::<Box<Candidate>>();
         let (to_timer, for_timer) = channel::<Screened>();
@@ -166,7 +166,8 @@ pub fn run(
         let (to_surveyors, for_surveyors) = channel::<Fitting>();
         let queue = Arc::new(Mutex::new(for_workers));
         let fitting = Arc::new(Mutex::new(for_surveyors));
-        let gate = &gate;
+        // Apart, so that workers go on while the timer waits for a judge.
+        let (gate, judges_gate) = (&gates.0, &gates.1);
         for number in 0..plan.workers.max(1) {
             let (to_timer, to_main) = (to_timer.clone(), to_main.clone());
             let bench = Bench {
@@ -184,7 +185,8 @@ pub fn run(
             workshop,
             isolation,
             lease,
-            gate,
+            gate: (plan.target == Target::Cpu).then_some(gate),
+            judges_gate,
         };
         let from_timer = to_main.clone();
         scope.spawn(move || timer.work(&for_timer, &to_surveyors, &from_timer));
@@ -196,7 +198,7 @@ pub fn run(
             let surveyor = Surveyor {
                 plan,
                 judge,
-                gate,
+                gate: judges_gate,
                 composer: composed_by.clone(),
             };
             let (queue, to_main) = (Arc::clone(&fitting), to_main.clone());
@@ -301,17 +303,16 @@ impl Main<'_> {
             Err(dropped) => Fate::Dropped(dropped),
             // The group was filled while this one was on its way.
             Ok(_) if full => Fate::Dropped(Dropped::new("surplus", "")),
-            // A twin of it was on its way at the same time.
-            Ok(row) => match self.own.twin(&candidate.structure) {
-                Some(near) => {
+            Ok(row) => {
+                // A twin of it was on its way at the same time.
+                if let Some(near) = self.own.twin(&candidate.structure) {
                     Fate::Dropped(Dropped::new("near_duplicate", format!("of `{}`", near.id)))
-                }
-                None => {
+                } else {
                     self.own
                         .insert(row.task.id.clone(), candidate.structure.clone());
-                    Fate::Kept(Box::new(row))
+                    Fate::Kept(row)
                 }
-            },
+            }
         };
         self.record(&Record {
             index: candidate.index,

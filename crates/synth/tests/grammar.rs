@@ -2,6 +2,7 @@
 //!
 //! The oracle is PyTorch (`interpret` in `python/filter.py`). Runs with the Python of `WARPSMITH_PYTHON` or one on the
 //! PATH that has torch.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeSet;
 

@@ -266,22 +266,18 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         Err(error) => Some(synth_stop(error)),
     };
     let stopped = stopped.or_else(|| written.err());
-    match stopped {
-        Some(stop) => {
-            let kept = summary.kept;
-            printer.note(&format!(
-                "{kept} of {} tasks are in {}; the same command with `--out {}` goes on",
-                summary.wanted,
-                folder.path().join("tasks.jsonl").display(),
-                folder.path().display()
-            ));
-            Err(stop)
-        }
-        None => {
-            summary::report(&summary, &plan, folder.path(), printer)?;
-            Ok(Exit::DONE)
-        }
+    if let Some(stop) = stopped {
+        let kept = summary.kept;
+        printer.note(&format!(
+            "{kept} of {} tasks are in {}; the same command with `--out {}` goes on",
+            summary.wanted,
+            folder.path().join("tasks.jsonl").display(),
+            folder.path().display()
+        ));
+        return Err(stop);
     }
+    summary::report(&summary, &plan, folder.path(), printer)?;
+    Ok(Exit::DONE)
 }
 
 fn wish() -> Wish {

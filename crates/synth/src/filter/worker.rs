@@ -173,7 +173,7 @@ struct Process {
 
 enum Life {
     Plain(Child),
-    Sandboxed(sandbox::Child),
+    Sandboxed(Box<sandbox::Child>),
 }
 
 impl Drop for Process {
@@ -259,7 +259,7 @@ impl<'a> Worker<'a> {
             self.process = None;
         }
         match answered {
-            Ok(reply) => understood(reply),
+            Ok(reply) => understood(&reply),
             Err(error) if is_timeout(&error) => Ok(Err(Dropped::new(
                 "too_slow",
                 format!("no answer within {} s", limit.as_secs()),
@@ -273,7 +273,7 @@ impl<'a> Worker<'a> {
         let (ours, theirs) = UnixStream::pair().map_err(WorkerError::io(starting))?;
         let life = match self.containment {
             Containment::None => Life::Plain(self.plain(theirs)?),
-            Containment::Sandboxed => Life::Sandboxed(self.sandboxed(theirs)?),
+            Containment::Sandboxed => Life::Sandboxed(Box::new(self.sandboxed(theirs)?)),
         };
         let mut process = Process {
             life,
@@ -384,7 +384,7 @@ fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
-fn understood(reply: Value) -> Result<Result<Value, Dropped>, WorkerError> {
+fn understood(reply: &Value) -> Result<Result<Value, Dropped>, WorkerError> {
     if let Some(facts) = reply.get("kept") {
         return Ok(Ok(facts.clone()));
     }

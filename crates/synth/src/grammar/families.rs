@@ -142,6 +142,10 @@ impl<'a> Step<'a> {
         Call::new(self.seed, self.variant, operands, shape)
     }
 
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "rules that may not apply end with it"
+    )]
     fn apply(&mut self, call: Call<'a>) -> Option<Id> {
         Some(self.draft.apply(call))
     }

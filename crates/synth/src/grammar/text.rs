@@ -73,8 +73,11 @@ pub(super) fn module(draft: &Draft, result: Id, size: Size) -> String {
         text.push_str("import torch.nn.functional as F\n");
     }
     text.push_str("\n\nclass Model(nn.Module):\n");
-    let parameters: String = sizes.names.iter().map(|name| format!(", {name}")).collect();
-    let _ = writeln!(text, "    def __init__(self{parameters}):");
+    text.push_str("    def __init__(self");
+    for name in &sizes.names {
+        let _ = write!(text, ", {name}");
+    }
+    text.push_str("):\n");
     text.push_str("        super().__init__()\n");
     for line in setup {
         let _ = writeln!(text, "        {line}");

@@ -36,7 +36,7 @@ impl Surveyor<'_> {
             let done = match surveyed {
                 Ok(Ok(surveyed)) => {
                     let row = self.row(&screened, &timed, surveyed);
-                    Done::Filtered(screened.candidate, Ok(row))
+                    Done::Filtered(screened.candidate, Ok(Box::new(row)))
                 }
                 Ok(Err(dropped)) => Done::Filtered(screened.candidate, Err(dropped)),
                 Err(error) => Done::Failed(SynthError::Judge(error)),

@@ -37,8 +37,13 @@ pub(super) struct Timer<'a> {
     pub(super) workshop: &'a Workshop,
     pub(super) isolation: Isolation,
     pub(super) lease: String,
-    pub(super) gate: &'a RwLock<()>,
+    /// Closed to workers meanwhile, on a CPU.
+    pub(super) gate: Option<&'a RwLock<()>>,
+    /// Closed to judges meanwhile.
+    pub(super) judges_gate: &'a RwLock<()>,
 }
+
+type TimedOrNot = (Screened, Result<Timed, Dropped>);
 
 impl<'a> Timer<'a> {
     pub(super) fn work(
@@ -59,7 +64,10 @@ impl<'a> Timer<'a> {
                 }
             }
             let timed = {
-                let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+                let closed =
+                    |gate: &'a RwLock<()>| gate.write().unwrap_or_else(PoisonError::into_inner);
+                let _judges = closed(self.judges_gate);
+                let _workers = self.gate.map(closed);
                 match Lease::take(&self.lease, LEASE_PATIENCE) {
                     Ok(_lease) => self.time_all(together, &mut ours, &mut others),
                     Err(error) => Err(SynthError::Lease(error)),
@@ -91,7 +99,7 @@ impl<'a> Timer<'a> {
         together: Vec<Screened>,
         ours: &mut Worker<'a>,
         others: &mut Worker<'a>,
-    ) -> Result<Vec<(Screened, Result<Timed, Dropped>)>, SynthError> {
+    ) -> Result<Vec<TimedOrNot>, SynthError> {
         let mut all = Vec::new();
         for screened in together {
             let worker = if screened.candidate.made.ours() {

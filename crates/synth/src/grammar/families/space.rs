@@ -39,12 +39,7 @@ impl Step<'_> {
     pub(super) fn convolution(&mut self) -> Option<Id> {
         let space = self.space_of_seed()?;
         let channels = self.shape()[1];
-        if channels
-            .map(|length| (length <= 1024).then_some(length))
-            .is_none()
-        {
-            return None;
-        }
+        channels.map(|length| (length <= 1024).then_some(length))?;
         let kernel = self.luck.of([1, 3, 3, 3, 5]);
         let (stride, dilation) = self.luck.of([(1, 1), (1, 1), (1, 1), (2, 1), (1, 2)]);
         let padding = self.luck.of([0, kernel / 2, kernel / 2]);
@@ -84,12 +79,7 @@ impl Step<'_> {
     pub(super) fn transposed_convolution(&mut self) -> Option<Id> {
         let space = self.space_of_seed()?;
         let channels = self.shape()[1];
-        if channels
-            .map(|length| (length <= 512).then_some(length))
-            .is_none()
-        {
-            return None;
-        }
+        channels.map(|length| (length <= 512).then_some(length))?;
         let kernel = self.luck.of([2, 3, 4]);
         let stride = self.luck.of([1, 2]);
         let padding = self.luck.of([0, 1]);
