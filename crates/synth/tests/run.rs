@@ -1,4 +1,9 @@
 //! Whole runs on the CPU with PyTorch: stopped, gone on with, and read back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed expectation is a failed test"
+)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
