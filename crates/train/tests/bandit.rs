@@ -221,7 +221,8 @@ fn ppo_learns_and_with_the_sign_flipped_unlearns() {
     assert!(first < 0.3, "{first}");
     assert!(last > 0.9, "{last}");
     assert_eq!(lines.len(), 60);
-    let (_, numbers) = &lines[59];
+    // While rewards still differ: later there is no variance to explain.
+    let (_, numbers) = &lines[9];
     for name in [
         "reward",
         "reward_p50",
