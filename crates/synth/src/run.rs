@@ -158,7 +158,7 @@ pub fn run(
     }
     let quotas = plan.mix.quotas(plan.count);
     let composed_by = composer.name();
-    let gate = RwLock::new(());
+    let gates = (RwLock::new(()), RwLock::new(()));
     thread::scope(|scope| {
         let (to_workers, for_workers) = channel::<Box<Candidate>>();
         let (to_timer, for_timer) = channel::<Screened>();
@@ -166,7 +166,8 @@ pub fn run(
         let (to_surveyors, for_surveyors) = channel::<Fitting>();
         let queue = Arc::new(Mutex::new(for_workers));
         let fitting = Arc::new(Mutex::new(for_surveyors));
-        let gate = &gate;
+        // Apart, so that workers go on while the timer waits for a judge.
+        let (gate, judges_gate) = (&gates.0, &gates.1);
         for number in 0..plan.workers.max(1) {
             let (to_timer, to_main) = (to_timer.clone(), to_main.clone());
             let bench = Bench {
@@ -184,7 +185,8 @@ pub fn run(
             workshop,
             isolation,
             lease,
-            gate,
+            gate: (plan.target == Target::Cpu).then_some(gate),
+            judges_gate,
         };
         let from_timer = to_main.clone();
         scope.spawn(move || timer.work(&for_timer, &to_surveyors, &from_timer));
@@ -196,7 +198,7 @@ pub fn run(
             let surveyor = Surveyor {
                 plan,
                 judge,
-                gate,
+                gate: judges_gate,
                 composer: composed_by.clone(),
             };
             let (queue, to_main) = (Arc::clone(&fitting), to_main.clone());

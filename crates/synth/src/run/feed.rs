@@ -74,7 +74,7 @@ impl Feed<'_> {
             .saturating_sub(progress.kept_of(group));
         let in_hand = self.in_hand.get(&group).copied().unwrap_or(0);
         // Not all that are in hand will be kept.
-        !self.is_dry(group, progress) && in_hand < 3 * left
+        !self.is_dry(group, progress) && in_hand < 2 * left
     }
 
     /// The next candidate worth running, or what became of one that is not.

@@ -37,7 +37,10 @@ pub(super) struct Timer<'a> {
     pub(super) workshop: &'a Workshop,
     pub(super) isolation: Isolation,
     pub(super) lease: String,
-    pub(super) gate: &'a RwLock<()>,
+    /// Closed to workers meanwhile, on a CPU.
+    pub(super) gate: Option<&'a RwLock<()>>,
+    /// Closed to judges meanwhile.
+    pub(super) judges_gate: &'a RwLock<()>,
 }
 
 impl<'a> Timer<'a> {
@@ -59,7 +62,10 @@ impl<'a> Timer<'a> {
                 }
             }
             let timed = {
-                let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+                let closed =
+                    |gate: &'a RwLock<()>| gate.write().unwrap_or_else(PoisonError::into_inner);
+                let _judges = closed(self.judges_gate);
+                let _workers = self.gate.map(closed);
                 match Lease::take(&self.lease, LEASE_PATIENCE) {
                     Ok(_lease) => self.time_all(together, &mut ours, &mut others),
                     Err(error) => Err(SynthError::Lease(error)),
