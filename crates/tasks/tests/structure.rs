@@ -532,7 +532,8 @@ proptest! {
         let text = pieces.concat();
         let _ = Structure::of(&text);
         let inside = format!("class Model:\n    def forward(self, x):\n        {}\n", text.replace('\n', "\n        "));
-        prop_assert!(Structure::of(&inside).is_ok());
+        // Unless the pieces hold another `Model`, perhaps one without a `forward`.
+        prop_assert!(text.contains("class Model") || Structure::of(&inside).is_ok());
     }
 
     #[test]
