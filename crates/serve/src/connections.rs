@@ -14,6 +14,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -85,8 +86,8 @@ pub(crate) async fn answer(listener: TcpListener, app: Router, limits: Limits) {
 /// Reads a request's body before anybody waits for it.
 pub(crate) async fn whole(State(limit): State<Duration>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    // What is announced need not be waited for.
     if body.size_hint().lower() > BODY_BYTES as u64 {
+        drop(timeout(limit, read_away(body)).await);
         return Refusal::too_large(BODY_BYTES).into_response();
     }
     match timeout(limit, to_bytes(body, BODY_BYTES)).await {
@@ -96,6 +97,17 @@ pub(crate) async fn whole(State(limit): State<Duration>, request: Request, next:
         }
         Ok(Err(_)) => Refusal::too_large(BODY_BYTES).into_response(),
         Err(_) => Refusal::too_slow(limit.as_secs()).into_response(),
+    }
+}
+
+/// Whoever is still sending does not hear an answer. So what is somewhat too much is read and forgotten.
+async fn read_away(body: Body) {
+    let (mut pieces, mut left) = (body.into_data_stream(), 4 * BODY_BYTES);
+    while let Some(Ok(piece)) = pieces.next().await {
+        left = left.saturating_sub(piece.len());
+        if left == 0 {
+            return;
+        }
     }
 }
 

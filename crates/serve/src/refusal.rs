@@ -88,7 +88,8 @@ impl Refusal {
     }
 
     pub(crate) fn too_large(bytes: usize) -> Self {
-        let message = format!("the request is larger than {bytes} bytes, or broke off");
+        let message =
+            format!("the request is larger than the limit of {bytes} bytes, or broke off");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, None, message)
     }
 
