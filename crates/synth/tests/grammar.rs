@@ -34,7 +34,7 @@ fn modules_run_and_graphs_compute_the_same() {
     let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
     let mut wrong = Vec::new();
     let mut kept = 0;
-    for composition in composed(600) {
+    for composition in composed(200) {
         let code = composition.code(Size::REDUCED);
         let graph = serde_json::to_value(composition.graph(Size::REDUCED)).unwrap();
         match worker.screen(&code, Some(&graph)).unwrap() {
