@@ -21,6 +21,14 @@ pub enum GpuError {
     Width { width: usize },
     #[error("the GPU has no products of few rows: compute capability 9.0 is needed")]
     FewRows,
+    #[error("{count} {what} do not fit: there is room for {room}")]
+    NoRoom {
+        what: &'static str,
+        count: usize,
+        room: usize,
+    },
+    #[error("a state of {found} numbers is none of this model's, which has {wanted}")]
+    OtherState { found: usize, wanted: usize },
     #[error("nothing was launched while a graph was captured")]
     NothingCaptured,
     #[error("the GPU failed")]
@@ -41,7 +49,10 @@ impl GpuError {
             Self::TooOld { .. } | Self::Attention { .. } | Self::Width { .. } => {
                 Some("run the model on the processor".into())
             }
-            Self::FewRows | Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
+            Self::NoRoom { .. } => Some("learn from fewer or shorter sequences at once".into()),
+            Self::OtherState { .. }
+            | Self::FewRows
+            | Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
         }
     }
 }

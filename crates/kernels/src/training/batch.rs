@@ -122,11 +122,13 @@ impl DeviceBatch {
         tokens.resize(tokens.len() + missing, 0);
         lengths.extend((missing > 0).then_some(missing));
         let rows = tokens.len();
-        assert!(
-            rows <= self.room(),
-            "{rows} rows do not fit: there is room for {}",
-            self.room()
-        );
+        if rows > self.room() {
+            return Err(GpuError::NoRoom {
+                what: "rows",
+                count: rows,
+                room: self.room(),
+            });
+        }
         let positions: Vec<u32> = lengths
             .iter()
             .flat_map(|length| 0..*length as u32)

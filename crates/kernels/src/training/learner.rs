@@ -47,12 +47,23 @@ pub struct Learner {
 /// Recordings that are kept; beyond these, passes are launched kernel by kernel.
 const MOST_SEEN: usize = 32;
 
+/// Whether there is a number for each parameter.
+fn belongs(numbers: &[f32], layout: &Layout) -> Result<(), GpuError> {
+    if numbers.len() == layout.count() {
+        return Ok(());
+    }
+    Err(GpuError::OtherState {
+        found: numbers.len(),
+        wanted: layout.count(),
+    })
+}
+
 impl Learner {
     /// `weights` lie as the layout says.
     pub fn new(gpu: Gpu, layout: Layout, weights: &[f32], room: Room) -> Result<Self, GpuError> {
         let shape = layout.shape();
         shape.check()?;
-        assert_eq!(weights.len(), layout.count());
+        belongs(weights, &layout)?;
         gpu.training()?;
         let batch = DeviceBatch::new(&gpu, room.rows, shape.head_dim)?;
         let room = Room {
@@ -163,9 +174,8 @@ impl Learner {
 
     /// Goes on from a state; gradients are gone.
     pub fn restore(&mut self, state: &State) -> Result<(), GpuError> {
-        let count = self.layout.count();
         for numbers in [&state.weights, &state.first, &state.second] {
-            assert_eq!(numbers.len(), count);
+            belongs(numbers, &self.layout)?;
         }
         let narrow: Vec<_> = state
             .weights
@@ -185,10 +195,13 @@ impl Learner {
     fn load(&mut self, batch: &Batch) -> Result<(), GpuError> {
         let longest = batch.lengths.iter().max().copied().unwrap_or(0);
         let room = self.work.room.positions;
-        assert!(
-            longest <= room,
-            "a sequence of {longest} does not fit: there are {room} positions"
-        );
+        if longest > room {
+            return Err(GpuError::NoRoom {
+                what: "positions",
+                count: longest,
+                room,
+            });
+        }
         self.batch.load(&self.gpu, batch)
     }
 

@@ -446,18 +446,9 @@ impl Gpu {
         picked: &View<'_, u32>,
         width: usize,
     ) -> Result<(), GpuError> {
-        let count = picked.len();
-        Self::reads_rows_of(width)?;
-        assert!(out.len() >= count * width && from.len() >= rows * width);
-        let asked = Pick {
-            out: self.address(out),
-            from: self.address(from),
-            picked: self.address(picked),
-            rows: rows as i32,
-            count: count as i32,
-            width: width as i32,
-        };
-        let spread = Spread::plain((count.div_ceil(WARPS), 1, 1), THREADS);
+        assert!(out.len() >= picked.len() * width && from.len() >= rows * width);
+        let asked = self.picking(out, from, picked, (rows, width))?;
+        let spread = Spread::plain((picked.len().div_ceil(WARPS), 1, 1), THREADS);
         // SAFETY: sizes were checked; numbers beyond the rows are left out by the kernel.
         unsafe { self.launch(&self.training()?.pick, &spread, &asked) }
     }
@@ -470,20 +461,30 @@ impl Gpu {
         picked: &View<'_, u32>,
         width: usize,
     ) -> Result<(), GpuError> {
-        let count = picked.len();
+        assert!(out.len() >= rows * width && from.len() >= picked.len() * width);
+        let asked = self.picking(out, from, picked, (rows, width))?;
+        let spread = Spread::plain((picked.len().div_ceil(WARPS), 1, 1), THREADS);
+        // SAFETY: sizes were checked; numbers beyond the rows are left out by the kernel.
+        unsafe { self.launch(&self.training()?.put_back, &spread, &asked) }
+    }
+
+    /// What both of them are asked.
+    fn picking(
+        &self,
+        out: &Buffer<bf16>,
+        from: &Buffer<bf16>,
+        picked: &View<'_, u32>,
+        (rows, width): (usize, usize),
+    ) -> Result<Pick, GpuError> {
         Self::reads_rows_of(width)?;
-        assert!(out.len() >= rows * width && from.len() >= count * width);
-        let asked = Pick {
+        Ok(Pick {
             out: self.address(out),
             from: self.address(from),
             picked: self.address(picked),
             rows: rows as i32,
-            count: count as i32,
+            count: picked.len() as i32,
             width: width as i32,
-        };
-        let spread = Spread::plain((count.div_ceil(WARPS), 1, 1), THREADS);
-        // SAFETY: sizes were checked; numbers beyond the rows are left out by the kernel.
-        unsafe { self.launch(&self.training()?.put_back, &spread, &asked) }
+        })
     }
 
     /// Adds each row's slopes to those of its token's row of the table.

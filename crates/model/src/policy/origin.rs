@@ -11,6 +11,7 @@ pub struct Origin {
     pub tokenizer: String,
 }
 
+#[cfg(feature = "local")]
 impl Origin {
     /// By the name of what both are part of: the hash of a file, or else where it is.
     pub(super) fn of(whole: &str) -> Self {
