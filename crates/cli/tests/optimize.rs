@@ -167,7 +167,7 @@ fn without_an_improvement_the_original_is_the_result() {
 fn a_policy_that_is_none_and_a_script_that_is_none_are_told_at_once() {
     let context = context(&[]);
     for (policy, expected) in [
-        ("teacher", "there is no policy `teacher`"),
+        ("tutor", "there is no policy `tutor`"),
         ("script:missing.jsonl", "failed to read the script"),
         ("local:qwen2.5-coder-1.5b+missing", "missing"),
     ] {

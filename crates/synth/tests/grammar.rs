@@ -34,7 +34,8 @@ fn modules_run_and_graphs_compute_the_same() {
     let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
     let mut wrong = Vec::new();
     let mut kept = 0;
-    for composition in composed(200) {
+    const SAMPLE: u64 = 200;
+    for composition in composed(SAMPLE) {
         let code = composition.code(Size::REDUCED);
         let graph = serde_json::to_value(composition.graph(Size::REDUCED)).unwrap();
         match worker.screen(&code, Some(&graph)).unwrap() {
@@ -55,7 +56,10 @@ fn modules_run_and_graphs_compute_the_same() {
         wrong.len(),
         wrong.join("\n")
     );
-    assert!(kept > 300, "only {kept} of 600 are worth having");
+    assert!(
+        kept > SAMPLE / 2,
+        "only {kept} of {SAMPLE} are worth having"
+    );
 }
 
 #[test]

@@ -162,13 +162,13 @@ struct TryingSettings {
     rate: Positive,
     /// How much less likely a token may become before it is no longer pushed
     #[arg(long, value_name = "X", default_value_t = 0.2)]
-    clip_low: f32,
+    clip_low: f64,
     /// How much likelier a token may become before it is no longer pushed
     #[arg(long, value_name = "X", default_value_t = 0.28)]
-    clip_high: f32,
+    clip_high: f64,
     /// Largest weight that makes up for the sampler's arithmetic
     #[arg(long, value_name = "X", default_value_t = 2.0)]
-    importance_cap: f32,
+    importance_cap: f64,
     /// How strongly the policy is held near where it began; 0 for not at all
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     kl: f64,
@@ -453,10 +453,10 @@ impl TryingSettings {
             rates: self.learning.rates(self.rate),
             advantages,
             clip: Some(Clip {
-                low: self.clip_low,
-                high: self.clip_high,
+                low: self.clip_low as f32,
+                high: self.clip_high as f32,
             }),
-            importance_cap: self.importance_cap,
+            importance_cap: self.importance_cap as f32,
             penalty: (self.kl > 0.0).then_some(Penalty {
                 kl: Kl::K3,
                 coefficient: self.kl,
