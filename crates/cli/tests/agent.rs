@@ -1,12 +1,10 @@
 //! The loop of tool calls by the real binary: shell, sandbox, compiler and judge are real, the policy follows a script.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use common::{Context, alone, code, json, judged};
+use crate::common::{Context, alone, code, json, judged};
 use serde_json::{Value, json};
 
 const TASK: &str = include_str!("common/scale_relu.py");
@@ -250,19 +248,32 @@ fn a_script_solves_every_example_through_the_loop() {
         .collect();
     names.sort();
     assert!(names.len() >= 10, "{names:?}");
-    for name in names {
-        let files = sources(&examples.join(&name)).into_iter();
+    let (mut tasks, mut script) = (String::new(), String::new());
+    for name in &names {
+        let folder = examples.join(name);
+        let code = fs_err::read_to_string(folder.join("model.py")).unwrap();
+        tasks += &format!("{}\n", json!({ "name": name, "code": code }));
+        let files = sources(&folder).into_iter();
         let blocks = files.map(|(path, text)| format!("write {path}\n````\n{text}````\n\n"));
-        let reply: String = blocks.collect();
-        let context = Context::new();
-        write_script(
-            &context,
-            &[json!({ "text": reply }), json!({ "text": "submit" })],
-        );
-        let output = judged(|| context.command(&arguments(&name, &[])));
-        let found = json(&output);
-        assert_eq!(found["verdict"]["status"], "passed", "{name}: {found:#}");
-        assert_eq!(found["ending"], json!({ "kind": "finished" }), "{name}");
+        for text in [blocks.collect(), "submit".to_owned()] {
+            script += &format!("{}\n", json!({ "text": text, "task": name }));
+        }
+    }
+    let context = Context::new();
+    context.write("tasks.jsonl", &tasks);
+    context.write("script.jsonl", &script);
+    let mut all = arguments("--tasks", &["--samples", "1"]);
+    all[0] = "rollout";
+    all.insert(2, "tasks.jsonl");
+    let found = json(&context.command(&all).output().unwrap());
+    let expected = json!({ "planned": names.len(), "ended": names.len(), "unfinished": 0, "passed": names.len() });
+    assert_eq!(found["episodes"], expected, "{found:#}");
+    for line in context.read("run/events.jsonl").lines() {
+        let event = serde_json::from_str::<Value>(line).unwrap()["event"].take();
+        if event["kind"] == "episode_ended" {
+            let one = &event["trajectory"];
+            assert_eq!(one["ending"], json!({ "kind": "finished" }), "{one:#}");
+        }
     }
 }
 

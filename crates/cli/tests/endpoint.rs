@@ -2,13 +2,10 @@
 //! servers send.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-#[path = "../../model/tests/replay/mod.rs"]
-mod replay;
-
 use std::sync::mpsc::Receiver;
 
-use common::{Context, alone, code, json, judged};
+use crate::common::{Context, alone, code, json, judged};
+use crate::replay;
 use serde_json::{Value, json};
 
 const TASK: &str = include_str!("common/scale_relu.py");

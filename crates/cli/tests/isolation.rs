@@ -8,14 +8,12 @@
     reason = "a filter is put on between fork and exec, by the C library"
 )]
 
-mod common;
-
 use std::ffi::{c_int, c_ulong};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use common::{Context, alone, code, json, judged};
+use crate::common::{Context, alone, code, json, judged};
 
 #[repr(C)]
 struct Instruction {

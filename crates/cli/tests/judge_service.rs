@@ -2,17 +2,15 @@
 //! interface's description of itself.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::processes::{assert_gone, descendants, ended_within};
-use common::server::Server;
-use common::venv::python_with;
-use common::{Context, alone, code, json};
+use crate::common::processes::{assert_gone, descendants, ended_within};
+use crate::common::server::Server;
+use crate::common::venv::python_with;
+use crate::common::{Context, alone, code, json};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::http_agent;

@@ -1,14 +1,12 @@
 //! Judgements by the real binary. These need torch: the binary finds or fetches it, and nothing is skipped.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::processes::{assert_gone, descendants};
-use common::{Context, alone, code, files, json, judged};
+use crate::common::processes::{assert_gone, descendants};
+use crate::common::{Context, alone, code, files, json, judged};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

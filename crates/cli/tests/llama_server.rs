@@ -2,15 +2,13 @@
 #![cfg(feature = "local-models")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::Context;
-use common::endpoint::{MODEL, an_agent_runs_there};
-use common::venv::python_with;
+use crate::common::Context;
+use crate::common::endpoint::{MODEL, an_agent_runs_there};
+use crate::common::venv::python_with;
 
 const SERVER: &str = "xllamacpp-2026.10.11549";
 

@@ -1,17 +1,15 @@
 //! The real binary as an MCP server, driven by the official client from `PyPI`.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::processes::{assert_gone, descendants, ended_within};
-use common::venv::python_with;
-use common::{Context, alone, code};
+use crate::common::processes::{assert_gone, descendants, ended_within};
+use crate::common::venv::python_with;
+use crate::common::{Context, alone, code};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::Caches;

@@ -2,13 +2,11 @@
 #![cfg(feature = "parquet")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::venv::python_with;
+use crate::common::venv::python_with;
 use warpsmith_schema::{Dtype, GraphValue, OpGraph, ValueSource};
 use warpsmith_tasks::{Portion, SetTask, load, load_all, write_set};
 

@@ -1,9 +1,7 @@
 //! Bad input is refused before anything is fetched, built or run.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
-use common::{Context, code, json};
+use crate::common::{Context, code, json};
 
 fn shown(arguments: &[&str]) -> String {
     let context = Context::new();

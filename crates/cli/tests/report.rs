@@ -1,11 +1,9 @@
 //! `report` by the real binary, over runs that `optimize` made.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::path::Path;
 
-use common::{Context, code, files, json};
+use crate::common::{Context, code, files, json};
 
 fn kept(name: &str) -> String {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/tests/runs");

@@ -1,14 +1,12 @@
 //! `rollout` and `bench` by the real binary, with a policy that follows a script: the judge is real.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Context, alone, code, json};
+use crate::common::{Context, alone, code, json};
 use serde_json::{Value, json};
 
 const TASK: &str = include_str!("common/scale_relu.py");

@@ -2,15 +2,13 @@
 #![cfg(feature = "local-models")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use common::endpoint::{MODEL, an_agent_runs_there, complete, post, stream};
-use common::server::Server;
-use common::{Context, code, json};
+use crate::common::endpoint::{MODEL, an_agent_runs_there, complete, post, stream};
+use crate::common::server::Server;
+use crate::common::{Context, code, json};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::{Bars, Caches};

@@ -1,9 +1,7 @@
 //! `--policy teacher` by the real binary: composed tasks, and one without a graph; the judge is real.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-
-use common::{Context, alone, code, json};
+use crate::common::{Context, alone, code, json};
 use serde_json::{Value, json};
 use warpsmith_synth::{Composition, Seeds, Size};
 

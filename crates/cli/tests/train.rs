@@ -2,13 +2,10 @@
 #![cfg(feature = "local-models")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod common;
-#[path = "../../train/tests/tiny/mod.rs"]
-mod tiny;
-
 use std::process::{Command, Output};
 
-use common::{Context, alone, code, json};
+use crate::common::{Context, alone, code, json};
+use crate::tiny;
 use serde_json::Value;
 use warpsmith_schema::{
     Attempt, Ending, Message, Mode, PolicyVersion, Profile, Status, Target, Task, TokenRecord,

@@ -1,7 +1,7 @@
 """Holds our exports and saved adapters against the libraries that others will read them with.
 
     pip install torch transformers peft gguf
-    WARPSMITH_EXPORTS=FOLDER cargo test -p warpsmith-model --features local --test export -- --ignored
+    WARPSMITH_EXPORTS=FOLDER cargo test -p warpsmith-model --features local --test all export -- --ignored
     python check_exports.py FOLDER
 """
 

@@ -2,12 +2,10 @@
 //! every way a server can fail.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod replay;
-
 use std::net::TcpListener;
 use std::time::Duration;
 
-use replay::serve;
+use crate::replay::serve;
 use serde_json::{Value, json};
 use warpsmith_model::policy::{Finish, OpenAi, Policy, PolicyError, Reply, Request, Sampling};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};

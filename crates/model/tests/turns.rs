@@ -1,5 +1,5 @@
 //! An episode of several turns with a shipped model: its record is what the engine read and sampled. The large one by
-//! `cargo test --release -p warpsmith-model --features local --test turns -- --ignored`
+//! `cargo test --release -p warpsmith-model --features local --test all turns -- --ignored`
 #![cfg(feature = "local")]
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 

@@ -2,13 +2,11 @@
 //! paid for answering with the two tokens that belong to it. It samples with the model that users run.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod tiny;
-
 use std::sync::Arc;
 
+use crate::tiny::Tiny;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tiny::Tiny;
 use warpsmith_model::{Segment, Transformer, Wanted, Weights};
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};

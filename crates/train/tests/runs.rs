@@ -6,16 +6,14 @@
     reason = "what must be the same must be so to the last bit"
 )]
 
-mod tiny;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::tiny::Tiny;
 use candle_core::Tensor;
 use serde_json::json;
-use tiny::Tiny;
 use warpsmith_model::policy::Dialogue;
 use warpsmith_model::{Adapter, AdapterSettings, Projection, Scaling, Weights};
 use warpsmith_schema::{

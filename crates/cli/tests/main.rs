@@ -1,0 +1,26 @@
+//! One binary for all files: what they link is linked once.
+
+mod agent;
+mod common;
+mod crates;
+mod endpoint;
+mod exploits;
+mod isolation;
+mod judge_service;
+mod judging;
+mod llama_server;
+mod mcp;
+mod optimize;
+mod parquet;
+mod refusals;
+#[path = "../../model/tests/replay/mod.rs"]
+mod replay;
+mod report;
+mod rollout;
+mod serve;
+mod teacher;
+#[cfg(feature = "local-models")]
+#[path = "../../train/tests/tiny/mod.rs"]
+mod tiny;
+mod train;
+mod usage;

@@ -1,0 +1,15 @@
+//! One binary for all files: what they link is linked once.
+
+mod adapters;
+mod export;
+mod generation;
+mod gguf;
+mod openai;
+mod oracle;
+mod pull;
+mod replay;
+mod script;
+mod shipped;
+mod together;
+mod tokens;
+mod turns;

@@ -1,0 +1,5 @@
+//! One binary for all files: what they link is linked once.
+
+mod event;
+mod reward;
+mod trajectory;
