@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{assert_gone, descendants};
 use crate::common::{Context, alone, code, files, json, judged};
+use crate::snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

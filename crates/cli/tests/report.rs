@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::common::{Context, code, files, json};
+use crate::snapshot;
 
 fn kept(name: &str) -> String {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/tests/runs");

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use crate::common::{Context, code, json};
+use crate::snapshot;
 
 fn shown(arguments: &[&str]) -> String {
     let context = Context::new();
