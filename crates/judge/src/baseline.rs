@@ -205,6 +205,7 @@ fn run(
         checked: false,
         // Of the constant the quick calls count, which any core may give.
         dealt: module == "null_single",
+        looked: 0,
     };
     // A restless run is repeated and the calmest one counts: a baseline that was too slow would flatter every candidate.
     let mut best: Option<Raw> = None;

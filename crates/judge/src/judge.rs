@@ -23,6 +23,7 @@ use crate::baseline::Baselines;
 use crate::cores::Cores;
 use crate::evidence::{self, Evidence};
 use crate::harness::Harness;
+use crate::looks::Observer;
 use crate::outcome::Fault;
 use crate::process::Process;
 use crate::session::Session;
@@ -111,6 +112,7 @@ pub struct Judge {
     /// Compiles the references of new tasks before anybody waits for it.
     ahead: Option<Ahead>,
     session: Option<Session>,
+    observer: Observer,
     /// Verdicts by task and content: in `rl` identical sources are judged once.
     known: BTreeMap<String, Judged>,
 }
@@ -192,6 +194,7 @@ impl Judge {
             baseline: None,
             ahead: None,
             session: None,
+            observer: Observer::default(),
             known: BTreeMap::new(),
         };
         judge.trusted_starting = Some(judge.launch_trusted()?);
@@ -474,6 +477,7 @@ impl Judge {
             (measured, true)
         };
         let candidate = go!(self.time(&mut worker, (&strict, fresh), attempt)?);
+        go!(self.look_back(&mut worker, &images, attempt)?);
         attempt.clocks[1] = self.clocks()?;
         drop(worker);
         let matched = match class {
@@ -619,6 +623,7 @@ fn named(effective: &sandbox::Effective) -> warpsmith_schema::Isolation {
 /// Marks the check that stopped a submission.
 fn note_failed(verdict: &mut Verdict) {
     let check = match (verdict.status, verdict.rule) {
+        (Status::Cheating, Some(Rule::ForbiddenImport | Rule::ForbiddenOperator)) => "own_code",
         (_, Some(Rule::ForbiddenImport)) => "imports",
         (_, Some(Rule::OutputChanged)) => "outputs_stable",
         (_, Some(Rule::InputChanged)) => "inputs_intact",

@@ -17,6 +17,7 @@ mod harness;
 mod imports;
 mod judge;
 mod lease;
+mod looks;
 mod outcome;
 mod process;
 pub mod profile;

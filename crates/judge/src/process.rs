@@ -145,6 +145,7 @@ impl Process {
             channel: &mut self.channel,
             pidfd: self.pidfd.as_fd(),
             pid: Some(self.child.id()),
+            looks: None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
+use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
 use crate::JudgeError;
@@ -45,6 +46,8 @@ pub(crate) struct Runner<'a> {
     pub(crate) pidfd: BorrowedFd<'a>,
     /// As this process numbers it, where that is known.
     pub(crate) pid: Option<u32>,
+    /// Into what it runs, where that is of interest and possible.
+    pub(crate) looks: Option<&'a mut sandbox::Looks>,
 }
 
 impl Runner<'_> {

@@ -83,7 +83,19 @@ pub(crate) struct Plan {
     pub(crate) checked: bool,
     /// On other cores every few calls, where cores can be dealt.
     pub(crate) dealt: bool,
+    /// Further intervals that do not count, at random places: in these it is looked at what the runner runs.
+    pub(crate) looked: usize,
 }
+
+/// An interval to come.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    length: u32,
+    looked: bool,
+}
+
+/// Of computing to look at, in all.
+const LOOKED_US: f64 = 10_000.0;
 
 /// Calls between two deals.
 const DEALT_CALLS: usize = 5;
@@ -270,7 +282,7 @@ impl Session {
         let dealt = cores.map(|cores| cores.deal(runner.pid, trusted.id()));
         // Others wait for the device: a candidate that is slow in everything does not have it for ever.
         let patience = 6 * plan.budget + self.limit(variant, plan.singles);
-        for (step, length) in self.steps(plan, longest).into_iter().enumerate() {
+        for (step, Step { length, looked }) in self.steps(plan, longest).into_iter().enumerate() {
             if started.elapsed() > patience {
                 return Err(CallFailure::from(ChannelError::TimedOut(patience)).into());
             }
@@ -287,6 +299,16 @@ impl Session {
             if let Some(dealt) = dealt.as_ref().filter(|_| step % DEALT_CALLS == 0) {
                 runner.rest();
                 dealt.next();
+            }
+            if looked {
+                if let Some(looks) = &mut runner.looks {
+                    looks.begin();
+                }
+                self.interval(trusted, runner, &interval)?;
+                if let Some(looks) = &mut runner.looks {
+                    looks.end();
+                }
+                continue;
             }
             let elapsed = self.interval(trusted, runner, &interval)?;
             match (step, length) {
@@ -331,24 +353,59 @@ impl Session {
         }
     }
 
+    /// How many intervals to look into, so that enough is seen of the shortest call.
+    pub(crate) fn looked(&self, variant: usize, profile: Profile) -> usize {
+        let most = match (self.target, profile) {
+            // A host's threads hardly compute there.
+            (Target::Cuda, _) => return 0,
+            (Target::Cpu, Profile::Full) => 24,
+            (Target::Cpu, Profile::Rl) => 8,
+        };
+        let calls = f64::from(self.looked_length(variant));
+        let fit = LOOKED_US / (calls * self.variant(variant).eager_us.max(1.0));
+        (fit.ceil() as usize).clamp(2, most)
+    }
+
+    /// Like what is timed there.
+    fn looked_length(&self, variant: usize) -> u32 {
+        if self.bursts(variant, Profile::Full).is_empty() {
+            1
+        } else {
+            self.longest_burst(variant)
+        }
+    }
+
     fn longest_burst(&self, variant: usize) -> u32 {
         let fit = BURST_US / self.variant(variant).eager_us.max(1.0);
         (fit as u32).clamp(2, self.regions.slot_count)
     }
 
     /// Lengths in the order they are run: bursts at random places among the single calls.
-    fn steps(&mut self, plan: &Plan, longest: u32) -> Vec<u32> {
-        let mut steps: Vec<u32> = vec![1; plan.singles];
+    fn steps(&mut self, plan: &Plan, longest: u32) -> Vec<Step> {
+        let timed = |length| Step {
+            length,
+            looked: false,
+        };
+        let mut steps = vec![timed(1); plan.singles];
         for length in &plan.bursts {
             let place = self
                 .random
                 .random_range(0..=steps.len().min(plan.bursts_among));
             // Lengths are in eighths of what there is room for.
             let length = (length * longest).div_ceil(8).clamp(2, longest);
-            steps.insert(place, length);
+            steps.insert(place, timed(length));
+        }
+        for _ in 0..plan.looked {
+            let most = steps.len().min(plan.bursts_among.max(8));
+            let length = if plan.bursts.is_empty() { 1 } else { longest };
+            let looked = Step {
+                length,
+                looked: true,
+            };
+            steps.insert(self.random.random_range(0..=most), looked);
         }
         // Two untimed calls first: page tables, code caches, lazily created handles.
-        steps.splice(0..0, [1, 1]);
+        steps.splice(0..0, [timed(1), timed(1)]);
         steps
     }
 

@@ -64,6 +64,8 @@ pub(crate) struct Worker {
     pub(crate) channel: Channel,
     pidfd: OwnedFd,
     group: Option<sandbox::Group>,
+    /// At where it computes, on a CPU and where the kernel permits it.
+    looks: Option<sandbox::Looks>,
     /// What it prints, for people; never parsed.
     pub(crate) printed: Arc<File>,
 }
@@ -129,7 +131,7 @@ impl Zygote {
             stderr_to: None,
         };
         let child = sandbox::spawn(command, &policy)?;
-        let seccomp = sandbox::worker_filter();
+        let seccomp = sandbox::worker_filter(launch.target == Target::Cuda);
         let config = json!({ "nested": nested, "scratch_bytes": launch.allowance.scratch_bytes, "seccomp": seccomp });
         control.send(&config, &[]).map_err(|error| {
             JudgeError::infrastructure("zygote", format!("the zygote did not start: {error}"))
@@ -210,6 +212,10 @@ impl Zygote {
                 .add(pid)
                 .map_err(JudgeError::io("put a worker under its limits"))?;
         }
+        // On a GPU a host's threads hardly compute; what runs there is seen otherwise.
+        let looks = host_pid(&pidfd)
+            .filter(|_| self.target == Target::Cpu)
+            .and_then(|pid| sandbox::Looks::at(pid).ok());
         let ready = channel
             .receive(Duration::from_secs(30))
             .and_then(|(reply, _)| unwrap_reply(reply));
@@ -218,6 +224,7 @@ impl Zygote {
             channel,
             pidfd,
             group,
+            looks,
             printed,
         })
     }
@@ -242,12 +249,18 @@ impl Worker {
             channel: &mut self.channel,
             pidfd: self.pidfd.as_fd(),
             pid,
+            looks: self.looks.as_mut(),
         }
     }
 
     /// As this process numbers it.
     pub(crate) fn host_pid(&self) -> Option<u32> {
         host_pid(&self.pidfd)
+    }
+
+    /// Where it was seen computing since the last time; `None` where nobody can look.
+    pub(crate) fn seen(&mut self) -> Option<Vec<u64>> {
+        self.looks.as_mut().map(sandbox::Looks::take)
     }
 
     /// Whether it is alive and has nothing to say.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Group;
 use crate::identity::{self, OTHER_ID};
 use crate::landlock;
+use crate::looks::Looks;
 use crate::probe::{self, Probe};
 use crate::sys;
 
@@ -68,6 +69,8 @@ pub struct Effective {
     pub seccomp: Protection,
     pub cgroup: Protection,
     pub landlock: Protection,
+    /// What a command computes can be looked at from outside.
+    pub looks: Protection,
 }
 
 const REQUIRED: usize = 5;
@@ -88,6 +91,7 @@ impl Effective {
             ("seccomp", &self.seccomp),
             ("cgroup", &self.cgroup),
             ("landlock", &self.landlock),
+            ("looks", &self.looks),
         ]
         .into_iter()
     }
@@ -121,6 +125,7 @@ impl Effective {
             seccomp: missing(),
             cgroup: missing(),
             landlock: missing(),
+            looks: missing(),
         }
     }
 
@@ -185,8 +190,20 @@ impl Effective {
                 None => Protection::missing("control groups are not writable"),
             },
             landlock,
+            looks: looks(),
         }
     }
+}
+
+fn looks() -> Protection {
+    static FOUND: OnceLock<Protection> = OnceLock::new();
+    let found = FOUND.get_or_init(|| match Looks::at(std::process::id()) {
+        Ok(_) => Protection::held("perf events"),
+        Err(error) => Protection::missing(format!(
+            "perf events are refused ({error}); kernel.perf_event_paranoid must be 2 or less"
+        )),
+    });
+    found.clone()
 }
 
 fn process_tree(apart: bool, group: Option<&Group>, other_uid: bool, nested: bool) -> Protection {

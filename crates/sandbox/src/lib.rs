@@ -13,6 +13,7 @@ mod effective;
 mod error;
 mod identity;
 mod landlock;
+mod looks;
 #[cfg(test)]
 mod modes;
 mod mounts;
@@ -32,5 +33,6 @@ pub use cgroup::Group;
 pub use child::{Child, run, spawn};
 pub use effective::{Effective, Protection, effective};
 pub use error::SandboxError;
+pub use looks::Looks;
 pub use policy::{Command, Exit, Isolation, Limits, Output, Policy, system_paths};
 pub use seccomp::worker_filter;

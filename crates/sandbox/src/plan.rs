@@ -113,6 +113,7 @@ impl Plan {
             nested: policy.nested,
             unix_sockets: mode != Mode::Plain,
             programs: true,
+            new_code: true,
         };
         let mut limits = vec![
             (libc::RLIMIT_CORE as i32, 0),

@@ -31,6 +31,9 @@ const UNKNOWN: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 /// Of fcntl: the signal that a descriptor sends when it is ready.
 const F_SETSIG: u32 = 10;
 
+/// Of shmat: to execute what is attached.
+const SHM_EXEC: u32 = 0o100_000;
+
 const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -116,6 +119,8 @@ pub(crate) struct Openings {
     /// Other processes and programs. A worker has no need of any: a compiler or another interpreter would escape the checks
     /// made of what it loaded, and a second process would go on where the first one is stopped.
     pub(crate) programs: bool,
+    /// Code that was written to memory. Without it what a process runs is what lies in files.
+    pub(crate) new_code: bool,
 }
 
 struct Program(Vec<sock_filter>);
@@ -189,6 +194,9 @@ pub(crate) fn filter(openings: Openings) -> Vec<sock_filter> {
             body.answer(ALLOW);
         });
     }
+    if !openings.new_code {
+        refuse_new_code(&mut program);
+    }
     if !openings.nested {
         for number in MOUNTING {
             program.answer_for(*number, REFUSE);
@@ -239,13 +247,44 @@ pub(crate) fn filter(openings: Openings) -> Vec<sock_filter> {
     program.0
 }
 
+/// Memory becomes executable only as a file's, and no file can be made that has no name.
+fn refuse_new_code(program: &mut Program) {
+    let execute = libc::PROT_EXEC as u32;
+    program.answer_for(libc::SYS_memfd_create, REFUSE);
+    // It can have everything readable be executable.
+    program.answer_for(libc::SYS_personality, REFUSE);
+    program.for_call(libc::SYS_shmat, |body| {
+        body.load_argument(2);
+        body.refuse_bits(SHM_EXEC);
+        body.answer(ALLOW);
+    });
+    for call in [libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
+        program.for_call(call, |body| {
+            body.load_argument(2);
+            body.refuse_bits(execute);
+            body.answer(ALLOW);
+        });
+    }
+    program.for_call(libc::SYS_mmap, |body| {
+        body.load_argument(2);
+        body.add(IF_ANY_BIT, execute, 1, 0);
+        body.answer(ALLOW);
+        body.refuse_bits(libc::PROT_WRITE as u32);
+        body.load_argument(3);
+        body.refuse_bits(libc::MAP_ANONYMOUS as u32);
+        body.answer(ALLOW);
+    });
+}
+
 /// The filter as the kernel takes it (an array of `struct sock_filter`), for a worker to install on itself once it has
-/// made its own namespaces: nothing can be nested any further, and no other program started.
-pub fn worker_filter() -> Vec<u8> {
+/// made its own namespaces: nothing can be nested any further, and no other program started. `new_code` is for drivers,
+/// which write code to memory.
+pub fn worker_filter(new_code: bool) -> Vec<u8> {
     let openings = Openings {
         nested: false,
         unix_sockets: true,
         programs: false,
+        new_code,
     };
     let mut bytes = Vec::new();
     for instruction in filter(openings) {
@@ -261,7 +300,7 @@ mod tests {
     use super::*;
 
     /// Interprets the few instructions used; the oracle is the kernel's documented meaning of each.
-    fn answer(program: &[sock_filter], number: c_long, arguments: [u64; 2]) -> u32 {
+    fn answer<const N: usize>(program: &[sock_filter], number: c_long, arguments: [u64; N]) -> u32 {
         let word = |offset: u32| match offset {
             NUMBER => number as u32,
             ARCHITECTURE => NATIVE,
@@ -301,6 +340,7 @@ mod tests {
             nested,
             unix_sockets,
             programs: nested,
+            new_code: nested,
         })
     }
 
@@ -321,6 +361,28 @@ mod tests {
         assert_eq!(answer(&worker, libc::SYS_execveat, [0, 0]), REFUSE);
         let process = libc::SIGCHLD as u64;
         assert_eq!(answer(&worker, libc::SYS_clone, [process, 0]), REFUSE);
+    }
+
+    #[test]
+    fn a_worker_runs_what_lies_in_files() {
+        let worker = program(false, true);
+        let (read, execute) = (libc::PROT_READ as u64, libc::PROT_EXEC as u64);
+        let (private, anonymous) = (libc::MAP_PRIVATE as u64, libc::MAP_ANONYMOUS as u64);
+        let map = |rights, flags| answer(&worker, libc::SYS_mmap, [0, 4096, rights, flags]);
+        assert_eq!(map(read, private | anonymous), ALLOW);
+        assert_eq!(map(read | execute, private), ALLOW);
+        assert_eq!(map(read | execute, private | anonymous), REFUSE);
+        assert_eq!(map(libc::PROT_WRITE as u64 | execute, private), REFUSE);
+        let protect = |rights| answer(&worker, libc::SYS_mprotect, [0, 4096, rights]);
+        assert_eq!(protect(read), ALLOW);
+        assert_eq!(protect(read | execute), REFUSE);
+        assert_eq!(answer(&worker, libc::SYS_memfd_create, [0, 0]), REFUSE);
+        assert_eq!(
+            answer(&worker, libc::SYS_shmat, [0, 0, SHM_EXEC.into()]),
+            REFUSE
+        );
+        let opened = program(true, true);
+        assert_eq!(answer(&opened, libc::SYS_memfd_create, [0, 0]), ALLOW);
     }
 
     /// Whoever is stopped between calls must stay so until the judge says otherwise.
@@ -376,6 +438,6 @@ mod tests {
 
     #[test]
     fn the_raw_form_is_eight_bytes_an_instruction() {
-        assert_eq!(worker_filter().len(), 8 * program(false, true).len());
+        assert_eq!(worker_filter(false).len(), 8 * program(false, true).len());
     }
 }

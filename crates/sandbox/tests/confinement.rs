@@ -16,7 +16,7 @@ fn this_machine_contains() {
     assert!(found.contained(), "missing: {:?}", found.missing());
     assert!(found.seccomp.is_held());
     let names: Vec<&str> = found.iter().map(|(name, _)| name).collect();
-    assert_eq!(names.len(), 12);
+    assert_eq!(names.len(), 13);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn namespaces_are_refused_unless_nested() {
 /// What a worker does: its own namespaces, a fresh /proc, then the filter that shuts the door.
 #[test]
 fn a_nested_command_can_confine_its_own_workers() {
-    let source = NESTED.replace("FILTER", &format!("{:?}", worker_filter()));
+    let source = NESTED.replace("FILTER", &format!("{:?}", worker_filter(true)));
     let mut policy = policy();
     policy.nested = true;
     let output = run_script(&source, &[], &policy);

@@ -52,7 +52,7 @@ pub(super) struct Image {
 /// How long a submission may take to be imported and built.
 const LOAD_LIMIT: Duration = Duration::from_secs(30);
 
-fn candidate_plan(profile: Profile, bursts: Vec<u32>) -> Plan {
+fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Plan {
     let (singles, budget) = match profile {
         Profile::Full if bursts.is_empty() => (100, 20),
         Profile::Full => (40, 20),
@@ -69,6 +69,7 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>) -> Plan {
         budget: Duration::from_secs(budget),
         checked: true,
         dealt: false,
+        looked,
     }
 }
 
@@ -81,8 +82,12 @@ fn second_look() -> Plan {
         budget: Duration::from_secs(4),
         checked: true,
         dealt: true,
+        looked: 0,
     }
 }
+
+/// Fewer say nothing.
+const ENOUGH_LOOKS: usize = 10;
 
 /// Above this the machine is too restless for a time to mean anything.
 fn noise_limit(target: Target) -> f64 {
@@ -220,6 +225,7 @@ impl Judge {
         }
         for check in [
             "imports",
+            "own_code",
             "values",
             "outputs_stable",
             "inputs_intact",
@@ -344,6 +350,33 @@ impl Judge {
         Ok(Step::Go(class))
     }
 
+    /// Whether all that the worker was seen computing was the candidate's own.
+    pub(super) fn look_back(
+        &mut self,
+        worker: &mut Worker,
+        images: &[Image],
+        attempt: &mut Attempt,
+    ) -> Result<Step<()>, JudgeError> {
+        let (Some(seen), Some(pid)) = (worker.seen(), worker.host_pid()) else {
+            return Ok(Step::Go(()));
+        };
+        let doing = "look at what a worker runs";
+        let own = images
+            .iter()
+            .map(|image| Ok(rustix::fs::fstat(&image.fd)?.st_ino))
+            .collect::<io::Result<Vec<u64>>>()
+            .map_err(JudgeError::io(doing))?;
+        let objection = self.observer.objection(pid, &seen, &own);
+        if let Some(fault) = objection.map_err(JudgeError::io(doing))? {
+            return Ok(Step::Stop(fault));
+        }
+        if seen.len() >= ENOUGH_LOOKS {
+            let checks = &mut attempt.verdict.trust.checks;
+            checks.insert("own_code".to_owned(), TrustCheck::Held);
+        }
+        Ok(Step::Go(()))
+    }
+
     pub(super) fn time(
         &mut self,
         worker: &mut Worker,
@@ -361,7 +394,8 @@ impl Judge {
                 .chain(strict.compile.iter().map(|compiled| &compiled[index]))
                 .map(|baseline| 0.95 * baseline.time_us)
                 .collect();
-            let plan = candidate_plan(profile, session.bursts(index, profile));
+            let bursts = session.bursts(index, profile);
+            let plan = candidate_plan(profile, bursts, session.looked(index, profile));
             let gap = timing::honest_gap_us(&strict.eager[index]);
             let mut tries = 0;
             let estimate = loop {

@@ -1,0 +1,328 @@
+//! What a worker was seen at, from outside.
+//!
+//! Guards in a worker stop whoever calls PyTorch's operators by name. Native code has the same memory as they and can step
+//! around them: it finds a kernel by its address, or takes the guards down. But whoever computes is somewhere. The kernel
+//! notes where the worker's threads are, and a candidate that computes with what is not its own is found there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
+use warpsmith_schema::{Rule, Status};
+
+use crate::outcome::Fault;
+
+/// A few looks may fall on moments that mean nothing.
+const LEAST: usize = 4;
+/// Of what was seen of computing, so much that is not its own is too much. An honest candidate has none.
+const SHARE: f64 = 0.05;
+/// The library with all that PyTorch computes on a CPU.
+const TORCH: &str = "libtorch_cpu.so";
+
+/// Functions of a library that compute, by their addresses in it.
+#[derive(Debug)]
+struct Functions {
+    path: PathBuf,
+    segments: Vec<Segment>,
+    sorted: Vec<Function>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    offset: u64,
+    bytes: u64,
+    address: u64,
+}
+
+#[derive(Debug)]
+struct Function {
+    address: u64,
+    bytes: u64,
+    name: String,
+}
+
+/// A part of a process's memory that holds code.
+#[derive(Debug, PartialEq)]
+struct Region {
+    start: u64,
+    end: u64,
+    offset: u64,
+    inode: u64,
+    path: String,
+}
+
+/// Tells where a worker was. What it reads of PyTorch's library it keeps.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    functions: Option<Functions>,
+}
+
+impl Observer {
+    /// Whether `addresses` at which a process was seen are anybody else's. `own` are inodes of the candidate's libraries.
+    pub(crate) fn objection(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        own: &[u64],
+    ) -> io::Result<Option<Fault>> {
+        let regions = regions(&fs_err::read_to_string(format!("/proc/{pid}/maps"))?);
+        let mut seen = Seen::default();
+        for &address in addresses {
+            let Some(region) = regions
+                .iter()
+                .find(|region| (region.start..region.end).contains(&address))
+            else {
+                seen.unknown += 1;
+                continue;
+            };
+            if region.path.ends_with(TORCH) {
+                let offset = address - region.start + region.offset;
+                if let Some(name) = self.function(pid, Path::new(&region.path), offset)? {
+                    *seen.borrowed.entry(name).or_default() += 1;
+                }
+            } else if own.contains(&region.inode) {
+                seen.own += 1;
+            } else if !region.is_known() {
+                seen.unknown += 1;
+            }
+        }
+        Ok(seen.objection())
+    }
+
+    fn function(&mut self, pid: u32, path: &Path, offset: u64) -> io::Result<Option<String>> {
+        if self.functions.as_ref().is_none_or(|read| read.path != path) {
+            self.functions = Some(Functions::read(pid, path)?);
+        }
+        let found = (self.functions.as_ref()).and_then(|functions| functions.at(offset));
+        Ok(found.map(|function| readable(&function.name)))
+    }
+}
+
+/// What a process was seen at. The rest is Python, allocation, or waiting.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The libraries built for it.
+    own: usize,
+    /// Functions of PyTorch that compute.
+    borrowed: BTreeMap<String, usize>,
+    /// Code that nobody vouches for.
+    unknown: usize,
+}
+
+impl Seen {
+    fn objection(&self) -> Option<Fault> {
+        let borrowed: usize = self.borrowed.values().sum();
+        let computing = self.own + borrowed + self.unknown;
+        let many = |count: usize| count >= LEAST && count as f64 >= SHARE * computing as f64;
+        if many(borrowed) {
+            let most = self.borrowed.iter().max_by_key(|(_, count)| **count);
+            let name = most.map_or("", |(name, _)| name.as_str());
+            let reason = format!(
+                "the process was seen computing in PyTorch's own code, `{name}` above all: in {borrowed} of {computing} looks"
+            );
+            return Some(Fault::new(
+                Status::Cheating,
+                Some(Rule::ForbiddenOperator),
+                reason,
+            ));
+        }
+        many(self.unknown).then(|| {
+            let unknown = self.unknown;
+            let reason = format!(
+                "the process was seen running code that is in no library it was given: in {unknown} of {computing} looks"
+            );
+            Fault::new(Status::Cheating, Some(Rule::ForbiddenImport), reason)
+        })
+    }
+}
+
+impl Region {
+    /// Whether it lies in a file. The only folder that a worker can write to lets nothing be executed.
+    fn is_known(&self) -> bool {
+        let in_memory = ["/memfd:", "/dev/", "/SYSV"];
+        !self.path.is_empty() && !in_memory.iter().any(|kind| self.path.starts_with(kind))
+    }
+}
+
+/// Those of `/proc/PID/maps` that may be executed.
+fn regions(maps: &str) -> Vec<Region> {
+    let read = |line: &str| {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let rights = words.next()?;
+        let offset = words.next()?;
+        let inode = words.nth(1)?;
+        let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+        rights.contains('x').then_some(())?;
+        Some(Region {
+            start: hexadecimal(start)?,
+            end: hexadecimal(end)?,
+            offset: hexadecimal(offset)?,
+            inode: inode.parse().ok()?,
+            path: words.next().unwrap_or_default().trim_start().to_owned(),
+        })
+    };
+    maps.lines().filter_map(read).collect()
+}
+
+impl Functions {
+    fn read(pid: u32, path: &Path) -> io::Result<Self> {
+        // As it is called in the worker's tree, which may be another than ours.
+        let inside = Path::new("/proc").join(pid.to_string()).join("root");
+        let inside = inside.join(path.strip_prefix("/").unwrap_or(path));
+        let file = File::open(path).or_else(|_| File::open(inside))?;
+        let cache = ReadCache::new(file);
+        let broken = |error: object::Error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let elf = ElfFile64::<Endianness, _>::parse(&cache).map_err(broken)?;
+        let segments = elf.segments().map(|segment| {
+            let (offset, bytes) = segment.file_range();
+            Segment {
+                offset,
+                bytes,
+                address: segment.address(),
+            }
+        });
+        let mut sorted: Vec<Function> = elf
+            .symbols()
+            .filter(|symbol| symbol.size() > 0)
+            .filter_map(|symbol| {
+                let name = symbol.name().ok().filter(|name| computes(name))?;
+                Some(Function {
+                    address: symbol.address(),
+                    bytes: symbol.size(),
+                    name: name.to_owned(),
+                })
+            })
+            .collect();
+        sorted.sort_by_key(|function| function.address);
+        Ok(Self {
+            path: path.to_owned(),
+            segments: segments.collect(),
+            sorted,
+        })
+    }
+
+    /// The one that holds what is at this place of the file.
+    fn at(&self, offset: u64) -> Option<&Function> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|one| (one.offset..one.offset + one.bytes).contains(&offset))?;
+        let address = offset - segment.offset + segment.address;
+        let after = self.sorted.partition_point(|one| one.address <= address);
+        let found = self.sorted.get(after.checked_sub(1)?)?;
+        (address < found.address + found.bytes).then_some(found)
+    }
+}
+
+/// Whether a function of PyTorch's library, by its mangled name, does work that a candidate should do itself. Copying and
+/// filling may stay, and `warpsmith_gemm` is the library's.
+fn computes(name: &str) -> bool {
+    let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
+    // Kernels have no name outside their file, or are there once for each kind of processor.
+    if has(&["6native"]) && has(&["12_GLOBAL__N_1", "7DEFAULT", "4AVX2", "6AVX512"]) {
+        return !has(&["copy", "fill", "empty", "resize", "view", "strided"]);
+    }
+    ["Sleef_", "mkl_vml_", "mkl_dft_", "mkl_lapack_", "xnn_"]
+        .iter()
+        .any(|library| name.starts_with(library))
+        || has(&["4dnnl4impl", "6fbgemm"])
+}
+
+/// The first of a mangled name's words that says something.
+fn readable(name: &str) -> String {
+    // Who calls a kernel, and how.
+    let plain = [
+        "at",
+        "native",
+        "internal",
+        "vec",
+        "DEFAULT",
+        "AVX2",
+        "AVX512",
+        "_GLOBAL__N_1",
+        "invoke_parallel",
+        "parallel_for",
+        "function_ref",
+        "callback_fn",
+        "std",
+        "c10",
+    ];
+    let mut rest = name;
+    while let Some(digit) = rest.find(|letter: char| letter.is_ascii_digit()) {
+        rest = &rest[digit..];
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let word = rest[..digits].parse::<usize>().ok().and_then(|length| {
+            let end = digits.checked_add(length)?;
+            rest.get(digits..end)
+        });
+        match word {
+            Some(word) if word.len() > 1 && !plain.contains(&word) => return word.to_owned(),
+            Some(word) => rest = &rest[digits + word.len()..],
+            None => break,
+        }
+    }
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOFTMAX: &str =
+        "_ZN2at6native7DEFAULT12_GLOBAL__N_124vec_softmax_lastdim_implIfEEvRKNS_6TensorES5_";
+
+    #[test]
+    fn kernels_are_told_from_copies() {
+        for name in [SOFTMAX, "Sleef_expf8_u10", "_ZN4dnnl4impl3cpu4x64"] {
+            assert!(computes(name), "{name}");
+        }
+        let copy = "_ZN2at6native4AVX217direct_copy_kernelERNS_18TensorIteratorBaseE";
+        for name in [copy, "mkl_blas_avx2_sgemm_kernel_0", "_ZN2at6native5emptyE"] {
+            assert!(!computes(name), "{name}");
+        }
+        assert_eq!(readable(SOFTMAX), "vec_softmax_lastdim_impl");
+        assert_eq!(readable("Sleef_expf8_u10"), "Sleef_expf8_u10");
+        let inner = "_ZN2at8internal15invoke_parallelIZNS_12parallel_forIZNS_6native12_GLOBAL__N_1L24vec_host_softmax_lastdimE";
+        assert!(computes(inner));
+        assert_eq!(readable(inner), "vec_host_softmax_lastdim");
+    }
+
+    #[test]
+    fn code_is_known_by_where_it_comes_from() {
+        let maps = "7f00-7f10 r-xp 00001000 08:01 42   /usr/lib/libm.so.6\n\
+            7f10-7f20 rw-p 00000000 00:00 0\n\
+            7f20-7f30 r-xp 00000000 00:01 7    /memfd:kernels (deleted)\n\
+            7f40-7f50 rwxp 00000000 00:00 0 \n\
+            7f50-7f60 r-xp 00000000 00:00 0    [vdso]\n\
+            7f60-7f70 r-xp 00000000 00:05 9    /srv/a b.so\n\
+            7f70-7f80 r-xp 00000000 00:05 9    /dev/zero\n";
+        let known: Vec<bool> = regions(maps).iter().map(Region::is_known).collect();
+        assert_eq!(known, [true, false, false, true, true, false]);
+        let first = &regions(maps)[0];
+        assert_eq!(
+            (first.start, first.offset, first.inode),
+            (0x7f00, 0x1000, 42)
+        );
+        assert_eq!(regions(maps)[4].path, "/srv/a b.so");
+    }
+
+    #[test]
+    fn a_few_looks_mean_nothing_and_many_do() {
+        let seen = |own, borrowed, unknown| Seen {
+            own,
+            borrowed: BTreeMap::from([("softmax".to_owned(), borrowed)]),
+            unknown,
+        };
+        assert_eq!(seen(0, 3, 3).objection(), None);
+        assert_eq!(seen(1000, 40, 40).objection(), None);
+        let fault = seen(10, 4, 0).objection().unwrap();
+        assert_eq!(fault.rule, Some(Rule::ForbiddenOperator));
+        assert!(fault.reason.contains("`softmax`"), "{}", fault.reason);
+        let fault = seen(10, 0, 4).objection().unwrap();
+        assert_eq!(fault.rule, Some(Rule::ForbiddenImport));
+    }
+}
