@@ -7,6 +7,7 @@ use warpsmith_tasks::{Near, Structure};
 use crate::grammar::{Composition, Size};
 use crate::mix::Group;
 use crate::seeds::Layer;
+use crate::spent::Spent;
 
 /// What a composer made.
 #[derive(Debug, Clone)]
@@ -88,4 +89,5 @@ pub struct Candidate {
     pub structure: Structure,
     /// The benchmark's task that is most like it, where one was compared with.
     pub nearest: Option<Near>,
+    pub spent: Spent,
 }

@@ -7,6 +7,7 @@ use crate::filter::Dropped;
 use crate::grammar::{Composition, Luck, Size};
 use crate::mix::Group;
 use crate::seeds::{Layer, Seeds};
+use crate::spent::Spent;
 
 /// Why there is no candidate.
 #[derive(Debug, thiserror::Error)]
@@ -100,5 +101,6 @@ pub(crate) fn candidate(
         made,
         structure,
         nearest: None,
+        spent: Spent::default(),
     })
 }

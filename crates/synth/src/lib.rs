@@ -14,6 +14,7 @@ mod record;
 mod run;
 mod seeds;
 mod set;
+mod spent;
 pub mod teacher;
 
 pub use candidate::{Candidate, Made};
@@ -26,3 +27,4 @@ pub use record::{Fate, Record, Row};
 pub use run::{Means, Plan, Progress, SynthError, Wish, run};
 pub use seeds::{BrokenSeed, Domain, Family, Form, Layer, Seed, Seeds, Variant, transformers};
 pub use set::{Decontamination, GroupCount, Set, Summary};
+pub use spent::{Spent, Stage, StageCount};

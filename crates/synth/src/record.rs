@@ -6,6 +6,7 @@ use warpsmith_tasks::{Near, SetTask};
 
 use crate::filter::{Dropped, Facts};
 use crate::mix::Group;
+use crate::spent::Spent;
 
 /// What became of a candidate. A run's log holds one a line, and nothing else.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -13,6 +14,8 @@ pub struct Record {
     pub index: u64,
     pub group: Group,
     pub nearest: Option<Near>,
+    #[serde(default)]
+    pub spent: Spent,
     pub fate: Fate,
 }
 

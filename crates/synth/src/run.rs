@@ -1,8 +1,8 @@
 //! A run: candidates through the filters until the set is full.
 //!
 //! This thread composes, compares with benchmarks and writes down what became of each candidate. Workers screen and
-//! compile on all cores. One thread times what they let through, under the device's lease and while judges pause, on a CPU
-//! while workers pause too. Judges then try out what fits. What was written down is never done again, so a run can be
+//! compile on all cores. One thread times what they let through, under the device's lease, and on a CPU
+//! while workers and judges pause. Judges try out what fits. What was written down is never done again, so a run can be
 //! killed at any moment.
 
 mod feed;
@@ -166,15 +166,17 @@ pub fn run(
         let (to_surveyors, for_surveyors) = channel::<Fitting>();
         let queue = Arc::new(Mutex::new(for_workers));
         let fitting = Arc::new(Mutex::new(for_surveyors));
-        // Apart, so that workers go on while the timer waits for a judge.
-        let (gate, judges_gate) = (&gates.0, &gates.1);
+        // What is timed on a CPU is timed alone. Two gates, so that workers go on while the timer waits for a judge. On a GPU
+        // what others launch is small beside it.
+        let closing = |gate| (plan.target == Target::Cpu).then_some(gate);
+        let (gate, judges_gate) = (closing(&gates.0), closing(&gates.1));
         for number in 0..plan.workers.max(1) {
             let (to_timer, to_main) = (to_timer.clone(), to_main.clone());
             let bench = Bench {
                 workshop,
                 isolation,
                 number,
-                gate: (plan.target == Target::Cpu).then_some(gate),
+                gate,
             };
             let queue = Arc::clone(&queue);
             scope.spawn(move || bench.work(&queue, &to_timer, &to_main));
@@ -185,7 +187,7 @@ pub fn run(
             workshop,
             isolation,
             lease,
-            gate: (plan.target == Target::Cpu).then_some(gate),
+            gate,
             judges_gate,
         };
         let from_timer = to_main.clone();
@@ -318,6 +320,7 @@ impl Main<'_> {
             index: candidate.index,
             group: candidate.group,
             nearest: candidate.nearest,
+            spent: candidate.spent,
             fate,
         })
     }

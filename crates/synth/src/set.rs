@@ -9,6 +9,7 @@ use warpsmith_tasks::{Portion, SetTask, Structure, TaskError, validation, write_
 
 use crate::mix::Group;
 use crate::record::{Fate, Record, Row};
+use crate::spent::{Stage, StageCount};
 
 /// Upper ends of the histogram of eager times, in milliseconds.
 const TIMES_MS: [f64; 8] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
@@ -31,6 +32,7 @@ pub struct Summary {
     pub groups: BTreeMap<Group, GroupCount>,
     /// By reason.
     pub dropped: BTreeMap<String, usize>,
+    pub stages: BTreeMap<Stage, StageCount>,
     /// Tasks kept by milliseconds of an eager call, up to each bound.
     pub eager_ms: Vec<(String, usize)>,
     /// All candidates by how like the nearest task of a benchmark they are, in tenths.
@@ -161,6 +163,7 @@ impl Summary {
             tried: records.len(),
             groups,
             dropped,
+            stages: stages(records),
             eager_ms: histogram(&times),
             nearest,
             train: set.rows.len() - validation,
@@ -168,6 +171,30 @@ impl Summary {
             decontamination,
         }
     }
+}
+
+fn stages(records: &[Record]) -> BTreeMap<Stage, StageCount> {
+    // Whose place was taken while it was on its way was stopped by no filter.
+    let late = |reason: &str| ["surplus", "near_duplicate"].contains(&reason);
+    let mut seconds: BTreeMap<Stage, Vec<f64>> = BTreeMap::new();
+    let mut stopped: BTreeMap<Stage, usize> = BTreeMap::new();
+    for record in records {
+        for (stage, spent) in record.spent.stages() {
+            seconds.entry(stage).or_default().push(spent);
+        }
+        if let (Some(last), Fate::Dropped(why)) = (record.spent.last(), &record.fate)
+            && !late(&why.reason)
+        {
+            *stopped.entry(last).or_default() += 1;
+        }
+    }
+    seconds
+        .into_iter()
+        .map(|(stage, seconds)| {
+            let stopped = stopped.get(&stage).copied().unwrap_or(0);
+            (stage, StageCount::new(seconds, stopped))
+        })
+        .collect()
 }
 
 fn histogram(times: &[f64]) -> Vec<(String, usize)> {

@@ -2,7 +2,6 @@
 //!
 //! The oracle is PyTorch (`interpret` in `python/filter.py`). Runs with the Python of `WARPSMITH_PYTHON` or one on the
 //! PATH that has torch.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeSet;
 
@@ -12,6 +11,8 @@ use warpsmith_schema::{OpGraph, Target, ValueSource};
 use warpsmith_synth::{Composition, Containment, MOST_OPS, Seeds, Size, Worker, Workshop};
 
 const SEED: u64 = 20_26;
+/// How many are executed.
+const SAMPLE: u64 = 200;
 
 fn composed(count: u64) -> Vec<Composition> {
     let seeds = Seeds::torch().unwrap();
@@ -34,7 +35,6 @@ fn modules_run_and_graphs_compute_the_same() {
     let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
     let mut wrong = Vec::new();
     let mut kept = 0;
-    const SAMPLE: u64 = 200;
     for composition in composed(SAMPLE) {
         let code = composition.code(Size::REDUCED);
         let graph = serde_json::to_value(composition.graph(Size::REDUCED)).unwrap();

@@ -1,5 +1,4 @@
 //! The teacher on composed tasks: what it covers, what it says, and that a compiler takes it.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::Path;
 use std::process::Command;

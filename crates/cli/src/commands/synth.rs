@@ -254,7 +254,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         show.hear(record, progress);
         Ok(())
     });
-    show.finish();
+    let pace = show.finish();
 
     // Whatever ended the run, the set is what was kept so far.
     let set = Set::new(&records, settings.validation, settings.seed);
@@ -276,7 +276,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         ));
         return Err(stop);
     }
-    summary::report(&summary, &plan, folder.path(), printer)?;
+    summary::report(&summary, &plan, &pace, folder.path(), printer)?;
     Ok(Exit::DONE)
 }
 

@@ -10,6 +10,7 @@ use crate::compose::{Composer, Unmade};
 use crate::filter::Dropped;
 use crate::mix::Group;
 use crate::record::{Fate, Record};
+use crate::spent::Spent;
 
 /// Candidates are composed until so many of each task wanted have been tried.
 const CANDIDATES_A_TASK: u64 = 60;
@@ -107,6 +108,7 @@ impl Feed<'_> {
                 index,
                 group,
                 nearest,
+                spent: Spent::default(),
                 fate,
             };
             let mut candidate = match self.composer.compose(index, group) {

@@ -10,6 +10,7 @@ use super::{Done, locked};
 use crate::candidate::Candidate;
 use crate::filter::{Containment, Dropped, Worker, WorkerError, Workshop};
 use crate::grammar::Size;
+use crate::spent::Stage;
 
 /// What workers let through.
 pub(super) struct Screened {
@@ -37,7 +38,7 @@ impl Bench<'_> {
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
         loop {
             let next = locked(queue).recv();
-            let Ok(candidate) = next else { return };
+            let Ok(mut candidate) = next else { return };
             let _open = self
                 .gate
                 .map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
@@ -46,7 +47,7 @@ impl Bench<'_> {
             } else {
                 &mut others
             };
-            let sent = match filter(worker, &candidate) {
+            let sent = match filter(worker, &mut candidate) {
                 Ok(Ok(agreed)) => to_timer.send(Screened { candidate, agreed }).is_ok(),
                 Ok(Err(dropped)) => to_main
                     .send(Done::Filtered(candidate, Err(dropped)))
@@ -66,12 +67,13 @@ impl Bench<'_> {
 /// The cheap filters, then the compiler.
 fn filter(
     worker: &mut Worker<'_>,
-    candidate: &Candidate,
+    candidate: &mut Candidate,
 ) -> Result<Result<Value, Dropped>, WorkerError> {
     let code = candidate.made.code(Size::REDUCED);
     let graph = candidate.made.graph_value(Size::REDUCED);
-    if let Err(dropped) = worker.screen(&code, graph.as_ref())? {
+    let screened = (candidate.spent).on(Stage::Screen, || worker.screen(&code, graph.as_ref()))?;
+    if let Err(dropped) = screened {
         return Ok(Err(dropped));
     }
-    worker.agree(&code)
+    (candidate.spent).on(Stage::Compile, || worker.agree(&code))
 }

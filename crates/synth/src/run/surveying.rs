@@ -13,12 +13,14 @@ use crate::candidate::Candidate;
 use crate::filter::{Dropped, Facts};
 use crate::grammar::Size;
 use crate::record::Row;
+use crate::spent::Stage;
 
 /// A thread that has a judge look at what is left.
 pub(super) struct Surveyor<'a> {
     pub(super) plan: &'a Plan,
     pub(super) judge: Option<Judge>,
-    pub(super) gate: &'a RwLock<()>,
+    /// Closed while something is timed.
+    pub(super) gate: Option<&'a RwLock<()>>,
     pub(super) composer: String,
 }
 
@@ -26,12 +28,17 @@ impl Surveyor<'_> {
     pub(super) fn work(mut self, queue: &Mutex<Receiver<Fitting>>, to_main: &Sender<Done>) {
         loop {
             let next = locked(queue).recv();
-            let Ok(Fitting { screened, timed }) = next else {
+            let Ok(Fitting {
+                mut screened,
+                timed,
+            }) = next
+            else {
                 return;
             };
             let surveyed = {
-                let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-                survey(self.judge.as_mut(), &screened.candidate, timed.size)
+                let _open =
+                    (self.gate).map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
+                survey(self.judge.as_mut(), &mut screened.candidate, timed.size)
             };
             let done = match surveyed {
                 Ok(Ok(surveyed)) => {
@@ -78,10 +85,11 @@ impl Surveyor<'_> {
     }
 }
 
-/// Whether it was tried out. Only our own tasks are: the judge runs a task outside the sandbox.
+/// Whether it was tried out. Only our own tasks are: the judge runs a task outside the sandbox. And in no larger size than
+/// shows what it is: what depends on the size was looked at when it was timed.
 fn survey(
     judge: Option<&mut Judge>,
-    candidate: &Candidate,
+    candidate: &mut Candidate,
     size: Size,
 ) -> Result<Result<bool, Dropped>, JudgeError> {
     let Some(judge) = judge.filter(|_| candidate.made.ours()) else {
@@ -89,9 +97,9 @@ fn survey(
     };
     let task = TaskSource {
         name: candidate.name.clone(),
-        source: candidate.made.code(size),
+        source: candidate.made.code(size.min(Size::USUAL_ON_CPU)),
     };
-    match judge.survey(&task) {
+    match candidate.spent.on(Stage::Survey, || judge.survey(&task)) {
         Ok(()) => Ok(Ok(true)),
         Err(JudgeError::Task { code, message }) => {
             Ok(Err(Dropped::new(&format!("judge_{code}"), message)))

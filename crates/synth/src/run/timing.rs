@@ -14,6 +14,7 @@ use super::{Done, Plan, SynthError, TIMED_TOGETHER};
 use crate::candidate::Candidate;
 use crate::filter::{Containment, Dropped, Worker, Workshop};
 use crate::grammar::Size;
+use crate::spent::Stage;
 
 /// How long more to time is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,10 +38,10 @@ pub(super) struct Timer<'a> {
     pub(super) workshop: &'a Workshop,
     pub(super) isolation: Isolation,
     pub(super) lease: String,
-    /// Closed to workers meanwhile, on a CPU.
+    /// Closed to workers meanwhile.
     pub(super) gate: Option<&'a RwLock<()>>,
     /// Closed to judges meanwhile.
-    pub(super) judges_gate: &'a RwLock<()>,
+    pub(super) judges_gate: Option<&'a RwLock<()>>,
 }
 
 type TimedOrNot = (Screened, Result<Timed, Dropped>);
@@ -55,10 +56,12 @@ impl<'a> Timer<'a> {
         let number = self.plan.workers.max(1);
         let new = |containment| Worker::new(self.workshop, containment, self.isolation, number);
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
+        // Where nobody pauses, nothing is gained by waiting for more.
+        let patience = self.gate.map_or(Duration::ZERO, |_| PATIENCE);
         while let Ok(first) = for_timer.recv() {
             let mut together = vec![first];
             while together.len() < TIMED_TOGETHER {
-                match for_timer.recv_timeout(PATIENCE) {
+                match for_timer.recv_timeout(patience) {
                     Ok(next) => together.push(next),
                     Err(_) => break,
                 }
@@ -66,7 +69,7 @@ impl<'a> Timer<'a> {
             let timed = {
                 let closed =
                     |gate: &'a RwLock<()>| gate.write().unwrap_or_else(PoisonError::into_inner);
-                let _judges = closed(self.judges_gate);
+                let _judges = self.judges_gate.map(closed);
                 let _workers = self.gate.map(closed);
                 match Lease::take(&self.lease, LEASE_PATIENCE) {
                     Ok(_lease) => self.time_all(together, &mut ours, &mut others),
@@ -101,13 +104,15 @@ impl<'a> Timer<'a> {
         others: &mut Worker<'a>,
     ) -> Result<Vec<TimedOrNot>, SynthError> {
         let mut all = Vec::new();
-        for screened in together {
+        for mut screened in together {
             let worker = if screened.candidate.made.ours() {
                 &mut *ours
             } else {
                 &mut *others
             };
-            let timed = self.fit(worker, &screened.candidate)?;
+            let mut spent = std::mem::take(&mut screened.candidate.spent);
+            let timed = spent.on(Stage::Time, || self.fit(worker, &screened.candidate))?;
+            screened.candidate.spent = spent;
             all.push((screened, timed));
         }
         Ok(all)

@@ -4,12 +4,21 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use warpsmith_synth::{Fate, Progress, Record};
 
 use crate::printer::Printer;
 
 /// After so long a silence a person wonders.
 const SILENCE: Duration = Duration::from_secs(20);
+
+/// How quickly candidates went through, since this process began.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Pace {
+    pub(super) candidates: usize,
+    pub(super) seconds: f64,
+    pub(super) candidates_a_minute: f64,
+}
 
 pub(super) struct Show<'a> {
     printer: &'a Printer,
@@ -18,6 +27,7 @@ pub(super) struct Show<'a> {
     begun: Instant,
     /// Candidates of earlier runs in the same folder.
     earlier: usize,
+    tried: usize,
     spoken: Instant,
 }
 
@@ -34,6 +44,7 @@ impl<'a> Show<'a> {
             count,
             begun: Instant::now(),
             earlier: before.len(),
+            tried: before.len(),
             spoken: Instant::now(),
         }
     }
@@ -42,13 +53,9 @@ impl<'a> Show<'a> {
         if self.printer.verbose() {
             self.say(&line(record));
         }
-        let now = progress.tried.len() - self.earlier.min(progress.tried.len());
-        let minutes = self.begun.elapsed().as_secs_f64() / 60.0;
-        let words = format!(
-            "{} candidates, {:.0} a minute",
-            progress.tried.len(),
-            now as f64 / minutes.max(1e-3)
-        );
+        self.tried = progress.tried.len();
+        let rate = self.pace().candidates_a_minute;
+        let words = format!("{} candidates, {rate:.0} a minute", self.tried);
         match &self.bar {
             Some(bar) => {
                 bar.set_position(progress.kept() as u64);
@@ -65,6 +72,16 @@ impl<'a> Show<'a> {
         }
     }
 
+    fn pace(&self) -> Pace {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let candidates = self.tried - self.earlier.min(self.tried);
+        Pace {
+            candidates,
+            seconds,
+            candidates_a_minute: 60.0 * candidates as f64 / seconds.max(0.1),
+        }
+    }
+
     fn say(&mut self, line: &str) {
         self.spoken = Instant::now();
         match &self.bar {
@@ -73,10 +90,11 @@ impl<'a> Show<'a> {
         }
     }
 
-    pub(super) fn finish(&self) {
+    pub(super) fn finish(&self) -> Pace {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+        self.pace()
     }
 }
 

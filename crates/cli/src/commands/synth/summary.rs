@@ -10,33 +10,40 @@ use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::render::Table;
 
+use super::show::Pace;
+
 const BAR: usize = 40;
 
 pub(super) fn report(
     summary: &Summary,
     plan: &Plan,
+    pace: &Pace,
     run: &Path,
     printer: &Printer,
 ) -> Result<(), Stop> {
     if printer.json() {
         let object = json!({
             "format": FORMAT, "verb": "synth", "run": run, "target": plan.target, "device": plan.device,
-            "set": run.join("tasks.jsonl"), "summary": summary,
+            "set": run.join("tasks.jsonl"), "summary": summary, "pace": pace,
         });
         printer.object(&object)
     } else {
-        Ok(printer.data(&table(summary, plan, run))?)
+        Ok(printer.data(&table(summary, plan, pace, run))?)
     }
 }
 
-fn table(summary: &Summary, plan: &Plan, run: &Path) -> String {
+fn table(summary: &Summary, plan: &Plan, pace: &Pace, run: &Path) -> String {
     let mut table = Table::titled(&format!(
         "{} tasks for {}, {}",
         summary.kept,
         plan.target.name(),
         plan.device
     ));
-    table.row("candidates", &summary.tried.to_string());
+    let now = format!(
+        "{}; {} this time in {:.0} s, {:.0} a minute",
+        summary.tried, pace.candidates, pace.seconds, pace.candidates_a_minute
+    );
+    table.row("candidates", &now);
     let mut dropped: Vec<(&String, &usize)> = summary.dropped.iter().collect();
     dropped.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
     let lines: Vec<String> = dropped
@@ -44,6 +51,18 @@ fn table(summary: &Summary, plan: &Plan, run: &Path) -> String {
         .map(|(reason, count)| format!("{count:>6}  {reason}"))
         .collect();
     table.row("dropped", &lines.join("\n"));
+    let mut lines = vec![format!(
+        "{:<14}{:>7}{:>7}{:>11}{:>13}",
+        "filter", "came", "left", "s, median", "s, together"
+    )];
+    for (stage, count) in &summary.stages {
+        let (name, came, left) = (stage.name(), count.came, count.left);
+        let (median, all) = (count.median_seconds, count.seconds);
+        lines.push(format!(
+            "{name:<14}{came:>7}{left:>7}{median:>11.2}{all:>13.1}"
+        ));
+    }
+    table.row("filters", &lines.join("\n"));
     let mut lines = vec![format!(
         "{:<14}{:>7}{:>7}{:>7}{:>14}",
         "operators", "kept", "tried", "share", "in benchmark"
