@@ -1,5 +1,4 @@
 //! The loop of tool calls by the real binary: shell, sandbox, compiler and judge are real, the policy follows a script.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -252,11 +251,11 @@ fn a_script_solves_every_example_through_the_loop() {
     for name in &names {
         let folder = examples.join(name);
         let code = fs_err::read_to_string(folder.join("model.py")).unwrap();
-        tasks += &format!("{}\n", json!({ "name": name, "code": code }));
+        tasks += &(json!({ "name": name, "code": code }).to_string() + "\n");
         let files = sources(&folder).into_iter();
         let blocks = files.map(|(path, text)| format!("write {path}\n````\n{text}````\n\n"));
         for text in [blocks.collect(), "submit".to_owned()] {
-            script += &format!("{}\n", json!({ "text": text, "task": name }));
+            script += &(json!({ "text": text, "task": name }).to_string() + "\n");
         }
     }
     let context = Context::new();

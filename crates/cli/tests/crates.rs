@@ -1,5 +1,4 @@
 //! The crate table in the documentation says what the workspace is.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

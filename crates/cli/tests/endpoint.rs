@@ -1,6 +1,5 @@
 //! The loop against an endpoint that speaks OpenAI's chat completions: a server of a few lines that replays what such
 //! servers send.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::sync::mpsc::Receiver;
 

@@ -2,7 +2,6 @@
 //!
 //! Such a machine is made, not pretended: the binary is started the way a container with a system-call filter on an old
 //! kernel starts it, and everything it finds out is true there.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 #![expect(
     unsafe_code,
     reason = "a filter is put on between fork and exec, by the C library"

@@ -1,6 +1,5 @@
 //! The judge over HTTP, by the real binary: verdicts, an episode of `OpenEnv`'s own client, and schemathesis against the
 //! interface's description of itself.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

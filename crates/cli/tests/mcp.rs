@@ -1,5 +1,4 @@
 //! The real binary as an MCP server, driven by the official client from `PyPI`.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

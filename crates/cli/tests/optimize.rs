@@ -1,5 +1,4 @@
 //! `optimize` by the real binary, with a policy that follows a script: the judge, the sandbox and the compiler are real.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use crate::common::{Context, alone, code, json, judged};
 use serde_json::{Value, json};

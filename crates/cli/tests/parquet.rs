@@ -1,6 +1,5 @@
 //! Sets that pyarrow wrote, and ours read by it.
 #![cfg(feature = "parquet")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

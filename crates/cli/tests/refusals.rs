@@ -1,5 +1,4 @@
 //! Bad input is refused before anything is fetched, built or run.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use crate::common::{Context, code, json};
 use crate::snapshot;

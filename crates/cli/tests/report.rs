@@ -1,5 +1,4 @@
 //! `report` by the real binary, over runs that `optimize` made.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::Path;
 

@@ -1,5 +1,4 @@
 //! `rollout` and `bench` by the real binary, with a policy that follows a script: the judge is real.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};

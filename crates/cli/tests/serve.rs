@@ -1,6 +1,5 @@
 //! `serve` by the real binary with a small language model, and everybody who may ask it.
 #![cfg(feature = "local-models")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,4 @@
 //! `--policy teacher` by the real binary: composed tasks, and one without a graph; the judge is real.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use crate::common::{Context, alone, code, json};
 use serde_json::{Value, json};

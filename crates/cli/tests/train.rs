@@ -1,6 +1,5 @@
 //! `train` by the real binary, with a model of random numbers on the processor.
 #![cfg(feature = "local-models")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,4 @@
 //! What needs no torch: help, schemas, completions, caches and the doctor.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use crate::common::{Context, code, json};
 use crate::snapshot;

@@ -1,6 +1,5 @@
 //! The real thing: needs the network, 6 GB of disk and a minute or two.
 //! `WARPSMITH_CACHE=/tmp/somewhere cargo test -p warpsmith-machine --test all install -- --ignored --nocapture`
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::process::Command;
 

@@ -1,5 +1,4 @@
 //! Finding a Python, with stand-ins that answer as one would.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -79,7 +78,7 @@ fn search(path: &Path, given: Option<&Path>) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([
         "--exact",
-        "searches_in_its_own_process",
+        "python::searches_in_its_own_process",
         "--ignored",
         "--nocapture",
     ]);
@@ -133,7 +132,7 @@ fn offline_fetches_nothing() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "searches_in_its_own_process",
+            "python::searches_in_its_own_process",
             "--ignored",
             "--nocapture",
         ])

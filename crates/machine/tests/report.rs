@@ -1,5 +1,4 @@
 //! What the doctor says about the machine the tests run on.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use warpsmith_machine::{Caches, PythonChoice, doctor, gpu_clocks};
 

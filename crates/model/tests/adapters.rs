@@ -1,6 +1,5 @@
 //! Adapters against PEFT, on the folders that `make_adapters.py` made.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! Merged models written out and read back: by us here, by transformers, PEFT and gguf in `check_exports.py`.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! Generation on the small checkpoints: alone, in batches, from kept prefixes, to every kind of end.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! GGUF files against the same weights from safetensors and, for quantised ones, against their own
 //! dequantised numbers.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! The client against a server of a few lines that answers as it is told: what goes over the wire, and what is made of
 //! every way a server can fail.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::net::TcpListener;
 use std::time::Duration;

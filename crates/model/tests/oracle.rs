@@ -1,7 +1,6 @@
 //! Logits and greedy continuations against Hugging Face transformers, on the checkpoints that
 //! `make_checkpoints.py` made.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

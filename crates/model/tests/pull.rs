@@ -1,6 +1,5 @@
 //! Fetching models from a server of our own on the loopback.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Cursor, Write};

@@ -1,7 +1,6 @@
 //! The shipped models themselves, as `warpsmith models pull` leaves them in the cache folder. The large one by
 //! `cargo test --release -p warpsmith-model --features local --test all shipped -- --ignored`
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

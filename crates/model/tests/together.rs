@@ -1,6 +1,5 @@
 //! Several conversations with one local model at once: each gets the reply that it would get alone.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::Path;
 

@@ -1,6 +1,5 @@
 //! Tokens and chat templates against Python's, by the files that `make_tokens.py` made.
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! An episode of several turns with a shipped model: its record is what the engine read and sampled. The large one by
 //! `cargo test --release -p warpsmith-model --features local --test all turns -- --ignored`
 #![cfg(feature = "local")]
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::PathBuf;
 use std::sync::Arc;

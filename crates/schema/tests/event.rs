@@ -1,5 +1,4 @@
 //! Events, written and read again; steps, taken apart and put together.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,5 +1,4 @@
 //! Trajectories, written and read again, also those of earlier versions.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use serde_json::{Value, json};
 use warpsmith_schema::{Elision, LeftOut, TokenRecord, Trajectory, Usage, json_schema};

@@ -2,7 +2,6 @@
 //!
 //! Our own examples play the benchmark. Where `WARPSMITH_KERNELBENCH` names a checkout or a JSONL file of `KernelBench`, the
 //! same is done with that, and the shipped fingerprints must recognise each of its tasks too.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 #![allow(clippy::print_stderr, reason = "what was found is worth reading")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,4 @@
 //! Task sets in the public schema and in our own, as JSONL and as Parquet.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

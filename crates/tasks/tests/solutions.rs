@@ -1,5 +1,4 @@
 //! Freezing solutions, honest and hostile.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -1,5 +1,4 @@
 //! Which modules are the same task, and which are not.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::time::Instant;
 

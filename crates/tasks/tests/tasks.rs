@@ -1,5 +1,4 @@
 //! Tasks from files, folders and lines.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::path::Path;
 

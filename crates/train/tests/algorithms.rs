@@ -1,6 +1,5 @@
 //! Every algorithm against PyTorch: golden numbers that `make_losses.py` made, the same live on fresh numbers, and what must
 //! hold whatever the numbers.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 #![expect(
     clippy::float_cmp,
     reason = "what must be the same must be so to the last bit"

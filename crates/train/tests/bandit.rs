@@ -1,6 +1,5 @@
 //! PPO and GRPO from end to end, on a game small enough for a test: a model of random numbers is shown one of a few signs and
 //! paid for answering with the two tokens that belong to it. It samples with the model that users run.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::sync::Arc;
 

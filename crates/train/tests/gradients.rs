@@ -1,6 +1,5 @@
 //! The network on the processor: its scores are those of the model that samples, and its gradients those of transformers and
 //! PEFT (`make_gradients.py`) and of plain differences.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

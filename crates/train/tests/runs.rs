@@ -1,6 +1,5 @@
 //! Supervised fine-tuning and value pretraining as runs: they learn, are killed at any moment and go on bit for bit, and what
 //! goes wrong is said without a loss.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 #![expect(
     clippy::float_cmp,
     reason = "what must be the same must be so to the last bit"
@@ -262,7 +261,7 @@ fn a_killed_run_goes_on_bit_for_bit() {
     let mut kills = 0;
     for attempt in 0..40 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "a_run_to_be_killed"])
+            .args(["--ignored", "--exact", "runs::a_run_to_be_killed"])
             .env(FOLDER, folder.path())
             .env(MODEL, tiny.path())
             .stdout(Stdio::null())
