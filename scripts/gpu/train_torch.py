@@ -1,6 +1,9 @@
-"""What `scripts/gpu/train_speed` sets beside our learner: the same shape in PyTorch, bfloat16, fused AdamW.
+"""What `scripts/gpu/train_speed` sets beside our learner: the same shapes in PyTorch, bfloat16, fused AdamW.
 
-train_torch.py eager|compile [SEQUENCES LENGTH]
+train_torch.py eager|compile [low-rank] [SEQUENCES LENGTH]
+
+SmolLM2-135M's shape with all weights learning; or, with `low-rank`, Qwen2.5-Coder-1.5B's, frozen, with matrices of rank 32 beside
+every projection: float32 as ours are, read in bfloat16.
 """
 
 from __future__ import annotations
@@ -10,12 +13,28 @@ import sys
 import time
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import torch.nn.functional as F
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-STEPS, ROUNDS = 10, 3
+STEPS, ROUNDS, RANK, SCALE = 10, 3, 32, 1.0
 
 
-def model() -> LlamaForCausalLM:
+class Beside(nn.Module):
+    """`y = W x + scale * B (A x)`, where W is frozen."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Parameter(torch.empty(RANK, base.in_features).uniform_(-0.02, 0.02))
+        self.b = nn.Parameter(torch.zeros(base.out_features, RANK))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = F.linear(x, self.a.to(x.dtype)) * SCALE
+        return self.base(x) + F.linear(inner, self.b.to(x.dtype))
+
+
+def whole() -> PreTrainedModel:
     config = LlamaConfig(
         vocab_size=49152,
         hidden_size=576,
@@ -29,22 +48,47 @@ def model() -> LlamaForCausalLM:
         use_cache=False,
         attn_implementation="sdpa",
     )
-    torch.manual_seed(1)
     return LlamaForCausalLM(config).to(device="cuda", dtype=torch.bfloat16)
 
 
-def measure(kind: str, sequences: int, length: int) -> str:
-    learner = model()
+def low_rank() -> PreTrainedModel:
+    config = Qwen2Config(
+        vocab_size=151936,
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        max_position_embeddings=32768,
+        rope_theta=1000000.0,
+        tie_word_embeddings=True,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    with torch.device("cuda"):
+        model = Qwen2ForCausalLM(config).to(dtype=torch.bfloat16).requires_grad_(False)
+        for layer in model.model.layers:
+            for module in (layer.self_attn, layer.mlp):
+                for name, child in list(module.named_children()):
+                    if isinstance(child, nn.Linear):
+                        setattr(module, name, Beside(child))
+    return model
+
+
+def measure(kind: str, beside: bool, sequences: int, length: int) -> str:
+    torch.manual_seed(1)
+    learner = low_rank() if beside else whole()
     learner.train()
-    optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    learns = [one for one in learner.parameters() if one.requires_grad]
+    optimiser = torch.optim.AdamW(learns, lr=1e-3, weight_decay=0.01, fused=True)
     forward = torch.compile(learner) if kind == "compile" else learner
-    tokens = torch.randint(0, 49152, (sequences, length), device="cuda")
+    tokens = torch.randint(0, learner.config.vocab_size, (sequences, length), device="cuda")
     torch.cuda.reset_peak_memory_stats()
 
     def step() -> torch.Tensor:
         loss = forward(input_ids=tokens, labels=tokens).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(learns, 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         return loss.detach()
@@ -53,25 +97,30 @@ def measure(kind: str, sequences: int, length: int) -> str:
     for _ in range(4):
         step()
     torch.cuda.synchronize()
+    steps = STEPS // 2 if beside else STEPS
     times = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        for _ in range(STEPS):
+        for _ in range(steps):
             last = step()
         torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / STEPS)
+        times.append((time.perf_counter() - start) / steps)
     median = statistics.median(times)
     memory = torch.cuda.max_memory_reserved() / 2**30
+    what = "low rank" if beside else "all"
     return (
-        f"| PyTorch {torch.__version__} {kind} | {sequences} x {length} | {sequences * length / median:.0f} | "
+        f"| PyTorch {torch.__version__} {kind}, {what} | {sequences} x {length} | {sequences * length / median:.0f} | "
         f"{median * 1e3:.2f} | {min(times) * 1e3:.2f} | {memory:.1f} | {first:.3f} to {last.item():.3f} |"
     )
 
 
 def main() -> None:
-    kind, numbers = sys.argv[1], [int(text) for text in sys.argv[2:]]
-    for sequences, length in [tuple(numbers)] if numbers else [(8, 1024), (16, 2048)]:
-        print(measure(kind, sequences, length), flush=True)
+    kind, words = sys.argv[1], sys.argv[2:]
+    beside = "low-rank" in words
+    numbers = [int(text) for text in words if text != "low-rank"]
+    batches = [(8, 2048)] if beside else [(8, 1024), (16, 2048)]
+    for sequences, length in [tuple(numbers)] if numbers else batches:
+        print(measure(kind, beside, sequences, length), flush=True)
         torch.compiler.reset()
         torch.cuda.empty_cache()
 

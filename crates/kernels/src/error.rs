@@ -27,6 +27,12 @@ pub enum GpuError {
         count: usize,
         room: usize,
     },
+    #[error(
+        "learning needs {:.1} GB on the GPU, which has {:.1} GB free",
+        *needed as f64 / 1e9,
+        *free as f64 / 1e9
+    )]
+    Memory { needed: usize, free: usize },
     #[error("a state of {found} numbers is none of this model's, which has {wanted}")]
     OtherState { found: usize, wanted: usize },
     #[error("nothing was launched while a graph was captured")]
@@ -49,7 +55,7 @@ impl GpuError {
             Self::TooOld { .. } | Self::Attention { .. } | Self::Width { .. } => {
                 Some("run the model on the processor".into())
             }
-            Self::NoRoom { .. } => Some("learn from fewer or shorter sequences at once".into()),
+            Self::NoRoom { .. } | Self::Memory { .. } => Some("learn from fewer or shorter sequences at once".into()),
             Self::OtherState { .. }
             | Self::FewRows
             | Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,

@@ -1,5 +1,6 @@
 //! A device with everything loaded on it.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::cublas::CudaBlas;
@@ -100,12 +101,21 @@ impl Gpu {
         buffer: &mut Buffer<T>,
         numbers: &[T],
     ) -> Result<(), GpuError> {
+        self.write_at(buffer, 0, numbers)
+    }
+
+    /// Writes a buffer from a place on.
+    pub fn write_at<T: DeviceRepr>(
+        &self,
+        buffer: &mut Buffer<T>,
+        start: usize,
+        numbers: &[T],
+    ) -> Result<(), GpuError> {
         if numbers.is_empty() {
             return Ok(());
         }
-        Ok(self
-            .stream
-            .memcpy_htod(numbers, &mut buffer.slice_mut(..numbers.len()))?)
+        let mut place = buffer.slice_mut(start..start + numbers.len());
+        Ok(self.stream.memcpy_htod(numbers, &mut place)?)
     }
 
     /// The beginning of a buffer, once all work before is done.
@@ -114,10 +124,19 @@ impl Gpu {
         buffer: &Buffer<T>,
         len: usize,
     ) -> Result<Vec<T>, GpuError> {
-        if len == 0 {
+        self.read_at(buffer, 0..len)
+    }
+
+    /// Part of a buffer, once all work before is done.
+    pub fn read_at<T: DeviceRepr + Clone + Default>(
+        &self,
+        buffer: &Buffer<T>,
+        place: Range<usize>,
+    ) -> Result<Vec<T>, GpuError> {
+        if place.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(self.stream.clone_dtoh(&buffer.slice(..len))?)
+        Ok(self.stream.clone_dtoh(&buffer.slice(place))?)
     }
 
     /// Copies within a buffer, from one place to another that does not overlap it.

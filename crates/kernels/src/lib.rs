@@ -27,6 +27,6 @@ pub use few_rows::{FEW, Stream, Written};
 pub use gpu::Gpu;
 pub use graph::Graph;
 pub use half::bf16;
-pub use linear::Product;
+pub use linear::{Product, Sum};
 pub use rows::{AT_ONCE, Rotation};
 pub use sample::{Choice, Chosen, Parts};

@@ -1,5 +1,7 @@
 //! Products with weight matrices, by cuBLAS.
 
+use std::ops::Range;
+
 use cudarc::cublas::result::gemm_ex;
 use cudarc::cublas::sys::{self, cublasGemmAlgo_t, cublasOperation_t, cudaDataType};
 use cudarc::driver::{DevicePtr, DevicePtrMut, DeviceRepr};
@@ -20,6 +22,31 @@ impl Product for f32 {
     const TYPE: cudaDataType = cudaDataType::CUDA_R_32F;
 }
 
+/// How a product is written: so many times, over what is there or on top of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sum {
+    pub by: f32,
+    pub adding: Adding,
+}
+
+impl Sum {
+    /// Once, and nothing else.
+    pub const PLAIN: Self = Self {
+        by: 1.0,
+        adding: Adding::Anew,
+    };
+    /// Once, on top.
+    pub const ON_TOP: Self = Self {
+        by: 1.0,
+        adding: Adding::OnTop,
+    };
+
+    /// So many times, and nothing else.
+    pub fn times(by: f32) -> Self {
+        Self { by, ..Self::PLAIN }
+    }
+}
+
 /// A matrix as cuBLAS sees it, column after column: what is a row here is a column there.
 struct Factor {
     address: u64,
@@ -35,7 +62,19 @@ impl Gpu {
         out: &mut impl DevicePtrMut<T>,
         x: &impl DevicePtr<bf16>,
         weight: &impl DevicePtr<bf16>,
+        sizes: (usize, usize),
+    ) -> Result<(), GpuError> {
+        self.linear_sum(out, x, weight, sizes, Sum::PLAIN)
+    }
+
+    /// The same, as a sum.
+    pub fn linear_sum<T: Product>(
+        &self,
+        out: &mut impl DevicePtrMut<T>,
+        x: &impl DevicePtr<bf16>,
+        weight: &impl DevicePtr<bf16>,
         (rows, inputs): (usize, usize),
+        sum: Sum,
     ) -> Result<(), GpuError> {
         let outputs = weight.len() / inputs;
         assert!(x.len() >= rows * inputs && out.len() >= rows * outputs);
@@ -46,7 +85,7 @@ impl Gpu {
                 self.factor(x, cublasOperation_t::CUBLAS_OP_N, inputs),
             ],
             [outputs, rows, inputs],
-            Adding::Anew,
+            sum,
         )
     }
 
@@ -56,7 +95,19 @@ impl Gpu {
         out: &mut impl DevicePtrMut<T>,
         slopes: &impl DevicePtr<bf16>,
         weight: &impl DevicePtr<bf16>,
+        sizes: (usize, usize),
+    ) -> Result<(), GpuError> {
+        self.linear_back_to_inputs_sum(out, slopes, weight, sizes, Sum::PLAIN)
+    }
+
+    /// The same, as a sum.
+    pub fn linear_back_to_inputs_sum<T: Product>(
+        &self,
+        out: &mut impl DevicePtrMut<T>,
+        slopes: &impl DevicePtr<bf16>,
+        weight: &impl DevicePtr<bf16>,
         (rows, inputs): (usize, usize),
+        sum: Sum,
     ) -> Result<(), GpuError> {
         let outputs = weight.len() / inputs;
         assert!(slopes.len() >= rows * outputs && out.len() >= rows * inputs);
@@ -67,7 +118,7 @@ impl Gpu {
                 self.factor(slopes, cublasOperation_t::CUBLAS_OP_N, outputs),
             ],
             [inputs, rows, outputs],
-            Adding::Anew,
+            sum,
         )
     }
 
@@ -88,8 +139,40 @@ impl Gpu {
                 self.factor(slopes, cublasOperation_t::CUBLAS_OP_T, outputs),
             ],
             [inputs, outputs, rows],
-            adding,
+            Sum { by: 1.0, adding },
         )
+    }
+
+    /// Multiplies `columns` of each row of a matrix of `width` columns with a number of the row's own, in place.
+    pub fn scale_rows(
+        &self,
+        matrix: &mut impl DevicePtrMut<f32>,
+        (width, columns): (usize, Range<usize>),
+        by: &impl DevicePtr<f32>,
+    ) -> Result<(), GpuError> {
+        let rows = matrix.len() / width;
+        assert!(by.len() == rows && columns.end <= width);
+        let by = self.address(by) as *const f32;
+        let (start, _written) = matrix.device_ptr_mut(&self.stream);
+        let start = (start as *mut f32).wrapping_add(columns.start);
+        #[expect(unsafe_code, reason = "calls cuBLAS with addresses")]
+        // SAFETY: sizes were checked. What is a row here is a column there; in place is allowed where both strides are one.
+        unsafe {
+            sys::cublasSdgmm(
+                *self.blas.handle(),
+                sys::cublasSideMode_t::CUBLAS_SIDE_RIGHT,
+                columns.len() as i32,
+                rows as i32,
+                start,
+                width as i32,
+                by,
+                1,
+                start,
+                width as i32,
+            )
+            .result()?;
+        }
+        Ok(())
     }
 
     fn factor(
@@ -111,9 +194,8 @@ impl Gpu {
         out: &mut impl DevicePtrMut<T>,
         [left, right]: [Factor; 2],
         [rows, columns, summed]: [usize; 3],
-        adding: Adding,
+        Sum { by, adding }: Sum,
     ) -> Result<(), GpuError> {
-        let one = 1.0f32;
         let before: f32 = match adding {
             Adding::Anew => 0.0,
             Adding::OnTop => 1.0,
@@ -129,7 +211,7 @@ impl Gpu {
                 rows as i32,
                 columns as i32,
                 summed as i32,
-                (&raw const one).cast(),
+                (&raw const by).cast(),
                 left.address as *const _,
                 cudaDataType::CUDA_R_16BF,
                 left.stride as i32,

@@ -11,8 +11,8 @@ use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};
 use warpsmith_train::data::{Episode, Tokens};
 use warpsmith_train::metrics::{self, Numbers};
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic, Learns};
-use warpsmith_train::network::{Actor as _, Published, Sequence};
+use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
+use warpsmith_train::network::{Actor as _, Learns, Published, Sequence};
 use warpsmith_train::optimizer::{AdamW, Decline};
 use warpsmith_train::recipes::{
     Advantages, Collector, CriticSettings, CutReplies, Keeping, Penalty, PolicyRun, PolicySettings,

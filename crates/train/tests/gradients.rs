@@ -11,8 +11,8 @@ use serde::Deserialize;
 use warpsmith_model::{
     Adapter, AdapterSettings, Projection, Scaling, Segment, Transformer, Wanted, Weights,
 };
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic, Learns};
-use warpsmith_train::network::{Actor, Critic, Published, Scores, Sequence, Trainable};
+use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
+use warpsmith_train::network::{Actor, Critic, Learns, Published, Scores, Sequence, Trainable};
 use warpsmith_train::optimizer::{AdamW, Update};
 
 const GOLDEN: &str = include_str!("gradients.json");

@@ -26,8 +26,8 @@ use warpsmith_train::data::{
     Episode, Example, Examples, Paid, RewardKind, Tokens, TooLong, read_trajectories,
 };
 use warpsmith_train::metrics::{self, Numbers};
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic, Learns};
-use warpsmith_train::network::{Actor, Published, ScoreLoss, Scores, Sequence, Trainable};
+use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
+use warpsmith_train::network::{Actor, Learns, Published, ScoreLoss, Scores, Sequence, Trainable};
 use warpsmith_train::optimizer::{AdamW, Decline, Update};
 use warpsmith_train::recipes::{
     Keeping, Outcome, Rates, SftSettings, ValueSettings, Watch, pretrain_value, sft,

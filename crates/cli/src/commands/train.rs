@@ -1,6 +1,7 @@
 //! `warpsmith train`
 
 mod learning;
+mod networks;
 mod reinforce;
 mod sft;
 mod show;

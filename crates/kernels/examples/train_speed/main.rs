@@ -1,53 +1,65 @@
-//! How fast a model learns on a GPU: `train_speed [SEQUENCES LENGTH [STEPS]]`
+//! How fast a model learns on a GPU: `train_speed [low-rank] [SEQUENCES LENGTH [STEPS]]`
 //!
-//! Random weights of SmolLM2-135M's shape, all of them learning: tokens a second and memory, as rows of a table. With `parts`
-//! before the numbers, how long each kernel of a layer takes by itself.
+//! Random weights of SmolLM2-135M's shape, all of them learning; or, with `low-rank`, of Qwen2.5-Coder-1.5B's, frozen, with
+//! matrices of rank 32 beside all of its own. Tokens a second and memory, as rows of a table. With `parts` instead, how long
+//! each kernel of a layer takes by itself.
 
 mod parts;
 
+use std::cell::RefCell;
 use std::error::Error;
 use std::io::Write;
+use std::rc::Rc;
 use std::time::Instant;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use warpsmith_kernels::Gpu;
 use warpsmith_kernels::training::{
-    AdamW, Batch, Keep, Layout, Learner, Parameter, Room, Shape, Wanted,
+    AdamW, Batch, Bench, Factors, Frozen, Keep, Layout, Learner, Learns, LowRank, Parameter, Part,
+    Room, Shape, Wanted,
 };
+use warpsmith_kernels::{Gpu, GpuError};
 
 /// Each of so many steps, which nobody waits for in between; the median counts.
 const ROUNDS: usize = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let only_parts = arguments.first().is_some_and(|first| first == "parts");
-    if only_parts {
+    let word = arguments
+        .first()
+        .filter(|first| first.parse::<usize>().is_err());
+    let word = word.cloned();
+    if word.is_some() {
         arguments.remove(0);
     }
     let numbers: Vec<usize> = arguments
         .iter()
         .map(|text| text.parse())
         .collect::<Result<_, _>>()?;
-    let (shapes, steps) = match numbers[..] {
-        [] => (vec![(8, 1024), (16, 2048)], 10),
-        [sequences, length] => (vec![(sequences, length)], 10),
-        [sequences, length, steps] => (vec![(sequences, length)], steps.max(1)),
-        _ => return Err("train_speed [SEQUENCES LENGTH [STEPS]]".into()),
+    let given = match numbers[..] {
+        [] => None,
+        [sequences, length] => Some((sequences, length, 10)),
+        [sequences, length, steps] => Some((sequences, length, steps.max(1))),
+        _ => return Err("train_speed [low-rank] [SEQUENCES LENGTH [STEPS]]".into()),
     };
-    let mut out = std::io::stdout().lock();
-    for (sequences, length) in shapes {
-        if only_parts {
-            parts::measure(&mut out, &smollm2(), (sequences, length), steps)?;
-            continue;
+    let small = given.map_or_else(|| vec![(8, 1024, 10), (16, 2048, 10)], |one| vec![one]);
+    let out = &mut std::io::stdout().lock();
+    match word.as_deref() {
+        None => {
+            let model = Model::whole(smollm2())?;
+            small
+                .into_iter()
+                .try_for_each(|one| model.measure(out, one))
         }
-        for keep in [Keep::All, Keep::Starts] {
-            let row = measure(sequences, length, steps, keep)?;
-            writeln!(out, "{row}")?;
-            out.flush()?;
+        Some("low-rank") => {
+            let model = Model::low_rank(qwen2(), 32)?;
+            model.measure(out, given.unwrap_or((8, 2048, 5)))
         }
+        Some("parts") => small
+            .into_iter()
+            .try_for_each(|one| parts::measure(out, &smollm2(), (one.0, one.1), one.2)),
+        Some(other) => Err(format!("there is no `{other}`").into()),
     }
-    Ok(())
 }
 
 fn smollm2() -> Shape {
@@ -60,122 +72,240 @@ fn smollm2() -> Shape {
         head_dim: 64,
         vocabulary: 49_152,
         norm_epsilon: 1e-5,
-        frequencies: (0..32)
-            .map(|pair| 100_000f32.powf(-f32::from(pair as u16) / 32.0))
-            .collect(),
+        frequencies: frequencies(64, 100_000.0),
         tied: true,
         biased: false,
         head_norms: false,
     }
 }
 
-fn measure(
-    sequences: usize,
-    length: usize,
-    steps: usize,
-    keep: Keep,
-) -> Result<String, Box<dyn Error>> {
-    let mut random = StdRng::seed_from_u64(1);
-    let layout = Layout::new(smollm2());
-    let weights = random_weights(&mut random, &layout);
-    let gpu = Gpu::open(0)?;
-    let (free, _) = gpu.memory()?;
-    let room = Room {
-        keep,
-        ..Room::new(layout.shape(), sequences * length, length)
-    };
-    let mut learner = Learner::new(gpu, layout, &weights, room)?;
-
-    let vocabulary = learner.layout().shape().vocabulary as u32;
-    let said: Vec<usize> = (1..length).collect();
-    let tokens: Vec<Vec<u32>> = (0..sequences)
-        .map(|_| {
-            (0..length)
-                .map(|_| random.random_range(0..vocabulary))
-                .collect()
-        })
-        .collect();
-    let batch = Batch::new(
-        tokens
-            .iter()
-            .map(|tokens| (tokens.as_slice(), said.as_slice())),
-    );
-    let share = -1.0 / batch.said() as f32;
-    let wanted = vec![
-        Wanted {
-            logprob: share,
-            entropy: 0.0
-        };
-        batch.said()
-    ];
-    let step = |learner: &mut Learner, number: u64| -> Result<(), Box<dyn Error>> {
-        learner.learn(&batch, &wanted)?;
-        Ok(learner.update(AdamW {
-            rate: 1e-3,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            weight_decay: 0.01,
-            longest: 1.0,
-            step: number,
-        })?)
-    };
-    let loss = |learner: &Learner| -> Result<f32, Box<dyn Error>> {
-        Ok(learner.scores()?.logprobs.iter().sum::<f32>() * share)
-    };
-    step(&mut learner, 1)?;
-    let first = loss(&learner)?;
-    // The second is recorded, the third the first that is only launched.
-    step(&mut learner, 2)?;
-    step(&mut learner, 3)?;
-    learner.gpu().wait()?;
-    let mut times = Vec::new();
-    let mut number = 3;
-    for _ in 0..ROUNDS {
-        let start = Instant::now();
-        for _ in 0..steps {
-            number += 1;
-            step(&mut learner, number)?;
-        }
-        learner.gpu().wait()?;
-        times.push(start.elapsed().as_secs_f64() / steps as f64);
+fn qwen2() -> Shape {
+    Shape {
+        layers: 28,
+        hidden: 1536,
+        feed_forward: 8960,
+        heads: 12,
+        kv_heads: 2,
+        head_dim: 128,
+        vocabulary: 151_936,
+        norm_epsilon: 1e-6,
+        frequencies: frequencies(128, 1_000_000.0),
+        tied: true,
+        biased: true,
+        head_norms: false,
     }
-    let last = loss(&learner)?;
-    times.sort_by(f64::total_cmp);
-    let median = times[times.len() / 2];
-    let (left, _) = learner.gpu().memory()?;
-    let kept = match keep {
-        Keep::All => "all kept",
-        Keep::Starts => "layers made again",
-    };
-    Ok(format!(
-        "| ours, {kept} | {sequences} x {length} | {:.0} | {:.2} | {:.2} | {:.1} | {first:.3} to {last:.3} |",
-        (sequences * length) as f64 / median,
-        median * 1e3,
-        times[0] * 1e3,
-        (free - left) as f64 / (1u64 << 30) as f64,
-    ))
+}
+
+fn frequencies(head_dim: u16, theta: f32) -> Vec<f32> {
+    (0..head_dim / 2)
+        .map(|pair| theta.powf(-2.0 * f32::from(pair) / f32::from(head_dim)))
+        .collect()
+}
+
+/// A model of random numbers, and what of it learns.
+struct Model {
+    bench: Rc<RefCell<Bench>>,
+    /// Free bytes before there was anything.
+    free: usize,
+    layout: Layout,
+    learning: Learning,
+}
+
+enum Learning {
+    Whole(Vec<f32>),
+    Beside {
+        frozen: Rc<Frozen>,
+        low_rank: LowRank,
+        numbers: Vec<f32>,
+        inner: usize,
+    },
+}
+
+impl Model {
+    fn begun(shape: Shape) -> Result<(Bench, usize, Layout), GpuError> {
+        let gpu = Gpu::open(0)?;
+        let (free, _) = gpu.memory()?;
+        let layout = Layout::new(shape.clone());
+        Ok((Bench::new(gpu, shape)?, free, layout))
+    }
+
+    fn whole(shape: Shape) -> Result<Self, GpuError> {
+        let (bench, free, layout) = Self::begun(shape)?;
+        let parameters = layout.parameters().into_iter();
+        let weights = parameters.flat_map(|one| random_numbers(&layout, one));
+        Ok(Self {
+            learning: Learning::Whole(weights.collect()),
+            bench: Rc::new(RefCell::new(bench)),
+            free,
+            layout,
+        })
+    }
+
+    fn low_rank(shape: Shape, rank: usize) -> Result<Self, GpuError> {
+        let (bench, free, layout) = Self::begun(shape)?;
+        let frozen = Frozen::new(bench.gpu(), layout.clone(), |one| {
+            Ok::<_, GpuError>(random_numbers(&layout, one))
+        })?;
+        let low_rank = LowRank {
+            rank,
+            scale: 1.0,
+            beside: Part::ALL.to_vec(),
+        };
+        let factors = Factors::new(layout.shape().clone(), &low_rank);
+        let mut numbers = vec![0.0f32; factors.count()];
+        let mut random = StdRng::seed_from_u64(2);
+        for layer in 0..layout.shape().layers {
+            for part in Part::ALL {
+                let rows = (0..rank).filter_map(|row| factors.a_row(layer, part, row));
+                for place in rows {
+                    numbers[place].fill_with(|| random.random_range(-0.02..0.02));
+                }
+            }
+        }
+        Ok(Self {
+            learning: Learning::Beside {
+                frozen: Rc::new(frozen),
+                low_rank,
+                numbers,
+                inner: factors.widest(),
+            },
+            bench: Rc::new(RefCell::new(bench)),
+            free,
+            layout,
+        })
+    }
+
+    fn measure(
+        &self,
+        out: &mut impl Write,
+        (sequences, length, steps): (usize, usize, usize),
+    ) -> Result<(), Box<dyn Error>> {
+        let (learns, inner, what) = match &self.learning {
+            Learning::Whole(weights) => {
+                let layout = self.layout.clone();
+                (Learns::All { layout, weights }, 0, "all")
+            }
+            Learning::Beside {
+                frozen,
+                low_rank,
+                numbers,
+                inner,
+            } => {
+                let frozen = frozen.clone();
+                let learns = Learns::Beside {
+                    frozen,
+                    low_rank,
+                    numbers,
+                };
+                (learns, *inner, "low rank")
+            }
+        };
+        for keep in [Keep::All, Keep::Starts] {
+            self.bench.borrow_mut().make_room(Room {
+                keep,
+                inner,
+                ..Room::new(self.layout.shape(), sequences * length, length)
+            })?;
+            let mut learner = Learner::on(&self.bench, &learns)?;
+            let row = self.timed(&mut learner, (sequences, length, steps))?;
+            let kept = match keep {
+                Keep::All => "all kept",
+                Keep::Starts => "layers made again",
+            };
+            writeln!(out, "| ours, {what}, {kept} {row}")?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    fn timed(
+        &self,
+        learner: &mut Learner,
+        (sequences, length, steps): (usize, usize, usize),
+    ) -> Result<String, Box<dyn Error>> {
+        let mut random = StdRng::seed_from_u64(1);
+        let vocabulary = self.layout.shape().vocabulary as u32;
+        let said: Vec<usize> = (1..length).collect();
+        let tokens: Vec<Vec<u32>> = (0..sequences)
+            .map(|_| {
+                (0..length)
+                    .map(|_| random.random_range(0..vocabulary))
+                    .collect()
+            })
+            .collect();
+        let batch = Batch::new(
+            tokens
+                .iter()
+                .map(|tokens| (tokens.as_slice(), said.as_slice())),
+        );
+        let share = -1.0 / batch.said() as f32;
+        let wanted = vec![
+            Wanted {
+                logprob: share,
+                entropy: 0.0
+            };
+            batch.said()
+        ];
+        let step = |learner: &mut Learner, number: u64| -> Result<(), Box<dyn Error>> {
+            learner.learn(&batch, &wanted)?;
+            Ok(learner.update(AdamW {
+                rate: 1e-3,
+                beta1: 0.9,
+                beta2: 0.999,
+                epsilon: 1e-8,
+                weight_decay: 0.01,
+                longest: 1.0,
+                step: number,
+            })?)
+        };
+        let loss = |learner: &Learner| -> Result<f32, Box<dyn Error>> {
+            Ok(learner.scores()?.logprobs.iter().sum::<f32>() * share)
+        };
+        let wait = || self.bench.borrow().gpu().wait();
+        step(learner, 1)?;
+        let first = loss(learner)?;
+        // The second is recorded, the third the first that is only launched.
+        step(learner, 2)?;
+        step(learner, 3)?;
+        wait()?;
+        let mut times = Vec::new();
+        let mut number = 3;
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            for _ in 0..steps {
+                number += 1;
+                step(learner, number)?;
+            }
+            wait()?;
+            times.push(start.elapsed().as_secs_f64() / steps as f64);
+        }
+        let last = loss(learner)?;
+        times.sort_by(f64::total_cmp);
+        let median = times[times.len() / 2];
+        let (left, _) = self.bench.borrow().gpu().memory()?;
+        Ok(format!(
+            "| {sequences} x {length} | {:.0} | {:.2} | {:.2} | {:.1} | {first:.3} to {last:.3} |",
+            (sequences * length) as f64 / median,
+            median * 1e3,
+            times[0] * 1e3,
+            (self.free - left) as f64 / (1u64 << 30) as f64,
+        ))
+    }
 }
 
 /// Small around zero; norms are one.
-fn random_weights(random: &mut StdRng, layout: &Layout) -> Vec<f32> {
-    let each = layout.parameters().into_iter().flat_map(|parameter| {
-        let is_norm = matches!(
-            parameter,
-            Parameter::AttentionNorm(_) | Parameter::FeedForwardNorm(_) | Parameter::FinalNorm
-        );
-        let random = &mut *random;
-        let numbers: Vec<f32> = layout
-            .place(parameter)
-            .map(|_| {
-                if is_norm {
-                    1.0
-                } else {
-                    random.random_range(-0.035..0.035)
-                }
-            })
-            .collect();
-        numbers
-    });
-    each.collect()
+fn random_numbers(layout: &Layout, parameter: Parameter) -> Vec<f32> {
+    let place = layout.place(parameter);
+    if matches!(
+        parameter,
+        Parameter::AttentionNorm(_) | Parameter::FeedForwardNorm(_) | Parameter::FinalNorm
+    ) {
+        return vec![1.0; place.len()];
+    }
+    // A draw for each would take longer than all that is measured.
+    let mut random = StdRng::seed_from_u64(place.start as u64);
+    let some: Vec<f32> = (0..99_991)
+        .map(|_| random.random_range(-0.035..0.035))
+        .collect();
+    some.into_iter().cycle().take(place.len()).collect()
 }

@@ -3,7 +3,7 @@
 use super::attention::Stretch;
 use super::rows::Uses;
 use super::step::Wanted;
-use crate::{Buffer, Gpu, GpuError};
+use crate::{AT_ONCE, Buffer, Gpu, GpuError, bf16};
 
 /// Packed sequences on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +69,9 @@ pub(super) struct DeviceBatch {
     pub(super) wanted: Buffer<Wanted>,
     pub(super) logprobs: Buffer<f32>,
     pub(super) entropies: Buffer<f32>,
+    /// The first of [`AT_ONCE`] numbers is a row's value, and its slope.
+    pub(super) values: Buffer<f32>,
+    pub(super) value_slopes: Buffer<bf16>,
     pub(super) extent: Extent,
     /// Tokens that were said, without what was rounded up.
     pub(super) said: usize,
@@ -98,6 +101,8 @@ impl DeviceBatch {
             wanted: gpu.upload(&vec![Wanted::default(); picked])?,
             logprobs: gpu.zeros(picked)?,
             entropies: gpu.zeros(picked)?,
+            values: gpu.zeros(AT_ONCE * picked)?,
+            value_slopes: gpu.zeros(AT_ONCE * picked)?,
             extent: Extent {
                 rows: 0,
                 picked: 0,
@@ -170,6 +175,16 @@ impl DeviceBatch {
         let mut all = wanted.to_vec();
         all.resize(self.extent.picked, Wanted::default());
         gpu.write(&mut self.wanted, &all)
+    }
+
+    /// How a loss changes with the value before each token that was said.
+    pub(super) fn want_values(&mut self, gpu: &Gpu, slopes: &[f32]) -> Result<(), GpuError> {
+        assert_eq!(slopes.len(), self.said, "one for each token that was said");
+        let mut all = vec![bf16::ZERO; AT_ONCE * self.extent.picked];
+        for (to, slope) in all.iter_mut().step_by(AT_ONCE).zip(slopes) {
+            *to = bf16::from_f32(*slope);
+        }
+        gpu.write(&mut self.value_slopes, &all)
     }
 }
 

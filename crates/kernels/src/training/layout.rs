@@ -78,6 +78,94 @@ pub enum Parameter {
     Down(usize),
 }
 
+/// A matrix of a layer as models name it. Where several are rows of one parameter, one product makes what they all make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    Query,
+    Key,
+    Value,
+    AttentionOutput,
+    Gate,
+    Up,
+    Down,
+}
+
+impl Part {
+    pub const ALL: [Self; 7] = [
+        Self::Query,
+        Self::Key,
+        Self::Value,
+        Self::AttentionOutput,
+        Self::Gate,
+        Self::Up,
+        Self::Down,
+    ];
+
+    /// What has its rows.
+    pub fn parameter(self, layer: usize) -> Parameter {
+        match self {
+            Self::Query | Self::Key | Self::Value => Parameter::Qkv(layer),
+            Self::AttentionOutput => Parameter::AttentionOutput(layer),
+            Self::Gate | Self::Up => Parameter::GateAndUp(layer),
+            Self::Down => Parameter::Down(layer),
+        }
+    }
+
+    pub fn rows(self, shape: &Shape) -> usize {
+        match self {
+            Self::Query => shape.query_width(),
+            Self::Key | Self::Value => shape.kv_heads * shape.head_dim,
+            Self::AttentionOutput | Self::Down => shape.hidden,
+            Self::Gate | Self::Up => shape.feed_forward,
+        }
+    }
+
+    /// Which of the parameter's rows is its row of this number.
+    pub fn row(self, shape: &Shape, number: usize) -> usize {
+        let keys = shape.kv_heads * shape.head_dim;
+        let interleaved = number / AT_ONCE * 2 * AT_ONCE + number % AT_ONCE;
+        match self {
+            Self::Query | Self::AttentionOutput | Self::Down => number,
+            Self::Key => shape.query_width() + number,
+            Self::Value => shape.query_width() + keys + number,
+            Self::Gate => interleaved,
+            Self::Up => AT_ONCE + interleaved,
+        }
+    }
+}
+
+impl Parameter {
+    /// The matrices of a layer, in the order in which they lie.
+    pub fn matrices(layer: usize) -> [Self; 4] {
+        [
+            Self::Qkv(layer),
+            Self::AttentionOutput(layer),
+            Self::GateAndUp(layer),
+            Self::Down(layer),
+        ]
+    }
+
+    /// What its rows are, where it is a matrix of a layer.
+    pub fn parts(self) -> &'static [Part] {
+        match self {
+            Self::Qkv(_) => &[Part::Query, Part::Key, Part::Value],
+            Self::AttentionOutput(_) => &[Part::AttentionOutput],
+            Self::GateAndUp(_) => &[Part::Gate, Part::Up],
+            Self::Down(_) => &[Part::Down],
+            _ => &[],
+        }
+    }
+
+    /// Numbers that a row of it is multiplied with.
+    pub fn inputs(self, shape: &Shape) -> usize {
+        match self {
+            Self::AttentionOutput(_) => shape.query_width(),
+            Self::Down(_) => shape.feed_forward,
+            _ => shape.hidden,
+        }
+    }
+}
+
 /// Norms, head norms and biases first, each kind together; matrices after them.
 #[derive(Debug, Clone)]
 pub struct Layout {
@@ -184,14 +272,7 @@ impl Layout {
         if !shape.tied {
             all.push(Parameter::Output);
         }
-        for index in each {
-            all.extend([
-                Parameter::Qkv(index),
-                Parameter::AttentionOutput(index),
-                Parameter::GateAndUp(index),
-                Parameter::Down(index),
-            ]);
-        }
+        all.extend(each.flat_map(Parameter::matrices));
         all
     }
 
@@ -212,10 +293,10 @@ impl Layout {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn shape() -> Shape {
+    pub(in crate::training) fn shape() -> Shape {
         Shape {
             layers: 3,
             hidden: 64,
@@ -258,5 +339,24 @@ mod tests {
                 layout.decays_from()
             );
         }
+    }
+    #[test]
+    fn parts_are_all_rows_of_their_parameters() {
+        let layout = Layout::new(shape());
+        for parameter in Parameter::matrices(1) {
+            let shape = layout.shape();
+            let parts = parameter.parts().iter();
+            let mut rows: Vec<usize> = parts
+                .flat_map(|part| {
+                    assert_eq!(part.parameter(1), parameter);
+                    (0..part.rows(shape)).map(|number| part.row(shape, number))
+                })
+                .collect();
+            rows.sort_unstable();
+            let count = layout.place(parameter).len() / parameter.inputs(shape);
+            assert!(rows.into_iter().eq(0..count), "{parameter:?}");
+        }
+        assert_eq!(Part::Gate.row(layout.shape(), 9), 17);
+        assert_eq!(Part::Up.row(layout.shape(), 9), 25);
     }
 }

@@ -1,12 +1,18 @@
-//! A model that learns on a GPU, all of it.
+//! A model that learns what to say.
 
-use super::batch::{Batch, DeviceBatch, Extent};
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+
+use super::batch::{Batch, Extent};
+use super::bench::Bench;
 use super::layout::Layout;
+use super::learnt::{Learns, Learnt};
 use super::pass::Pass;
-use super::rows::{Adding, turns};
-use super::step::{AdamW, Parameters, Wanted};
-use super::work::{ROUND_CHUNK, Room, Work};
-use crate::{Buffer, Gpu, GpuError, Graph};
+use super::pupil::Pupil;
+use super::rows::Adding;
+use super::step::{AdamW, Wanted};
+use super::work::Room;
+use crate::{Gpu, GpuError, Graph};
 
 /// What a model thinks of tokens that were said, one number each.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -15,31 +21,17 @@ pub struct Scores {
     pub entropies: Vec<f32>,
 }
 
-/// Everything it needs to go on elsewhere bit for bit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct State {
-    pub weights: Vec<f32>,
-    /// The optimiser's running means of the gradient and of its square.
-    pub first: Vec<f32>,
-    pub second: Vec<f32>,
-}
-
 /// Passes that may be recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Alike {
     extent: Extent,
     adding: Adding,
+    /// How often the bench had made room.
+    times: u64,
 }
 
 pub struct Learner {
-    gpu: Gpu,
-    layout: Layout,
-    parameters: Parameters,
-    work: Work,
-    batch: DeviceBatch,
-    turns: Buffer<f32>,
-    /// Whether there is a gradient that the next one is added to.
-    gradient: Adding,
+    pupil: Pupil,
     /// What was learnt from before, and a recording where that happened twice.
     seen: Vec<(Alike, Option<Graph>)>,
 }
@@ -47,57 +39,51 @@ pub struct Learner {
 /// Recordings that are kept; beyond these, passes are launched kernel by kernel.
 const MOST_SEEN: usize = 32;
 
-/// Whether there is a number for each parameter.
-fn belongs(numbers: &[f32], layout: &Layout) -> Result<(), GpuError> {
-    if numbers.len() == layout.count() {
-        return Ok(());
-    }
-    Err(GpuError::OtherState {
-        found: numbers.len(),
-        wanted: layout.count(),
-    })
-}
-
 impl Learner {
-    /// `weights` lie as the layout says.
+    /// With a device to itself, all of it learning: `weights` lie as the layout says.
     pub fn new(gpu: Gpu, layout: Layout, weights: &[f32], room: Room) -> Result<Self, GpuError> {
-        let shape = layout.shape();
-        shape.check()?;
-        belongs(weights, &layout)?;
-        gpu.training()?;
-        let batch = DeviceBatch::new(&gpu, room.rows, shape.head_dim)?;
-        let room = Room {
-            rows: batch.room(),
-            chunk: room.chunk.next_multiple_of(ROUND_CHUNK),
-            ..room
-        };
+        let mut bench = Bench::new(gpu, layout.shape().clone())?;
+        bench.make_room(room)?;
+        Self::on(
+            &Rc::new(RefCell::new(bench)),
+            &Learns::All { layout, weights },
+        )
+    }
+
+    /// On a bench that others may use too.
+    pub fn on(bench: &Rc<RefCell<Bench>>, learns: &Learns<'_>) -> Result<Self, GpuError> {
         Ok(Self {
-            parameters: Parameters::new(&gpu, weights, layout.decays_from())?,
-            work: Work::new(&gpu, shape, room)?,
-            turns: gpu.upload(&turns(&shape.frequencies, room.positions))?,
-            batch,
-            gradient: Adding::Anew,
+            pupil: Pupil::new(bench, learns, &[])?,
             seen: Vec::new(),
-            layout,
-            gpu,
         })
     }
 
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
+    pub fn pupil(&self) -> &Pupil {
+        &self.pupil
     }
 
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    pub fn pupil_mut(&mut self) -> &mut Pupil {
+        &mut self.pupil
     }
 
-    /// What it thinks of tokens that were said. Where a loss depends on that, it can then learn from the same pass.
+    /// What it thinks of tokens that were said. Where a loss depends on that, it can then learn from the same pass; until
+    /// then nobody else may use the bench.
     pub fn listen(&mut self, batch: &Batch) -> Result<Heard<'_>, GpuError> {
-        self.load(batch)?;
-        let mut pass = self.pass();
+        let Pupil {
+            bench,
+            learnt,
+            gradient,
+        } = &mut self.pupil;
+        let mut bench = bench.borrow_mut();
+        bench.load(batch)?;
+        let mut pass = bench.pass(learnt)?;
         pass.forward()?;
         pass.score(None)?;
-        Ok(Heard(self))
+        Ok(Heard {
+            bench,
+            learnt,
+            gradient,
+        })
     }
 
     /// Adds the gradient of a loss that changes with log-probabilities and entropies of what was said as told. Nothing is
@@ -106,126 +92,63 @@ impl Learner {
         if batch.said() == 0 {
             return Ok(());
         }
-        self.load(batch)?;
-        self.batch.want(&self.gpu, wanted)?;
+        let Pupil {
+            bench,
+            learnt,
+            gradient,
+        } = &mut self.pupil;
+        let mut bench = bench.borrow_mut();
+        bench.load(batch)?;
+        let (gpu, loaded) = bench.batch()?;
+        loaded.want(gpu, wanted)?;
+        let adding = *gradient;
         let alike = Alike {
-            extent: self.batch.extent,
-            adding: self.gradient,
+            extent: loaded.extent,
+            adding,
+            times: bench.times(),
         };
+        // Of room that is no longer there.
+        self.seen.retain(|(one, _)| one.times == alike.times);
         let seen = self.seen.iter().position(|(one, _)| *one == alike);
+        let mut pass = bench.pass(learnt)?;
         match seen {
             None => {
-                self.there_and_back()?;
+                there_and_back(&mut pass, adding)?;
                 if self.seen.len() < MOST_SEEN {
                     self.seen.push((alike, None));
                 }
             }
             Some(place) => {
                 if self.seen[place].1.is_none() {
-                    self.seen[place].1 = Some(self.record()?);
+                    let recorded = pass.gpu.capture(|| there_and_back(&mut pass, adding))?;
+                    self.seen[place].1 = Some(recorded);
                 }
                 if let Some(graph) = &self.seen[place].1 {
                     graph.launch()?;
                 }
             }
         }
-        self.gradient = Adding::OnTop;
+        *gradient = Adding::OnTop;
         Ok(())
     }
 
     /// One step with the gradients added up, which are then gone. Nothing is waited for.
     pub fn update(&mut self, settings: AdamW) -> Result<(), GpuError> {
-        self.gpu.set_adamw(&mut self.parameters, settings)?;
-        self.gradient = Adding::Anew;
-        self.gpu.training_update(&mut self.parameters)
-    }
-
-    /// Length of the last update's gradient before it was shortened. Where it is not finite, that update changed nothing.
-    pub fn gradient_length(&self) -> Result<f32, GpuError> {
-        self.parameters.gradient_length(&self.gpu)
+        self.pupil.update(settings)
     }
 
     /// Of the last batch. Tokens that the loss did not depend on have zeros after [`Self::learn`].
     pub fn scores(&self) -> Result<Scores, GpuError> {
-        Ok(Scores {
-            logprobs: self.gpu.read(&self.batch.logprobs, self.batch.said)?,
-            entropies: self.gpu.read(&self.batch.entropies, self.batch.said)?,
-        })
+        scores(&self.pupil.bench.borrow())
     }
+}
 
-    /// What was added up since the last update, laid out as weights are.
-    pub fn gradient(&self) -> Result<Vec<f32>, GpuError> {
-        match self.gradient {
-            Adding::Anew => Ok(vec![0.0; self.layout.count()]),
-            Adding::OnTop => self
-                .gpu
-                .read(&self.parameters.gradient, self.layout.count()),
-        }
-    }
-
-    pub fn state(&self) -> Result<State, GpuError> {
-        let count = self.layout.count();
-        Ok(State {
-            weights: self.gpu.read(&self.parameters.weights, count)?,
-            first: self.gpu.read(&self.parameters.first, count)?,
-            second: self.gpu.read(&self.parameters.second, count)?,
-        })
-    }
-
-    /// Goes on from a state; gradients are gone.
-    pub fn restore(&mut self, state: &State) -> Result<(), GpuError> {
-        for numbers in [&state.weights, &state.first, &state.second] {
-            belongs(numbers, &self.layout)?;
-        }
-        let narrow: Vec<_> = state
-            .weights
-            .iter()
-            .copied()
-            .map(crate::bf16::from_f32)
-            .collect();
-        self.gpu
-            .write(&mut self.parameters.weights, &state.weights)?;
-        self.gpu.write(&mut self.parameters.narrow, &narrow)?;
-        self.gpu.write(&mut self.parameters.first, &state.first)?;
-        self.gpu.write(&mut self.parameters.second, &state.second)?;
-        self.gradient = Adding::Anew;
-        Ok(())
-    }
-
-    fn load(&mut self, batch: &Batch) -> Result<(), GpuError> {
-        let longest = batch.lengths.iter().max().copied().unwrap_or(0);
-        let room = self.work.room.positions;
-        if longest > room {
-            return Err(GpuError::NoRoom {
-                what: "positions",
-                count: longest,
-                room,
-            });
-        }
-        self.batch.load(&self.gpu, batch)
-    }
-
-    fn pass(&mut self) -> Pass<'_> {
-        Pass {
-            gpu: &self.gpu,
-            layout: &self.layout,
-            parameters: &mut self.parameters,
-            work: &mut self.work,
-            batch: &mut self.batch,
-            turns: &self.turns,
-        }
-    }
-
-    fn there_and_back(&mut self) -> Result<(), GpuError> {
-        let adding = self.gradient;
-        there_and_back(&mut self.pass(), adding)
-    }
-
-    fn record(&mut self) -> Result<Graph, GpuError> {
-        let adding = self.gradient;
-        let mut pass = self.pass();
-        pass.gpu.capture(|| there_and_back(&mut pass, adding))
-    }
+fn scores(bench: &Bench) -> Result<Scores, GpuError> {
+    let (gpu, batch) = (bench.gpu(), &bench.laid()?.batch);
+    Ok(Scores {
+        logprobs: gpu.read(&batch.logprobs, batch.said)?,
+        entropies: gpu.read(&batch.entropies, batch.said)?,
+    })
 }
 
 fn there_and_back(pass: &mut Pass<'_>, adding: Adding) -> Result<(), GpuError> {
@@ -235,25 +158,29 @@ fn there_and_back(pass: &mut Pass<'_>, adding: Adding) -> Result<(), GpuError> {
 }
 
 /// A batch that was listened to, with everything that learning from it needs.
-pub struct Heard<'a>(&'a mut Learner);
+pub struct Heard<'a> {
+    bench: RefMut<'a, Bench>,
+    learnt: &'a mut Learnt,
+    gradient: &'a mut Adding,
+}
 
 impl Heard<'_> {
     pub fn scores(&self) -> Result<Scores, GpuError> {
-        self.0.scores()
+        scores(&self.bench)
     }
 
     /// Adds the gradient of a loss that changes with scores as told.
-    pub fn learn(self, wanted: &[Wanted]) -> Result<(), GpuError> {
-        let learner = self.0;
-        if learner.batch.said == 0 {
+    pub fn learn(mut self, wanted: &[Wanted]) -> Result<(), GpuError> {
+        let (gpu, batch) = self.bench.batch()?;
+        if batch.said == 0 {
             return Ok(());
         }
-        learner.batch.want(&learner.gpu, wanted)?;
-        let adding = learner.gradient;
-        let mut pass = learner.pass();
+        batch.want(gpu, wanted)?;
+        let adding = *self.gradient;
+        let mut pass = self.bench.pass(self.learnt)?;
         pass.score(Some(adding))?;
         pass.backward(adding)?;
-        learner.gradient = Adding::OnTop;
+        *self.gradient = Adding::OnTop;
         Ok(())
     }
 }

@@ -2,41 +2,33 @@
 //!
 //! Every launch goes to the device's stream and none is waited for, so that a pass can be recorded and launched as one.
 
+use std::ops::Range;
+
 use super::attention::{Attended, AttendedBack};
 use super::batch::DeviceBatch;
-use super::layout::{Layout, Parameter};
+use super::layout::{Parameter, Shape};
+use super::learnt::Learnt;
 use super::rows::{Adding, PARTS, Turning};
-use super::step::{Parameters, Scored};
+use super::step::Scored;
 use super::work::{Keep, ROUND_CHUNK, Work};
-use crate::{Buffer, Gpu, GpuError, View, bf16};
+use crate::{AT_ONCE, Buffer, Gpu, GpuError};
 
 pub(super) struct Pass<'a> {
     pub(super) gpu: &'a Gpu,
-    pub(super) layout: &'a Layout,
-    pub(super) parameters: &'a mut Parameters,
+    pub(super) shape: &'a Shape,
+    pub(super) learnt: &'a mut Learnt,
     pub(super) work: &'a mut Work,
     pub(super) batch: &'a mut DeviceBatch,
     pub(super) turns: &'a Buffer<f32>,
 }
 
-/// A parameter that matrices are multiplied with.
-fn matrix<'a>(of: &'a Parameters, layout: &Layout, which: Parameter) -> View<'a, bf16> {
-    of.narrow.slice(layout.place(which))
-}
-
-/// One that is read as it is.
-fn vector<'a>(of: &'a Parameters, layout: &Layout, which: Parameter) -> View<'a, f32> {
-    of.weights.slice(layout.place(which))
-}
-
 impl Pass<'_> {
     /// From tokens to normed rows of the last layer, in `work.normed`.
     pub(super) fn forward(&mut self) -> Result<(), GpuError> {
-        let (shape, rows) = (self.layout.shape(), self.batch.extent.rows);
-        let table = matrix(self.parameters, self.layout, Parameter::Embedding);
-        self.gpu.embed(
+        let (gpu, shape, rows) = (self.gpu, self.shape, self.batch.extent.rows);
+        gpu.embed(
             &mut self.work.starts[0],
-            &table,
+            &self.learnt.matrix(Parameter::Embedding),
             &self.batch.tokens,
             (rows, shape.hidden),
         )?;
@@ -45,19 +37,18 @@ impl Pass<'_> {
             self.inside(layer)?;
             let work = &mut *self.work;
             let kept = &work.kept[work.inside(layer)];
-            let wide = shape.feed_forward;
-            self.gpu.swiglu(&mut work.gated, &kept.both, (rows, wide))?;
-            let down = matrix(self.parameters, self.layout, Parameter::Down(layer));
-            self.gpu
-                .linear(&mut work.delta, &work.gated, &down, (rows, wide))?;
+            gpu.swiglu(&mut work.gated, &kept.both, (rows, shape.feed_forward))?;
+            let (down, inner) = (Parameter::Down(layer), (&mut work.inner, rows));
+            self.learnt
+                .forward(gpu, down, &mut work.delta, &work.gated, inner)?;
         }
         self.start(shape.layers, Parameter::FinalNorm)
     }
 
     /// The residual before a layer, or after the last: what the layer before it gave is added, and all is normed.
     fn start(&mut self, layer: usize, norm: Parameter) -> Result<(), GpuError> {
-        let (rows, epsilon) = (self.batch.extent.rows, self.layout.shape().norm_epsilon);
-        let weight = vector(self.parameters, self.layout, norm);
+        let (rows, epsilon) = (self.batch.extent.rows, self.shape.norm_epsilon);
+        let weight = self.learnt.vector(norm);
         let work = &mut *self.work;
         let normed = &mut work.normed;
         if layer == 0 {
@@ -78,19 +69,18 @@ impl Pass<'_> {
 
     /// From a layer's normed rows to its gates and their factors: all that the way back reads.
     fn inside(&mut self, layer: usize) -> Result<(), GpuError> {
-        let (gpu, layout) = (self.gpu, self.layout);
-        let (shape, rows) = (layout.shape(), self.batch.extent.rows);
-        let parameters = &*self.parameters;
-        let turning = turning(parameters, layout, layer, self.turns, &self.batch.positions);
+        let (gpu, shape, rows) = (self.gpu, self.shape, self.batch.extent.rows);
+        let learnt = &*self.learnt;
+        let turning = turning(learnt, layer, self.turns, &self.batch.positions);
         let work = &mut *self.work;
         let place = work.inside(layer);
-        let kept = &mut work.kept[place];
-        let qkv = matrix(parameters, layout, Parameter::Qkv(layer));
+        let (kept, inner) = (&mut work.kept[place], &mut work.inner);
+        let qkv = Parameter::Qkv(layer);
         if let Some(raw) = &mut kept.raw {
-            gpu.linear(raw, &work.normed, &qkv, (rows, shape.hidden))?;
+            learnt.forward(gpu, qkv, raw, &work.normed, (&mut *inner, rows))?;
             gpu.training_turn(raw, Some(&mut kept.qkv), &turning, shape, rows)?;
         } else {
-            gpu.linear(&mut kept.qkv, &work.normed, &qkv, (rows, shape.hidden))?;
+            learnt.forward(gpu, qkv, &mut kept.qkv, &work.normed, (&mut *inner, rows))?;
             gpu.training_turn(&mut kept.qkv, None, &turning, shape, rows)?;
         }
         gpu.packed_attention(
@@ -104,53 +94,46 @@ impl Pass<'_> {
             shape,
             rows,
         )?;
-        let output = matrix(parameters, layout, Parameter::AttentionOutput(layer));
-        let queries = (rows, shape.query_width());
-        gpu.linear(&mut work.delta, &kept.attended, &output, queries)?;
+        let output = Parameter::AttentionOutput(layer);
+        let attended = &kept.attended;
+        learnt.forward(gpu, output, &mut work.delta, attended, (&mut *inner, rows))?;
         gpu.training_add_norm(
             &mut work.normed,
             Some(&mut kept.middle),
             &work.starts[layer],
             Some(&work.delta),
-            &vector(parameters, layout, Parameter::FeedForwardNorm(layer)),
+            &learnt.vector(Parameter::FeedForwardNorm(layer)),
             rows,
             shape.norm_epsilon,
         )?;
-        let both = matrix(parameters, layout, Parameter::GateAndUp(layer));
-        gpu.linear(&mut kept.both, &work.normed, &both, (rows, shape.hidden))
+        let both = Parameter::GateAndUp(layer);
+        learnt.forward(gpu, both, &mut kept.both, &work.normed, (&mut *inner, rows))
     }
 
     /// Log-probabilities and entropies of what was said, from `work.normed`. With `back` also slopes of those rows, in
     /// `work.delta`, and of what makes logits.
     pub(super) fn score(&mut self, back: Option<Adding>) -> Result<(), GpuError> {
-        let (gpu, layout) = (self.gpu, self.layout);
-        let (shape, extent) = (layout.shape(), self.batch.extent);
-        let hidden = shape.hidden;
-        let (work, batch) = (&mut *self.work, &mut *self.batch);
-        let head = self.parameters.narrow.slice(layout.place(layout.head()));
+        let (gpu, extent) = (self.gpu, self.batch.extent);
+        let (hidden, vocabulary) = (self.shape.hidden, self.shape.vocabulary);
+        let head = self.learnt.layout.head();
         if back.is_some() {
-            gpu.training_clear(&mut work.delta.slice_mut(..extent.rows * hidden))?;
+            let rows = ..extent.rows * hidden;
+            gpu.training_clear(&mut self.work.delta.slice_mut(rows))?;
         }
-        // As few chunks as there is room for, all alike.
-        let chunks = extent.picked.div_ceil(work.room.chunk).max(1);
-        let each = extent.picked.div_ceil(chunks).next_multiple_of(ROUND_CHUNK);
-        for first in (0..extent.picked).step_by(each.max(1)) {
-            let chunk = first..extent.picked.min(first + each);
-            let count = chunk.len();
+        for chunk in self.chunks() {
+            let (work, batch) = (&mut *self.work, &mut *self.batch);
+            let (first, count) = (chunk.start, chunk.len());
             let picked = batch.picked.slice(chunk.clone());
-            gpu.training_pick(
-                &mut work.chunk,
-                (&work.normed, extent.rows),
-                &picked,
-                hidden,
-            )?;
-            gpu.linear(&mut work.logits, &work.chunk, &head, (count, hidden))?;
+            let from = (&work.normed, extent.rows);
+            gpu.training_pick(&mut work.chunk, from, &picked, hidden)?;
+            let matrix = self.learnt.matrix(head);
+            gpu.linear(&mut work.logits, &work.chunk, &matrix, (count, hidden))?;
             let mut scored = Scored {
                 logprobs: batch.logprobs.slice_mut(chunk.clone()),
                 entropies: batch.entropies.slice_mut(chunk.clone()),
                 logits: &work.logits,
                 targets: batch.targets.slice(chunk.clone()),
-                vocabulary: shape.vocabulary,
+                vocabulary,
             };
             let Some(adding) = back else {
                 gpu.training_score(&mut scored, None)?;
@@ -159,23 +142,65 @@ impl Pass<'_> {
             let wanted = batch.wanted.slice(chunk);
             gpu.training_score(&mut scored, Some((&mut work.logit_slopes, wanted)))?;
             let slopes = &work.logit_slopes;
-            gpu.linear_back_to_inputs(&mut work.chunk_slopes, slopes, &head, (count, hidden))?;
-            let mut to = self
-                .parameters
-                .gradient
-                .slice_mut(layout.place(layout.head()));
+            gpu.linear_back_to_inputs(&mut work.chunk_slopes, slopes, &matrix, (count, hidden))?;
             let adding = if first == 0 { adding } else { Adding::OnTop };
-            gpu.linear_back_to_weights((&mut to, adding), slopes, &work.chunk, (count, hidden))?;
+            if let Some(mut to) = self.learnt.gradient(head) {
+                let to = (&mut to, adding);
+                gpu.linear_back_to_weights(to, slopes, &work.chunk, (count, hidden))?;
+            }
             let to = (&mut work.delta, extent.rows);
             gpu.training_put_back(to, &work.chunk_slopes, &picked, hidden)?;
         }
         Ok(())
     }
 
-    /// From slopes of the last normed rows, in `work.delta`, to those of all parameters.
+    /// Values before what was said, without the bias, from `work.normed`. With `back` instead slopes of those rows, in
+    /// `work.delta`, and of what makes values.
+    pub(super) fn value(&mut self, back: Option<Adding>) -> Result<(), GpuError> {
+        let (gpu, extent, hidden) = (self.gpu, self.batch.extent, self.shape.hidden);
+        if back.is_some() {
+            let rows = ..extent.rows * hidden;
+            gpu.training_clear(&mut self.work.delta.slice_mut(rows))?;
+        }
+        for chunk in self.chunks() {
+            let (work, batch) = (&mut *self.work, &mut *self.batch);
+            let sizes = (chunk.len(), hidden);
+            let numbers = AT_ONCE * chunk.start..AT_ONCE * chunk.end;
+            let first = chunk.start == 0;
+            let picked = batch.picked.slice(chunk);
+            let from = (&work.normed, extent.rows);
+            gpu.training_pick(&mut work.chunk, from, &picked, hidden)?;
+            let matrix = self.learnt.value_matrix();
+            let Some(adding) = back else {
+                let mut values = batch.values.slice_mut(numbers);
+                gpu.linear(&mut values, &work.chunk, &matrix, sizes)?;
+                continue;
+            };
+            let slopes = batch.value_slopes.slice(numbers);
+            gpu.linear_back_to_inputs(&mut work.chunk_slopes, &slopes, &matrix, sizes)?;
+            let adding = if first { adding } else { Adding::OnTop };
+            let to = (&mut self.learnt.value_gradient(), adding);
+            gpu.linear_back_to_weights(to, &slopes, &work.chunk, sizes)?;
+            let to = (&mut work.delta, extent.rows);
+            gpu.training_put_back(to, &work.chunk_slopes, &picked, hidden)?;
+        }
+        Ok(())
+    }
+
+    /// What was said, as few chunks as there is room for, all alike.
+    fn chunks(&self) -> Vec<Range<usize>> {
+        let picked = self.batch.extent.picked;
+        let chunks = picked.div_ceil(self.work.room.chunk).max(1);
+        let each = picked.div_ceil(chunks).next_multiple_of(ROUND_CHUNK);
+        let firsts = (0..picked).step_by(each.max(1));
+        firsts
+            .map(|first| first..picked.min(first + each))
+            .collect()
+    }
+
+    /// From slopes of the last normed rows, in `work.delta`, to those of all that learns.
     pub(super) fn backward(&mut self, adding: Adding) -> Result<(), GpuError> {
-        let (gpu, layout) = (self.gpu, self.layout);
-        let (shape, extent) = (layout.shape(), self.batch.extent);
+        let (gpu, shape, extent) = (self.gpu, self.shape, self.batch.extent);
         self.norm_back(NormOf::Last, Adding::Anew)?;
         for layer in (0..shape.layers).rev() {
             if self.work.room.keep == Keep::Starts {
@@ -185,13 +210,16 @@ impl Pass<'_> {
             self.feed_forward_back(layer, adding)?;
             self.attention_back(layer, adding)?;
         }
-        let gradient = &mut self.parameters.gradient;
-        // All norms lie together, from the start.
-        let norms = (2 * shape.layers + 1) * shape.hidden;
-        let sums = (&mut gradient.slice_mut(..norms), adding);
-        gpu.training_add_parts(sums, &self.work.norm_parts, shape.hidden)?;
-        let mut table = gradient.slice_mut(layout.place(Parameter::Embedding));
-        if !shape.tied && adding == Adding::Anew {
+        if let Some(mut norms) = self.learnt.norm_gradients() {
+            let sums = (&mut norms, adding);
+            gpu.training_add_parts(sums, &self.work.norm_parts, shape.hidden)?;
+        }
+        // Its own slopes are the first where it makes no logits.
+        let fresh = adding == Adding::Anew && (!shape.tied || self.learnt.makes_values());
+        let Some(mut table) = self.learnt.gradient(Parameter::Embedding) else {
+            return Ok(());
+        };
+        if fresh {
             gpu.training_clear(&mut table)?;
         }
         gpu.training_embed_back(
@@ -204,61 +232,51 @@ impl Pass<'_> {
 
     /// A layer's normed rows once more.
     fn restart(&mut self, layer: usize) -> Result<(), GpuError> {
-        let norm = Parameter::AttentionNorm(layer);
         self.gpu.training_add_norm(
             &mut self.work.normed,
             None,
             &self.work.starts[layer],
             None,
-            &vector(self.parameters, self.layout, norm),
+            &self.learnt.vector(Parameter::AttentionNorm(layer)),
             self.batch.extent.rows,
-            self.layout.shape().norm_epsilon,
+            self.shape.norm_epsilon,
         )
     }
 
     fn feed_forward_back(&mut self, layer: usize, adding: Adding) -> Result<(), GpuError> {
-        let (gpu, layout) = (self.gpu, self.layout);
-        let (shape, rows) = (layout.shape(), self.batch.extent.rows);
-        let (hidden, wide) = (shape.hidden, shape.feed_forward);
+        let (gpu, rows, wide) = (self.gpu, self.batch.extent.rows, self.shape.feed_forward);
+        let (down, up) = (Parameter::Down(layer), Parameter::GateAndUp(layer));
         {
-            let parameters = &mut *self.parameters;
-            let work = &mut *self.work;
+            let (learnt, work) = (&mut *self.learnt, &mut *self.work);
             let place = work.inside(layer);
             let both = &mut work.kept[place].both;
-            let down = matrix(parameters, layout, Parameter::Down(layer));
-            gpu.linear_back_to_inputs(&mut work.gated, &work.narrow_slopes, &down, (rows, wide))?;
-            gpu.training_swiglu_back(both, &mut work.gated, (rows, wide))?;
-            let mut to = parameters
-                .gradient
-                .slice_mut(layout.place(Parameter::Down(layer)));
-            let slopes = &work.narrow_slopes;
-            gpu.linear_back_to_weights((&mut to, adding), slopes, &work.gated, (rows, wide))?;
-            let up = matrix(parameters, layout, Parameter::GateAndUp(layer));
-            gpu.linear_back_to_inputs(&mut work.delta, &*both, &up, (rows, hidden))?;
+            let (slopes, gated) = (&work.narrow_slopes, &mut work.gated);
+            learnt.back_to_inputs(gpu, down, gated, slopes, (&mut work.inner, rows))?;
+            gpu.training_swiglu_back(both, gated, (rows, wide))?;
+            let inner = (&mut work.inner, rows);
+            learnt.back_to_weights(gpu, down, (slopes, gated), inner, adding)?;
+            let inner = (&mut work.inner, rows);
+            learnt.back_to_inputs(gpu, up, &mut work.delta, both, inner)?;
         }
         self.norm_back(NormOf::FeedForward(layer), Adding::OnTop)?;
-        let place = layout.place(Parameter::GateAndUp(layer));
-        let mut to = self.parameters.gradient.slice_mut(place);
-        let work = &*self.work;
+        let work = &mut *self.work;
         let both = &work.kept[work.inside(layer)].both;
-        gpu.linear_back_to_weights((&mut to, adding), both, &work.delta, (rows, hidden))
+        let inner = (&mut work.inner, rows);
+        self.learnt
+            .back_to_weights(gpu, up, (both, &work.delta), inner, adding)
     }
 
     fn attention_back(&mut self, layer: usize, adding: Adding) -> Result<(), GpuError> {
-        let (gpu, layout) = (self.gpu, self.layout);
-        let (shape, rows) = (layout.shape(), self.batch.extent.rows);
-        let (hidden, queries) = (shape.hidden, shape.query_width());
+        let (gpu, shape, rows) = (self.gpu, self.shape, self.batch.extent.rows);
+        let (output, qkv) = (Parameter::AttentionOutput(layer), Parameter::Qkv(layer));
         {
-            let parameters = &mut *self.parameters;
-            let work = &mut *self.work;
+            let (learnt, work) = (&mut *self.learnt, &mut *self.work);
             let kept = &work.kept[work.inside(layer)];
             let slopes = &work.narrow_slopes;
-            let output = matrix(parameters, layout, Parameter::AttentionOutput(layer));
-            let attended = &mut work.attended_slopes;
-            gpu.linear_back_to_inputs(attended, slopes, &output, (rows, queries))?;
-            let place = layout.place(Parameter::AttentionOutput(layer));
-            let mut to = parameters.gradient.slice_mut(place);
-            gpu.linear_back_to_weights((&mut to, adding), slopes, &kept.attended, (rows, queries))?;
+            let (attended, inner) = (&mut work.attended_slopes, (&mut work.inner, rows));
+            learnt.back_to_inputs(gpu, output, attended, slopes, inner)?;
+            let inner = (&mut work.inner, rows);
+            learnt.back_to_weights(gpu, output, (slopes, &kept.attended), inner, adding)?;
             gpu.packed_attention_back(
                 &mut AttendedBack {
                     slopes: &mut work.qkv_slopes,
@@ -274,39 +292,38 @@ impl Pass<'_> {
                 shape,
                 rows,
             )?;
-            let positions = &self.batch.positions;
-            let turning = turning(parameters, layout, layer, self.turns, positions);
+            let turning = turning(learnt, layer, self.turns, &self.batch.positions);
             let norms = kept
                 .raw
                 .as_ref()
                 .map(|raw| (raw, &mut work.head_norm_parts));
             gpu.training_turn_back(&mut work.qkv_slopes, norms, &turning, shape, rows)?;
-            if shape.head_norms {
-                let place = layout.place(Parameter::HeadNorms(layer));
-                let to = (&mut parameters.gradient.slice_mut(place), adding);
+            if shape.head_norms
+                && let Some(mut to) = learnt.gradient(Parameter::HeadNorms(layer))
+            {
+                let to = (&mut to, adding);
                 gpu.training_add_parts(to, &work.head_norm_parts, 2 * shape.head_dim)?;
             }
-            if shape.biased {
+            if shape.biased
+                && let Some(mut to) = learnt.gradient(Parameter::Bias(layer))
+            {
                 let width = shape.qkv_width();
                 gpu.training_column_parts(&mut work.bias_parts, &work.qkv_slopes, (rows, width))?;
-                let place = layout.place(Parameter::Bias(layer));
-                let to = (&mut parameters.gradient.slice_mut(place), adding);
-                gpu.training_add_parts(to, &work.bias_parts, width)?;
+                gpu.training_add_parts((&mut to, adding), &work.bias_parts, width)?;
             }
-            let qkv = matrix(parameters, layout, Parameter::Qkv(layer));
-            gpu.linear_back_to_inputs(&mut work.delta, &work.qkv_slopes, &qkv, (rows, hidden))?;
+            let inner = (&mut work.inner, rows);
+            learnt.back_to_inputs(gpu, qkv, &mut work.delta, &work.qkv_slopes, inner)?;
         }
         self.norm_back(NormOf::Attention(layer), Adding::OnTop)?;
-        let place = layout.place(Parameter::Qkv(layer));
-        let mut to = self.parameters.gradient.slice_mut(place);
-        let work = &*self.work;
-        let slopes = &work.qkv_slopes;
-        gpu.linear_back_to_weights((&mut to, adding), slopes, &work.delta, (rows, hidden))
+        let work = &mut *self.work;
+        let (slopes, inner) = (&work.qkv_slopes, (&mut work.inner, rows));
+        self.learnt
+            .back_to_weights(gpu, qkv, (slopes, &work.delta), inner, adding)
     }
 
     /// From slopes of normed rows, in `work.delta`, which then has the normed rows, to those of the residual.
     fn norm_back(&mut self, of: NormOf, adding: Adding) -> Result<(), GpuError> {
-        let (shape, rows) = (self.layout.shape(), self.batch.extent.rows);
+        let (shape, rows) = (self.shape, self.batch.extent.rows);
         let work = &mut *self.work;
         let (number, residual, norm) = match of {
             NormOf::Attention(layer) => {
@@ -331,7 +348,7 @@ impl Pass<'_> {
                 .norm_parts
                 .slice_mut(number * each..(number + 1) * each),
             residual,
-            &vector(self.parameters, self.layout, norm),
+            &self.learnt.vector(norm),
             rows,
             shape.norm_epsilon,
         )
@@ -346,19 +363,16 @@ enum NormOf {
 }
 
 fn turning<'a>(
-    of: &'a Parameters,
-    layout: &Layout,
+    of: &'a Learnt,
     layer: usize,
     turns: &'a Buffer<f32>,
     positions: &'a Buffer<u32>,
 ) -> Turning<'a> {
-    let shape = layout.shape();
+    let shape = of.layout.shape();
     let norms = Parameter::HeadNorms(layer);
     Turning {
-        bias: shape
-            .biased
-            .then(|| vector(of, layout, Parameter::Bias(layer))),
-        norms: shape.head_norms.then(|| vector(of, layout, norms)),
+        bias: shape.biased.then(|| of.vector(Parameter::Bias(layer))),
+        norms: shape.head_norms.then(|| of.vector(norms)),
         turns,
         positions,
     }

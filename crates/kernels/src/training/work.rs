@@ -25,6 +25,8 @@ pub struct Room {
     pub chunk: usize,
     /// Positions of the longest sequence.
     pub positions: usize,
+    /// Most numbers that low-rank matrices make of a row in between.
+    pub inner: usize,
     pub keep: Keep,
 }
 
@@ -38,9 +40,47 @@ impl Room {
             rows,
             chunk: chunk.clamp(128, rows.next_multiple_of(128)),
             positions,
+            inner: 0,
             keep: Keep::All,
         }
     }
+
+    /// The same with layers kept if so many bytes are enough, else with layers made again, if those are.
+    pub fn within(self, shape: &Shape, free: usize) -> Result<Self, GpuError> {
+        let room = |keep| Self { keep, ..self };
+        let fits = |room: &Self| room.bytes(shape) <= free;
+        match [Keep::All, Keep::Starts].map(room).into_iter().find(fits) {
+            Some(room) => Ok(room),
+            None => Err(GpuError::Memory {
+                needed: room(Keep::Starts).bytes(shape),
+                free,
+            }),
+        }
+    }
+
+    /// Bytes that it takes, but for what is small.
+    fn bytes(&self, shape: &Shape) -> usize {
+        let (hidden, wide, layers) = (shape.hidden, shape.feed_forward, shape.layers);
+        let (width, queries) = (shape.qkv_width(), shape.query_width());
+        let (kept, raw) = match (self.keep, shape.head_norms) {
+            (Keep::All, true) => (layers, 2 * width),
+            (Keep::All, false) => (layers, 0),
+            (Keep::Starts, true) => (1, 2 * width),
+            (Keep::Starts, false) => (1, 0),
+        };
+        let inside = raw + 2 * width + 2 * queries + 4 * shape.heads + 4 * hidden + 4 * wide;
+        let beside = 10 * hidden + 2 * wide + 2 * queries + 2 * width + 4 * self.inner;
+        let row = kept * inside + (layers + 1) * 4 * hidden + beside;
+        let chunk = 4 * hidden + 6 * shape.vocabulary;
+        let parts = 4 * PARTS * ((2 * layers + 1) * hidden + 2 * shape.head_dim + width);
+        self.rows * row + self.chunk * chunk + parts
+    }
+}
+
+/// Between two low-rank matrices.
+pub(super) struct Inner {
+    pub(super) rows: Buffer<bf16>,
+    pub(super) slopes: Buffer<bf16>,
 }
 
 /// Inside of a layer.
@@ -63,6 +103,7 @@ pub(super) struct Work {
     pub(super) normed: Buffer<bf16>,
     pub(super) delta: Buffer<bf16>,
     pub(super) gated: Buffer<bf16>,
+    pub(super) inner: Inner,
     /// Of the residual.
     pub(super) slopes: Buffer<f32>,
     pub(super) narrow_slopes: Buffer<bf16>,
@@ -110,6 +151,11 @@ impl Work {
             normed: gpu.zeros(rows * hidden)?,
             delta: gpu.zeros(rows * hidden)?,
             gated: gpu.zeros(rows * shape.feed_forward)?,
+            inner: Inner {
+                // Never none: a device has no buffers without a place.
+                rows: gpu.zeros(rows * room.inner.max(1))?,
+                slopes: gpu.zeros(rows * room.inner.max(1))?,
+            },
             slopes: gpu.zeros(rows * hidden)?,
             narrow_slopes: gpu.zeros(rows * hidden)?,
             attended_slopes: gpu.zeros(rows * queries)?,
@@ -131,5 +177,27 @@ impl Work {
             Keep::All => layer,
             Keep::Starts => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::tests::shape;
+    use super::*;
+
+    #[test]
+    fn layers_are_made_again_where_memory_is_short() {
+        let shape = shape();
+        let room = Room::new(&shape, 1024, 512);
+        let bytes = |keep| Room { keep, ..room }.bytes(&shape);
+        let (all, least) = (bytes(Keep::All), bytes(Keep::Starts));
+        assert!(least < all);
+        assert_eq!(room.within(&shape, all).unwrap().keep, Keep::All);
+        assert_eq!(room.within(&shape, all - 1).unwrap().keep, Keep::Starts);
+        assert_eq!(room.within(&shape, least).unwrap().keep, Keep::Starts);
+        let short = room.within(&shape, least - 1).unwrap_err();
+        assert!(
+            matches!(short, GpuError::Memory { needed, free } if needed == least && free == least - 1)
+        );
     }
 }

@@ -10,7 +10,7 @@ use warpsmith_kernels::twin::model::{Lesson, learn};
 use crate::{gpu, numbers};
 
 /// Small, with everything that a family has.
-fn shapes() -> [(&'static str, Shape); 3] {
+pub(crate) fn shapes() -> [(&'static str, Shape); 3] {
     let shape = |head_dim: usize, (heads, kv_heads): (usize, usize)| Shape {
         layers: 3,
         hidden: 192,
@@ -41,7 +41,7 @@ fn shapes() -> [(&'static str, Shape); 3] {
 }
 
 /// Sizes as training would leave them: rows keep their length on the way.
-fn random_weights(random: &mut StdRng, layout: &Layout) -> Vec<f32> {
+pub(crate) fn random_weights(random: &mut StdRng, layout: &Layout) -> Vec<f32> {
     let shape = layout.shape();
     let mut all = Vec::new();
     for parameter in layout.parameters() {
@@ -67,7 +67,7 @@ fn random_weights(random: &mut StdRng, layout: &Layout) -> Vec<f32> {
 }
 
 /// Tokens of some lengths, and places of those that were said.
-fn sequences(
+pub(crate) fn sequences(
     random: &mut StdRng,
     lengths: &[usize],
     vocabulary: usize,
@@ -82,7 +82,7 @@ fn sequences(
     each.collect()
 }
 
-fn batch(sequences: &[(Vec<u32>, Vec<usize>)]) -> Batch {
+pub(crate) fn batch(sequences: &[(Vec<u32>, Vec<usize>)]) -> Batch {
     Batch::new(
         sequences
             .iter()
@@ -90,7 +90,7 @@ fn batch(sequences: &[(Vec<u32>, Vec<usize>)]) -> Batch {
     )
 }
 
-fn length(of: &[f64]) -> f64 {
+pub(crate) fn length(of: &[f64]) -> f64 {
     of.iter().map(|one| one * one).sum::<f64>().sqrt()
 }
 
@@ -169,7 +169,7 @@ fn gradients_of_whole_models() {
                 "{name} {keep:?}: {logprobs} {entropies}"
             );
             heard.learn(&wanted).unwrap();
-            let gradient = learner.gradient().unwrap();
+            let gradient = learner.pupil().gradient().unwrap();
             for parameter in layout.parameters() {
                 let place = layout.place(parameter);
                 let wanted = &twin.gradient[place.clone()];
@@ -187,18 +187,18 @@ fn gradients_of_whole_models() {
             // Whether layers are made again, and whether kernels are launched one by one or as a recording, is all the same.
             let first = first.get_or_insert_with(|| gradient.clone());
             assert!(*first == gradient, "{name} {keep:?}");
-            let state = learner.state().unwrap();
+            let state = learner.pupil().state().unwrap();
             for round in 0..3 {
-                learner.restore(&state).unwrap();
+                learner.pupil_mut().restore(&state).unwrap();
                 learner.learn(&batch, &wanted).unwrap();
                 assert!(
-                    *first == learner.gradient().unwrap(),
+                    *first == learner.pupil().gradient().unwrap(),
                     "{name} {keep:?}, round {round}"
                 );
             }
             // Once more on top.
             learner.learn(&batch, &wanted).unwrap();
-            let twice = learner.gradient().unwrap();
+            let twice = learner.pupil().gradient().unwrap();
             let apart: Vec<f64> = twice
                 .iter()
                 .zip(&*first)
@@ -246,6 +246,6 @@ fn a_model_learns_by_heart() {
         };
         learner.update(settings).unwrap();
     }
-    assert!(learner.gradient_length().unwrap().is_finite());
+    assert!(learner.pupil().gradient_length().unwrap().is_finite());
     assert!(losses[0] > 5.0 && losses[59] < 1.0, "{losses:?}");
 }

@@ -5,6 +5,7 @@
 mod attention;
 mod few_rows;
 mod learner;
+mod low_rank;
 mod sampling;
 mod training;
 

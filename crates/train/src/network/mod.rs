@@ -3,14 +3,16 @@
 //! A network is told how a loss changes with what it said of each token, and finds by itself how the loss changes with its
 //! parameters. So losses are written once, and a device only has to know how to run a model forward and back.
 
+mod beginning;
 pub mod cpu;
+pub mod gpu;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::Tensor;
 use warpsmith_model::export::{FloatType, write_folder};
-use warpsmith_model::{Adapter, ModelError, Weights};
+use warpsmith_model::{Adapter, AdapterSettings, Config, ModelError, Projection, Weights};
 
 use crate::TrainError;
 use crate::optimizer::Update;
@@ -49,6 +51,21 @@ impl Sequence {
     }
 }
 
+/// What of a model learns.
+#[derive(Debug, Clone)]
+pub enum Learns {
+    /// New low-rank matrices beside these projections of every layer; the model itself is frozen. They begin as PEFT's do,
+    /// so that at first nothing is changed.
+    NewAdapter {
+        settings: AdapterSettings,
+        targets: Vec<Projection>,
+    },
+    /// The low-rank matrices of an adapter that there is already.
+    Adapter(Adapter),
+    /// All of it.
+    Everything,
+}
+
 /// What an actor thinks of tokens that were said, one number each, sequence after sequence. As slopes: how a loss changes
 /// with each of them.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -65,6 +82,53 @@ pub type ValueLossOf<'a> = dyn FnMut(&[f32]) -> Result<Vec<f32>, TrainError> + '
 
 /// Names of a state's tensors that are the optimiser's begin with this.
 pub const OPTIMIZER: &str = "optimizer.";
+const FIRST: &str = "optimizer.first.";
+const SECOND: &str = "optimizer.second.";
+
+const VALUE_WEIGHT: &str = "value_head.weight";
+const VALUE_BIAS: &str = "value_head.bias";
+
+/// A tensor of a state, if it is there and of this shape.
+fn of_state<'a>(
+    state: &'a BTreeMap<String, Tensor>,
+    name: &str,
+    expected: &[usize],
+) -> Result<&'a Tensor, ModelError> {
+    let tensor = state
+        .get(name)
+        .ok_or_else(|| ModelError::MissingTensor { name: name.into() })?;
+    if tensor.dims() != expected {
+        return Err(ModelError::Shape {
+            name: name.into(),
+            found: tensor.dims().to_vec(),
+            expected: expected.to_vec(),
+        });
+    }
+    Ok(tensor)
+}
+
+/// Whether a model can read these sequences, and whether there is anything to say of them.
+fn check(batch: &[&Sequence], config: &Config) -> Result<(), ModelError> {
+    let Config {
+        context,
+        vocabulary,
+        ..
+    } = *config;
+    if batch.iter().all(|one| one.said().is_empty()) {
+        return Err(ModelError::NoTokens);
+    }
+    for sequence in batch {
+        if sequence.len() > context {
+            let needed = sequence.len();
+            return Err(ModelError::ContextFull { needed, context });
+        }
+        let outside = |token: &&u32| **token as usize >= vocabulary;
+        if let Some(&token) = sequence.tokens().iter().find(outside) {
+            return Err(ModelError::Token { token, vocabulary });
+        }
+    }
+    Ok(())
+}
 
 /// A model with parameters and an optimiser.
 ///

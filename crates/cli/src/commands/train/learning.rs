@@ -11,11 +11,11 @@ use warpsmith_schema::{FORMAT, Trajectory};
 use warpsmith_store::RunFolder;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::data::{held_out, read_trajectories};
-use warpsmith_train::network::cpu::Learns;
+use warpsmith_train::network::Learns;
 use warpsmith_train::optimizer::{AdamW, Decline};
 use warpsmith_train::recipes::{Keeping, Rates};
 
-use crate::args::{Count, Positive};
+use crate::args::{Count, ModelOn, Positive};
 use crate::failure::Stop;
 use crate::language_model::{self, Found};
 use crate::printer::Printer;
@@ -40,6 +40,9 @@ pub(super) struct LearningSettings {
     /// What of it learns
     #[arg(long, value_enum, default_value_t)]
     learns: LearnsChoice,
+    /// What computes it
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) model_on: ModelOn,
     /// Rank of a new adapter
     #[arg(long, value_name = "N", default_value = "8")]
     rank: Count,
@@ -84,6 +87,9 @@ pub(super) struct DataSettings {
     /// Share of the tasks that is not learnt from but looked at
     #[arg(long, value_name = "X", default_value_t = 0.1)]
     held_out: f64,
+    /// Which GPU
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) device: u32,
     /// Fetch nothing from the network
     #[arg(long)]
     pub(super) offline: bool,

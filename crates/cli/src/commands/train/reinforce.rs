@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use warpsmith_agent::Settings as SingleSettings;
 use warpsmith_machine::Guest;
-use warpsmith_model::policy::{Local, RunsOn, Sampling};
+use warpsmith_model::policy::{Local, Sampling};
 use warpsmith_rollout::{JudgePool, Way};
 use warpsmith_schema::{Counts, Mode, RunHead, Task};
 use warpsmith_tasks::load_all;
@@ -17,14 +17,14 @@ use warpsmith_train::algorithms::{
 };
 use warpsmith_train::checkpoint::{Checkpoints, without_moments};
 use warpsmith_train::data::Paid;
-use warpsmith_train::network::Trainable;
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
+use warpsmith_train::network::Critic;
 use warpsmith_train::recipes::{
     Advantages, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings, Practice, Rollouts,
     Voice,
 };
 
 use super::learning::{self, LearningSettings};
+use super::networks::Networks;
 use super::sft::RewardChoice;
 use super::show::{self, Show};
 use crate::args::{Count, MachineArgs, Positive, ProfileChoice};
@@ -304,17 +304,15 @@ impl Job<'_> {
             seed: None,
         };
         let pupil = learning.load(&found)?;
-        let mut actor = CpuActor::new(&pupil.weights, &pupil.learns, learning.seed)?;
-        let reference = (settings.kl > 0.0)
-            .then(|| CpuActor::new(&pupil.weights, &pupil.learns, learning.seed))
-            .transpose()?;
+        let networks = Networks::open(&pupil, learning, settings.machine.device, printer)?;
+        let mut actor = networks.actor()?;
+        let reference = (settings.kl > 0.0).then(|| networks.actor()).transpose()?;
         let mut critic = match self.advantages {
             Advantages::Group { .. } => None,
             Advantages::Critic(_) => {
-                let seed = learning.seed;
-                let mut critic = CpuCritic::new(&pupil.weights, &pupil.learns, 0.0, seed)?;
+                let mut critic = networks.critic(0.0)?;
                 if let Some(before) = self.critic {
-                    take_over(&mut critic, before)?;
+                    take_over(&mut *critic, before)?;
                 }
                 Some(critic)
             }
@@ -329,7 +327,7 @@ impl Job<'_> {
                 path: found.path.clone(),
                 hash: found.hash.clone(),
                 weights: pupil.weights.clone(),
-                on: RunsOn::Processor,
+                on: networks.runs_on(),
                 start: Box::new(move |model| Local::start(model, Some(Guest::of(&lease)?))),
             },
             settings.practice(tasks, &engine),
@@ -348,9 +346,9 @@ impl Job<'_> {
         let mut show = Show::new(printer, &told);
         let keeping = learning.keeping(folder.path(), &pupil.origin);
         let outcome = PolicyRun {
-            actor: &mut actor,
-            critic: critic.as_mut().map(|critic| critic as _),
-            reference: reference.as_ref().map(|reference| reference as _),
+            actor: &mut *actor,
+            critic: critic.as_mut().map(|critic| &mut **critic as _),
+            reference: reference.as_deref(),
             collector: &mut collector,
             settings: settings.recipe(self.advantages),
         }
@@ -384,7 +382,7 @@ impl Job<'_> {
 }
 
 /// Goes on with a critic that was pretrained.
-fn take_over(critic: &mut CpuCritic, run: &Path) -> Result<(), Stop> {
+fn take_over(critic: &mut dyn Critic, run: &Path) -> Result<(), Stop> {
     let checkpoints = Checkpoints::new(run.join("checkpoints"), 1);
     let state = checkpoints
         .load()?

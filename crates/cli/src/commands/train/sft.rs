@@ -7,10 +7,10 @@ use warpsmith_agent::tool_schemas;
 use warpsmith_schema::Trajectory;
 use warpsmith_train::algorithms::{Rejection, Rejections};
 use warpsmith_train::data::{Example, Examples, Paid, RewardKind, TooLong};
-use warpsmith_train::network::cpu::CpuActor;
 use warpsmith_train::recipes::{self, SftSettings as Recipe};
 
 use super::learning::{Data, DataSettings, LearningSettings, Places, Pupil};
+use super::networks::Networks;
 use super::show::{self, Show};
 use crate::args::{Count, CountsChoice, Positive};
 use crate::config::{ConfigArgs, Settings};
@@ -242,11 +242,18 @@ impl Job<'_> {
             seed: learning.seed,
             evaluate_every: u32::from(self.settings.evaluate_every).into(),
         };
-        let mut actor = CpuActor::new(&pupil.weights, &pupil.learns, learning.seed)?;
+        let mut actor = Networks::open(&pupil, learning, data.device, printer)?.actor()?;
         let keeping = learning.keeping(folder.path(), &pupil.origin);
         let told = ["loss", "validation_loss", "tokens_per_second"];
         let mut show = Show::new(printer, &told);
-        let outcome = recipes::sft(&mut actor, &learnt, &held_out, &recipe, &keeping, &mut show)?;
+        let outcome = recipes::sft(
+            &mut *actor,
+            &learnt,
+            &held_out,
+            &recipe,
+            &keeping,
+            &mut show,
+        )?;
         show::report(self.verb, &outcome, folder.path(), &about, printer)
     }
 

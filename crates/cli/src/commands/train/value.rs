@@ -6,10 +6,10 @@ use serde_json::{Map, json};
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::Gae;
 use warpsmith_train::data::{Episode, Paid};
-use warpsmith_train::network::cpu::CpuCritic;
 use warpsmith_train::recipes::{ValueSettings as Recipe, pretrain_value};
 
 use super::learning::{DataSettings, LearningSettings, Places};
+use super::networks::Networks;
 use super::sft::RewardChoice;
 use super::show::{self, Show};
 use crate::args::{Count, CountsChoice, Positive};
@@ -120,11 +120,12 @@ pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
         },
         enough: settings.enough,
     };
-    let mut critic = CpuCritic::new(&pupil.weights, &pupil.learns, mean as f32, learning.seed)?;
+    let networks = Networks::open(&pupil, learning, settings.data.device, printer)?;
+    let mut critic = networks.critic(mean as f32)?;
     let keeping = learning.keeping(folder.path(), &pupil.origin);
     let told = ["value_loss", "explained_variance", "tokens_per_second"];
     let mut show = Show::new(printer, &told);
-    let outcome = pretrain_value(&mut critic, learnt, held_out, &recipe, &keeping, &mut show)?;
+    let outcome = pretrain_value(&mut *critic, learnt, held_out, &recipe, &keeping, &mut show)?;
     show::report("value", &outcome, folder.path(), &about, printer)
 }
 

@@ -7,17 +7,15 @@
 use std::collections::BTreeMap;
 
 use candle_core::{D, Device, Tensor, Var};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use warpsmith_model::{
-    Adapter, AdapterError, AdapterSettings, Config, Factors, HeadNorms, LayerPart, Linear,
-    ModelError, Part, Place, Projection, Weights,
+    Adapter, AdapterSettings, Config, Factors, HeadNorms, LayerPart, Linear, ModelError, Part,
+    Place, Projection, Weights,
 };
 
 use super::linear::{Adapted, Matrix, Projected};
 use super::parameters::Parameters;
-use super::{Learns, Sequence};
 use crate::TrainError;
+use crate::network::{Learns, Sequence, beginning, check};
 
 #[derive(Debug)]
 pub(super) struct Body {
@@ -65,7 +63,7 @@ impl Body {
             everything: matches!(learns, Learns::Everything),
             parameters,
         };
-        let (settings, factors) = adapter(weights, learns, seed)?;
+        let (settings, factors) = beginning::adapter(weights, learns, seed)?;
         let mut layers = Vec::with_capacity(weights.layers.len());
         for (index, layer) in weights.layers.iter().enumerate() {
             let part = |part| Part::Layer(index, part);
@@ -112,7 +110,7 @@ impl Body {
     /// What goes into each layer, and what comes out of the last. Nothing else is kept on the way: the way back makes the
     /// rest again, a layer at a time, which is a third more work for a small part of the memory.
     pub(super) fn forward(&self, batch: &[&Sequence]) -> Result<Passed, TrainError> {
-        self.check(batch)?;
+        check(batch, &self.config)?;
         let rotation = self.rotation(batch)?;
         let mut states = vec![self.embedded(batch)?.detach()];
         for layer in &self.layers {
@@ -198,28 +196,6 @@ impl Body {
         let gate = layer.project(Projection::Gate, &normed)?.silu()?;
         let up = layer.project(Projection::Up, &normed)?;
         Ok((hidden + layer.project(Projection::Down, &(gate * up)?)?)?)
-    }
-
-    fn check(&self, batch: &[&Sequence]) -> Result<(), TrainError> {
-        let Config {
-            context,
-            vocabulary,
-            ..
-        } = self.config;
-        if batch.iter().all(|one| one.said().is_empty()) {
-            return Err(ModelError::NoTokens.into());
-        }
-        for sequence in batch {
-            if sequence.len() > context {
-                let needed = sequence.len();
-                return Err(ModelError::ContextFull { needed, context }.into());
-            }
-            let outside = |token: &&u32| **token as usize >= vocabulary;
-            if let Some(&token) = sequence.tokens().iter().find(outside) {
-                return Err(ModelError::Token { token, vocabulary }.into());
-            }
-        }
-        Ok(())
     }
 
     /// Cosines and sines of each row's position, for all heads.
@@ -405,41 +381,6 @@ impl Taking<'_> {
 
 fn weight(name: &str) -> String {
     format!("{name}.weight")
-}
-
-type Factored = (Option<AdapterSettings>, BTreeMap<Place, Factors>);
-
-/// What the adapter that learns begins as.
-fn adapter(weights: &Weights, learns: &Learns, seed: u64) -> Result<Factored, TrainError> {
-    let (settings, targets) = match learns {
-        Learns::Everything => return Ok((None, BTreeMap::new())),
-        Learns::Adapter(adapter) => {
-            // Refuses one of another model.
-            let fits = |error: AdapterError| ModelError::from(error);
-            weights.stacked(adapter).map_err(fits)?;
-            return Ok((Some(adapter.settings().clone()), adapter.factors().clone()));
-        }
-        Learns::NewAdapter { settings, targets } => (settings, targets),
-    };
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut factors = BTreeMap::new();
-    for (layer, parts) in weights.layers.iter().enumerate() {
-        for &projection in targets {
-            let linear = &parts.projection(projection).weight;
-            let (rank, columns) = (settings.rank, linear.columns());
-            // As PEFT does: what Kaiming's rule with √5 comes to.
-            let limit = (columns as f32).sqrt().recip();
-            let numbers: Vec<f32> = (0..rank * columns)
-                .map(|_| random.random_range(-limit..limit))
-                .collect();
-            let pair = Factors {
-                a: Tensor::from_vec(numbers, (rank, columns), &Device::Cpu)?,
-                b: Tensor::zeros((linear.rows(), rank), candle_core::DType::F32, &Device::Cpu)?,
-            };
-            factors.insert(Place { layer, projection }, pair);
-        }
-    }
-    Ok((Some(settings.clone()), factors))
 }
 
 /// Root mean square norm of the last dimension.

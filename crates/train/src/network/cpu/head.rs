@@ -8,8 +8,8 @@ use warpsmith_model::{Part, Weights};
 
 use super::body::{Body, Taking};
 use super::parameters::{Gradients, Parameters};
-use super::{Learns, Scores};
 use crate::TrainError;
+use crate::network::{Learns, Scores, VALUE_BIAS, VALUE_WEIGHT};
 
 /// Numbers of logits at a time: 64 MB.
 const LOGITS: usize = 1 << 24;
@@ -188,9 +188,6 @@ pub(super) struct ValueHead {
     weight: Tensor,
     bias: Tensor,
 }
-
-const VALUE_WEIGHT: &str = "value_head.weight";
-const VALUE_BIAS: &str = "value_head.bias";
 
 impl ValueHead {
     pub(super) fn new(

@@ -9,29 +9,16 @@ mod parameters;
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
-use warpsmith_model::{Adapter, AdapterSettings, Projection, Weights};
+use warpsmith_model::Weights;
 
 use self::body::Body;
 use self::head::{LanguageHead, ValueHead};
 use self::parameters::{Gradients, Parameters};
-use super::{Actor, Critic, Published, ScoreLoss, Scores, Sequence, Trainable, ValueLossOf};
+use super::{
+    Actor, Critic, Learns, Published, ScoreLoss, Scores, Sequence, Trainable, ValueLossOf,
+};
 use crate::TrainError;
 use crate::optimizer::Update;
-
-/// What of a model learns.
-#[derive(Debug, Clone)]
-pub enum Learns {
-    /// New low-rank matrices beside these projections of every layer; the model itself is frozen. They begin as PEFT's do,
-    /// so that at first nothing is changed.
-    NewAdapter {
-        settings: AdapterSettings,
-        targets: Vec<Projection>,
-    },
-    /// The low-rank matrices of an adapter that there is already.
-    Adapter(Adapter),
-    /// All of it.
-    Everything,
-}
 
 /// A policy on the processor.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use candle_core::{Device, Tensor, Var};
 use warpsmith_model::ModelError;
 
 use crate::TrainError;
+use crate::network::{FIRST, SECOND, of_state};
 use crate::optimizer::{Decays, Moments, Update};
 
 /// By name, so that the order, and with it every sum, is always the same.
@@ -23,9 +24,6 @@ struct Parameter {
 
 /// Gradients by the names of their parameters.
 pub(super) type Gradients = BTreeMap<String, Tensor>;
-
-const FIRST: &str = "optimizer.first.";
-const SECOND: &str = "optimizer.second.";
 
 impl Parameters {
     /// A tensor that learns, to compute with. What an update does to it is seen by all its clones.
@@ -144,24 +142,12 @@ impl Parameters {
 
     /// Looks at everything before it changes anything.
     pub(super) fn restore(&mut self, state: &BTreeMap<String, Tensor>) -> Result<(), TrainError> {
-        let find = |name: String, like: &Var| -> Result<Tensor, ModelError> {
-            let tensor = state
-                .get(&name)
-                .ok_or_else(|| ModelError::MissingTensor { name: name.clone() })?;
-            if tensor.dims() != like.dims() {
-                return Err(ModelError::Shape {
-                    name,
-                    found: tensor.dims().to_vec(),
-                    expected: like.dims().to_vec(),
-                });
-            }
-            Ok(tensor.clone())
-        };
         let mut found = Vec::with_capacity(self.0.len());
         for (name, parameter) in &self.0 {
-            let numbers = find(name.clone(), &parameter.variable)?;
+            let dims = parameter.variable.dims();
+            let numbers = of_state(state, name, dims)?.clone();
             let moment = |prefix: &str| -> Result<Vec<f32>, ModelError> {
-                let tensor = find(format!("{prefix}{name}"), &parameter.variable)?;
+                let tensor = of_state(state, &format!("{prefix}{name}"), dims)?;
                 Ok(tensor.flatten_all()?.to_vec1()?)
             };
             let moments = Moments {

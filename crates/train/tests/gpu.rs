@@ -1,0 +1,504 @@
+//! Networks on a GPU against those on the processor. They need a GPU and are run by `scripts/gpu/kernels`.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+#[path = "../../model/tests/random_weights/mod.rs"]
+mod random_weights;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use random_weights::{random_weights, small};
+use warpsmith_model::{
+    Adapter, AdapterSettings, Factors, Family, Place, Projection, Scaling, Weights,
+};
+use warpsmith_schema::EpisodeId;
+use warpsmith_train::TrainError;
+use warpsmith_train::algorithms::Aggregation;
+use warpsmith_train::data::Example;
+use warpsmith_train::metrics::Numbers;
+use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
+use warpsmith_train::network::gpu::{GpuActor, GpuModel};
+use warpsmith_train::network::{Actor, Critic, Learns, Published, Scores, Sequence, Trainable};
+use warpsmith_train::optimizer::{AdamW, Decline, Update};
+use warpsmith_train::recipes::{self, Keeping, Rates, SftSettings, Watch};
+
+const FAMILIES: [(Family, usize); 3] = [
+    (Family::Llama, 64),
+    (Family::Qwen2, 128),
+    (Family::Qwen3, 64),
+];
+
+/// Bfloat16 against `f32`: a gradient may be off by this share of its length.
+const OFF: f64 = 0.05;
+
+fn random_tensor(random: &mut StdRng, dims: &[usize], size: f32) -> Tensor {
+    let count = dims.iter().product();
+    let numbers: Vec<f32> = (0..count)
+        .map(|_| random.random_range(-size..size))
+        .collect();
+    Tensor::from_vec(numbers, dims, &Device::Cpu).unwrap()
+}
+
+fn settings(rank: usize) -> AdapterSettings {
+    AdapterSettings {
+        rank,
+        alpha: 8.0,
+        scaling: Scaling::Rank,
+        base: None,
+    }
+}
+
+/// An adapter in the middle of its life, beside some projections, not in all layers.
+fn adapter(weights: &Weights, targets: &[Projection]) -> Learns {
+    let (rank, mut random) = (5, StdRng::seed_from_u64(3));
+    let mut factors = BTreeMap::new();
+    for (layer, parts) in weights.layers.iter().enumerate() {
+        for &projection in targets {
+            if layer == 1 && projection == targets[0] {
+                continue;
+            }
+            let matrix = &parts.projection(projection).weight;
+            let pair = Factors {
+                a: random_tensor(&mut random, &[rank, matrix.columns()], 0.1),
+                b: random_tensor(&mut random, &[matrix.rows(), rank], 0.1),
+            };
+            factors.insert(Place { layer, projection }, pair);
+        }
+    }
+    Learns::Adapter(Adapter::new(settings(rank), factors).unwrap())
+}
+
+fn cases(weights: &Weights) -> [(&'static str, Learns); 3] {
+    let some = [Projection::Value, Projection::Query, Projection::Up];
+    [
+        ("everything", Learns::Everything),
+        ("adapter", adapter(weights, &Projection::ALL)),
+        ("adapter beside some", adapter(weights, &some)),
+    ]
+}
+
+fn sequences(lengths: &[usize], vocabulary: usize) -> Vec<Sequence> {
+    let mut random = StdRng::seed_from_u64(lengths.iter().sum::<usize>() as u64);
+    let each = lengths.iter().map(|length| {
+        let tokens = (0..*length)
+            .map(|_| random.random_range(0..vocabulary as u32))
+            .collect();
+        let mask: Vec<bool> = (0..*length).map(|place| place % 3 != 0).collect();
+        Sequence::new(tokens, &mask)
+    });
+    each.collect()
+}
+
+fn wave(count: usize, size: f32, step: f32) -> Vec<f32> {
+    (1..=count)
+        .map(|place| size * (step * place as f32).sin())
+        .collect()
+}
+
+fn slopes(scores: &Scores) -> Scores {
+    let count = scores.logprobs.len();
+    Scores {
+        logprobs: wave(count, 0.02, 1.3),
+        entropies: wave(count, 0.01, 2.1),
+    }
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn length(of: impl Iterator<Item = f64>) -> f64 {
+    of.map(|one| one * one).sum::<f64>().sqrt()
+}
+
+/// All that is wrong at once: a session with a GPU is short.
+fn compare(
+    what: &str,
+    found: &BTreeMap<String, Tensor>,
+    expected: &BTreeMap<String, Tensor>,
+    off: &mut Vec<String>,
+) {
+    let names = |of: &BTreeMap<String, Tensor>| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(found), names(expected), "{what}");
+    for (name, expected) in expected {
+        let found = &found[name];
+        assert_eq!(found.dims(), expected.dims(), "{what}, {name}");
+        let (found, expected) = (numbers(found), numbers(expected));
+        let pairs = found.iter().zip(&expected);
+        let apart = length(pairs.map(|(one, two)| f64::from(*one) - f64::from(*two)));
+        let whole = length(expected.iter().copied().map(f64::from));
+        let share = apart / whole.max(1e-9);
+        if share.is_nan() || share > OFF {
+            let some = |of: &[f32]| format!("{:?}", &of[..of.len().min(4)]);
+            off.push(format!(
+                "{what}, {name}: off by {share:.4} of {whole:.3e}; {} for {}",
+                some(&found),
+                some(&expected)
+            ));
+        }
+    }
+}
+
+fn furthest(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let pairs = found.iter().zip(expected);
+    pairs.fold(0.0, |most, (one, two)| {
+        if one.is_finite() {
+            f32::max(most, (one - two).abs())
+        } else {
+            f32::INFINITY
+        }
+    })
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn actors_have_the_gradients_of_the_processor() {
+    let mut off = Vec::new();
+    for (family, head_dim) in FAMILIES {
+        let weights = random_weights(small(family, head_dim), 7);
+        let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
+        let batch: Vec<&Sequence> = sequences.iter().collect();
+        for (case, learns) in cases(&weights) {
+            let what = format!("{family:?}, {case}");
+            let mut expected = CpuActor::new(&weights, &learns, 1).unwrap();
+            let mut found = GpuModel::open(0, &weights, &learns, 1)
+                .unwrap()
+                .actor()
+                .unwrap();
+            let (one, two) = (
+                found.score(&batch).unwrap(),
+                expected.score(&batch).unwrap(),
+            );
+            let logprobs = furthest(&one.logprobs, &two.logprobs);
+            let entropies = furthest(&one.entropies, &two.entropies);
+            if logprobs > 0.1 || entropies > 0.05 {
+                off.push(format!("{what}: scores by {logprobs}, {entropies}"));
+            }
+            // Twice, so that gradients add up.
+            for _ in 0..2 {
+                found
+                    .learn(&batch, &mut |scores| Ok(slopes(scores)))
+                    .unwrap();
+                expected
+                    .learn(&batch, &mut |scores| Ok(slopes(scores)))
+                    .unwrap();
+            }
+            compare(
+                &what,
+                &found.gradients().unwrap(),
+                &expected.gradients().unwrap(),
+                &mut off,
+            );
+        }
+    }
+    assert!(off.is_empty(), "\n{}", off.join("\n"));
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn critics_have_the_gradients_of_the_processor() {
+    let mut off = Vec::new();
+    for (family, head_dim) in FAMILIES {
+        let weights = random_weights(small(family, head_dim), 8);
+        let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
+        let batch: Vec<&Sequence> = sequences.iter().collect();
+        for (case, learns) in cases(&weights) {
+            let what = format!("{family:?}, {case}");
+            let mut expected = CpuCritic::new(&weights, &learns, 0.25, 1).unwrap();
+            let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+            let mut found = model.critic(0.25).unwrap();
+            // At first all it expects is what it was told.
+            for value in found.values(&batch).unwrap() {
+                assert!((value - 0.25).abs() < 1e-6, "{what}: {value}");
+            }
+            let mut state = expected.state().unwrap();
+            let head = state.get_mut("value_head.weight").unwrap();
+            *head = random_tensor(&mut StdRng::seed_from_u64(4), head.dims(), 0.2);
+            expected.restore(&state).unwrap();
+            found.restore(&state).unwrap();
+            let (one, two) = (
+                found.values(&batch).unwrap(),
+                expected.values(&batch).unwrap(),
+            );
+            let values = furthest(&one, &two);
+            if values.is_nan() || values > 0.05 {
+                off.push(format!("{what}: values by {values}"));
+            }
+            for _ in 0..2 {
+                found
+                    .learn(&batch, &mut |values| Ok(wave(values.len(), 0.02, 1.7)))
+                    .unwrap();
+                expected
+                    .learn(&batch, &mut |values| Ok(wave(values.len(), 0.02, 1.7)))
+                    .unwrap();
+            }
+            compare(
+                &what,
+                &found.gradients().unwrap(),
+                &expected.gradients().unwrap(),
+                &mut off,
+            );
+        }
+    }
+    assert!(off.is_empty(), "\n{}", off.join("\n"));
+}
+
+fn same(one: &BTreeMap<String, Tensor>, two: &BTreeMap<String, Tensor>, what: &str) {
+    assert!(one.keys().eq(two.keys()), "{what}");
+    for (name, tensor) in one {
+        let bits = |of: &Tensor| {
+            numbers(of)
+                .iter()
+                .map(|one| one.to_bits())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(tensor.dims(), two[name].dims(), "{what}, {name}");
+        assert!(bits(tensor) == bits(&two[name]), "{what}, {name}");
+    }
+}
+
+fn update(step: u64) -> Update {
+    Update {
+        adamw: AdamW::default(),
+        rate: 1e-3,
+        step,
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn learning_hears_what_scoring_said() {
+    let weights = random_weights(small(Family::Qwen2, 128), 9);
+    let vocabulary = weights.config.vocabulary;
+    for (case, learns) in cases(&weights) {
+        let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+        let (mut actor, mut critic) = (model.actor().unwrap(), model.critic(0.0).unwrap());
+        // The second needs more room than there is.
+        for (round, lengths) in [vec![30, 60], vec![800, 500, 3], vec![30, 60]]
+            .into_iter()
+            .enumerate()
+        {
+            let sequences = sequences(&lengths, vocabulary);
+            let batch: Vec<&Sequence> = sequences.iter().collect();
+            let said = actor.score(&batch).unwrap();
+            let expected = critic.values(&batch).unwrap();
+            assert_eq!(actor.score(&batch).unwrap(), said, "{case}");
+            let mut heard = Scores::default();
+            actor
+                .learn(&batch, &mut |scores| {
+                    heard = scores.clone();
+                    Ok(slopes(scores))
+                })
+                .unwrap();
+            assert_eq!(heard, said, "{case}, round {round}");
+            let mut seen = Vec::new();
+            critic
+                .learn(&batch, &mut |values| {
+                    seen = values.to_vec();
+                    Ok(wave(values.len(), 0.1, 0.3))
+                })
+                .unwrap();
+            assert_eq!(seen, expected, "{case}, round {round}");
+            assert!(actor.update(&update(round as u64 + 1)).unwrap() > 0.0);
+            assert!(critic.update(&update(round as u64 + 1)).unwrap() > 0.0);
+            assert_ne!(
+                actor.score(&batch).unwrap(),
+                said,
+                "{case}: nothing changed"
+            );
+            assert_ne!(critic.values(&batch).unwrap(), expected, "{case}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn states_go_round_and_are_the_processors() {
+    for (family, head_dim) in FAMILIES {
+        let weights = random_weights(small(family, head_dim), 10);
+        let sequences = sequences(&[40, 25], weights.config.vocabulary);
+        let batch: Vec<&Sequence> = sequences.iter().collect();
+        for (case, learns) in cases(&weights) {
+            let what = format!("{family:?}, {case}");
+            let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+            let step = |network: &mut GpuActor, number| {
+                network
+                    .learn(&batch, &mut |scores| Ok(slopes(scores)))
+                    .unwrap();
+                network.update(&update(number)).unwrap()
+            };
+            let mut one = model.actor().unwrap();
+            let beginning = CpuActor::new(&weights, &learns, 1).unwrap();
+            same(&one.state().unwrap(), &beginning.state().unwrap(), &what);
+            step(&mut one, 1);
+            let kept = one.state().unwrap();
+            let mut two = model.actor().unwrap();
+            two.restore(&kept).unwrap();
+            same(&two.state().unwrap(), &kept, &what);
+            let lengths = [step(&mut one, 2), step(&mut two, 2)];
+            assert_eq!(lengths[0].to_bits(), lengths[1].to_bits(), "{what}");
+            same(&one.state().unwrap(), &two.state().unwrap(), &what);
+            // A state that goes from one kind of device to the other says the same there.
+            let mut processor = beginning;
+            processor.restore(&kept).unwrap();
+            two.restore(&processor.state().unwrap()).unwrap();
+            same(&two.state().unwrap(), &kept, &what);
+            // What is published is what the processor would publish.
+            let said = published(&weights, &two.publish().unwrap(), &learns, &batch);
+            let expected = processor.score(&batch).unwrap();
+            let off = furthest(&said.logprobs, &expected.logprobs);
+            assert!(off < 1e-3, "{what}: {off}");
+            // An incomplete one changes nothing.
+            let mut less = kept.clone();
+            less.pop_last();
+            assert!(matches!(two.restore(&less), Err(TrainError::Model(_))));
+            same(&two.state().unwrap(), &kept, &what);
+
+            let mut critic = model.critic(0.5).unwrap();
+            let beginning = CpuCritic::new(&weights, &learns, 0.5, 1).unwrap();
+            same(&critic.state().unwrap(), &beginning.state().unwrap(), &what);
+            critic
+                .learn(&batch, &mut |values| Ok(wave(values.len(), 0.1, 0.3)))
+                .unwrap();
+            critic.update(&update(1)).unwrap();
+            let kept = critic.state().unwrap();
+            let mut other = model.critic(0.0).unwrap();
+            other.restore(&kept).unwrap();
+            same(&other.state().unwrap(), &kept, &what);
+        }
+    }
+}
+
+/// What the processor thinks with what was published.
+fn published(
+    weights: &Weights,
+    published: &Published,
+    learns: &Learns,
+    batch: &[&Sequence],
+) -> Scores {
+    match published {
+        Published::Adapter(adapter) => {
+            assert!(!matches!(learns, Learns::Everything));
+            let learns = Learns::Adapter(adapter.clone());
+            CpuActor::new(weights, &learns, 1).unwrap().score(batch)
+        }
+        Published::Weights(weights) => {
+            assert!(matches!(learns, Learns::Everything));
+            CpuActor::new(weights, learns, 1).unwrap().score(batch)
+        }
+    }
+    .unwrap()
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn an_update_without_a_gradient_only_decays() {
+    let weights = random_weights(small(Family::Llama, 64), 12);
+    let learns = adapter(&weights, &Projection::ALL);
+    let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+    let sequences = sequences(&[40], weights.config.vocabulary);
+    let mut actor = model.actor().unwrap();
+    actor
+        .learn(&[&sequences[0]], &mut |scores| Ok(slopes(scores)))
+        .unwrap();
+    // A gradient that is not finite is said and forgotten.
+    let before = actor.state().unwrap();
+    actor
+        .learn(&[&sequences[0]], &mut |scores| {
+            let mut slopes = slopes(scores);
+            slopes.logprobs[0] = f32::NAN;
+            Ok(slopes)
+        })
+        .unwrap();
+    let told = actor.update(&update(1));
+    assert!(
+        matches!(told, Err(TrainError::NotFinite { .. })),
+        "{told:?}"
+    );
+    same(&actor.state().unwrap(), &before, "not finite");
+    let length = actor.update(&update(1)).unwrap();
+    assert!(length.abs() < 1e-12, "{length}");
+}
+
+fn example(number: usize, vocabulary: usize) -> Example {
+    Example {
+        episode: EpisodeId {
+            task: format!("task {number}"),
+            sample: 1,
+        },
+        sequences: sequences(&[20 + number, 12], vocabulary),
+    }
+}
+
+/// Stops after so many steps.
+struct Until(u64);
+
+impl Watch for Until {
+    fn stepped(&mut self, _: u64, _: u64, _: &Numbers) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    fn wants_stop(&mut self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn a_run_learns_and_goes_on_bit_for_bit() {
+    let weights = random_weights(small(Family::Qwen2, 64), 11);
+    let vocabulary = weights.config.vocabulary;
+    let examples: Vec<Example> = (0..6).map(|number| example(number, vocabulary)).collect();
+    let learns = Learns::NewAdapter {
+        settings: settings(8),
+        targets: Projection::ALL.to_vec(),
+    };
+    let recipe = SftSettings {
+        epochs: 4,
+        batch: 3,
+        rates: Rates {
+            peak: 2e-2,
+            warmup: 1,
+            decline: Decline::Constant,
+            adamw: AdamW::default(),
+        },
+        aggregation: Aggregation::Token,
+        tokens_at_once: 64,
+        seed: 5,
+        evaluate_every: 4,
+    };
+    let run = |folder: &Path, mut until: Until| {
+        let model = GpuModel::open(0, &weights, &learns, 2).unwrap();
+        let mut actor = model.actor().unwrap();
+        let keeping = Keeping {
+            folder: folder.to_path_buf(),
+            origin: folder.to_path_buf(),
+            every: 2,
+            checkpoints: 2,
+        };
+        let held_out = &examples[..1];
+        recipes::sft(
+            &mut actor, &examples, held_out, &recipe, &keeping, &mut until,
+        )
+        .unwrap();
+        let losses = warpsmith_train::metrics::read(folder).unwrap();
+        let losses: Vec<f64> = losses.iter().map(|(_, numbers)| numbers["loss"]).collect();
+        (actor.state().unwrap(), losses)
+    };
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (expected, losses) = run(whole.path(), Until(u64::MAX));
+    assert_eq!(losses.len(), 8);
+    assert!(losses[7] < losses[0] - 0.2, "{losses:?}");
+    for stop in [1, 2, 100] {
+        let (state, again) = run(parts.path(), Until(stop));
+        let bits = |of: &[f64]| of.iter().map(|one| one.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&again), bits(&losses[..again.len()]));
+        if stop == 100 {
+            same(&state, &expected, "the end");
+        }
+    }
+}
