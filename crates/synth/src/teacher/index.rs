@@ -273,6 +273,13 @@ impl Index {
                 .all(|(_, factor)| factor % to == 0)
     }
 
+    /// The multiple of four at or below it divided by four, and what is left; `None` where that is not always the same.
+    pub(super) fn in_fours(&self) -> Option<(Self, i64)> {
+        let part = self.constant.rem_euclid(4);
+        let fours = self.terms.iter().all(|(_, factor)| factor % 4 == 0);
+        fours.then(|| (self.offset(-part).divided(4), part))
+    }
+
     /// In C; the same in CUDA.
     pub(super) fn code(&self, name: &dyn Fn(Var) -> String) -> String {
         let mut text = String::new();

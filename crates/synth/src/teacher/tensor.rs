@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::index::{Index, coordinates, linear};
-use super::scalar::{Arena, Buffer, Kind, Scalar, Within};
+use super::scalar::{Arena, Buffer, Kind, Node, Scalar, Within};
 
 /// The value at some coordinates.
 pub(super) type Body = Rc<dyn Fn(&mut Arena, &[Index]) -> Scalar>;
@@ -154,6 +154,13 @@ impl Tensor {
             return value;
         }
         let value = arena.guarded(value, &guard);
+        // A load that is guarded is zero outside.
+        let is_zero = |guarded: &[Within]| guard.iter().all(|within| guarded.contains(within));
+        if outside.to_bits() == 0
+            && matches!(arena.node(value), Node::Load { guard, .. } if is_zero(guard))
+        {
+            return value;
+        }
         let outside = match self.kind {
             Kind::Float => arena.constant(outside),
             Kind::Int | Kind::Bool => arena.int(outside as i64),
