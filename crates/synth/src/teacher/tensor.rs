@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::index::{Index, coordinates, linear};
+use super::index::{Index, linear, reshaped};
 use super::scalar::{Arena, Buffer, Kind, Node, Scalar, Within};
 
 /// The value at some coordinates.
@@ -78,7 +78,7 @@ impl Tensor {
     /// Elements keep their order.
     pub(super) fn reshaped(&self, shape: &[i64]) -> Self {
         let (from, to) = (self.shape.clone(), shape.to_vec());
-        let mut view = self.view(shape, move |at| coordinates(&from, &linear(&to, at)));
+        let mut view = self.view(shape, move |at| reshaped(&to, &from, at));
         view.buffer = self.buffer;
         // A buffer under another shape is a buffer.
         if let Some(buffer) = self.buffer {

@@ -155,17 +155,26 @@ impl Plan {
 
     /// Whether neighbouring results, not neighbouring elements of one, lie side by side.
     fn lies_across(&mut self, reduction: &Reduction) -> bool {
-        let (row, place) = (
-            self.arena.var(reduction.rows()),
-            self.arena.var(reduction.length()),
-        );
-        let (outer, inner) = (
-            coordinates(&reduction.outer, &row.into()),
-            coordinates(&reduction.extents, &place.into()),
-        );
+        let (along, across) = self.neighbours(reduction);
+        across > along
+    }
+
+    /// Loads whose neighbours are elements of the same result, and those whose neighbours belong to the next.
+    pub(in crate::teacher) fn neighbours(&mut self, reduction: &Reduction) -> (usize, usize) {
+        let place = self.arena.var(reduction.length());
+        let inner = coordinates(&reduction.extents, &place.into());
+        let mut next = None;
+        let mut outer = Vec::new();
+        for extent in &reduction.outer {
+            let var = self.arena.var(*extent);
+            outer.push(Index::from(var));
+            if *extent > 1 {
+                next = Some(var);
+            }
+        }
         let value = (reduction.body)(&mut self.arena, &outer, &inner);
-        let across = self.arena.contiguous(&[value], row, PAIR);
-        across > self.arena.contiguous(&[value], place, PAIR)
+        let count = |var| self.arena.contiguous(&[value], var, PAIR);
+        (count(place), next.map_or(0, count))
     }
 
     /// Into how many parts both reductions of a pair are taken: each part is read once and kept.
@@ -265,18 +274,23 @@ impl Plan {
         } = self.reductions[pair.first.0].clone();
         let (how, length) = (pair.how, extents.iter().product::<i64>());
         let each = length / parts;
+        // Parts come where neighbours stay neighbours.
+        let across = self.lies_across(&self.reductions[pair.first.0].clone());
+        let before = if across { 0 } else { outer.len() };
         let mut partial = outer.clone();
-        partial.push(parts);
+        partial.insert(before, parts);
         let of_part: Inner = Rc::new(move |arena, at, inner| {
-            let (outer, part) = at.split_at(at.len() - 1);
-            let place = part[0].times(each).plus(&inner[0]);
-            body(arena, outer, &coordinates(&extents, &place))
+            let mut outer = at.to_vec();
+            let part = outer.remove(before);
+            let place = part.times(each).plus(&inner[0]);
+            body(arena, &outer, &coordinates(&extents, &place))
         });
         let (first, second) = self.pair(&partial, &[each], how, of_part);
         let both = side_by_side(&partial, first, second);
         let (shape, buffer) = (both.shape.clone(), self.make(&both));
         let part = move |arena: &mut Arena, at: &[Index], inner: &[Index], which: i64| {
-            let place = [at, inner, &[Index::constant(which)]].concat();
+            let mut place = [at, &[Index::constant(which)]].concat();
+            place.insert(before, inner[0].clone());
             arena.load(buffer, linear(&shape, &place))
         };
         let (fold, name) = how.first();
@@ -295,7 +309,7 @@ impl Plan {
     /// A long reduction as a reduction of parts, which are made first.
     fn split(&mut self, reduction: &Reduction) -> Tensor {
         let length = reduction.length();
-        let across = self.lies_across(reduction);
+        let across = self.target == Target::Cuda && self.lies_across(reduction);
         let wanted = match self.target {
             Target::Cpu => 64,
             Target::Cuda if across => {
@@ -310,19 +324,19 @@ impl Plan {
         };
         let each = (length + parts - 1) / parts;
         let ragged = parts * each != length;
+        let before = if across { 0 } else { reduction.outer.len() };
         let mut outer = reduction.outer.clone();
-        outer.push(parts);
+        outer.insert(before, parts);
         let (body, extents, fold) = (
             reduction.body.clone(),
             reduction.extents.clone(),
             reduction.fold,
         );
         let partial = self.reduce(&outer, &[each], fold, "partial", move |arena, at, inner| {
-            let Some((part, outer)) = at.split_last() else {
-                return arena.constant(0.0);
-            };
+            let mut outer = at.to_vec();
+            let part = outer.remove(before);
             let place = part.times(each).plus(&inner[0]);
-            let value = body(arena, outer, &coordinates(&extents, &place));
+            let value = body(arena, &outer, &coordinates(&extents, &place));
             if !ragged {
                 return value;
             }
@@ -338,8 +352,7 @@ impl Plan {
         let buffer = self.make(&partial);
         self.chain = chain;
         let parts_of = Tensor::of_buffer(buffer, &outer, Kind::Float);
-        let last = outer.len() - 1;
-        let whole = self.reduce_dims(&parts_of, &[last], fold, reduction.name);
+        let whole = self.reduce_dims(&parts_of, &[before], fold, reduction.name);
         whole.reshaped(&reduction.outer)
     }
 }

@@ -1,9 +1,8 @@
 //! How many threads share a row, and which.
 
-use super::{Launch, THREADS, folded, integer};
+use super::{Launch, THREADS, integer};
 use crate::teacher::emit::{Helper, Writer};
-use crate::teacher::index::coordinates;
-use crate::teacher::plan::{Fold, PAIR, Rows, Strategy};
+use crate::teacher::plan::{Fold, Rows, Strategy};
 
 /// Threads of a GPU that hide its memory's latency.
 const ENOUGH: i64 = 1 << 18;
@@ -129,19 +128,15 @@ pub(super) fn shared_out(writer: &mut Writer<'_>, kernel: &Rows) -> Option<Team>
     }
     let tuned = plan.strategy == Strategy::Tuned;
     let count: i64 = kernel.outer.iter().product();
-    let flat = plan.arena.var(count);
-    let row = coordinates(&kernel.outer, &flat.into());
     let length = plan.reductions[kernel.passes.first()?.reduction.0].length();
     let (mut along, mut across) = (0, 0);
     let mut finds_places = false;
     for pass in &kernel.passes {
         let reduction = plan.reductions[pass.reduction.0].clone();
         finds_places |= reduction.fold == Fold::ArgMax;
-        let place = plan.arena.var(reduction.length());
-        let at = coordinates(&reduction.extents, &place.into());
-        let value = folded(plan, pass, &kernel.passes, &row, &at);
-        along += plan.arena.contiguous(&[value], place, PAIR);
-        across += plan.arena.contiguous(&[value], flat, PAIR);
+        let (elements, rows) = plan.neighbours(&reduction);
+        along += elements;
+        across += rows;
     }
     let few = count < 4096;
     let apart = along == 0 && !(few && across == 0) || across > along;
