@@ -141,6 +141,173 @@ fn a_chain_is_one_kernel_with_wide_loads() {
     );
 }
 
+/// One value after the other: inputs first, then operators on those before them.
+fn chain(inputs: &[&[u64]], ops: &[(&str, &[usize], serde_json::Value, &[u64])]) -> Task {
+    let mut values: Vec<serde_json::Value> = Vec::new();
+    for (position, shape) in inputs.iter().enumerate() {
+        let from = serde_json::json!({ "kind": "input", "position": position });
+        values.push(serde_json::json!({ "shape": shape, "dtype": "float32", "from": from }));
+    }
+    for (op, given, arguments, shape) in ops {
+        let from = serde_json::json!({
+            "kind": "applied", "op": op, "inputs": given, "arguments": arguments, "result": 0,
+        });
+        values.push(serde_json::json!({ "shape": shape, "dtype": "float32", "from": from }));
+    }
+    let graph = serde_json::json!({ "returns": [values.len() - 1], "values": values });
+    let names: Vec<String> = (0..inputs.len()).map(|input| format!("x{input}")).collect();
+    let source = format!(
+        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n\n    def forward(self, {}):\n        return x0\n",
+        names.join(", "),
+    );
+    let graph = Some(serde_json::from_value(graph).unwrap());
+    task("chain", 1, &source, graph)
+}
+
+/// The tuned CUDA file.
+fn tuned(task: &Task) -> String {
+    let (name, files) = solutions(task, Target::Cuda).unwrap().pop().unwrap();
+    assert_eq!(name, "tuned");
+    let mut kernels = files.into_iter().filter(|(path, _)| path.ends_with(".cu"));
+    kernels.next().unwrap().1
+}
+
+#[test]
+fn a_window_takes_in_what_it_is_laid_over() {
+    let window = serde_json::json!({ "kernel_size": 3, "stride": 1, "padding": 1 });
+    let shape: &[u64] = &[8, 16, 1024];
+    let kernel = tuned(&chain(
+        &[shape, shape],
+        &[
+            ("mul", &[0, 1], serde_json::json!({}), shape),
+            ("avg_pool1d", &[2], window, shape),
+        ],
+    ));
+    assert_eq!(kernel.matches("__global__").count(), 1, "{kernel}");
+    assert!(!kernel.contains("hidden"), "{kernel}");
+    assert!(
+        kernel.contains("reinterpret_cast<float4*>(out)"),
+        "{kernel}"
+    );
+}
+
+#[test]
+fn a_long_row_is_read_once_for_both_of_its_sums() {
+    let shape: &[u64] = &[1024, 131_072];
+    let normal = serde_json::json!({ "normalized_shape": [131_072] });
+    let kernel = tuned(&chain(
+        &[shape],
+        &[
+            ("layer_norm", &[0], normal, shape),
+            ("cumsum", &[1], serde_json::json!({ "dim": -1 }), shape),
+        ],
+    ));
+    // Parts of rows, rows, and the scan with all else in it.
+    assert_eq!(kernel.matches("__global__").count(), 3, "{kernel}");
+    let loads = kernel
+        .matches("reinterpret_cast<const float4*>(x0)")
+        .count();
+    assert_eq!(loads, 2, "{kernel}");
+}
+
+#[test]
+fn what_is_computed_for_a_row_is_kept() {
+    let shape: &[u64] = &[4096, 2048];
+    let normal = serde_json::json!({ "normalized_shape": [2048] });
+    let kernel = tuned(&chain(
+        &[shape],
+        &[
+            ("selu", &[0], serde_json::json!({}), shape),
+            ("layer_norm", &[1], normal, shape),
+        ],
+    ));
+    assert_eq!(kernel.matches("expm1f(").count(), 1, "{kernel}");
+    assert_eq!(kernel.matches("__global__").count(), 1, "{kernel}");
+}
+
+#[test]
+fn a_transposed_copy_is_tiled() {
+    let kernel = tuned(&chain(
+        &[&[512, 1024]],
+        &[
+            (
+                "transpose",
+                &[0],
+                serde_json::json!({ "dim0": 0, "dim1": 1 }),
+                &[1024, 512],
+            ),
+            ("relu", &[1], serde_json::json!({}), &[1024, 512]),
+        ],
+    ));
+    // Four threads along what is written, eight along what is read.
+    assert!(kernel.contains("(i / 4) % 8"), "{kernel}");
+}
+
+/// The functions that fast mathematics makes inexact, against the C library's double precision.
+#[test]
+fn functions_of_our_own_are_exact() {
+    let folder = tempfile::tempdir().unwrap();
+    let range = "std::uniform_real_distribution<float>";
+    for (op, inputs, most, draws) in [
+        ("sin", 1, 2.0, format!("{range}(-90000, 90000)")),
+        ("cos", 1, 2.0, format!("{range}(-100, 100)")),
+        ("tan", 1, 3.5, format!("{range}(-1000, 1000)")),
+        ("pow", 2, 1.5, format!("{range}(0.01f, 9)")),
+    ] {
+        let shape: &[u64] = &[1024];
+        let given: Vec<usize> = (0..inputs).collect();
+        let ops: &[(&str, &[usize], serde_json::Value, &[u64])] =
+            &[(op, &given, serde_json::json!({}), shape)];
+        let text = tuned(&chain(&vec![shape; inputs], ops));
+        let (functions, _) = text.split_once("__global__").unwrap();
+        let functions = functions.replace("#include <cuda_runtime.h>", "");
+        let arguments = ["a", "b"][..inputs].join(", ");
+        let doubles = ["double(a)", "double(b)"][..inputs].join(", ");
+        let program = format!(
+            "#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#define __device__
+#define __forceinline__ inline
+static int __float_as_int(float f) {{ int i; memcpy(&i, &f, 4); return i; }}
+static float __int_as_float(int i) {{ float f; memcpy(&f, &i, 4); return f; }}
+static float __fdiv_rn(float a, float b) {{ return a / b; }}
+{functions}
+int main() {{
+    std::mt19937 random(1);
+    auto draw = {draws};
+    for (int i = 0; i < 300000; ++i) {{
+        const float a = draw(random), b = draw(random) - 4.0f;
+        (void)b;
+        const double exact = {op}({doubles});
+        if (!(std::fabs(exact) > 1e-30 && std::fabs(exact) < 1e30)) continue;
+        const float size = std::fabs(float(exact));
+        const double unit = std::nextafter(size, INFINITY) - size;
+        if (!(std::fabs(exact_{op}({arguments}) - exact) <= {most} * unit)) return 1;
+    }}
+    return std::isnan(exact_{op}({nans})) ? 0 : 2;
+}}
+",
+            nans = ["NAN", "NAN"][..inputs].join(", "),
+        );
+        let (source, built) = (folder.path().join("exact.cpp"), folder.path().join("exact"));
+        fs_err::write(&source, program).unwrap();
+        let compiler = Command::new("g++")
+            .args(["-std=c++17", "-O2", "-o"])
+            .args([&built, &source])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&compiler.stderr);
+        assert!(compiler.status.success(), "{said}");
+        assert_eq!(
+            Command::new(&built).status().unwrap().code(),
+            Some(0),
+            "{op}"
+        );
+    }
+}
+
 struct Talk {
     policy: Box<dyn Policy>,
     messages: Vec<Message>,

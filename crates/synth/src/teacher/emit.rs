@@ -19,6 +19,13 @@ use super::scalar::{Binary, Buffer, Kind, Node, Scalar, Unary, Within};
 pub(super) enum Helper {
     Tanh,
     Log,
+    LogAdd,
+    /// What sines and cosines share; it comes before them.
+    Quadrant,
+    Sin,
+    Cos,
+    Tan,
+    Pow,
     WarpSum,
     WarpProduct,
     WarpMax,
@@ -29,6 +36,10 @@ pub(super) enum Helper {
     BlockMax,
     BlockMin,
     BlockArgMax,
+    ColumnSum,
+    ColumnProduct,
+    ColumnMax,
+    ColumnMin,
     /// Of C's mathematics, declared so that loops of it become vector code.
     Vectorised(&'static str),
 }
@@ -141,7 +152,8 @@ impl<'p> Writer<'p> {
 
     /// Gives variables to what some values are made of, as far as it does not depend on `inner`.
     pub(super) fn define(&mut self, roots: &[Scalar], inner: &[Var]) {
-        let order = self.plan.arena.ordered(roots);
+        let known = |one: Scalar| self.values.contains_key(&one);
+        let order = self.plan.arena.ordered_until(roots, &known);
         let mut uses: HashMap<Scalar, usize> = HashMap::new();
         let mut crosses = BTreeSet::new();
         for one in &order {
@@ -154,9 +166,7 @@ impl<'p> Writer<'p> {
             }
         }
         for one in order {
-            if self.values.contains_key(&one)
-                || !inner.is_empty() && self.plan.arena.depends_on(one, inner)
-            {
+            if !inner.is_empty() && self.plan.arena.depends_on(one, inner) {
                 continue;
             }
             let often = uses.get(&one).is_some_and(|uses| *uses > 1);
@@ -335,7 +345,13 @@ impl<'p> Writer<'p> {
                 (format!("exact_log({inner}) * 0.434294482f"), Binds::Product)
             }
             Unary::Sin | Unary::Cos | Unary::Tan if cuda => {
-                call("float", &format!("{}(double({inner}))", function(op)))
+                self.helpers.insert(Helper::Quadrant);
+                self.helpers.insert(match op {
+                    Unary::Sin => Helper::Sin,
+                    Unary::Cos => Helper::Cos,
+                    _ => Helper::Tan,
+                });
+                call(&format!("exact_{}", function(op)), &inner)
             }
             Unary::Rsqrt if cuda => call("rsqrtf", &inner),
             Unary::Rsqrt => (format!("1.0f / sqrtf({inner})"), Binds::Product),
@@ -385,7 +401,8 @@ impl<'p> Writer<'p> {
                 let (a, b) = (self.value(a), self.value(b));
                 // Fast mathematics would take the logarithm in passing.
                 if self.plan.target == Target::Cuda && op == Binary::Pow {
-                    return (format!("float(pow(double({a}), double({b})))"), Binds::Atom);
+                    self.helpers.insert(Helper::Pow);
+                    return (format!("exact_pow({a}, {b})"), Binds::Atom);
                 }
                 return (format!("{name}f({a}, {b})"), Binds::Atom);
             }
@@ -450,6 +467,16 @@ fn float_function(name: &str) -> &'static str {
         .into_iter()
         .find(|known| known.strip_suffix('f') == Some(name));
     found.unwrap_or_default()
+}
+
+/// The type of an index on a GPU: 32 bits are quicker where they suffice.
+pub(super) fn integer(plan: &Plan) -> &'static str {
+    let large = |shape: &[i64]| shape.iter().product::<i64>() >= 1 << 31;
+    if plan.target == Target::Cpu || plan.rooms.iter().any(|room| large(&room.shape)) {
+        "int64_t"
+    } else {
+        "int"
+    }
 }
 
 pub(super) fn c_type(kind: Kind) -> &'static str {

@@ -273,6 +273,13 @@ impl Index {
                 .all(|(_, factor)| factor % to == 0)
     }
 
+    /// The multiple of four at or below it divided by four, and what is left; `None` where that is not always the same.
+    pub(super) fn in_fours(&self) -> Option<(Self, i64)> {
+        let part = self.constant.rem_euclid(4);
+        let fours = self.terms.iter().all(|(_, factor)| factor % 4 == 0);
+        fours.then(|| (self.offset(-part).divided(4), part))
+    }
+
     /// In C; the same in CUDA.
     pub(super) fn code(&self, name: &dyn Fn(Var) -> String) -> String {
         let mut text = String::new();
@@ -352,6 +359,48 @@ pub(super) fn coordinates(shape: &[i64], place: &Index) -> Vec<Index> {
     found
 }
 
+/// The coordinates under one shape of what lies at some coordinates of another, in the same order of elements. Dimensions
+/// that both have stay as they are, even beyond their borders.
+pub(super) fn reshaped(to: &[i64], from: &[i64], at: &[Index]) -> Vec<Index> {
+    let longer = |shape: &[i64]| -> Vec<usize> {
+        let dims = shape.iter().enumerate();
+        dims.filter(|(_, extent)| **extent != 1)
+            .map(|(dim, _)| dim)
+            .collect()
+    };
+    let (ours, theirs) = (longer(to), longer(from));
+    let mut found = vec![Index::default(); from.len()];
+    let (mut i, mut j) = (0, 0);
+    while i < ours.len() && j < theirs.len() {
+        let (first, start) = (i, j);
+        let (mut a, mut b) = (to[ours[i]], from[theirs[j]]);
+        (i, j) = (i + 1, j + 1);
+        while a != b {
+            if a < b && i < ours.len() {
+                a *= to[ours[i]];
+                i += 1;
+            } else if b < a && j < theirs.len() {
+                b *= from[theirs[j]];
+                j += 1;
+            } else {
+                // Not the same number of elements.
+                return coordinates(from, &linear(to, at));
+            }
+        }
+        let extents = |shape: &[i64], dims: &[usize]| -> Vec<i64> {
+            dims.iter().map(|dim| shape[*dim]).collect()
+        };
+        let (here, there) = (&ours[first..i], &theirs[start..j]);
+        let own: Vec<Index> = here.iter().map(|dim| at[*dim].clone()).collect();
+        let place = linear(&extents(to, here), &own);
+        let parts = coordinates(&extents(from, there), &place);
+        for (dim, part) in there.iter().zip(parts) {
+            found[*dim] = part;
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,6 +420,19 @@ mod tests {
             let there = coordinates(&shape, &i);
             assert_eq!(linear(&shape, &there), i, "{shape:?}");
         }
+    }
+
+    #[test]
+    fn shared_dimensions_survive_a_reshape() {
+        let (i, j) = (var(0, 10), var(1, 64));
+        let above = Index::from(j).offset(-1);
+        let at = [i.into(), above.clone()];
+        let there = reshaped(&[10, 64], &[2, 5, 1, 64], &at);
+        assert_eq!(there[3], above);
+        assert_eq!(reshaped(&[2, 5, 1, 64], &[10, 64], &there), at);
+        let flat = Index::from(var(0, 640));
+        let apart = reshaped(&[640], &[10, 64], &[flat.clone()]);
+        assert_eq!(apart, coordinates(&[10, 64], &flat));
     }
 
     #[test]

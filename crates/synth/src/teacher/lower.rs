@@ -3,10 +3,14 @@
 //! Whatever an operator is given that is not known here (an argument, a dtype, a shape) makes the task one that is not
 //! covered: nothing is guessed.
 
+mod convolution;
 mod loss;
 mod matrix;
+mod norm;
 mod pointwise;
 mod reduce;
+mod resize;
+mod scan;
 mod shape;
 mod window;
 
@@ -198,9 +202,13 @@ fn lowered(plan: &mut Plan, call: &Call<'_>, kind: Kind) -> Result<Tensor, NotCo
     let rules = [
         pointwise::rule,
         reduce::rule,
+        norm::rule,
+        scan::rule,
         shape::rule,
         matrix::rule,
+        convolution::rule,
         window::rule,
+        resize::rule,
         loss::rule,
     ];
     let mut found = None;

@@ -4,7 +4,12 @@
 //! reduction is computed in the kernel that needs it where that kernel has a row for each of its results; else it is
 //! made first.
 
-use std::collections::{BTreeSet, HashMap};
+mod parts;
+mod rows;
+
+pub(super) use parts::Pairing;
+
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use warpsmith_schema::Target;
@@ -50,6 +55,15 @@ pub(super) enum Fold {
     ArgMax,
 }
 
+/// What it costs to compute an element that needs a reduction: more than anything that needs none.
+pub(super) const REDUCTION: u32 = 100;
+
+/// The two results of a pair of reductions lie side by side.
+pub(super) const PAIR: i64 = 2;
+
+/// The most places of a window that are written out one by one.
+const WINDOW: i64 = 16;
+
 /// The value for a result and for one of the elements that go into it.
 type Inner = Rc<dyn Fn(&mut Arena, &[Index], &[Index]) -> Scalar>;
 
@@ -73,6 +87,14 @@ impl Reduction {
     pub(super) fn length(&self) -> i64 {
         self.extents.iter().product()
     }
+}
+
+/// Where a reduction's results lie: in every `step`th element of a buffer, from `first` on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Made {
+    buffer: Buffer,
+    first: i64,
+    step: i64,
 }
 
 /// Coordinates from the coordinates of rows.
@@ -107,9 +129,13 @@ pub(super) struct Rows {
 pub(super) enum Scanning {
     Sum,
     Product,
+    Max,
+    Min,
+    /// The logarithm of the sum of exponentials.
+    LogSum,
 }
 
-/// Running sums or products along a dimension.
+/// Running sums, products or extremes along a dimension.
 #[derive(Clone)]
 pub(super) struct Scan {
     /// Before the dimension, along it, after it.
@@ -138,7 +164,8 @@ pub(super) struct Plan {
     pub(super) arena: Arena,
     pub(super) rooms: Vec<Room>,
     pub(super) reductions: Vec<Reduction>,
-    pub(super) made: HashMap<Reduced, Buffer>,
+    made: HashMap<Reduced, Made>,
+    pairs: Vec<parts::Pair>,
     pub(super) steps: Vec<Step>,
     /// Operators that were lowered since the last step: they are what the next one computes.
     pub(super) chain: Vec<String>,
@@ -155,6 +182,7 @@ impl Plan {
             rooms: Vec::new(),
             reductions: Vec::new(),
             made: HashMap::new(),
+            pairs: Vec::new(),
             steps: Vec::new(),
             chain: Vec::new(),
             current: String::new(),
@@ -167,7 +195,7 @@ impl Plan {
             shape: shape.to_vec(),
             kind,
         });
-        self.arena.buffer(kind)
+        self.arena.buffer(kind, shape.iter().product())
     }
 
     pub(super) fn library(&mut self, kernel: Library) {
@@ -193,14 +221,14 @@ impl Plan {
         self.steps.push(Step { name, kernel });
     }
 
-    pub(super) fn reduce(
+    fn reduction(
         &mut self,
         outer: &[i64],
         extents: &[i64],
         fold: Fold,
         name: &'static str,
-        body: impl Fn(&mut Arena, &[Index], &[Index]) -> Scalar + 'static,
-    ) -> Tensor {
+        body: Inner,
+    ) -> Reduced {
         let kind = match fold {
             Fold::ArgMax => Kind::Int,
             _ => Kind::Float,
@@ -210,13 +238,31 @@ impl Plan {
             extents: extents.to_vec(),
             fold,
             kind,
-            body: Rc::new(body),
+            body,
             name,
         });
-        let number = Reduced(self.reductions.len() - 1);
-        Tensor::computed(outer, kind, 100, move |arena, at| {
+        Reduced(self.reductions.len() - 1)
+    }
+
+    /// What a reduction leaves, as a tensor.
+    fn left_by(&self, number: Reduced) -> Tensor {
+        let Reduction { outer, kind, .. } = &self.reductions[number.0];
+        let kind = *kind;
+        Tensor::computed(outer, kind, REDUCTION, move |arena, at| {
             arena.reduced(number, at.to_vec(), kind)
         })
+    }
+
+    pub(super) fn reduce(
+        &mut self,
+        outer: &[i64],
+        extents: &[i64],
+        fold: Fold,
+        name: &'static str,
+        body: impl Fn(&mut Arena, &[Index], &[Index]) -> Scalar + 'static,
+    ) -> Tensor {
+        let number = self.reduction(outer, extents, fold, name, Rc::new(body));
+        self.left_by(number)
     }
 
     /// Over some dimensions of a tensor; they stay, with one element.
@@ -227,28 +273,54 @@ impl Plan {
         fold: Fold,
         name: &'static str,
     ) -> Tensor {
-        let is_reduced = |dim: &usize| dims.contains(dim);
-        let kept: Vec<usize> = (0..of.rank()).filter(|dim| !is_reduced(dim)).collect();
-        let outer: Vec<i64> = kept.iter().map(|dim| of.shape[*dim]).collect();
-        let extents: Vec<i64> = dims.iter().map(|dim| of.shape[*dim]).collect();
-        let keeping: Vec<i64> = (0..of.rank())
-            .map(|dim| if is_reduced(&dim) { 1 } else { of.shape[dim] })
-            .collect();
-        let (at, rank, dims) = (of.at.clone(), of.rank(), dims.to_vec());
-        let (kept_by, dims_by) = (kept.clone(), dims.clone());
-        let result = self.reduce(&outer, &extents, fold, name, move |arena, outer, inner| {
-            let mut place = vec![Index::default(); rank];
-            for (dim, index) in kept_by.iter().zip(outer) {
-                place[*dim] = index.clone();
-            }
-            for (dim, index) in dims_by.iter().zip(inner) {
-                place[*dim] = index.clone();
-            }
-            at(arena, &place)
-        });
-        result.view(&keeping, move |at| {
-            kept.iter().map(|dim| at[*dim].clone()).collect()
+        let along = Along::new(of, dims);
+        let number = self.reduction(&along.outer, &along.extents, fold, name, along.body.clone());
+        along.kept(&self.left_by(number))
+    }
+
+    /// The same for a pair of reductions, of which the second needs the first.
+    pub(super) fn pair_dims(
+        &mut self,
+        of: &Tensor,
+        dims: &[usize],
+        how: Pairing,
+    ) -> (Tensor, Tensor) {
+        let along = Along::new(of, dims);
+        let (first, second) = self.pair(&along.outer, &along.extents, how, along.body.clone());
+        (
+            along.kept(&self.left_by(first)),
+            along.kept(&self.left_by(second)),
+        )
+    }
+
+    /// Over the few places that a window meets: written out where a GPU computes it, with what goes into it.
+    pub(super) fn over_window(
+        &mut self,
+        outer: &[i64],
+        taps: &[i64],
+        (fold, name): (Fold, &'static str),
+        work: u32,
+        body: impl Fn(&mut Arena, &[Index], &[Index]) -> Scalar + 'static,
+    ) -> Tensor {
+        let count: i64 = taps.iter().product();
+        if !self.writes_out(count) {
+            return self.reduce(outer, taps, fold, name, body);
+        }
+        let taps = taps.to_vec();
+        let work = ((work + 1) * count as u32).min(REDUCTION - 1);
+        Tensor::computed(outer, Kind::Float, work, move |arena, at| {
+            let values: Vec<Scalar> = (0..count)
+                .map(|tap| body(arena, at, &coordinates(&taps, &Index::constant(tap))))
+                .collect();
+            let all = values.into_iter().reduce(|a, b| fold.of_two(arena, a, b));
+            let all = all.unwrap_or_else(|| arena.constant(fold.neutral()));
+            arena.name(all, name)
         })
+    }
+
+    /// Whether a window of so many places is no loop.
+    pub(super) fn writes_out(&self, taps: i64) -> bool {
+        self.target == Target::Cuda && self.strategy != Strategy::Plain && taps <= WINDOW
     }
 
     /// Makes it, if it is not there already.
@@ -266,37 +338,6 @@ impl Plan {
         let out = self.room(Origin::Made, &tensor.shape, tensor.kind);
         self.push(Kernel::Rows(Rows { out, ..rows }));
         out
-    }
-
-    fn rows(&mut self, tensor: &Tensor) -> Rows {
-        let cells = Rows {
-            outer: Vec::new(),
-            passes: Vec::new(),
-            cells: tensor.shape.clone(),
-            place: Rc::new(|_, cell| cell.to_vec()),
-            shape: tensor.shape.clone(),
-            value: tensor.at.clone(),
-            out: Buffer(usize::MAX),
-        };
-        let domain = self.variables(&tensor.shape);
-        let value = (tensor.at)(&mut self.arena, &domain);
-        let Some((first, at)) = self.unmade(value).into_iter().next() else {
-            return cells;
-        };
-        let shaped = self
-            .by_prefix(tensor, first)
-            .or_else(|| self.by_dims(tensor, first, &at, &domain));
-        if let Some(mut rows) = shaped
-            && self.worth(first)
-            && self.balanced(&rows)
-        {
-            self.fuse(&mut rows);
-            return rows;
-        }
-        for (reduction, _) in self.unmade(value) {
-            self.make_reduction(reduction);
-        }
-        self.rows(tensor)
     }
 
     fn variables(&mut self, shape: &[i64]) -> Vec<Index> {
@@ -317,237 +358,6 @@ impl Plan {
         found
     }
 
-    /// Whether a kernel with a row for each of its results has work for the whole machine.
-    fn worth(&self, reduction: Reduced) -> bool {
-        let reduction = &self.reductions[reduction.0];
-        !self.is_split(reduction)
-    }
-
-    /// Whether there are enough rows for the cells that each of them stores.
-    fn balanced(&self, rows: &Rows) -> bool {
-        let (count, cells): (i64, i64) = (rows.outer.iter().product(), rows.cells.iter().product());
-        let few = match self.target {
-            Target::Cpu => 8,
-            Target::Cuda => 512,
-        };
-        count >= few || cells < 1 << 14
-    }
-
-    /// Few results of long sums: each is made of parts.
-    fn is_split(&self, reduction: &Reduction) -> bool {
-        let (rows, length) = (reduction.rows(), reduction.length());
-        let splits = reduction.fold != Fold::ArgMax;
-        let (few, long) = match self.target {
-            Target::Cpu => (8, 1 << 16),
-            Target::Cuda => (512, 1 << 14),
-        };
-        splits && self.strategy != Strategy::Plain && rows < few && length >= long
-    }
-
-    /// Rows are what comes first in the order of elements.
-    fn by_prefix(&mut self, tensor: &Tensor, first: Reduced) -> Option<Rows> {
-        let rows = self.reductions[first.0].rows();
-        let count = tensor.count();
-        if rows == 0 || count % rows != 0 {
-            return None;
-        }
-        let cells = count / rows;
-        let shape = tensor.shape.clone();
-        let place = move |row: &[Index], cell: &[Index]| {
-            coordinates(
-                &shape,
-                &linear(&[rows, cells], &[row[0].clone(), cell[0].clone()]),
-            )
-        };
-        let found = Rows {
-            outer: vec![rows],
-            passes: Vec::new(),
-            cells: vec![cells],
-            place: Rc::new(place),
-            shape: tensor.shape.clone(),
-            value: tensor.at.clone(),
-            out: Buffer(usize::MAX),
-        };
-        self.fits(&found).then_some(found)
-    }
-
-    /// Rows are some dimensions, cells the others.
-    fn by_dims(
-        &mut self,
-        tensor: &Tensor,
-        first: Reduced,
-        at: &[Index],
-        domain: &[Index],
-    ) -> Option<Rows> {
-        let outer = self.reductions[first.0].outer.clone();
-        let mut dims = Vec::new();
-        for (index, extent) in at.iter().zip(&outer) {
-            if *extent == 1 {
-                continue;
-            }
-            dims.push(domain.iter().position(|known| known == index)?);
-        }
-        dims.sort_unstable();
-        let others: Vec<usize> = (0..tensor.rank())
-            .filter(|dim| !dims.contains(dim))
-            .collect();
-        let extents = |of: &[usize]| of.iter().map(|dim| tensor.shape[*dim]).collect::<Vec<_>>();
-        let (rows, cells) = (extents(&dims), extents(&others));
-        let rank = tensor.rank();
-        let found = Rows {
-            outer: rows,
-            passes: Vec::new(),
-            cells,
-            place: Rc::new(move |row, cell| {
-                let mut place = vec![Index::default(); rank];
-                for (dim, index) in dims.iter().zip(row) {
-                    place[*dim] = index.clone();
-                }
-                for (dim, index) in others.iter().zip(cell) {
-                    place[*dim] = index.clone();
-                }
-                place
-            }),
-            shape: tensor.shape.clone(),
-            value: tensor.at.clone(),
-            out: Buffer(usize::MAX),
-        };
-        self.fits(&found).then_some(found)
-    }
-
-    /// Whether at least one reduction can be computed in these rows.
-    fn fits(&mut self, rows: &Rows) -> bool {
-        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
-        let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
-        let found = self.unmade(value);
-        found
-            .iter()
-            .any(|(reduction, at)| self.outer(*reduction, at, &row).is_some())
-    }
-
-    /// From rows to what a reduction leaves, if every row is one of its results.
-    fn outer(&self, reduction: Reduced, at: &[Index], row: &[Index]) -> Option<Map> {
-        let extents = self.reductions[reduction.0].outer.clone();
-        let rows: i64 = row.iter().map(|index| index.range().1 + 1).product();
-        if rows != self.reductions[reduction.0].rows() {
-            return None;
-        }
-        if let [only] = row
-            && coordinates(&extents, only) == at
-        {
-            return Some(Rc::new(move |row| coordinates(&extents, &row[0])));
-        }
-        let mut from = Vec::new();
-        for (index, extent) in at.iter().zip(&extents) {
-            from.push(match row.iter().position(|known| known == index) {
-                Some(place) => Some(place),
-                None if *extent == 1 => None,
-                None => return None,
-            });
-        }
-        Some(Rc::new(move |row| {
-            let pick = |place: &Option<usize>| place.map_or(Index::default(), |at| row[at].clone());
-            from.iter().map(pick).collect()
-        }))
-    }
-
-    /// Takes every reduction into the kernel that fits, each after those it needs; the others are made before.
-    fn fuse(&mut self, rows: &mut Rows) {
-        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
-        let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
-        let mut seen = BTreeSet::new();
-        self.take(value, &row, rows, &mut seen);
-    }
-
-    fn take(
-        &mut self,
-        value: Scalar,
-        row: &[Index],
-        rows: &mut Rows,
-        seen: &mut BTreeSet<Reduced>,
-    ) {
-        for (reduction, at) in self.unmade(value) {
-            let fused = self.outer(reduction, &at, row);
-            let Some(outer) = fused.filter(|_| self.worth(reduction)) else {
-                self.make_reduction(reduction);
-                continue;
-            };
-            if !seen.insert(reduction) {
-                continue;
-            }
-            let known = self.reductions[reduction.0].clone();
-            let inner = self.variables(&known.extents);
-            let body = (known.body)(&mut self.arena, &outer(row), &inner);
-            self.take(body, row, rows, seen);
-            rows.passes.push(Pass { reduction, outer });
-        }
-    }
-
-    fn make_reduction(&mut self, number: Reduced) {
-        if self.made.contains_key(&number) {
-            return;
-        }
-        let reduction = self.reductions[number.0].clone();
-        let chain = std::mem::replace(&mut self.chain, vec![reduction.name.to_owned()]);
-        let whole = if self.is_split(&reduction) {
-            self.split(&reduction)
-        } else {
-            Tensor::computed(&reduction.outer, reduction.kind, 0, move |arena, at| {
-                arena.reduced(number, at.to_vec(), reduction.kind)
-            })
-        };
-        let buffer = self.make(&whole);
-        self.chain = chain;
-        self.made.insert(number, buffer);
-    }
-
-    /// A long reduction as a reduction of parts, which are made first.
-    fn split(&mut self, reduction: &Reduction) -> Tensor {
-        let length = reduction.length();
-        let wanted = match self.target {
-            Target::Cpu => 64,
-            Target::Cuda => (4096 / reduction.rows()).clamp(1, 1024),
-        };
-        let parts = (1..=wanted).rev().find(|parts| length % parts == 0);
-        let parts = match parts {
-            Some(parts) if parts * 8 > wanted => parts,
-            _ => wanted,
-        };
-        let each = (length + parts - 1) / parts;
-        let ragged = parts * each != length;
-        let mut outer = reduction.outer.clone();
-        outer.push(parts);
-        let (body, extents, fold) = (
-            reduction.body.clone(),
-            reduction.extents.clone(),
-            reduction.fold,
-        );
-        let partial = self.reduce(&outer, &[each], fold, "partial", move |arena, at, inner| {
-            let Some((part, outer)) = at.split_last() else {
-                return arena.constant(0.0);
-            };
-            let place = part.times(each).plus(&inner[0]);
-            let value = body(arena, outer, &coordinates(&extents, &place));
-            if !ragged {
-                return value;
-            }
-            let Some(within) = super::scalar::Within::new(place, 0, length) else {
-                return value;
-            };
-            let value = arena.guarded(value, std::slice::from_ref(&within));
-            let inside = arena.inside(vec![within]);
-            let nothing = arena.constant(fold.neutral());
-            arena.select(inside, value, nothing)
-        });
-        let chain = std::mem::replace(&mut self.chain, vec![format!("{}_parts", reduction.name)]);
-        let buffer = self.make(&partial);
-        self.chain = chain;
-        let parts_of = Tensor::of_buffer(buffer, &outer, Kind::Float);
-        let last = outer.len() - 1;
-        let whole = self.reduce_dims(&parts_of, &[last], fold, reduction.name);
-        whole.reshaped(&reduction.outer)
-    }
-
     /// What an emitter reads: reductions that lie in buffers are loads, those of the kernel are its variables.
     pub(super) fn resolved(&mut self, value: Scalar, passes: &[Pass]) -> Scalar {
         let made = self.made.clone();
@@ -566,13 +376,82 @@ impl Plan {
             if let Some(kind) = kinds.get(&reduction) {
                 return Some(arena.finished(reduction, *kind));
             }
-            let buffer = made.get(&reduction)?;
-            Some(arena.load(*buffer, linear(&shapes[&reduction], &at)))
+            let Made {
+                buffer,
+                first,
+                step,
+            } = *made.get(&reduction)?;
+            let place = linear(&shapes[&reduction], &at);
+            Some(arena.load(buffer, place.times(step).offset(first)))
+        })
+    }
+}
+
+/// Some dimensions of a tensor and the others.
+struct Along {
+    outer: Vec<i64>,
+    extents: Vec<i64>,
+    /// The tensor's shape with one element along those dimensions.
+    shape: Vec<i64>,
+    kept: Vec<usize>,
+    body: Inner,
+}
+
+impl Along {
+    fn new(of: &Tensor, dims: &[usize]) -> Self {
+        let is_reduced = |dim: &usize| dims.contains(dim);
+        let kept: Vec<usize> = (0..of.rank()).filter(|dim| !is_reduced(dim)).collect();
+        let extents_of =
+            |dims: &[usize]| -> Vec<i64> { dims.iter().map(|dim| of.shape[*dim]).collect() };
+        let shape = (0..of.rank())
+            .map(|dim| if is_reduced(&dim) { 1 } else { of.shape[dim] })
+            .collect();
+        let (at, rank, dims_by, kept_by) = (of.at.clone(), of.rank(), dims.to_vec(), kept.clone());
+        Self {
+            outer: extents_of(&kept),
+            extents: extents_of(dims),
+            shape,
+            kept,
+            body: Rc::new(move |arena, outer, inner| {
+                let mut place = vec![Index::default(); rank];
+                for (dim, index) in kept_by.iter().zip(outer) {
+                    place[*dim] = index.clone();
+                }
+                for (dim, index) in dims_by.iter().zip(inner) {
+                    place[*dim] = index.clone();
+                }
+                at(arena, &place)
+            }),
+        }
+    }
+
+    /// What is left, under the tensor's own dimensions.
+    fn kept(&self, left: &Tensor) -> Tensor {
+        let kept = self.kept.clone();
+        left.view(&self.shape, move |at| {
+            kept.iter().map(|dim| at[*dim].clone()).collect()
         })
     }
 }
 
 impl Fold {
+    /// What two elements come to.
+    fn of_two(self, arena: &mut Arena, a: Scalar, b: Scalar) -> Scalar {
+        match self {
+            Self::Sum => arena.add(a, b),
+            Self::Product => arena.mul(a, b),
+            Self::Max | Self::ArgMax => {
+                // What is no number stays none.
+                let under = arena.less(a, b);
+                arena.select(under, b, a)
+            }
+            Self::Min => {
+                let under = arena.less(b, a);
+                arena.select(under, b, a)
+            }
+        }
+    }
+
     /// Changes nothing.
     pub(super) fn neutral(self) -> f64 {
         match self {

@@ -122,7 +122,8 @@ pub(super) struct Arena {
     /// What a person would call it.
     names: HashMap<Scalar, &'static str>,
     variables: u32,
-    kinds: Vec<Kind>,
+    /// What buffers hold, and how many.
+    buffers: Vec<(Kind, i64)>,
 }
 
 impl Arena {
@@ -135,9 +136,9 @@ impl Arena {
     }
 
     /// Buffers are numbered in the order in which they are announced here.
-    pub(super) fn buffer(&mut self, kind: Kind) -> Buffer {
-        self.kinds.push(kind);
-        Buffer(self.kinds.len() - 1)
+    pub(super) fn buffer(&mut self, kind: Kind, size: i64) -> Buffer {
+        self.buffers.push((kind, size));
+        Buffer(self.buffers.len() - 1)
     }
 
     pub(super) fn node(&self, scalar: Scalar) -> &Node {
@@ -198,7 +199,7 @@ impl Arena {
         index: Index,
         looked_up: Vec<(Scalar, i64)>,
     ) -> Scalar {
-        let kind = self.kinds[buffer.0];
+        let (kind, _) = self.buffers[buffer.0];
         let node = Node::Load {
             buffer,
             index,
@@ -314,17 +315,31 @@ impl Arena {
 
     /// Everything that goes into some values, each once and after what it is made of.
     pub(super) fn ordered(&self, of: &[Scalar]) -> Vec<Scalar> {
-        fn visit(arena: &Arena, one: Scalar, seen: &mut BTreeSet<Scalar>, order: &mut Vec<Scalar>) {
-            if seen.insert(one) {
+        self.ordered_until(of, &|_| false)
+    }
+
+    /// The same without what is known, and without what only goes into that.
+    pub(super) fn ordered_until(
+        &self,
+        of: &[Scalar],
+        known: &dyn Fn(Scalar) -> bool,
+    ) -> Vec<Scalar> {
+        fn visit(
+            arena: &Arena,
+            one: Scalar,
+            known: &dyn Fn(Scalar) -> bool,
+            (seen, order): (&mut BTreeSet<Scalar>, &mut Vec<Scalar>),
+        ) {
+            if !known(one) && seen.insert(one) {
                 for operand in arena.operands(one) {
-                    visit(arena, operand, seen, order);
+                    visit(arena, operand, known, (seen, order));
                 }
                 order.push(one);
             }
         }
         let (mut seen, mut order) = (BTreeSet::new(), Vec::new());
         for one in of {
-            visit(self, *one, &mut seen, &mut order);
+            visit(self, *one, known, (&mut seen, &mut order));
         }
         order
     }
@@ -350,6 +365,21 @@ impl Arena {
                 .into_iter()
                 .any(|index| vars.iter().any(|var| index.depends_on(*var)))
         })
+    }
+
+    /// Loads whose neighbours along a variable are no further apart than this.
+    pub(super) fn contiguous(&self, values: &[Scalar], var: Var, apart: i64) -> usize {
+        let near = |index: &Index| {
+            index
+                .stride(var)
+                .is_some_and(|step| (1..=apart).contains(&step))
+        };
+        let is_near =
+            |one: &Scalar| matches!(self.node(*one), Node::Load { index, .. } if near(index));
+        self.ordered(values)
+            .iter()
+            .filter(|one| is_near(one))
+            .count()
     }
 
     /// The same with every node that `change` has something else for replaced by that.
@@ -392,7 +422,7 @@ impl Arena {
         done[&scalar]
     }
 
-    /// The same, in which nothing is loaded where a condition does not hold.
+    /// The same, in which nothing outside a buffer is loaded where a condition does not hold.
     pub(super) fn guarded(&mut self, scalar: Scalar, by: &[Within]) -> Scalar {
         let by: Vec<Within> = by.to_vec();
         self.rebuilt(scalar, &mut |arena, one| {
@@ -408,7 +438,9 @@ impl Arena {
             else {
                 return None;
             };
-            if !looked_up.is_empty() {
+            let (least, greatest) = index.range();
+            let is_inside = least >= 0 && greatest < arena.buffers[buffer.0].1;
+            if !looked_up.is_empty() || is_inside {
                 return None;
             }
             let mut all = guard;

@@ -218,7 +218,15 @@ impl Composer {
                 buffers,
             },
             Some(launch) => Written {
-                function: format!("__global__ void {name}_kernel({parameters}) {{\n{body}\n}}"),
+                function: format!(
+                    "__global__ void {}{name}_kernel({parameters}) {{\n{body}\n}}",
+                    // Without it a large block could have more registers than there are.
+                    if launch.most > 256 {
+                        format!("__launch_bounds__({}) ", launch.most)
+                    } else {
+                        String::new()
+                    },
+                ),
                 call: format!(
                     "{name}_kernel<<<{}, {}, 0, stream>>>({arguments});",
                     launch.blocks, launch.threads

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use super::index::{Index, coordinates, linear};
-use super::scalar::{Arena, Buffer, Kind, Scalar, Within};
+use super::index::{Index, linear, reshaped};
+use super::scalar::{Arena, Buffer, Kind, Node, Scalar, Within};
 
 /// The value at some coordinates.
 pub(super) type Body = Rc<dyn Fn(&mut Arena, &[Index]) -> Scalar>;
@@ -78,7 +78,7 @@ impl Tensor {
     /// Elements keep their order.
     pub(super) fn reshaped(&self, shape: &[i64]) -> Self {
         let (from, to) = (self.shape.clone(), shape.to_vec());
-        let mut view = self.view(shape, move |at| coordinates(&from, &linear(&to, at)));
+        let mut view = self.view(shape, move |at| reshaped(&to, &from, at));
         view.buffer = self.buffer;
         // A buffer under another shape is a buffer.
         if let Some(buffer) = self.buffer {
@@ -154,6 +154,13 @@ impl Tensor {
             return value;
         }
         let value = arena.guarded(value, &guard);
+        // A load that is guarded is zero outside.
+        let is_zero = |guarded: &[Within]| guard.iter().all(|within| guarded.contains(within));
+        if outside.to_bits() == 0
+            && matches!(arena.node(value), Node::Load { guard, .. } if is_zero(guard))
+        {
+            return value;
+        }
         let outside = match self.kind {
             Kind::Float => arena.constant(outside),
             Kind::Int | Kind::Bool => arena.int(outside as i64),

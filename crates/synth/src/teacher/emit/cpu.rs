@@ -1,7 +1,7 @@
 //! Kernels as C++ with OpenMP.
 
-use super::loops::{Nest, contiguous, is_steady, nest};
-use super::{Writer, c_type, float};
+use super::loops::{Nest, is_steady, nest};
+use super::{Writer, c_type, float, integer};
 use crate::teacher::index::{Index, Var, coordinates, linear};
 use crate::teacher::plan::{Fold, Pass, Plan, Rows, Scan, Scanning, Strategy};
 use crate::teacher::scalar::{Kind, Scalar};
@@ -116,8 +116,8 @@ fn lanes_of(writer: &mut Writer<'_>, kernel: &Rows) -> Option<(Var, Var)> {
         if !is_steady(plan, &[value], lane) {
             continue;
         }
-        let along = contiguous(plan, &[value], length);
-        let across = contiguous(plan, &[value], lane);
+        let along = plan.arena.contiguous(&[value], length, 1);
+        let across = plan.arena.contiguous(&[value], lane, 1);
         let rowwise = reduction.length() >= 16 && along > 0;
         return (!rowwise || across > along).then_some((outer, lane));
     }
@@ -225,8 +225,9 @@ pub(super) fn open_loops(writer: &mut Writer<'_>, vars: &[Var]) -> usize {
     for var in vars.iter().filter(|var| var.extent > 1) {
         let name = writer.unique(["k", "l", "m", "n", "o"][opened.min(4)]);
         writer.call(*var, &name);
+        let int = integer(writer.plan);
         writer.open(format!(
-            "for (int64_t {name} = 0; {name} < {}; ++{name}) {{",
+            "for ({int} {name} = 0; {name} < {}; ++{name}) {{",
             var.extent
         ));
         opened += 1;
@@ -378,6 +379,19 @@ fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
     writer.set(finished, text);
 }
 
+/// A statement that takes the next element in.
+fn ran_over(how: Scanning, into: &str, value: &str) -> String {
+    match how {
+        Scanning::Sum => format!("{into} += {value};"),
+        Scanning::Product => format!("{into} *= {value};"),
+        Scanning::Max => format!("{into} = {into} < {value} ? {value} : {into};"),
+        Scanning::Min => format!("{into} = {value} < {into} ? {value} : {into};"),
+        Scanning::LogSum => format!(
+            "{into} = {into} < {value} ? {value} + log1p(exp({into} - {value})) : {into} + log1p(exp({value} - {into}));"
+        ),
+    }
+}
+
 pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
     let [before, length, after] = kernel.shape;
     let vars = [before, length, after].map(|extent| writer.plan.arena.var(extent));
@@ -389,9 +403,11 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
     for (var, name) in vars.iter().zip(["row", "k", "i"]) {
         writer.call(*var, name);
     }
-    let (start, sign) = match kernel.how {
-        Scanning::Sum => ("0.0", "+="),
-        Scanning::Product => ("1.0", "*="),
+    let start = match kernel.how {
+        Scanning::Sum => "0.0",
+        Scanning::Product => "1.0",
+        Scanning::Max | Scanning::LogSum => "-INFINITY",
+        Scanning::Min => "INFINITY",
     };
     // In double: every element carries the rounding of all before it.
     if after == 1 {
@@ -401,7 +417,7 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
         writer.open(format!("for (int64_t k = 0; k < {length}; ++k) {{"));
         writer.define(&[value], &[]);
         let (value, place) = (writer.operand(value), writer.index(&place));
-        writer.line(format!("running {sign} {value};"));
+        writer.line(ran_over(kernel.how, "running", &value));
         writer.line(format!(
             "{out}[{place}] = {}(running);",
             c_type(Kind::Float)
@@ -433,7 +449,7 @@ pub(in crate::teacher) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
     writer.open("for (int64_t i = first; i < last; ++i) {");
     writer.define(&[value], &[]);
     let (value, place) = (writer.operand(value), writer.index(&place));
-    writer.line(format!("running[i - first] {sign} {value};"));
+    writer.line(ran_over(kernel.how, "running[i - first]", &value));
     writer.line(format!("{out}[{place}] = float(running[i - first]);"));
     writer.close();
     writer.close();

@@ -1,6 +1,11 @@
 //! Kernels as CUDA C++.
 
+mod cells;
 mod helpers;
+mod kept;
+mod mathematics;
+mod neighbours;
+mod rows;
 mod scan;
 mod team;
 mod vectors;
@@ -9,12 +14,13 @@ pub(in crate::teacher) use helpers::helper;
 pub(in crate::teacher) use scan::scan;
 
 use super::cpu::{combine, open_loops};
-use super::{Writer, float};
+use super::{Writer, float, integer};
 use crate::teacher::index::{Index, Var, coordinates, linear};
-use crate::teacher::plan::{Fold, Pass, Plan, Rows, Strategy};
-use crate::teacher::scalar::{Kind, Scalar};
-use team::{shared_out, together};
-use vectors::{unpack, vector, wide};
+use crate::teacher::plan::{Fold, Pass, Plan, Rows};
+use crate::teacher::scalar::Scalar;
+use cells::cells;
+use rows::together;
+use team::shared_out;
 
 const THREADS: i64 = 256;
 
@@ -22,6 +28,8 @@ const THREADS: i64 = 256;
 pub(in crate::teacher) struct Launch {
     pub(in crate::teacher) blocks: i64,
     pub(in crate::teacher) threads: String,
+    /// All threads of a block.
+    pub(in crate::teacher) most: i64,
 }
 
 impl Launch {
@@ -29,6 +37,7 @@ impl Launch {
         Self {
             blocks: (count + THREADS - 1) / THREADS,
             threads: THREADS.to_string(),
+            most: THREADS,
         }
     }
 }
@@ -40,16 +49,6 @@ pub(in crate::teacher) fn rows(writer: &mut Writer<'_>, kernel: &Rows) -> Launch
     match shared_out(writer, kernel) {
         Some(team) => together(writer, kernel, team),
         None => alone(writer, kernel),
-    }
-}
-
-/// The type of an index: 32 bits are quicker where they suffice.
-fn integer(plan: &Plan) -> &'static str {
-    let large = |shape: &[i64]| shape.iter().product::<i64>() >= 1 << 31;
-    if plan.rooms.iter().any(|room| large(&room.shape)) {
-        "int64_t"
-    } else {
-        "int"
     }
 }
 
@@ -78,59 +77,6 @@ fn folded(plan: &mut Plan, pass: &Pass, passes: &[Pass], row: &[Index], at: &[In
     let body = plan.reductions[pass.reduction.0].body.clone();
     let value = body(&mut plan.arena, &(pass.outer)(row), at);
     plan.resolved(value, passes)
-}
-
-fn cells(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
-    let count: i64 = kernel.cells.iter().product();
-    let tuned = writer.plan.strategy == Strategy::Tuned;
-    let kind = writer.plan.rooms[kernel.out.0].kind;
-    if tuned && count % 4 == 0 && kind == Kind::Float {
-        let (group, lane) = (writer.plan.arena.var(count / 4), writer.plan.arena.var(4));
-        let flat = Index::from(group).times(4).plus(&lane.into());
-        let value = stored(writer.plan, kernel, &coordinates(&kernel.cells, &flat));
-        let loads = wide(writer.plan, &[value], lane);
-        if !loads.is_empty() {
-            return cells_by_four(writer, kernel, value, &loads, (group, lane));
-        }
-    }
-    let flat = writer.plan.arena.var(count);
-    let at = coordinates(&kernel.cells, &flat.into());
-    let value = stored(writer.plan, kernel, &at);
-    writer.call(flat, "i");
-    thread_number(writer, "i", count);
-    writer.define(&[value], &[]);
-    let out = writer.buffer(kernel.out).to_owned();
-    let value = writer.value(value);
-    writer.line(format!("{out}[i] = {value};"));
-    Launch::over(count)
-}
-
-fn cells_by_four(
-    writer: &mut Writer<'_>,
-    kernel: &Rows,
-    value: Scalar,
-    loads: &[Scalar],
-    (group, lane): (Var, Var),
-) -> Launch {
-    writer.call(group, "i");
-    writer.call(lane, "l");
-    thread_number(writer, "i", group.extent);
-    let mut vectors = Vec::new();
-    for load in loads {
-        vectors.extend(vector(writer, *load, lane));
-    }
-    writer.define(&[value], &[lane]);
-    writer.line("float4 result;");
-    writer.line("#pragma unroll");
-    writer.open("for (int l = 0; l < 4; ++l) {");
-    unpack(writer, &vectors, "");
-    writer.define(&[value], &[]);
-    let value = writer.value(value);
-    writer.line(format!("(&result.x)[l] = {value};"));
-    writer.close();
-    let out = writer.buffer(kernel.out).to_owned();
-    writer.line(format!("reinterpret_cast<float4*>({out})[i] = result;"));
-    Launch::over(group.extent)
 }
 
 /// One thread a row.

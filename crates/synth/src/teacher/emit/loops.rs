@@ -2,7 +2,7 @@
 
 use crate::teacher::index::{Index, Var, coordinates};
 use crate::teacher::plan::Plan;
-use crate::teacher::scalar::{Node, Scalar};
+use crate::teacher::scalar::Scalar;
 
 /// Two loops over a shape: the dimensions before a place, and those from there on, each as one loop.
 #[derive(Debug, Clone, Copy)]
@@ -56,14 +56,4 @@ pub(super) fn is_steady(plan: &Plan, values: &[Scalar], var: Var) -> bool {
         let mut indices = arena.indices(one).into_iter();
         indices.all(|index| index.stride(var).is_some())
     })
-}
-
-/// Loads whose neighbours along a variable lie side by side.
-pub(super) fn contiguous(plan: &Plan, values: &[Scalar], var: Var) -> usize {
-    let arena = &plan.arena;
-    let ordered = arena.ordered(values);
-    let loads = ordered.into_iter().filter(
-        |one| matches!(arena.node(*one), Node::Load { index, .. } if index.stride(var) == Some(1)),
-    );
-    loads.count()
 }

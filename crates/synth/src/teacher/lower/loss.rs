@@ -2,7 +2,7 @@
 
 use super::pointwise::softplus;
 use super::{Call, NotCovered, is};
-use crate::teacher::plan::{Fold, Plan};
+use crate::teacher::plan::{Fold, Pairing, Plan};
 use crate::teacher::scalar::{Arena, Kind, Scalar, Unary};
 use crate::teacher::tensor::Tensor;
 
@@ -170,12 +170,7 @@ fn classes(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let losses = if call.op == "nll_loss" {
         call.float_map(&[picked], "loss", |arena, x| arena.unary(Unary::Neg, x[0]))?
     } else {
-        let top = plan.reduce_dims(&x, &[1], Fold::Max, "top");
-        let below = call.float_map(&[x, top.clone()], "e", |arena, x| {
-            let below = arena.sub(x[0], x[1]);
-            arena.unary(Unary::Exp, below)
-        })?;
-        let sum = plan.reduce_dims(&below, &[1], Fold::Sum, "sum");
+        let (top, sum) = plan.pair_dims(&x, &[1], Pairing::Exponentials);
         let flat = target.shape.clone();
         let (top, sum) = (top.reshaped(&flat), sum.reshaped(&flat));
         call.float_map(&[picked, top, sum], "loss", |arena, x| {

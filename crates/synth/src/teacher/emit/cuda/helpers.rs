@@ -1,12 +1,19 @@
 //! Functions that kernels call.
 
+use super::mathematics;
 use crate::teacher::emit::Helper;
 
 /// What a file needs before its kernels.
 pub(in crate::teacher) fn helper(helper: Helper) -> Option<String> {
     let text = match helper {
-        Helper::Tanh => TANH.to_owned(),
-        Helper::Log => LOG.to_owned(),
+        Helper::Tanh => mathematics::TANH.to_owned(),
+        Helper::Log => mathematics::LOG.to_owned(),
+        Helper::LogAdd => mathematics::LOG_ADD.to_owned(),
+        Helper::Quadrant => mathematics::QUADRANT.to_owned(),
+        Helper::Sin => mathematics::SIN.to_owned(),
+        Helper::Cos => mathematics::COS.to_owned(),
+        Helper::Tan => mathematics::TAN.to_owned(),
+        Helper::Pow => mathematics::POW.to_owned(),
         Helper::WarpSum => warp("sum", "v + other"),
         Helper::WarpProduct => warp("product", "v * other"),
         Helper::WarpMax => warp("max", "fmaxf(v, other)"),
@@ -15,6 +22,10 @@ pub(in crate::teacher) fn helper(helper: Helper) -> Option<String> {
         Helper::BlockProduct => block("product", "1.0f"),
         Helper::BlockMax => block("max", "-INFINITY"),
         Helper::BlockMin => block("min", "INFINITY"),
+        Helper::ColumnSum => column("sum", "v + other"),
+        Helper::ColumnProduct => column("product", "v * other"),
+        Helper::ColumnMax => column("max", "fmaxf(v, other)"),
+        Helper::ColumnMin => column("min", "fminf(v, other)"),
         Helper::WarpArgMax => WARP_BEST.to_owned(),
         Helper::BlockArgMax => BLOCK_BEST.to_owned(),
         Helper::Vectorised(_) => return None,
@@ -24,8 +35,10 @@ pub(in crate::teacher) fn helper(helper: Helper) -> Option<String> {
 
 fn warp(name: &str, combined: &str) -> String {
     format!(
-        "__device__ __forceinline__ float warp_{name}(float v) {{
-    for (int d = 16; d > 0; d >>= 1) {{
+        "template <int threads = 32>
+__device__ __forceinline__ float warp_{name}(float v) {{
+#pragma unroll
+    for (int d = threads / 2; d > 0; d >>= 1) {{
         const float other = __shfl_xor_sync(0xffffffffu, v, d);
         v = {combined};
     }}
@@ -49,36 +62,25 @@ __device__ __forceinline__ float block_{name}(float v) {{
     )
 }
 
-const TANH: &str = "// tanhf becomes an approximation under --use_fast_math.
-__device__ __forceinline__ float exact_tanh(float x) {
-    const float a = fabsf(x);
-    const float large = 1.0f - 2.0f / (expf(2.0f * a) + 1.0f);
-    const float s = x * x;
-    float small = fmaf(-5.70498872745e-3f, s, 2.06390887954e-2f);
-    small = fmaf(small, s, -5.37397155531e-2f);
-    small = fmaf(small, s, 1.33314422036e-1f);
-    small = fmaf(small, s, -3.33332819422e-1f);
-    small = fmaf(small * s, a, a);
-    return copysignf(a < 0.625f ? small : large, x);
-}";
-
-const LOG: &str = "// logf becomes an approximation under --use_fast_math.
-__device__ __forceinline__ float exact_log(float x) {
-    if (!(x > 0.0f) || x == INFINITY) return x == 0.0f ? -INFINITY : x < 0.0f ? NAN : x;
-    const int e = (__float_as_int(x) - 0x3f2aaaab) & 0xff800000;
-    const float f = __int_as_float(__float_as_int(x) - e) - 1.0f;
-    const float s = f * f;
-    float r = fmaf(-0.130310059f, s, -0.121484190f);
-    float t = fmaf(0.140869141f, s, 0.139814854f);
-    r = fmaf(r, s, -0.166846052f);
-    t = fmaf(t, s, 0.200120345f);
-    r = fmaf(r, s, -0.249996200f);
-    r = fmaf(t, f, r);
-    r = fmaf(r, f, 0.333331972f);
-    r = fmaf(r, f, -0.5f);
-    r = fmaf(r, s, f);
-    return fmaf(float(e) * 1.1920929e-7f, 0.693147182f, r);
-}";
+/// Of threads one below the other.
+fn column(name: &str, combined: &str) -> String {
+    format!(
+        "template <int threads>
+__device__ __forceinline__ float column_{name}(float v) {{
+    __shared__ float parts[threads][32];
+    __syncthreads();
+    parts[threadIdx.y][threadIdx.x] = v;
+    __syncthreads();
+    v = parts[0][threadIdx.x];
+#pragma unroll
+    for (int y = 1; y < threads; ++y) {{
+        const float other = parts[y][threadIdx.x];
+        v = {combined};
+    }}
+    return v;
+}}"
+    )
+}
 
 const WARP_BEST: &str = "struct Best {
     float value;
@@ -88,8 +90,9 @@ const WARP_BEST: &str = "struct Best {
 __device__ __forceinline__ void take(Best& best, float value, int64_t place) {
     if (value > best.value || (value == best.value && place < best.place)) best = {value, place};
 }
+template <int threads = 32>
 __device__ __forceinline__ Best warp_best(Best best) {
-    for (int d = 16; d > 0; d >>= 1) {
+    for (int d = threads / 2; d > 0; d >>= 1) {
         const float value = __shfl_xor_sync(0xffffffffu, best.value, d);
         const int64_t place = __shfl_xor_sync(0xffffffffu, best.place, d);
         take(best, value, place);

@@ -2,7 +2,7 @@
 
 use super::{Found, named};
 use crate::teacher::lower::{Call, NotCovered};
-use crate::teacher::scalar::{Arena, Scalar, Unary};
+use crate::teacher::scalar::{Arena, Binary, Scalar, Unary};
 use crate::teacher::tensor::Tensor;
 
 type OfOne = Box<dyn Fn(&mut Arena, Scalar) -> Scalar>;
@@ -225,6 +225,15 @@ pub(super) fn activation(call: &Call<'_>) -> Found {
                 arena.mul(x, factor)
             }))
         }
+        "sinc" => map(Box::new(|arena, x| {
+            let (zero, one) = (arena.constant(0.0), arena.constant(1.0));
+            let pi = arena.constant(std::f64::consts::PI);
+            let angle = arena.mul(x, pi);
+            let sin = arena.unary(Unary::Sin, angle);
+            let quotient = arena.div(sin, angle);
+            let none = arena.binary(Binary::Equal, x, zero);
+            arena.select(none, one, quotient)
+        })),
         "logit" => {
             let eps = call.argument("eps").and_then(serde_json::Value::as_f64);
             map(Box::new(move |arena, x| {
