@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(there[3], above);
         assert_eq!(reshaped(&[2, 5, 1, 64], &[10, 64], &there), at);
         let flat = Index::from(var(0, 640));
-        let apart = reshaped(&[640], &[10, 64], &[flat.clone()]);
+        let apart = reshaped(&[640], &[10, 64], std::slice::from_ref(&flat));
         assert_eq!(apart, coordinates(&[10, 64], &flat));
     }
 
