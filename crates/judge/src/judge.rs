@@ -476,8 +476,7 @@ impl Judge {
             worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
             (measured, true)
         };
-        let candidate = go!(self.time(&mut worker, (&strict, fresh), attempt)?);
-        go!(self.look_back(&mut worker, &images, attempt)?);
+        let candidate = go!(self.time(&mut worker, &images, (&strict, fresh), attempt)?);
         attempt.clocks[1] = self.clocks()?;
         drop(worker);
         let matched = match class {

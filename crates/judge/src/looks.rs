@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
+use warpsmith_sandbox::Looks;
 use warpsmith_schema::{Rule, Status};
 
 use crate::outcome::Fault;
@@ -19,6 +20,8 @@ use crate::outcome::Fault;
 const LEAST: usize = 4;
 /// Of what was seen of computing, so much that is not its own is too much. An honest candidate has none.
 const SHARE: f64 = 0.05;
+/// Of the looks that Python should have had; a constant from a busy hour is several times what Python computes.
+const PYTHON_SHARE: f64 = 0.04;
 /// The library with all that PyTorch computes on a CPU.
 const TORCH: &str = "libtorch_cpu.so";
 
@@ -61,15 +64,13 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Whether `addresses` at which a process was seen are anybody else's. `own` are inodes of the candidate's libraries.
-    pub(crate) fn objection(
-        &mut self,
-        pid: u32,
-        addresses: &[u64],
-        own: &[u64],
-    ) -> io::Result<Option<Fault>> {
+    /// What the `addresses` at which a process was seen are. `own` are inodes of the candidate's libraries.
+    pub(crate) fn see(&mut self, pid: u32, addresses: &[u64], own: &[u64]) -> io::Result<Seen> {
         let regions = regions(&fs_err::read_to_string(format!("/proc/{pid}/maps"))?);
-        let mut seen = Seen::default();
+        let mut seen = Seen {
+            looks: addresses.len(),
+            ..Seen::default()
+        };
         for &address in addresses {
             let Some(region) = regions
                 .iter()
@@ -85,11 +86,13 @@ impl Observer {
                 }
             } else if own.contains(&region.inode) {
                 seen.own += 1;
+            } else if region.is_python() {
+                seen.python += 1;
             } else if !region.is_known() {
                 seen.unknown += 1;
             }
         }
-        Ok(seen.objection())
+        Ok(seen)
     }
 
     fn function(&mut self, pid: u32, path: &Path, offset: u64) -> io::Result<Option<String>> {
@@ -101,9 +104,12 @@ impl Observer {
     }
 }
 
-/// What a process was seen at. The rest is Python, allocation, or waiting.
+/// What a process was seen at. The rest is allocation or waiting.
 #[derive(Debug, Default)]
-struct Seen {
+pub(crate) struct Seen {
+    pub(crate) looks: usize,
+    /// The interpreter and its modules.
+    python: usize,
     /// The libraries built for it.
     own: usize,
     /// Functions of PyTorch that compute.
@@ -113,7 +119,13 @@ struct Seen {
 }
 
 impl Seen {
-    fn objection(&self) -> Option<Fault> {
+    /// Whether calls that cost `constant_us` of Python each were answered without it.
+    pub(crate) fn without_python(&self, calls: u32, constant_us: f64) -> bool {
+        let expected = f64::from(calls) * constant_us / Looks::PERIOD.as_secs_f64() / 1e6;
+        expected >= 20.0 && (self.python as f64) < PYTHON_SHARE * expected
+    }
+
+    pub(crate) fn objection(&self) -> Option<Fault> {
         let borrowed: usize = self.borrowed.values().sum();
         let computing = self.own + borrowed + self.unknown;
         let many = |count: usize| count >= LEAST && count as f64 >= SHARE * computing as f64;
@@ -140,6 +152,14 @@ impl Seen {
 }
 
 impl Region {
+    fn is_python(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        ["libpython", "python3", "libtorch_python"]
+            .iter()
+            .any(|start| name.starts_with(start))
+            || name.contains(".cpython-")
+    }
+
     /// Whether it lies in a file. The only folder that a worker can write to lets nothing be executed.
     fn is_known(&self) -> bool {
         let in_memory = ["/memfd:", "/dev/", "/SYSV"];
@@ -316,6 +336,7 @@ mod tests {
             own,
             borrowed: BTreeMap::from([("softmax".to_owned(), borrowed)]),
             unknown,
+            ..Seen::default()
         };
         assert_eq!(seen(0, 3, 3).objection(), None);
         assert_eq!(seen(1000, 40, 40).objection(), None);
@@ -324,5 +345,17 @@ mod tests {
         assert!(fault.reason.contains("`softmax`"), "{}", fault.reason);
         let fault = seen(10, 0, 4).objection().unwrap();
         assert_eq!(fault.rule, Some(Rule::ForbiddenImport));
+    }
+
+    #[test]
+    fn a_call_without_python_is_noticed_if_there_should_have_been_enough() {
+        let seen = |python| Seen {
+            python,
+            ..Seen::default()
+        };
+        // 200 calls of 20 us are 85 looks.
+        assert!(seen(3).without_python(200, 20.0));
+        assert!(!seen(4).without_python(200, 20.0));
+        assert!(!seen(0).without_python(10, 20.0));
     }
 }

@@ -307,6 +307,7 @@ impl Session {
                 self.interval(trusted, runner, &interval)?;
                 if let Some(looks) = &mut runner.looks {
                     looks.end();
+                    raw.looked += length;
                 }
                 continue;
             }

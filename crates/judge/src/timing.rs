@@ -32,6 +32,9 @@ pub(crate) struct Raw {
     /// lengths differ, and the slope tells.
     #[serde(default)]
     pub(crate) alike: bool,
+    /// Further calls, in which it was looked at what runs.
+    #[serde(default)]
+    pub(crate) looked: u32,
 }
 
 impl Raw {
@@ -75,6 +78,15 @@ pub(crate) struct Constant {
     /// Per burst, whatever its length; only where a candidate's bursts are alike.
     #[serde(default)]
     pub(crate) burst_us: f64,
+}
+
+impl Constant {
+    /// For calls that go another way.
+    pub(crate) const NOTHING: Self = Self {
+        single_us: 0.0,
+        slope_us: 0.0,
+        burst_us: 0.0,
+    };
 }
 
 /// A time and what stands behind it.
@@ -324,6 +336,7 @@ mod tests {
                 .collect(),
             warm: false,
             alike: false,
+            looked: 0,
         }
     }
 
@@ -369,6 +382,7 @@ mod tests {
             bursts: [(16, 160.0 + 16.0 * 15.0), (64, 160.0 + 64.0 * 15.0)].repeat(6),
             warm: true,
             alike: true,
+            looked: 0,
         };
         let constant = constant(&nothing, &nothing);
         assert!(
@@ -382,6 +396,7 @@ mod tests {
                 .to_vec(),
             warm: true,
             alike: true,
+            looked: 0,
         };
         let estimate = estimate(&kernel, &constant, 0.0);
         assert!(
@@ -409,6 +424,7 @@ mod tests {
             bursts: vec![(64, 160.0 + 64.0 * 48.0); 6],
             warm: true,
             alike: true,
+            looked: 0,
         };
         let honest = estimate(&kernel, &constant, 0.0).time_us;
         kernel.bursts.push((16, 160.0 + 64.0 * 48.0));

@@ -50,8 +50,6 @@ const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 /// As many as this user may lock in memory; the most have room for half a second.
 const PAGES: [usize; 3] = [64, 16, 4];
-/// Between two looks. A thread that lives shorter is not seen where processors may not be looked at.
-const PERIOD: Duration = Duration::from_micros(47);
 
 /// Looks at one process and its threads.
 #[derive(Debug)]
@@ -72,6 +70,9 @@ enum Followed {
 }
 
 impl Looks {
+    /// Between two looks. A thread that lives shorter is not seen where processors may not be looked at.
+    pub const PERIOD: Duration = Duration::from_micros(47);
+
     /// At `pid` and all threads it starts from now on.
     pub fn at(pid: u32) -> io::Result<Self> {
         let of = |rings| Self {
@@ -139,7 +140,7 @@ impl Ring {
             kind: SOFTWARE,
             size: size_of::<Attributes>() as u32,
             config,
-            period: PERIOD.as_nanos() as u64,
+            period: Looks::PERIOD.as_nanos() as u64,
             sample_kind: SAMPLE_ADDRESS | SAMPLE_THREAD,
             flags: DISABLED | inherit | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
             ..Attributes::default()

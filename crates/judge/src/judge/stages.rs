@@ -7,6 +7,7 @@ use super::{Attempt, Judge, Step, clip};
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::imports;
+use crate::looks::Observer;
 use crate::outcome::Fault;
 use crate::outcome::Phase;
 use crate::outcome::channel_fault;
@@ -20,6 +21,7 @@ use crate::submission::MODEL_NEW;
 use crate::submission::Unit;
 use crate::submission::inline_units;
 use crate::timing;
+use crate::timing::Constant;
 use crate::timing::Estimate;
 use crate::timing::Raw;
 use crate::toolchain::Built;
@@ -350,36 +352,29 @@ impl Judge {
         Ok(Step::Go(class))
     }
 
-    /// Whether all that the worker was seen computing was the candidate's own.
-    pub(super) fn look_back(
+    pub(super) fn time(
         &mut self,
         worker: &mut Worker,
         images: &[Image],
+        baselines: (&Baselines, bool),
         attempt: &mut Attempt,
-    ) -> Result<Step<()>, JudgeError> {
-        let (Some(seen), Some(pid)) = (worker.seen(), worker.host_pid()) else {
-            return Ok(Step::Go(()));
-        };
-        let doing = "look at what a worker runs";
+    ) -> Result<Step<Estimate>, JudgeError> {
         let own = images
             .iter()
             .map(|image| Ok(rustix::fs::fstat(&image.fd)?.st_ino))
             .collect::<io::Result<Vec<u64>>>()
-            .map_err(JudgeError::io(doing))?;
-        let objection = self.observer.objection(pid, &seen, &own);
-        if let Some(fault) = objection.map_err(JudgeError::io(doing))? {
-            return Ok(Step::Stop(fault));
-        }
-        if seen.len() >= ENOUGH_LOOKS {
-            let checks = &mut attempt.verdict.trust.checks;
-            checks.insert("own_code".to_owned(), TrustCheck::Held);
-        }
-        Ok(Step::Go(()))
+            .map_err(JudgeError::io("look at a built library"))?;
+        // What it has read is kept for the next candidate.
+        let mut observer = std::mem::take(&mut self.observer);
+        let timed = self.time_observed(worker, (&mut observer, &own), baselines, attempt);
+        self.observer = observer;
+        timed
     }
 
-    pub(super) fn time(
+    fn time_observed(
         &mut self,
         worker: &mut Worker,
+        (observer, own): (&mut Observer, &[u64]),
         (strict, fresh): (&Baselines, bool),
         attempt: &mut Attempt,
     ) -> Result<Step<Estimate>, JudgeError> {
@@ -429,6 +424,25 @@ impl Judge {
                             .map(|fault| Step::Stop(dead_or(worker, fault)));
                     }
                 };
+                let mut constant = constant;
+                if let (Some(addresses), Some(pid)) = (worker.seen(), worker.host_pid()) {
+                    let seen = observer.see(pid, &addresses, own);
+                    let seen = seen.map_err(JudgeError::io("look at what a worker runs"))?;
+                    if let Some(fault) = seen.objection() {
+                        return Ok(Step::Stop(fault));
+                    }
+                    if seen.looks >= ENOUGH_LOOKS {
+                        let checks = &mut attempt.verdict.trust.checks;
+                        checks.insert("own_code".to_owned(), TrustCheck::Held);
+                    }
+                    if seen.without_python(raw.looked, constant.slope_us) {
+                        attempt.verdict.notes.push(
+                            "calls were answered by a way of the candidate's own: nothing is taken off their time"
+                                .to_owned(),
+                        );
+                        constant = Constant::NOTHING;
+                    }
+                }
                 let estimate = timing::estimate(&raw, &constant, gap);
                 let contradicts = timing::contradicts(&raw, &constant);
                 if contradicts && fresh && target == Target::Cuda {
