@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use warpsmith_kernels::GpuError;
 use warpsmith_model::ModelError;
 use warpsmith_schema::Failure;
 use warpsmith_store::StoreError;
@@ -53,6 +54,12 @@ pub enum TrainError {
 
 impl From<candle_core::Error> for TrainError {
     fn from(error: candle_core::Error) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<GpuError> for TrainError {
+    fn from(error: GpuError) -> Self {
         Self::Model(error.into())
     }
 }

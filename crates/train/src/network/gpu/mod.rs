@@ -31,12 +31,6 @@ use super::{
 use crate::TrainError;
 use crate::optimizer::Update;
 
-impl From<GpuError> for TrainError {
-    fn from(error: GpuError) -> Self {
-        Self::Model(error.into())
-    }
-}
-
 /// A model on a GPU, for all networks that learn from it.
 pub struct GpuModel(Rc<Shared>);
 
