@@ -9,8 +9,10 @@ use crate::teacher::index::{Index, coordinates, linear};
 use crate::teacher::scalar::{Arena, Binary, Kind, Reduced, Scalar, Unary, Within};
 use crate::teacher::tensor::Tensor;
 
-/// Rows up to this length stay in the registers of one block; the parts of longer ones have at most `PART` elements.
+/// Rows up to this length stay in the registers of one block, and those whose neighbours are other rows up to the other;
+/// the parts of longer ones have at most `PART` elements.
 const ROW: i64 = 1 << 15;
+const COLUMN: i64 = 1 << 10;
 const PART: i64 = 1 << 13;
 /// Blocks that keep a whole GPU busy; threads that do, where each has a column of its own.
 const BLOCKS: i64 = 1024;
@@ -192,7 +194,7 @@ impl Plan {
         } else {
             (PART, 2048, BLOCKS)
         };
-        let long = if across { length > 2048 } else { length > ROW };
+        let long = length > if across { COLUMN } else { ROW };
         if !few && !long {
             return None;
         }
