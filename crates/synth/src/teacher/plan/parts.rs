@@ -149,8 +149,10 @@ impl Plan {
         match self.target {
             Target::Cpu => rows < 8 && length >= 1 << 16,
             Target::Cuda => {
+                // A column has up to 32 threads without being split.
+                let few_columns = rows * 32 < COLUMNS && length >= 256;
                 rows < 512 && length >= 1 << 14
-                    || rows * 4 < COLUMNS && length >= 256 && self.lies_across(&reduction)
+                    || few_columns && self.pair_of(number).is_none() && self.lies_across(&reduction)
             }
         }
     }
