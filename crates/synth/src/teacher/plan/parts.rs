@@ -9,8 +9,10 @@ use crate::teacher::index::{Index, coordinates, linear};
 use crate::teacher::scalar::{Arena, Binary, Kind, Reduced, Scalar, Unary, Within};
 use crate::teacher::tensor::Tensor;
 
-/// Rows up to this length stay in the registers of one block; the parts of longer ones have at most `PART` elements.
+/// Rows up to this length stay in the registers of one block, and those whose neighbours are other rows up to the other;
+/// the parts of longer ones have at most `PART` elements.
 const ROW: i64 = 1 << 15;
+const COLUMN: i64 = 1 << 10;
 const PART: i64 = 1 << 13;
 /// Blocks that keep a whole GPU busy; threads that do, where each has a column of its own.
 const BLOCKS: i64 = 1024;
@@ -147,8 +149,10 @@ impl Plan {
         match self.target {
             Target::Cpu => rows < 8 && length >= 1 << 16,
             Target::Cuda => {
+                // A column has up to 32 threads without being split.
+                let few_columns = rows * 32 < COLUMNS && length >= 256;
                 rows < 512 && length >= 1 << 14
-                    || rows * 4 < COLUMNS && length >= 256 && self.lies_across(&reduction)
+                    || few_columns && self.pair_of(number).is_none() && self.lies_across(&reduction)
             }
         }
     }
@@ -192,7 +196,7 @@ impl Plan {
         } else {
             (PART, 2048, BLOCKS)
         };
-        let long = if across { length > 2048 } else { length > ROW };
+        let long = length > if across { COLUMN } else { ROW };
         if !few && !long {
             return None;
         }

@@ -40,7 +40,9 @@ pub(super) fn worth_keeping(
             && arena.depends_on(one, &[element])
             && !needs_reduction(arena, one)
     };
-    let mut room = ROOM / (team.items() * team.width);
+    // A large block has half the registers for each of its threads.
+    let room = if team.block() > 512 { ROOM / 2 } else { ROOM };
+    let mut room = room / (team.items() * team.width);
     let mut chosen: Vec<Scalar> = Vec::new();
     for values in loops {
         let mut open: Vec<Scalar> = values.to_vec();

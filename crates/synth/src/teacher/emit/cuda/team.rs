@@ -40,6 +40,11 @@ impl Team {
         (self.groups() + self.threads - 1) / self.threads
     }
 
+    /// Threads of a block.
+    pub(super) fn block(self) -> i64 {
+        self.threads * self.rows
+    }
+
     /// The thread's number in its team; none where it is alone.
     pub(super) fn member(self) -> Option<&'static str> {
         match (self.neighbours, self.threads) {
@@ -73,7 +78,7 @@ impl Team {
         Launch {
             blocks: (count + self.rows - 1) / self.rows,
             threads,
-            most: self.threads * self.rows,
+            most: self.block(),
         }
     }
 
