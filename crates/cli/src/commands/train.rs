@@ -1,9 +1,12 @@
 //! `warpsmith train`
 
+mod dry_run;
 mod learning;
+mod pipeline;
 mod reinforce;
 mod sft;
 mod show;
+mod travel;
 mod value;
 
 use clap::{Args, Subcommand};
@@ -29,6 +32,8 @@ enum What {
     Value(Box<value::ValueArgs>),
     Ppo(Box<reinforce::PpoArgs>),
     Grpo(Box<reinforce::GrpoArgs>),
+    Pipeline(Box<pipeline::PipelineArgs>),
+    Travel(travel::TravelArgs),
 }
 
 pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -38,5 +43,7 @@ pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
         What::Value(args) => value::run(args, printer),
         What::Ppo(args) => reinforce::run_ppo(args, printer),
         What::Grpo(args) => reinforce::run_grpo(args, printer),
+        What::Pipeline(args) => pipeline::run(args, printer),
+        What::Travel(args) => travel::run(args, printer),
     }
 }
