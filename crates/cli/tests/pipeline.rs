@@ -163,15 +163,18 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
             .path("run/single_turn/best/adapter_config.json")
             .is_file()
     );
-    // The last stage was an agent's, told so often that it is no good that it ended.
+    // The last stage was an agent's: two replies, and both were learnt from.
     let played = context.read("run/agentic/rollouts/step-000001-0/events.jsonl");
     assert!(played.contains("\"mode\":\"agent\""));
     let last = &found["stages"][6]["result"]["metrics"];
     assert_eq!(last["length"], 12.0, "{last:#}");
     assert!(last["value_loss"].as_f64().unwrap() > 0.0);
 
+    // The gate does not ask twice.
     let again = pipeline(&context, &[]).output().unwrap();
-    assert_eq!((code(&again), json(&again)), (0, found));
+    let (exit, again) = (code(&again), json(&again));
+    assert_eq!((exit, stages(&again)), (0, all.to_vec()));
+    assert_eq!(again["model"], found["model"]);
     let other = pipeline(&context, &["--no-rft"]).output().unwrap();
     assert_eq!(
         (code(&other), &json(&other)["failure"]["code"]),

@@ -87,7 +87,7 @@ impl PipelineSettings {
     }
 
     /// A stage's settings with a model: its defaults, over them what is said of all stages of its kind, over that what is
-    /// said of itself, over all of them what the pipeline decides.
+    /// said of itself, over all of them what the pipeline decides and the switches say.
     pub(super) fn of_stage<S: Settings + Args>(
         &self,
         stage: Stage,
@@ -100,10 +100,12 @@ impl PipelineSettings {
         let kinds = kinds.into_iter().filter(|(_, holds)| *holds);
         let mut table = usual(stage);
         table.insert("seed".to_owned(), json!(self.seed));
+        // A critic must expect what is paid.
+        let agentic = tables.get(Stage::Agentic.name());
         if stage == Stage::Value
-            && let Some(reward) = self.reward_of(Stage::Agentic, tables)
+            && let Some(reward) = agentic.and_then(|table| table.get("reward"))
         {
-            table.insert("reward".to_owned(), reward);
+            table.insert("reward".to_owned(), reward.clone());
         }
         for name in kinds.map(|(name, _)| name).chain([stage.name()]) {
             let said = tables.get(name).into_iter().flatten();
@@ -119,15 +121,11 @@ impl PipelineSettings {
             }
         }
         table.extend(decided);
-        from_table(&table, &origin)
-    }
-
-    /// A critic must expect what is paid.
-    fn reward_of(&self, stage: Stage, tables: &Tables) -> Option<Value> {
-        if self.raw_reward {
-            return None;
+        let paid = matches!(stage, Stage::SingleTurn | Stage::Value | Stage::Agentic);
+        if self.raw_reward && paid {
+            table.insert("reward".to_owned(), json!("raw"));
         }
-        tables.get(stage.name())?.get("reward").cloned()
+        from_table(&table, &origin)
     }
 
     fn decided(&self, stage: Stage, model: &str) -> Map<String, Value> {
@@ -145,10 +143,6 @@ impl PipelineSettings {
         };
         if stage.judges() {
             put("mode", json!(mode));
-        }
-        let paid = matches!(stage, Stage::SingleTurn | Stage::Value | Stage::Agentic);
-        if self.raw_reward && paid {
-            put("reward", json!("raw"));
         }
         decided
     }

@@ -102,19 +102,19 @@ fn stages_are_told_what_the_switches_mean() {
         assert_eq!(found["mode"], "single", "{stage:?}");
     }
     let raw = json!({ "raw_reward": true });
-    let none = Tables::new();
+    // Whatever a file says: a switch is an ablation of it.
     for found in [
-        told::<PpoSettings>(raw.clone(), Stage::SingleTurn, &none),
-        told::<ValueSettings>(raw.clone(), Stage::Value, &none),
-        told::<PpoSettings>(raw.clone(), Stage::Agentic, &none),
+        told::<PpoSettings>(raw.clone(), Stage::SingleTurn, &tables),
+        told::<ValueSettings>(raw.clone(), Stage::Value, &tables),
+        told::<PpoSettings>(raw, Stage::Agentic, &tables),
     ] {
         assert_eq!(found["reward"], "raw");
     }
-    // What a switch decides cannot be said otherwise.
-    let refused = settings(raw).of_stage::<PpoSettings>(Stage::Agentic, &tables, "m");
+    let tables: Tables = from_value(json!({ "agentic": { "mode": "single" } })).unwrap();
+    let refused = settings(plain()).of_stage::<PpoSettings>(Stage::Agentic, &tables, "m");
     assert_eq!(
         refused.unwrap_err().0.message,
-        "[agentic]: `reward` is the pipeline's to decide"
+        "[agentic]: `mode` is the pipeline's to decide"
     );
 }
 
