@@ -2,9 +2,10 @@
 //!
 //! A verb declares them once, as a struct of flags that serde reads and writes too: a key of the file is the name of a
 //! field. Beside it lies the same with comments, which `--print-config` shows with the values in force. Settings have one
-//! level; a field of type `Option` stands in the text as a comment.
+//! level; a field of type `Option` stands in the text as a comment. A verb of several stages has a table for each of them
+//! beside its own settings, `[stage]` in the file and `stage.key` for `--set`, with what differs from that stage's defaults.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
@@ -88,33 +89,58 @@ pub(crate) struct Resolved<S> {
     pub(crate) said: BTreeSet<String>,
 }
 
+/// What a file says of the stages of a verb, by their names.
+pub(crate) type Tables = BTreeMap<String, Map<String, Value>>;
+
 impl ConfigArgs {
     /// `flags` as clap read them, defaults included.
     pub(crate) fn resolve<S: Settings>(&self, flags: &S) -> Result<Resolved<S>, Stop> {
+        Ok(self.resolve_stages(flags, &[])?.0)
+    }
+
+    /// The same, with what is said of stages that have these names.
+    pub(crate) fn resolve_stages<S: Settings>(
+        &self,
+        flags: &S,
+        stages: &[&str],
+    ) -> Result<(Resolved<S>, Tables), Stop> {
         let flags = object(flags)?;
         let mut layers = Layers {
             values: flags.clone(),
             said: BTreeSet::new(),
         };
+        let mut tables = Tables::new();
         if let Some(path) = &self.flags.config {
             let origin = format!("`{}`", path.display());
             for (key, value) in read(path)? {
-                layers.put::<S>(&key, value, &origin)?;
+                match value {
+                    Value::Object(table) if stages.contains(&key.as_str()) => {
+                        tables.insert(key, table);
+                    }
+                    value => layers.put::<S>(&key, value, &origin)?,
+                }
             }
         }
         for pair in &self.flags.set {
             let (key, value) = parse(pair)?;
-            layers.put::<S>(key, value, "--set")?;
+            match key.split_once('.') {
+                Some((stage, key)) if stages.contains(&stage) => {
+                    let table = tables.entry(stage.to_owned()).or_default();
+                    table.insert(key.to_owned(), value);
+                }
+                _ => layers.put::<S>(key, value, "--set")?,
+            }
         }
         for (key, value) in flags {
             if self.given.contains(&key) {
                 layers.put::<S>(&key, value, "a flag")?;
             }
         }
-        Ok(Resolved {
+        let resolved = Resolved {
             settings: serde_json::from_value(Value::Object(layers.values))?,
             said: layers.said,
-        })
+        };
+        Ok((resolved, tables))
     }
 
     /// Does what `--print-config` asks for, if it does.
@@ -134,6 +160,59 @@ impl ConfigArgs {
         }
         Ok(Some(Exit::DONE))
     }
+
+    /// The same, with what was said of stages.
+    #[cfg(feature = "local-models")]
+    pub(crate) fn print_stages<S: Settings>(
+        &self,
+        settings: &S,
+        tables: &Tables,
+        printer: &Printer,
+    ) -> Result<Option<Exit>, Stop> {
+        if !self.flags.print_config {
+            return Ok(None);
+        }
+        let values = object(settings)?;
+        if printer.json() {
+            printer.object(&json!({ "format": FORMAT, "settings": values, "stages": tables }))?;
+        } else {
+            printer.data(&(filled(S::TEXT, &values) + &table_text(tables)))?;
+        }
+        Ok(Some(Exit::DONE))
+    }
+}
+
+/// A stage's settings: its defaults, over them a table. `origin` is what the table is called in errors.
+#[cfg(feature = "local-models")]
+pub(crate) fn from_table<S: Settings + Args>(
+    table: &Map<String, Value>,
+    origin: &str,
+) -> Result<S, Stop> {
+    let command = S::augment_args(Command::new("stage")).no_binary_name(true);
+    let defaults = command
+        .try_get_matches_from(Vec::<String>::new())
+        .and_then(|matches| S::from_arg_matches(&matches))
+        .map_err(|error| Stop::config(CODE, error.to_string(), None))?;
+    let mut layers = Layers {
+        values: object(&defaults)?,
+        said: BTreeSet::new(),
+    };
+    for (key, value) in table {
+        layers.put::<S>(key, value.clone(), origin)?;
+    }
+    Ok(serde_json::from_value(Value::Object(layers.values))?)
+}
+
+/// What was said of stages, as a file has it.
+#[cfg(feature = "local-models")]
+fn table_text(tables: &Tables) -> String {
+    let table = |(name, table): (&String, &Map<String, Value>)| {
+        let lines = table
+            .iter()
+            .map(|(key, value)| format!("{key} = {value}\n"));
+        format!("\n[{name}]\n{}", lines.collect::<String>())
+    };
+    tables.iter().map(table).collect()
 }
 
 struct Layers {
@@ -350,6 +429,35 @@ mod tests {
         assert!(message.contains("broken.toml`, line 2: "), "{message}");
         let (message, _) = failure(&["--config", "/nowhere/x.toml"]);
         assert!(message.contains("/nowhere/x.toml"), "{message}");
+    }
+
+    #[cfg(feature = "local-models")]
+    #[test]
+    fn stages_have_tables_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("meal.toml");
+        fs_err::write(&path, "degrees = 200\n[dessert]\nminutes = 3\n").unwrap();
+        let arguments = ["verb", "--config", path.to_str().unwrap()];
+        let set = ["--set", "dessert.place=bowl"];
+        let verb = Verb::try_parse_from([&arguments[..], &set].concat()).unwrap();
+        let (resolved, tables) = verb
+            .config
+            .resolve_stages(&verb.cooking, &["dessert"])
+            .unwrap();
+        assert_eq!(resolved.settings.degrees, 200);
+        let dessert: Cooking = from_table(&tables["dessert"], "[dessert]").unwrap();
+        let expected = Cooking {
+            degrees: 180,
+            place: "bowl".to_owned(),
+            minutes: Some(3.0),
+        };
+        assert_eq!(dessert, expected);
+        // Without stages a table is no setting.
+        assert!(verb.config.resolve(&verb.cooking).is_err());
+        let unknown = serde_json::from_value(json!({ "minute": 3 })).unwrap();
+        let failure = from_table::<Cooking>(&unknown, "[dessert]").unwrap_err().0;
+        assert_eq!(failure.message, "[dessert]: there is no setting `minute`");
+        assert!(failure.hint.unwrap().contains("`minutes`"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use warpsmith_rollout::Way;
 use warpsmith_sandbox::system_paths;
 use warpsmith_schema::Target;
 
-use crate::args::{Count, JudgingArgs, Means, ModelOn, TargetChoice};
+use crate::args::{Count, IsolationChoice, JudgingArgs, Means, ModelOn, TargetChoice};
 use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::policy::{self, Kind};
@@ -82,7 +82,7 @@ pub(crate) struct EpisodeSettings {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum ModeChoice {
+pub(crate) enum ModeChoice {
     /// One reply with all files, then repairs
     Single,
     /// A loop of tool calls in a workspace
@@ -194,6 +194,15 @@ impl EpisodeSettings {
         decided
     }
 
+    /// The most replies of an episode of a local policy.
+    #[cfg(feature = "local-models")]
+    pub(crate) fn replies(&self, repairs: u32) -> u32 {
+        match self.mode {
+            Some(ModeChoice::Agent) => self.turns.map_or(Size::Small.limits().turns, u32::from),
+            Some(ModeChoice::Single) | None => 1 + self.repairs.unwrap_or(repairs),
+        }
+    }
+
     /// Settings that somebody asked for and that this mode does not look at.
     pub(crate) fn idle(&self, said: &BTreeSet<String>) -> Option<String> {
         let (mode, others): (_, &[&str]) = match self.mode? {
@@ -254,11 +263,15 @@ pub(crate) fn way(
             tokens: settings.tokens.unwrap_or(usual.tokens),
             wall,
         },
-        confines: Confines {
-            read: readable(engine),
-            isolation: settings.judging.isolation.into(),
-        },
+        confines: confines(engine, settings.judging.isolation),
     })
+}
+
+pub(crate) fn confines(engine: &Engine, isolation: IsolationChoice) -> Confines {
+    Confines {
+        read: readable(engine),
+        isolation: isolation.into(),
+    }
 }
 
 /// Programs for an agent's shell, and the Python that it may try things with.

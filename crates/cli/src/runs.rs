@@ -5,7 +5,7 @@ mod show;
 mod summary;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -51,7 +51,22 @@ pub(crate) struct Job<'a> {
     pub(crate) baselines: Vec<String>,
 }
 
+/// A run as far as it came.
+pub(crate) struct Played {
+    head: RunHead,
+    outcome: Outcome,
+    pub(crate) folder: PathBuf,
+}
+
 pub(crate) fn run(job: &Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
+    let played = play(job, printer)?;
+    summary::report(&played.head, &played.outcome, &played.folder, printer)?;
+    played.whole()?;
+    Ok(Exit::DONE)
+}
+
+/// Without a word of what came of it on stdout.
+pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let settings = job.settings;
     let machine = &settings.episodes.judging.machine;
     let episodes = &settings.episodes;
@@ -130,8 +145,11 @@ pub(crate) fn run(job: &Job<'_>, printer: &Printer) -> Result<Exit, Stop> {
             compare_with(mode, &manner, &engine, &folder, &tasks, printer)?;
         }
     }
-    summary::report(&head, &outcome, folder.path(), printer)?;
-    exit(&outcome, job)
+    Ok(Played {
+        head,
+        outcome,
+        folder: folder.path().to_path_buf(),
+    })
 }
 
 pub(crate) fn wish() -> Wish {
@@ -232,20 +250,26 @@ fn compare_with(
     failed.map_or(Ok(()), |failure| Err(Stop(failure)))
 }
 
-fn exit(outcome: &Outcome, job: &Job<'_>) -> Result<Exit, Stop> {
-    if outcome.interrupted {
-        return Err(Stop::interrupted());
-    }
-    if let Some(failure) = &outcome.failure {
-        let mut failure = failure.clone();
-        failure.message = format!(
-            "{} of {} episodes have no end: {}",
-            outcome.unfinished, outcome.planned, failure.message
-        );
-        return Err(Stop(failure));
-    }
-    match outcome.left_out.first() {
-        Some((_, why)) if outcome.left_out.len() == job.tasks.len() => Err(Stop(why.clone())),
-        _ => Ok(Exit::DONE),
+impl Played {
+    /// Whether every episode has its end, and if not, why.
+    pub(crate) fn whole(&self) -> Result<(), Stop> {
+        let outcome = &self.outcome;
+        if outcome.interrupted {
+            return Err(Stop::interrupted());
+        }
+        if let Some(failure) = &outcome.failure {
+            let mut failure = failure.clone();
+            failure.message = format!(
+                "{} of {} episodes have no end: {}",
+                outcome.unfinished, outcome.planned, failure.message
+            );
+            return Err(Stop(failure));
+        }
+        match outcome.left_out.first() {
+            Some((_, why)) if outcome.left_out.len() == self.head.tasks.len() => {
+                Err(Stop(why.clone()))
+            }
+            _ => Ok(()),
+        }
     }
 }

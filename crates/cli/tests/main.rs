@@ -13,6 +13,7 @@ mod llama_server;
 mod mcp;
 mod optimize;
 mod parquet;
+mod pipeline;
 mod refusals;
 #[path = "../../model/tests/replay/mod.rs"]
 mod replay;

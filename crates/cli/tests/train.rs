@@ -64,7 +64,7 @@ fn lines(trajectories: &[Trajectory]) -> String {
     trajectories.iter().map(line).collect()
 }
 
-fn context() -> Context {
+pub(crate) fn context() -> Context {
     let context = Context::new();
     tiny::write(&context.path("model"), tiny::VOCABULARY);
     context.write("data.jsonl", &lines(&trajectories(12)));
@@ -232,6 +232,32 @@ fn a_full_disk_is_told_and_the_same_command_goes_on() {
     assert_eq!(found["metrics"]["loss"], whole["metrics"]["loss"]);
 }
 
+/// Elsewhere the same command goes on from what was packed.
+#[test]
+fn a_run_travels() {
+    let context = context();
+    let whole = done(&context, "sft", "--out whole");
+    let stopped = done(&context, "sft", "--out stopped --checkpoint-every 3");
+    // As if it had been stopped after six of nine steps.
+    fs_err::remove_dir_all(context.path("stopped/checkpoints/step-000009")).unwrap();
+    let arguments = ["train", "travel", "stopped", "elsewhere", "--json"];
+    let packed = context.bare(&arguments).output().unwrap();
+    assert_eq!((code(&packed), &json(&packed)["step"]), (0, &6.into()));
+    let found = done(&context, "sft", "--out elsewhere");
+    assert_eq!(found["step"], stopped["step"]);
+    let loss = |found: &Value| found["metrics"]["loss"].as_f64().unwrap();
+    let (one, other) = (loss(&whole), loss(&found));
+    assert!((one - other).abs() < 0.02 * one, "{one}, {other}");
+    assert!(
+        context
+            .path("elsewhere/published/adapter_config.json")
+            .is_file()
+    );
+    let (code, message) = refused(&context.bare(&arguments).output().unwrap(), 2);
+    assert_eq!(code, "config");
+    assert!(message.contains("is there already"), "{message}");
+}
+
 #[test]
 fn settings_can_be_printed_and_mistaken() {
     let context = context();
@@ -244,18 +270,25 @@ fn settings_can_be_printed_and_mistaken() {
     assert_eq!(code, "config");
 }
 
+/// The same task under several numbers, as a task set.
+pub(crate) fn task_lines(numbers: std::ops::Range<u32>) -> String {
+    let task = include_str!("common/scale_relu.py");
+    let line = |number: u32| {
+        let name = format!("task {number}");
+        let task = format!("{task}\n# {number}\n");
+        let line =
+            serde_json::json!({ "level": 1, "problem_id": number, "name": name, "code": task });
+        format!("{line}\n")
+    };
+    numbers.map(line).collect()
+}
+
 /// Real episodes, with real judges: a model of random numbers says nothing that could be judged, and is paid accordingly.
 #[test]
 fn reinforcement_plays_is_paid_learns_and_goes_on() {
     let _alone = alone();
     let context = context();
-    let task = include_str!("common/scale_relu.py");
-    let line = |number: u32| {
-        let name = format!("task {number}");
-        let task = format!("{task}\n# {number}\n");
-        serde_json::json!({ "level": 1, "problem_id": number, "name": name, "code": task })
-    };
-    context.write("tasks.jsonl", &format!("{}\n{}\n", line(1), line(2)));
+    context.write("tasks.jsonl", &task_lines(1..3));
     let train = |verb: &str, steps: u32| {
         let arguments = format!(
             "train {verb} --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \

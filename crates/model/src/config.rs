@@ -82,6 +82,19 @@ pub struct Config {
 }
 
 impl Config {
+    /// Of a model's file or folder, without reading its weights.
+    pub fn read(path: &Path) -> Result<Self, ModelError> {
+        if path.is_dir() {
+            Self::from_json(&path.join("config.json"))
+        } else if path.is_file() {
+            Self::from_gguf(&mut Gguf::open(path)?)
+        } else {
+            Err(ModelError::NotFound {
+                path: path.to_path_buf(),
+            })
+        }
+    }
+
     /// What the metadata say; whether the embeddings are tied, only the list of tensors tells.
     pub(crate) fn from_gguf(gguf: &mut Gguf) -> Result<Self, ModelError> {
         let architecture = gguf.text("general.architecture")?.to_owned();

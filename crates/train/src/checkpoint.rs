@@ -11,13 +11,15 @@ use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::TrainError;
+use crate::{TrainError, travel};
 
 const FORMAT: u32 = 1;
 const MANIFEST: &str = "checkpoint.json";
 const BEGUN: &str = ".new-";
 const STEP: &str = "step-";
 const TENSORS: &str = ".safetensors";
+/// Before that, of states that were packed to travel.
+const TRAVELS: &str = ".travel";
 /// A folder in a checkpoint for what others read.
 pub const PUBLISHED: &str = "published";
 
@@ -45,7 +47,7 @@ struct Manifest {
 #[derive(Debug)]
 pub struct Checkpoints {
     folder: PathBuf,
-    /// So many are kept, the latest.
+    /// So many are kept, the latest, and the best beside them.
     keep: usize,
 }
 
@@ -57,10 +59,12 @@ impl Checkpoints {
         }
     }
 
-    /// Writes one and removes the oldest. `publish` puts what others read into a folder of the checkpoint.
+    /// Writes one and removes the oldest but the one of step `best`. `publish` puts what others read into a folder of the
+    /// checkpoint.
     pub fn save(
         &self,
         checkpoint: &Checkpoint,
+        best: Option<u64>,
         publish: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
     ) -> Result<PathBuf, TrainError> {
         let name = format!("{STEP}{:06}", checkpoint.step);
@@ -78,7 +82,8 @@ impl Checkpoints {
             return Err(error);
         }
         let steps = self.steps()?;
-        for old in steps.iter().rev().skip(self.keep) {
+        let old = steps.iter().rev().skip(self.keep);
+        for old in old.filter(|step| Some(**step) != best) {
             remove(&self.place(*old))?;
         }
         Ok(place)
@@ -146,6 +151,26 @@ impl Checkpoints {
         self.folder.join(format!("{STEP}{step:06}"))
     }
 
+    /// Writes the last one to another run's folder as one that travels, without what was published. Gives its step and its
+    /// size in bytes. `None` where there is none.
+    pub fn send(&self, to: &Self) -> Result<Option<(u64, u64)>, TrainError> {
+        let Some(mut checkpoint) = self.load()? else {
+            return Ok(None);
+        };
+        let mut packed = BTreeMap::new();
+        for (name, state) in checkpoint.networks {
+            packed.insert(format!("{name}{TRAVELS}"), travel::pack(&state)?);
+        }
+        checkpoint.networks = packed;
+        let place = to.save(&checkpoint, None, &mut |_| Ok(()))?;
+        let files = files_below(&place).map_err(read_failed(&place))?;
+        let mut bytes = 0;
+        for file in files {
+            bytes += fs_err::metadata(&file).map_err(read_failed(&file))?.len();
+        }
+        Ok(Some((checkpoint.step, bytes)))
+    }
+
     /// Where the last one is.
     pub fn last(&self) -> Result<Option<PathBuf>, TrainError> {
         Ok(self.steps()?.last().map(|step| self.place(*step)))
@@ -181,7 +206,14 @@ impl Checkpoints {
             if let Some(network) = name.strip_suffix(TENSORS).filter(|it| !it.contains('/')) {
                 let tensors = candle_core::safetensors::load(&path, &Device::Cpu)
                     .map_err(|error| broken(format!("`{name}` cannot be read: {error}")))?;
-                networks.insert(network.to_owned(), tensors.into_iter().collect());
+                let mut tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
+                let mut network = network;
+                if let Some(name) = network.strip_suffix(TRAVELS) {
+                    network = name;
+                    tensors = travel::unpack(&tensors)?
+                        .ok_or_else(|| broken(format!("`{name}` is not as it was packed")))?;
+                }
+                networks.insert(network.to_owned(), tensors);
             }
         }
         Ok(Some(Checkpoint {

@@ -9,11 +9,13 @@ pub mod algorithms;
 pub mod checkpoint;
 pub mod data;
 mod error;
+pub mod estimate;
 mod guard;
 pub mod metrics;
 pub mod network;
 pub mod optimizer;
 pub mod recipes;
+pub mod travel;
 
 pub use error::TrainError;
 pub use guard::Guard;

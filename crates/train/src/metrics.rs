@@ -22,12 +22,14 @@ fn place(run: &Path) -> PathBuf {
 }
 
 impl Metrics {
-    /// In a run's folder. Lines of steps after `done` are dropped: those steps are made again.
+    /// In a run's folder. Lines of steps after `done` are dropped: those steps are made again. So is what was found before
+    /// the first step, until one is done.
     pub fn open(run: &Path, done: u64) -> Result<Self, TrainError> {
         let path = place(run);
         let mut text = String::new();
         EventLog::each(&path, |line: Value| {
-            if line["step"].as_u64().is_some_and(|step| step <= done) {
+            let kept = done > 0 && line["step"].as_u64().is_some_and(|step| step <= done);
+            if kept {
                 text.push_str(&line.to_string());
                 text.push('\n');
             }

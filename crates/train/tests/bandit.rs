@@ -1,6 +1,7 @@
 //! PPO and GRPO from end to end, on a game small enough for a test: a model of random numbers is shown one of a few signs and
 //! paid for answering with the two tokens that belong to it. It samples with the model that users run.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::tiny::Tiny;
@@ -9,14 +10,14 @@ use rand::{Rng, SeedableRng};
 use warpsmith_model::{Segment, Transformer, Wanted, Weights};
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};
-use warpsmith_train::data::{Episode, Tokens};
+use warpsmith_train::data::{Episode, Finding, Tokens};
 use warpsmith_train::metrics::{self, Numbers};
 use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
 use warpsmith_train::network::{Actor as _, Learns, Published, Sequence};
 use warpsmith_train::optimizer::{AdamW, Decline};
 use warpsmith_train::recipes::{
-    Advantages, Collector, CriticSettings, CutReplies, Keeping, Penalty, PolicyRun, PolicySettings,
-    Rates, Watch,
+    Advantages, Collector, CriticSettings, CutReplies, Keeping, Outcome, Penalty, PolicyRun,
+    PolicySettings, Rates, Watch,
 };
 
 const VOCABULARY: usize = 12;
@@ -50,15 +51,10 @@ fn sample(logits: &[f32], random: &mut StdRng) -> (u32, f32) {
     unreachable!("the last token takes what is left")
 }
 
-impl Collector for Game {
-    fn collect(
-        &mut self,
-        step: u64,
-        round: u32,
-        policy: &Published,
-    ) -> Result<Vec<Episode>, TrainError> {
+impl Game {
+    fn play(&self, policy: &Published, seed: u64) -> Result<Vec<Episode>, TrainError> {
         let model = Transformer::new(Arc::new(policy.on(&self.weights)?));
-        let mut random = StdRng::seed_from_u64(1000 * step + u64::from(round));
+        let mut random = StdRng::seed_from_u64(seed);
         let mut episodes = Vec::new();
         for sign in SIGNS {
             for _ in 0..self.samples {
@@ -86,20 +82,47 @@ impl Collector for Game {
                         sampled,
                     },
                     reward: self.sign * right as f64 / 2.0,
+                    finding: Finding {
+                        robust: if right == 2 { 1.0 } else { -1.0 },
+                        ..Finding::NOTHING
+                    },
                     cut: false,
                 });
             }
         }
-        let worth = episodes.iter().map(|one| self.sign * one.reward);
-        self.worth.push(worth.sum::<f64>() / episodes.len() as f64);
         Ok(episodes)
     }
 }
 
-struct Silent;
+impl Collector for Game {
+    fn collect(
+        &mut self,
+        step: u64,
+        round: u32,
+        policy: &Published,
+    ) -> Result<Vec<Episode>, TrainError> {
+        let episodes = self.play(policy, 1000 * step + u64::from(round))?;
+        let worth = episodes.iter().map(|one| self.sign * one.reward);
+        self.worth.push(worth.sum::<f64>() / episodes.len() as f64);
+        Ok(episodes)
+    }
 
-impl Watch for Silent {
-    fn stepped(&mut self, _: u64, _: u64, _: &Numbers) {}
+    fn examine(&mut self, _: u64, policy: &Published) -> Result<Option<Vec<Episode>>, TrainError> {
+        self.play(policy, 0).map(Some)
+    }
+}
+
+/// Stops after a step, or never.
+struct Until(Option<u64>, u64);
+
+impl Watch for Until {
+    fn stepped(&mut self, step: u64, _: u64, _: &Numbers) {
+        self.1 = step;
+    }
+
+    fn wants_stop(&mut self) -> bool {
+        self.0 == Some(self.1)
+    }
 }
 
 fn rates(peak: f64) -> Rates {
@@ -137,6 +160,7 @@ fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
         cut_replies: CutReplies::Mask,
         tokens_at_once: 64,
         seed: 3,
+        evaluate_every: 20,
     }
 }
 
@@ -168,7 +192,22 @@ const GRPO: Advantages = Advantages::Group {
 };
 
 /// What the policy is worth in the first steps and in the last.
-fn played(settings: PolicySettings, sign: f64) -> (f64, f64, Vec<metrics::Line>) {
+fn played(settings: &PolicySettings, sign: f64) -> (f64, f64, Vec<metrics::Line>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (outcome, worth) = played_in(folder.path(), settings, sign, None);
+    assert_eq!((outcome.step, outcome.interrupted), (settings.steps, false));
+    let mean = |worth: &[f64]| worth.iter().sum::<f64>() / worth.len() as f64;
+    let lines = metrics::read(folder.path()).unwrap();
+    (mean(&worth[..3]), mean(&worth[worth.len() - 3..]), lines)
+}
+
+/// Up to a step, or to the end.
+fn played_in(
+    folder: &Path,
+    settings: &PolicySettings,
+    sign: f64,
+    until: Option<u64>,
+) -> (Outcome, Vec<f64>) {
     let tiny = Tiny::with_vocabulary(VOCABULARY);
     let weights = Weights::load(&tiny.path()).unwrap();
     let mut actor = CpuActor::new(&weights, &Learns::Everything, 0).unwrap();
@@ -183,9 +222,8 @@ fn played(settings: PolicySettings, sign: f64) -> (f64, f64, Vec<metrics::Line>)
         sign,
         worth: Vec::new(),
     };
-    let folder = tempfile::tempdir().unwrap();
     let keeping = Keeping {
-        folder: folder.path().to_path_buf(),
+        folder: folder.to_path_buf(),
         origin: tiny.path(),
         every: 1000,
         checkpoints: 1,
@@ -195,35 +233,49 @@ fn played(settings: PolicySettings, sign: f64) -> (f64, f64, Vec<metrics::Line>)
         critic: Some(&mut critic),
         reference: Some(&reference),
         collector: &mut game,
-        settings,
+        settings: *settings,
     }
-    .run(&keeping, &mut Silent)
+    .run(&keeping, &mut Until(until, 0))
     .unwrap();
-    assert_eq!((outcome.step, outcome.interrupted), (settings.steps, false));
-    let mean = |worth: &[f64]| worth.iter().sum::<f64>() / worth.len() as f64;
-    let worth = &game.worth;
-    let lines = metrics::read(folder.path()).unwrap();
     // What was published is what was learnt.
-    let published = Weights::load(&outcome.published.unwrap()).unwrap();
+    let published = Weights::load(outcome.published.as_ref().unwrap()).unwrap();
     let Published::Weights(learnt) = actor.publish().unwrap() else {
         panic!("all of it learns")
     };
     assert_eq!(published.final_norm, learnt.final_norm);
-    (mean(&worth[..3]), mean(&worth[worth.len() - 3..]), lines)
+    (outcome, game.worth)
 }
 
 #[test]
 fn ppo_learns_and_with_the_sign_flipped_unlearns() {
-    let (first, last, lines) = played(settings(60, PPO), 1.0);
+    let (first, last, lines) = played(&settings(60, PPO), 1.0);
     assert!(first < 0.3, "{first}");
     assert!(last > 0.9, "{last}");
-    assert_eq!(lines.len(), 60);
+    // One line from before the first step.
+    assert_eq!(lines.len(), 61);
+    let validation: Vec<(u64, f64)> = lines
+        .iter()
+        .filter_map(|(step, numbers)| Some((*step, *numbers.get("validation_pass_rate")?)))
+        .collect();
+    let steps: Vec<u64> = validation.iter().map(|(step, _)| *step).collect();
+    assert_eq!(steps, [0, 20, 40, 60]);
+    assert!(
+        validation[0].1 < 0.3 && validation[3].1 > 0.8,
+        "{validation:?}"
+    );
     // While rewards still differ: later there is no variance to explain.
-    let (_, numbers) = &lines[9];
+    let (_, numbers) = &lines[10];
     for name in [
         "reward",
         "reward_p50",
         "pass_rate",
+        "robust_reward",
+        "faster_rate",
+        "cheating_share",
+        "unreadable_share",
+        "robust_correct",
+        "kl",
+        "kl_step",
         "length",
         "entropy",
         "ratio_min",
@@ -247,23 +299,23 @@ fn ppo_learns_and_with_the_sign_flipped_unlearns() {
     }
     // Sampler and learner are one model in two arithmetics.
     assert!(numbers["mismatch_mean"] < 1e-4, "{numbers:?}");
-    let (_, flipped, _) = played(settings(60, PPO), -1.0);
+    let (_, flipped, _) = played(&settings(60, PPO), -1.0);
     assert!(flipped < 0.1, "{flipped}");
 }
 
 #[test]
 fn grpo_learns_and_with_the_sign_flipped_unlearns() {
-    let (first, last, lines) = played(settings(60, GRPO), 1.0);
+    let (first, last, lines) = played(&settings(60, GRPO), 1.0);
     assert!(first < 0.3, "{first}");
     assert!(last > 0.9, "{last}");
     // A group that all got right teaches nothing.
     let dropped: f64 = lines
         .iter()
-        .map(|(_, numbers)| numbers["groups_dropped"])
+        .filter_map(|(_, numbers)| numbers.get("groups_dropped"))
         .sum();
     assert!(dropped > 0.0);
-    assert!(!lines[59].1.contains_key("explained_variance"));
-    let (_, flipped, _) = played(settings(60, GRPO), -1.0);
+    assert!(!lines[60].1.contains_key("explained_variance"));
+    let (_, flipped, _) = played(&settings(60, GRPO), -1.0);
     assert!(flipped < 0.1, "{flipped}");
 }
 
@@ -277,8 +329,50 @@ fn a_penalty_holds_the_policy_back() {
         }),
         ..settings(25, GRPO)
     };
-    let (_, free, _) = played(settings(25, GRPO), 1.0);
-    let (_, held, _) = played(held, 1.0);
+    let (_, free, _) = played(&settings(25, GRPO), 1.0);
+    let (_, held, _) = played(&held, 1.0);
     assert!(free > 0.5, "{free}");
     assert!(held < 0.5 * free, "{held}, free {free}");
+}
+
+/// Stopped between two looks at what is held out: the end is the same, and the best checkpoint is kept beside the last.
+#[test]
+fn a_stopped_run_goes_on_with_what_it_knows_of_the_best() {
+    let settings = PolicySettings {
+        evaluate_every: 2,
+        ..settings(9, PPO)
+    };
+    let [whole, parts] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (outcome, _) = played_in(whole.path(), &settings, 1.0, None);
+    for until in [Some(1), Some(5), None] {
+        let (part, _) = played_in(parts.path(), &settings, 1.0, until);
+        assert_eq!(part.step, until.unwrap_or(9));
+    }
+    let lines = |folder: &Path| {
+        let mut lines = metrics::read(folder).unwrap();
+        for (_, numbers) in &mut lines {
+            numbers.retain(|name, _| !name.contains("second"));
+        }
+        lines
+    };
+    assert_eq!(lines(parts.path()), lines(whole.path()));
+    let merits = lines(whole.path());
+    let merits = merits.iter().filter(|(step, _)| *step > 0);
+    let best = merits
+        .filter_map(|(step, numbers)| Some((*step, *numbers.get("validation_reward")?)))
+        .reduce(|best, next| if next.1 > best.1 { next } else { best })
+        .unwrap();
+    let found = outcome.best.unwrap();
+    assert_eq!((found.step, found.merit), best);
+    for folder in [&whole, &parts] {
+        let best = folder.path().join("best/model.safetensors");
+        let place = format!("checkpoints/step-{:06}/published", found.step);
+        let kept = folder.path().join(place).join("model.safetensors");
+        assert_eq!(fs_err::read(best).unwrap(), fs_err::read(kept).unwrap());
+    }
+    let published = |folder: &Path| fs_err::read(folder.join("published/model.safetensors"));
+    assert_eq!(
+        published(parts.path()).unwrap(),
+        published(whole.path()).unwrap()
+    );
 }

@@ -23,7 +23,7 @@ use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Gae};
 use warpsmith_train::checkpoint::Checkpoints;
 use warpsmith_train::data::{
-    Episode, Example, Examples, Paid, RewardKind, Tokens, TooLong, read_trajectories,
+    Episode, Example, Examples, Finding, Paid, RewardKind, Tokens, TooLong, read_trajectories,
 };
 use warpsmith_train::metrics::{self, Numbers};
 use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
@@ -238,6 +238,37 @@ fn a_stopped_run_goes_on_bit_for_bit() {
     }
 }
 
+/// Packed after some steps and unpacked elsewhere, it comes to about the same end.
+#[test]
+fn a_checkpoint_that_travelled_goes_on_within_tolerance() {
+    let tiny = Tiny::new();
+    let [whole, stopped, elsewhere] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let go = |folder: &Path, watch| run(&tiny, folder, &adapter(), &settings(0.02), watch).unwrap();
+    go(whole.path(), FOREVER);
+    go(stopped.path(), Until(6));
+    let of = |folder: &Path| Checkpoints::new(folder.join("checkpoints"), 2);
+    let sent = of(stopped.path()).send(&of(elsewhere.path())).unwrap();
+    let (step, bytes) = sent.unwrap();
+    assert_eq!(step, 6);
+    let place = of(stopped.path()).place(6).join("actor.safetensors");
+    let large = fs_err::metadata(place).unwrap().len();
+    assert!(10 * bytes < 7 * large, "{bytes} of {large}");
+    let outcome = go(elsewhere.path(), FOREVER);
+    assert_eq!((outcome.step, outcome.steps), (12, 12));
+    assert!(outcome.published.is_some());
+    let loss = |folder: &Path, name: &str| metrics::read(folder).unwrap().last().unwrap().1[name];
+    for name in ["loss", "validation_loss"] {
+        let (one, other) = (loss(whole.path(), name), loss(elsewhere.path(), name));
+        assert!((one - other).abs() < 0.02 * one, "{name}: {one}, {other}");
+        assert_ne!(one, other);
+    }
+    let nothing = tempfile::tempdir().unwrap();
+    assert_eq!(
+        of(nothing.path()).send(&of(elsewhere.path())).unwrap(),
+        None
+    );
+}
+
 const FOLDER: &str = "WARPSMITH_TEST_RUN";
 const MODEL: &str = "WARPSMITH_TEST_MODEL";
 
@@ -303,6 +334,7 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
             .map(|(number, example)| Episode {
                 task: example.episode.task.clone(),
                 reward: if number % 4 < 2 { 1.0 } else { -1.0 },
+                finding: Finding::NOTHING,
                 cut: false,
                 tokens: Tokens {
                     sampled: vec![-1.0; example.said()],

@@ -1,6 +1,7 @@
 //! `warpsmith rollout`
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,8 @@ use crate::episodes::USUAL_REPAIRS;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
+#[cfg(feature = "local-models")]
+use crate::runs::Played;
 use crate::runs::{self, Job, RunSettings};
 
 /// Have a policy write modules for many tasks, several episodes of each
@@ -52,26 +55,65 @@ pub(crate) fn run(args: &RolloutArgs, printer: &Printer) -> Result<Exit, Stop> {
     if let Some(exit) = args.config.print(settings, printer)? {
         return Ok(exit);
     }
+    let job = job(settings, &args.tasks, args.out.as_deref(), &resolved.said)?;
+    runs::run(&job, printer)
+}
+
+/// As one stage of several.
+#[cfg(feature = "local-models")]
+pub(crate) fn play(
+    settings: &RolloutSettings,
+    tasks: &Path,
+    out: &Path,
+    printer: &Printer,
+) -> Result<Played, Stop> {
+    settings.run.episodes.check()?;
+    let said = BTreeSet::new();
+    runs::play(&job(settings, tasks, Some(out), &said)?, printer)
+}
+
+#[cfg(feature = "local-models")]
+impl RolloutSettings {
+    /// How many episodes there are of so many tasks, and how many replies each has at most.
+    pub(crate) fn episodes(&self, tasks: u64) -> (u64, u32) {
+        let limit = self
+            .run
+            .limit
+            .map_or(u64::MAX, |limit| u32::from(limit).into());
+        let episodes = &self.run.episodes;
+        let samples: u32 = episodes.samples.into();
+        (
+            tasks.min(limit) * u64::from(samples),
+            episodes.replies(USUAL_REPAIRS),
+        )
+    }
+}
+
+fn job<'a>(
+    settings: &'a RolloutSettings,
+    tasks: &Path,
+    out: Option<&'a Path>,
+    said: &'a BTreeSet<String>,
+) -> Result<Job<'a>, Stop> {
     let config = match serde_json::to_value(settings)? {
         Value::Object(config) => config,
         _ => serde_json::Map::new(),
     };
-    let job = Job {
+    Ok(Job {
         verb: "rollout",
-        tasks: settings.run.limited(load_all(&args.tasks)?),
+        tasks: settings.run.limited(load_all(tasks)?),
         left_out: Vec::new(),
         settings: &settings.run,
         repairs: USUAL_REPAIRS,
         config,
-        said: &resolved.said,
-        out: args.out.as_deref(),
+        said,
+        out,
         survey: false,
         part: &|_| None,
         counts: Counts::Best,
         scale: None,
         baselines: Vec::new(),
-    };
-    runs::run(&job, printer)
+    })
 }
 
 #[cfg(test)]

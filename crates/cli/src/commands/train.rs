@@ -1,10 +1,13 @@
 //! `warpsmith train`
 
+mod dry_run;
 mod learning;
 mod networks;
+mod pipeline;
 mod reinforce;
 mod sft;
 mod show;
+mod travel;
 mod value;
 
 use clap::{Args, Subcommand};
@@ -30,6 +33,8 @@ enum What {
     Value(Box<value::ValueArgs>),
     Ppo(Box<reinforce::PpoArgs>),
     Grpo(Box<reinforce::GrpoArgs>),
+    Pipeline(Box<pipeline::PipelineArgs>),
+    Travel(travel::TravelArgs),
 }
 
 pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -39,5 +44,7 @@ pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
         What::Value(args) => value::run(args, printer),
         What::Ppo(args) => reinforce::run_ppo(args, printer),
         What::Grpo(args) => reinforce::run_grpo(args, printer),
+        What::Pipeline(args) => pipeline::run(args, printer),
+        What::Travel(args) => travel::run(args, printer),
     }
 }

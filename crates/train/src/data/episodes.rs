@@ -3,7 +3,7 @@
 use warpsmith_model::policy::{Dialogue, Origin};
 use warpsmith_schema::{Ending, EpisodeId, Limit, TokenRecord, Trajectory};
 
-use super::Paid;
+use super::{Finding, Paid};
 use crate::TrainError;
 use crate::network::Sequence;
 
@@ -13,7 +13,9 @@ pub struct Episode {
     /// Episodes of one task are a group.
     pub task: String,
     pub tokens: Tokens,
+    /// What is paid for it.
     pub reward: f64,
+    pub finding: Finding,
     /// It ended because there was no more room, not because the policy was done.
     pub cut: bool,
 }
@@ -105,6 +107,7 @@ impl Episode {
         Ok(tokens.last_said().map(|last| Self {
             task: trajectory.task.id.clone(),
             reward,
+            finding: Finding::of(trajectory, paid.counts),
             // A reply that was cut has no token that ends it.
             cut: limited || !dialogue.tokenizer().is_end(last),
             tokens,

@@ -2,12 +2,14 @@
 
 mod episodes;
 mod examples;
+mod finding;
 mod order;
 mod read;
 mod reward;
 
 pub use episodes::{Episode, Tokens};
 pub use examples::{Example, Examples, TooLong};
+pub use finding::{Finding, Standings};
 pub use order::{batches, held_out, packs};
 pub use read::read_trajectories;
 pub use reward::{Paid, RewardKind};

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use warpsmith_schema::{Counts, Ending, Reward, Trajectory};
 
+use super::finding::rewards;
+
 /// Which of a verdict's rewards counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -42,14 +44,7 @@ impl Paid {
         ) {
             return None;
         }
-        let attempts = &trajectory.attempts;
-        let compiled = attempts.iter().map(|attempt| attempt.verdict.compiled);
-        let place = self.counts.place(trajectory.best, compiled);
-        let attempt = place.and_then(|place| attempts.get(place));
-        let reward = match attempt {
-            Some(attempt) => self.kind.of(&attempt.verdict.reward),
-            None => self.kind.of(&Reward::lowest()),
-        };
+        let reward = self.kind.of(&rewards(trajectory, self.counts));
         reward.is_finite().then_some(reward)
     }
 }

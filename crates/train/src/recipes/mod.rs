@@ -12,7 +12,7 @@ mod value;
 pub use policy::{
     Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
 };
-pub use progress::{Keeping, Outcome, Rates, Watch};
-pub use rollouts::{Practice, Rollouts, Voice};
+pub use progress::{Best, Keeping, Outcome, Rates, Watch};
+pub use rollouts::{Examination, Practice, Rollouts, Voice};
 pub use sft::{SftSettings, sft};
 pub use value::{ValueSettings, pretrain_value};

@@ -48,6 +48,16 @@ pub struct Outcome {
     pub interrupted: bool,
     /// What the policy has learnt, where one learns.
     pub published: Option<PathBuf>,
+    /// The step after which it did best on what is held out, where something is.
+    pub best: Option<Best>,
+}
+
+/// The best checkpoint so far, which is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    pub step: u64,
+    /// More is better.
+    pub merit: f64,
 }
 
 /// How quickly a network learns.
@@ -85,6 +95,7 @@ pub(super) struct Progress<'a> {
     checkpoints: Checkpoints,
     metrics: Metrics,
     guard: Guard,
+    best: Option<Best>,
     /// Steps that were made.
     pub(super) step: u64,
     pub(super) steps: u64,
@@ -96,6 +107,8 @@ pub(super) struct Kept<'a> {
     /// Further tensors to keep.
     pub(super) tensors: BTreeMap<String, Tensor>,
     pub(super) memory: Value,
+    /// How well it did on what is held out, where that was looked at: more is better.
+    pub(super) merit: Option<f64>,
     pub(super) published: Option<&'a dyn Fn() -> Result<Published, TrainError>>,
 }
 
@@ -107,6 +120,8 @@ pub(super) struct Recalled {
 
 /// Tensors of a recipe's own are kept under this name.
 const OWN: &str = "recipe";
+/// A link in a run's folder to what the best checkpoint published.
+const BEST: &str = "best";
 
 impl<'a> Progress<'a> {
     /// Goes on from the last checkpoint where there is one.
@@ -118,7 +133,7 @@ impl<'a> Progress<'a> {
         let place = keeping.folder.join("checkpoints");
         let checkpoints = Checkpoints::new(place, keeping.checkpoints);
         let mut guard = Guard::default();
-        let (mut step, mut recalled) = (0, None);
+        let (mut step, mut recalled, mut best) = (0, None, None);
         if let Some(mut found) = checkpoints.load()? {
             let broken = |reason: String| TrainError::BrokenCheckpoint {
                 path: checkpoints.place(found.step),
@@ -132,9 +147,10 @@ impl<'a> Progress<'a> {
             }
             guard = serde_json::from_value(found.memory["guard"].take())
                 .map_err(|error| broken(error.to_string()))?;
+            best = serde_json::from_value(found.memory["best"].take())
+                .map_err(|error| broken(error.to_string()))?;
             step = found.step;
-            // A process may have been killed before it could point there.
-            point_at(&keeping.folder, &checkpoints.place(step))?;
+            point(&keeping.folder, &checkpoints, step, best)?;
             recalled = Some(Recalled {
                 tensors: found.networks.remove(OWN).unwrap_or_default(),
                 memory: found.memory["recipe"].take(),
@@ -145,10 +161,22 @@ impl<'a> Progress<'a> {
             keeping,
             checkpoints,
             guard,
+            best,
             step,
             steps,
         };
         Ok((progress, recalled))
+    }
+
+    /// Writes down what was found before the first step.
+    pub(super) fn begun(
+        &mut self,
+        numbers: &Numbers,
+        watch: &mut dyn Watch,
+    ) -> Result<(), TrainError> {
+        self.metrics.append(0, numbers)?;
+        watch.stepped(0, self.steps, numbers);
+        Ok(())
     }
 
     /// Counts a step: a line of metrics, a look at those that should not rise, a checkpoint where one is due. True where
@@ -174,8 +202,16 @@ impl<'a> Progress<'a> {
             }
         }
         let stop = self.step < self.steps && watch.wants_stop();
+        let before = self.best.map(|best| best.merit);
+        let better = kept
+            .merit
+            .filter(|merit| before.is_none_or(|before| *merit > before));
+        if let Some(merit) = better {
+            let step = self.step;
+            self.best = Some(Best { step, merit });
+        }
         let due = self.step.is_multiple_of(self.keeping.every.max(1));
-        if due || stop || self.step == self.steps {
+        if due || stop || better.is_some() || self.step == self.steps {
             self.keep(kept)?;
         }
         Ok(stop)
@@ -192,14 +228,20 @@ impl<'a> Progress<'a> {
         let checkpoint = Checkpoint {
             step: self.step,
             networks,
-            memory: json!({ "guard": self.guard, "recipe": kept.memory }),
+            memory: json!({ "guard": self.guard, "best": self.best, "recipe": kept.memory }),
         };
         let origin = &self.keeping.origin;
-        let place = self.checkpoints.save(&checkpoint, &mut |folder| {
+        let best = self.best.map(|best| best.step);
+        self.checkpoints.save(&checkpoint, best, &mut |folder| {
             kept.published
                 .map_or(Ok(()), |publish| publish()?.save(origin, folder))
         })?;
-        point_at(&self.keeping.folder, &place)
+        point(
+            &self.keeping.folder,
+            &self.checkpoints,
+            self.step,
+            self.best,
+        )
     }
 
     pub(super) fn outcome(&self, interrupted: bool) -> Outcome {
@@ -209,18 +251,34 @@ impl<'a> Progress<'a> {
             steps: self.steps,
             interrupted,
             published: published.exists().then_some(published),
+            best: self.best,
         }
     }
 }
 
-/// The run's `published` leads to what its last checkpoint has, where that is anything. Replaced in one step.
-fn point_at(folder: &Path, checkpoint: &Path) -> Result<(), TrainError> {
+/// The run's `published` leads to what its last checkpoint has, its `best` to what the best one has. Also when a run goes on:
+/// a process may have been killed before it could point there.
+fn point(
+    folder: &Path,
+    checkpoints: &Checkpoints,
+    step: u64,
+    best: Option<Best>,
+) -> Result<(), TrainError> {
+    if let Some(best) = best {
+        point_at(folder, BEST, &checkpoints.place(best.step))?;
+    }
+    point_at(folder, PUBLISHED, &checkpoints.place(step))
+}
+
+/// Where a checkpoint has published anything. Replaced in one step.
+fn point_at(folder: &Path, name: &str, checkpoint: &Path) -> Result<(), TrainError> {
+    // A checkpoint that travelled has published nothing, and the best one may have stayed behind.
     let published = fs_err::read_dir(checkpoint.join(PUBLISHED));
-    if published.is_ok_and(|mut files| files.next().is_none()) {
+    if published.map_or(true, |mut files| files.next().is_none()) {
         return Ok(());
     }
-    let link = folder.join(PUBLISHED);
-    let begun = folder.join(".published.new");
+    let link = folder.join(name);
+    let begun = folder.join(format!(".{name}.new"));
     let failed = write_failed(&link);
     // Relative: a run may be moved.
     let relative = checkpoint.strip_prefix(folder).unwrap_or(checkpoint);

@@ -1,7 +1,7 @@
 //! Episodes collected by real rollouts: the policy as it is now, tasks of a curriculum, judges that stay.
 //!
-//! Each collection is a run of its own below the learner's, which can be killed and goes on. What it collected is there when
-//! a step is made again, so that a resumed run learns from the same.
+//! Each collection, and each examination by tasks that are held out, is a run of its own below the learner's, which can be
+//! killed and goes on. What it collected is there when a step is made again, so that a resumed run learns from the same.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,6 +24,7 @@ use super::policy::Collector;
 use crate::TrainError;
 use crate::algorithms::{Band, Curriculum};
 use crate::data::{Episode, Paid};
+use crate::metrics::Numbers;
 use crate::network::Published;
 
 /// The model that speaks.
@@ -54,6 +55,14 @@ pub struct Practice {
     pub open: u32,
     /// Of the choice of tasks.
     pub seed: u64,
+    /// What is never learnt from, where there is something.
+    pub examination: Option<Examination>,
+}
+
+/// Tasks that are held out, and the episodes of each at every look.
+pub struct Examination {
+    pub tasks: Vec<Arc<Task>>,
+    pub samples: u32,
 }
 
 pub struct Rollouts<'a> {
@@ -66,10 +75,38 @@ pub struct Rollouts<'a> {
     wish: fn() -> Wish,
     watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
     curriculum: Curriculum,
+    pace: Pace,
+}
+
+/// How quickly this process has had episodes.
+#[derive(Default)]
+struct Pace {
+    seconds: f64,
+    tokens: f64,
+    judgements: f64,
+    judging: f64,
+}
+
+impl Pace {
+    fn add(&mut self, gauges: &Gauges) {
+        self.seconds += gauges.seconds;
+        self.tokens += gauges.completion_tokens as f64;
+        self.judgements += f64::from(gauges.judgements);
+        self.judging += gauges.seconds * gauges.judges_busy;
+    }
+}
+
+/// Episodes to be had: a run.
+struct Round {
+    place: PathBuf,
+    tasks: Vec<Arc<Task>>,
+    samples: u32,
+    way: Way,
+    version: PolicyVersion,
 }
 
 impl<'a> Rollouts<'a> {
-    /// Collections are folders below `folder`.
+    /// Collections and examinations are folders below `folder`.
     pub fn new(
         folder: PathBuf,
         voice: Voice,
@@ -91,6 +128,7 @@ impl<'a> Rollouts<'a> {
             wish,
             watch,
             curriculum,
+            pace: Pace::default(),
         }
     }
 
@@ -105,6 +143,7 @@ impl<'a> Rollouts<'a> {
         self.practice.tasks.iter().filter(named).cloned().collect()
     }
 
+    /// Of a policy that has learnt in so many steps.
     fn version(&self, step: u64, policy: &Published) -> Result<PolicyVersion, TrainError> {
         let learnt = match policy {
             Published::Adapter(adapter) => adapter.hash()?,
@@ -117,7 +156,7 @@ impl<'a> Rollouts<'a> {
         Ok(PolicyVersion {
             name: self.voice.name.clone(),
             hash: Some(hash.to_hex().to_string()),
-            step: Some(step - 1),
+            step: Some(step),
         })
     }
 
@@ -133,17 +172,13 @@ impl<'a> Rollouts<'a> {
         way
     }
 
-    fn play(
-        &mut self,
-        folder: &RunFolder,
-        tasks: &[Arc<Task>],
-        step: u64,
-        version: PolicyVersion,
-        policy: &Published,
-    ) -> Result<(), TrainError> {
+    fn play(&mut self, round: &Round, policy: &Published) -> Result<(), TrainError> {
+        let names: Vec<&str> = round.tasks.iter().map(|task| task.id.as_str()).collect();
+        let config = json!({ "policy": round.version, "tasks": names, "samples": round.samples });
+        let folder = RunFolder::at(&round.place, &config)?;
         let weights = policy.on(&self.voice.weights)?;
         let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
-        let model = ChatModel::new(weights, dialogue, version.clone(), self.voice.on)?;
+        let model = ChatModel::new(weights, dialogue, round.version.clone(), self.voice.on)?;
         let local = (self.voice.start)(model).map_err(|error| failed(&error.to_string()))?;
         let planned = |task: &Arc<Task>| PlannedTask {
             id: task.id.clone(),
@@ -152,17 +187,17 @@ impl<'a> Rollouts<'a> {
             part: None,
         };
         let plan = Plan {
-            tasks: tasks.to_vec(),
-            samples: self.practice.samples,
-            way: self.way(step),
+            tasks: round.tasks.clone(),
+            samples: round.samples,
+            way: round.way.clone(),
             at_once: self.practice.at_once,
             survey: false,
             left_out: Vec::new(),
             head: RunHead {
-                policy: version,
+                policy: round.version.clone(),
                 resumed: folder.resumed(),
-                tasks: tasks.iter().map(planned).collect(),
-                samples: self.practice.samples,
+                tasks: round.tasks.iter().map(planned).collect(),
+                samples: round.samples,
                 ..self.head.clone()
             },
         };
@@ -172,13 +207,28 @@ impl<'a> Rollouts<'a> {
             device_busy: Box::new(|| None),
             wish: self.wish,
         };
-        let outcome = run(folder, plan, means, self.watch)
+        let outcome = run(&folder, plan, means, self.watch)
             .map_err(|error| TrainError::Collect(error.failure()))?;
+        self.pace.add(&outcome.gauges);
         match outcome.failure {
             _ if outcome.interrupted => Err(TrainError::Interrupted),
             Some(failure) if outcome.unfinished > 0 => Err(TrainError::Collect(failure)),
             _ => Ok(()),
         }
+    }
+
+    fn episodes(&mut self, round: &Round, policy: &Published) -> Result<Vec<Episode>, TrainError> {
+        self.play(round, policy)?;
+        let mut found: Vec<Trajectory> = Vec::new();
+        trajectories(&round.place, |trajectory| found.push(trajectory))?;
+        // Whoever ended first is first in the log; what is learnt must not depend on that.
+        found.sort_by(|one, other| (&one.task.id, one.sample).cmp(&(&other.task.id, other.sample)));
+        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
+        let (name, paid) = (&self.voice.name, &self.practice.paid);
+        let episodes = found.iter();
+        episodes
+            .filter_map(|one| Episode::of(one, paid, &dialogue, name).transpose())
+            .collect()
     }
 }
 
@@ -189,30 +239,54 @@ impl Collector for Rollouts<'_> {
         round: u32,
         policy: &Published,
     ) -> Result<Vec<Episode>, TrainError> {
-        let tasks = self.chosen(step, round);
-        let version = self.version(step, policy)?;
-        let place = self.folder.join(format!("step-{step:06}-{round}"));
-        let names: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
-        let config = json!({ "policy": version, "tasks": names, "samples": self.practice.samples });
-        let folder = RunFolder::at(&place, &config)?;
-        self.play(&folder, &tasks, step, version, policy)?;
-        let mut found: Vec<Trajectory> = Vec::new();
-        trajectories(&place, |trajectory| found.push(trajectory))?;
-        // Whoever ended first is first in the log; what is learnt must not depend on that.
-        found.sort_by(|one, other| (&one.task.id, one.sample).cmp(&(&other.task.id, other.sample)));
-        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
-        let mut episodes = Vec::with_capacity(found.len());
-        for trajectory in &found {
-            let name = &self.voice.name;
-            let paid = &self.practice.paid;
-            episodes.extend(Episode::of(trajectory, paid, &dialogue, name)?);
-        }
-        for task in &names {
-            let own = episodes.iter().filter(|episode| episode.task == *task);
-            let passed = own.clone().filter(|episode| episode.reward > 0.0).count();
-            self.curriculum.record(task, passed, own.count());
+        let round = Round {
+            place: self.folder.join(format!("step-{step:06}-{round}")),
+            tasks: self.chosen(step, round),
+            samples: self.practice.samples,
+            way: self.way(step),
+            version: self.version(step - 1, policy)?,
+        };
+        let episodes = self.episodes(&round, policy)?;
+        for task in &round.tasks {
+            let own = episodes.iter().filter(|episode| episode.task == task.id);
+            let passed = own.clone().filter(|episode| episode.finding.passed());
+            self.curriculum
+                .record(&task.id, passed.count(), own.count());
         }
         Ok(episodes)
+    }
+
+    fn examine(
+        &mut self,
+        step: u64,
+        policy: &Published,
+    ) -> Result<Option<Vec<Episode>>, TrainError> {
+        let Some(examination) = &self.practice.examination else {
+            return Ok(None);
+        };
+        let round = Round {
+            place: self.folder.join(format!("validation-{step:06}")),
+            tasks: examination.tasks.clone(),
+            samples: examination.samples,
+            // With the same luck every time: what differs is the policy.
+            way: self.way(0),
+            version: self.version(step, policy)?,
+        };
+        self.episodes(&round, policy).map(Some)
+    }
+
+    fn speed(&mut self) -> Numbers {
+        let pace = std::mem::take(&mut self.pace);
+        // A collection that was whole already took no time.
+        if pace.tokens == 0.0 {
+            return Numbers::new();
+        }
+        let seconds = pace.seconds.max(1e-9);
+        Numbers::from([
+            ("tokens_per_second_generate", pace.tokens / seconds),
+            ("judgements_per_minute", 60.0 * pace.judgements / seconds),
+            ("judges_busy", pace.judging / seconds),
+        ])
     }
 
     fn memory(&self) -> Value {

@@ -65,16 +65,17 @@ pub fn sft(
         let seconds = begun.elapsed().as_secs_f64();
         numbers.insert("tokens_per_second", tokens as f64 / seconds);
         let evaluated = step.is_multiple_of(settings.evaluate_every.max(1)) || step == steps;
+        let mut merit = None;
         if evaluated && !held_out.is_empty() {
-            numbers.insert(
-                "validation_loss",
-                validation_loss(actor, held_out, settings)?,
-            );
+            let loss = validation_loss(actor, held_out, settings)?;
+            numbers.insert("validation_loss", loss);
+            merit = Some(-loss);
         }
         let kept = Kept {
             networks: &[("actor", &*actor)],
             tensors: BTreeMap::new(),
             memory: Value::Null,
+            merit,
             published: Some(&|| actor.publish()),
         };
         if progress.stepped(&numbers, &["loss"], &kept, watch)? {

@@ -116,6 +116,7 @@ pub fn pretrain_value(
                 Tensor::from_slice(&targets, targets.len(), &Device::Cpu)?,
             )]),
             memory: json!({ "enough": enough }),
+            merit: None,
             published: None,
         };
         if progress.stepped(&numbers, &["value_loss"], &kept, watch)? {

@@ -6,11 +6,12 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use warpsmith_model::policy::Dialogue;
-use warpsmith_model::{Adapter, AdapterSettings, ModelError, Projection, Scaling, Weights};
+use warpsmith_model::{Adapter, AdapterSettings, Config, ModelError, Projection, Scaling, Weights};
 use warpsmith_schema::{FORMAT, Trajectory};
 use warpsmith_store::RunFolder;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::data::{held_out, read_trajectories};
+use warpsmith_train::estimate;
 use warpsmith_train::network::Learns;
 use warpsmith_train::optimizer::{AdamW, Decline};
 use warpsmith_train::recipes::{Keeping, Rates};
@@ -86,7 +87,7 @@ pub(super) struct LearningSettings {
 pub(super) struct DataSettings {
     /// Share of the tasks that is not learnt from but looked at
     #[arg(long, value_name = "X", default_value_t = 0.1)]
-    held_out: f64,
+    pub(super) held_out: f64,
     /// Which GPU
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) device: u32,
@@ -212,6 +213,18 @@ impl LearningSettings {
 
     pub(super) fn tokens_at_once(&self) -> usize {
         u32::from(self.tokens_at_once) as usize
+    }
+
+    /// How many numbers learn of a model of this shape.
+    pub(super) fn learnt_weights(&self, config: &Config) -> u64 {
+        match self.learns {
+            LearnsChoice::Everything => estimate::weights(config),
+            LearnsChoice::Adapter => {
+                let targets: Vec<Projection> =
+                    self.targets.iter().map(|one| one.projection()).collect();
+                estimate::adapter_weights(config, u32::from(self.rank) as usize, &targets)
+            }
+        }
     }
 
     pub(super) fn keeping(&self, folder: &Path, origin: &Path) -> Keeping {

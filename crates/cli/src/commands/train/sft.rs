@@ -7,11 +7,13 @@ use warpsmith_agent::tool_schemas;
 use warpsmith_schema::Trajectory;
 use warpsmith_train::algorithms::{Rejection, Rejections};
 use warpsmith_train::data::{Example, Examples, Paid, RewardKind, TooLong};
+use warpsmith_train::estimate::Work;
 use warpsmith_train::recipes::{self, SftSettings as Recipe};
 
+use super::dry_run::{Doing, DryRunArgs, Estimate, Given};
 use super::learning::{Data, DataSettings, LearningSettings, Places, Pupil};
 use super::networks::Networks;
-use super::show::{self, Show};
+use super::show::{Learnt, Show};
 use crate::args::{Count, CountsChoice, Positive};
 use crate::config::{ConfigArgs, Settings};
 use crate::exit::Exit;
@@ -27,6 +29,8 @@ pub(crate) struct SftArgs {
     #[command(flatten)]
     places: Places,
     #[command(flatten)]
+    dry_run: DryRunArgs,
+    #[command(flatten)]
     settings: SftSettings,
 }
 
@@ -41,11 +45,13 @@ pub(crate) struct RftArgs {
     #[command(flatten)]
     places: Places,
     #[command(flatten)]
+    dry_run: DryRunArgs,
+    #[command(flatten)]
     settings: RftSettings,
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
-struct SftSettings {
+pub(super) struct SftSettings {
     /// Passes over the data
     #[arg(long, value_name = "N", default_value = "5")]
     epochs: Count,
@@ -73,7 +79,7 @@ struct SftSettings {
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
-struct RftSettings {
+pub(super) struct RftSettings {
     /// Which reward counts
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
@@ -141,29 +147,96 @@ impl From<RewardChoice> for RewardKind {
 
 pub(crate) fn run(args: &SftArgs, printer: &Printer) -> Result<Exit, Stop> {
     let settings = args.config.resolve(&args.settings)?.settings;
-    settings.learning.check()?;
-    settings.data.check()?;
     if let Some(exit) = args.config.print(&settings, printer)? {
         return Ok(exit);
     }
-    let data = args.places.read()?;
+    if args.dry_run.dry_run {
+        let mut given = args.dry_run.given(&settings.learning.model, printer)?;
+        given.trajectories = args.places.read()?.trajectories.len() as u64;
+        let estimate = settings.estimate("sft", 1.0, &given);
+        return given.report(&[estimate], printer);
+    }
+    sft(&settings, &args.places, printer)?.report(printer)
+}
+
+impl SftSettings {
+    /// Of trajectories with so many replies each.
+    pub(super) fn estimate(
+        &self,
+        stage: &'static str,
+        replies: f64,
+        given: &Given<'_>,
+    ) -> Estimate {
+        let learnt = given.trajectories as f64 * (1.0 - self.data.held_out);
+        let epochs = u32::from(self.epochs);
+        let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * f64::from(epochs);
+        let longest = f64::from(u32::from(self.max_tokens));
+        let length = (given.prompt() + replies * given.reply()).min(longest);
+        given.estimate(&Doing {
+            stage,
+            steps: steps as u64,
+            episodes: 0,
+            work: Work {
+                learnt_tokens: f64::from(epochs) * learnt * length,
+                ..Work::default()
+            },
+            learning: Some(&self.learning),
+            learners: 1,
+            frozen: 0,
+            longest: longest as u64,
+            conversations: 0,
+        })
+    }
+}
+
+/// As one stage of several, or by itself.
+pub(super) fn sft(
+    settings: &SftSettings,
+    places: &Places,
+    printer: &Printer,
+) -> Result<Learnt, Stop> {
+    settings.learning.check()?;
+    settings.data.check()?;
+    let data = places.read()?;
     let job = Job {
         verb: "sft",
-        places: &args.places,
-        config: serde_json::to_value(&settings)?,
-        settings: &settings,
+        places,
+        config: serde_json::to_value(settings)?,
+        settings,
     };
     job.run(&data, &|_| None, printer)
 }
 
 pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
     let settings = args.config.resolve(&args.settings)?.settings;
-    settings.sft.learning.check()?;
-    settings.sft.data.check()?;
     if let Some(exit) = args.config.print(&settings, printer)? {
         return Ok(exit);
     }
-    let data = args.places.read()?;
+    if args.dry_run.dry_run {
+        let mut given = args.dry_run.given(&settings.sft.learning.model, printer)?;
+        given.trajectories = args.places.read()?.trajectories.len() as u64;
+        // At most: how many are left out is found out on the way.
+        let estimate = settings.estimate(1.0, &given);
+        return given.report(&[estimate], printer);
+    }
+    rft(&settings, &args.places, printer)?.report(printer)
+}
+
+impl RftSettings {
+    pub(super) fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
+        self.sft.estimate("rft", replies, given)
+    }
+}
+
+/// As one stage of several, or by itself.
+pub(super) fn rft(
+    settings: &RftSettings,
+    places: &Places,
+    printer: &Printer,
+) -> Result<Learnt, Stop> {
+    settings.sft.learning.check()?;
+    settings.sft.data.check()?;
+    let data = places.read()?;
     let rule = Rejection {
         above: settings.above,
         repeats: u32::from(settings.repeats) as usize,
@@ -175,8 +248,8 @@ pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
     let tools = tool_schemas();
     let job = Job {
         verb: "rft",
-        places: &args.places,
-        config: serde_json::to_value(&settings)?,
+        places,
+        config: serde_json::to_value(settings)?,
         settings: &settings.sft,
     };
     let flaw = |trajectory: &Trajectory| rule.flaw(trajectory, paid.reward(trajectory), &tools);
@@ -193,7 +266,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, data: &Data, flaw: &Flaw<'_>, printer: &Printer) -> Result<Exit, Stop> {
+    fn run(&self, data: &Data, flaw: &Flaw<'_>, printer: &Printer) -> Result<Learnt, Stop> {
         let learning = &self.settings.learning;
         let found = learning.find(self.settings.data.offline, printer)?;
         let model = found.name();
@@ -254,7 +327,12 @@ impl Job<'_> {
             &keeping,
             &mut show,
         )?;
-        show::report(self.verb, &outcome, folder.path(), &about, printer)
+        Ok(Learnt {
+            verb: self.verb,
+            outcome,
+            folder: folder.path().to_path_buf(),
+            about,
+        })
     }
 
     fn examples(&self, pupil: &Pupil, kept: &[&Trajectory]) -> Result<Vec<Example>, Stop> {

@@ -1,7 +1,7 @@
 //! A run that learns, for the person who waits and for scripts.
 
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -83,40 +83,67 @@ fn bar() -> ProgressBar {
 }
 
 /// What came of a run.
-pub(super) fn report(
-    verb: &str,
-    outcome: &Outcome,
-    folder: &Path,
-    about: &Map<String, Value>,
-    printer: &Printer,
-) -> Result<Exit, Stop> {
-    let lines = metrics::read(folder)?;
-    let last = lines.last().map(|(_, numbers)| numbers);
-    if printer.json() {
-        let mut object = about.clone();
-        object.insert("format".to_owned(), json!(FORMAT));
-        object.insert("verb".to_owned(), json!(format!("train {verb}")));
-        object.insert("run".to_owned(), json!(folder));
-        object.insert("step".to_owned(), json!(outcome.step));
-        object.insert("steps".to_owned(), json!(outcome.steps));
-        object.insert("interrupted".to_owned(), json!(outcome.interrupted));
-        object.insert("published".to_owned(), json!(outcome.published));
-        object.insert("metrics".to_owned(), json!(last));
-        printer.object(&object)?;
-    } else {
+pub(super) struct Learnt {
+    pub(super) verb: &'static str,
+    pub(super) outcome: Outcome,
+    pub(super) folder: PathBuf,
+    /// What else there is to say, for scripts.
+    pub(super) about: Map<String, Value>,
+}
+
+impl Learnt {
+    pub(super) fn object(&self) -> Result<Map<String, Value>, Stop> {
+        let outcome = &self.outcome;
+        let lines = metrics::read(&self.folder)?;
+        let last = lines.last().map(|(_, numbers)| numbers);
+        let mut object = self.about.clone();
+        for (name, value) in [
+            ("format", json!(FORMAT)),
+            ("verb", json!(format!("train {}", self.verb))),
+            ("run", json!(self.folder)),
+            ("step", json!(outcome.step)),
+            ("steps", json!(outcome.steps)),
+            ("interrupted", json!(outcome.interrupted)),
+            ("published", json!(outcome.published)),
+            ("best", json!(outcome.best)),
+            ("metrics", json!(last)),
+        ] {
+            object.insert(name.to_owned(), value);
+        }
+        Ok(object)
+    }
+
+    pub(super) fn report(&self, printer: &Printer) -> Result<Exit, Stop> {
+        if printer.json() {
+            printer.object(&self.object()?)?;
+        } else {
+            self.tell(printer)?;
+        }
+        if self.outcome.interrupted {
+            return Err(Stop::interrupted());
+        }
+        Ok(Exit::DONE)
+    }
+
+    fn tell(&self, printer: &Printer) -> Result<(), Stop> {
+        let outcome = &self.outcome;
+        let lines = metrics::read(&self.folder)?;
+        let last = lines.last().map(|(_, numbers)| numbers);
         let mut said = vec![format!("{} of {} steps", outcome.step, outcome.steps)];
         let numbers = last
             .into_iter()
             .flatten()
             .filter(|(name, _)| *name != "step");
-        said.extend(numbers.map(|(name, number)| format!("{name:<22} {number:.6}")));
+        said.extend(numbers.map(|(name, number)| format!("{name:<26} {number:.6}")));
+        if let Some(best) = outcome.best {
+            said.push(format!(
+                "best on what is held out: after step {}",
+                best.step
+            ));
+        }
         if let Some(published) = &outcome.published {
             said.push(format!("published: {}", published.display()));
         }
-        printer.lines(&said)?;
+        Ok(printer.lines(&said)?)
     }
-    if outcome.interrupted {
-        return Err(Stop::interrupted());
-    }
-    Ok(Exit::DONE)
 }

@@ -6,12 +6,14 @@ use serde_json::{Map, json};
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::Gae;
 use warpsmith_train::data::{Episode, Paid};
+use warpsmith_train::estimate::Work;
 use warpsmith_train::recipes::{ValueSettings as Recipe, pretrain_value};
 
+use super::dry_run::{Doing, DryRunArgs, Estimate, Given};
 use super::learning::{DataSettings, LearningSettings, Places};
 use super::networks::Networks;
 use super::sft::RewardChoice;
-use super::show::{self, Show};
+use super::show::{Learnt, Show};
 use crate::args::{Count, CountsChoice, Positive};
 use crate::config::{ConfigArgs, Settings};
 use crate::exit::Exit;
@@ -29,11 +31,13 @@ pub(crate) struct ValueArgs {
     #[command(flatten)]
     places: Places,
     #[command(flatten)]
+    dry_run: DryRunArgs,
+    #[command(flatten)]
     settings: ValueSettings,
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
-struct ValueSettings {
+pub(super) struct ValueSettings {
     /// Passes over the data, at most
     #[arg(long, value_name = "N", default_value = "10")]
     epochs: Count,
@@ -72,18 +76,57 @@ impl Settings for ValueSettings {
 
 pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
     let settings = args.config.resolve(&args.settings)?.settings;
-    settings.learning.check()?;
-    settings.data.check()?;
     if let Some(exit) = args.config.print(&settings, printer)? {
         return Ok(exit);
     }
+    if args.dry_run.dry_run {
+        let mut given = args.dry_run.given(&settings.learning.model, printer)?;
+        given.trajectories = args.places.read()?.trajectories.len() as u64;
+        let estimate = settings.estimate(1.0, &given);
+        return given.report(&[estimate], printer);
+    }
+    value(&settings, &args.places, printer)?.report(printer)
+}
+
+impl ValueSettings {
+    /// Of trajectories with so many replies each, and if it is never enough.
+    pub(super) fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
+        let learnt = given.trajectories as f64 * (1.0 - self.data.held_out);
+        let epochs = f64::from(u32::from(self.epochs));
+        let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * epochs;
+        let length = given.prompt() + replies * given.reply();
+        let tokens = epochs * learnt * length;
+        given.estimate(&Doing {
+            stage: "value",
+            steps: steps as u64,
+            episodes: 0,
+            work: Work {
+                learnt_tokens: tokens,
+                scored_tokens: tokens,
+                ..Work::default()
+            },
+            learning: Some(&self.learning),
+            learners: 1,
+            frozen: 0,
+            longest: length as u64,
+            conversations: 0,
+        })
+    }
+}
+
+/// As one stage of several, or by itself.
+pub(super) fn value(
+    settings: &ValueSettings,
+    places: &Places,
+    printer: &Printer,
+) -> Result<Learnt, Stop> {
+    settings.learning.check()?;
+    settings.data.check()?;
     let learning = &settings.learning;
-    let data = args.places.read()?;
+    let data = places.read()?;
     let found = learning.find(settings.data.offline, printer)?;
     let model = found.name();
-    let folder = args
-        .places
-        .folder("value", &settings, &model, &data, printer)?;
+    let folder = places.folder("value", settings, &model, &data, printer)?;
     let pupil = learning.load(&found)?;
     let paid = Paid {
         kind: settings.reward.into(),
@@ -126,7 +169,12 @@ pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
     let told = ["value_loss", "explained_variance", "tokens_per_second"];
     let mut show = Show::new(printer, &told);
     let outcome = pretrain_value(&mut *critic, learnt, held_out, &recipe, &keeping, &mut show)?;
-    show::report("value", &outcome, folder.path(), &about, printer)
+    Ok(Learnt {
+        verb: "value",
+        outcome,
+        folder: folder.path().to_path_buf(),
+        about,
+    })
 }
 
 #[cfg(test)]

@@ -165,3 +165,43 @@ impl Batch {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Finding, Tokens};
+
+    /// An agent's episode: two replies, a tool's answer between them, and a new sequence after an elision.
+    #[test]
+    fn an_episode_of_several_replies_is_one_row_of_tokens_that_were_said() {
+        let sequences = vec![
+            Sequence::new(vec![1, 2, 3, 4], &[false, true, false, true]),
+            Sequence::new(vec![5, 6, 7], &[false, false, true]),
+        ];
+        let batch = Batch::new(vec![Episode {
+            task: "task".into(),
+            tokens: Tokens {
+                sequences,
+                sampled: vec![-1.0; 3],
+            },
+            reward: 2.0,
+            finding: Finding::NOTHING,
+            cut: false,
+        }]);
+        assert_eq!((batch.said(), batch.length(0)), (3, 7));
+        let values = [0.5, 0.75, 0.25];
+        let estimates = |lambda| {
+            let gae = Gae {
+                gamma: 1.0,
+                actor_lambda: lambda,
+                critic_lambda: lambda,
+            };
+            batch.estimates(&values, &gae)
+        };
+        // All of it: what was paid at the last token, whatever lies between.
+        assert_eq!(estimates(1.0).returns, [2.0; 3]);
+        assert_eq!(estimates(1.0).advantages, [1.5, 1.25, 1.75]);
+        // One token ahead: the next that was said, in whichever sequence.
+        assert_eq!(estimates(0.0).advantages, [0.25, -0.5, 1.75]);
+    }
+}

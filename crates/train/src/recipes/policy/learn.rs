@@ -5,7 +5,7 @@ use super::numbers::{self, Means};
 use super::{Advantages, Counters, CriticSettings, CutReplies, PolicyRun, replies};
 use crate::TrainError;
 use crate::algorithms::{
-    GroupAdvantages, Loss, Mismatch, entropy_bonus, explained_variance, kl_loss, policy_loss,
+    GroupAdvantages, Kl, Loss, Mismatch, entropy_bonus, explained_variance, kl_loss, policy_loss,
     truncated_importance, value_loss, whiten,
 };
 use crate::data::{Episode, batches};
@@ -147,6 +147,10 @@ impl PolicyRun<'_> {
             Some(reference) => Some(batch.scores(reference, &packs)?.logprobs),
             None => None,
         };
+        if let Some(reference) = &reference {
+            let kl = kl_loss(Kl::K3, &scores.logprobs, reference, &weights);
+            numbers.insert("kl", kl.value);
+        }
         Ok(Known {
             importance: truncated_importance(&scores.logprobs, &sampled, cap),
             old: scores.logprobs,
@@ -221,6 +225,7 @@ impl PolicyRun<'_> {
                 let bonus = entropy_bonus(&scores.entropies, &weights, settings.entropy_bonus);
                 total += finite(&loss)? + bonus.value;
                 means.policy(&part);
+                means.moved(&old, new);
                 Ok(Scores {
                     logprobs: loss.gradient,
                     entropies: bonus.gradient,

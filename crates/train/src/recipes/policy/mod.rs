@@ -29,6 +29,20 @@ pub trait Collector {
         policy: &Published,
     ) -> Result<Vec<Episode>, TrainError>;
 
+    /// Episodes of the policy as it is after so many steps, of tasks that it never learns from. `None` where there are none.
+    fn examine(
+        &mut self,
+        _step: u64,
+        _policy: &Published,
+    ) -> Result<Option<Vec<Episode>>, TrainError> {
+        Ok(None)
+    }
+
+    /// How quickly episodes came since this was last asked, in numbers of a step.
+    fn speed(&mut self) -> Numbers {
+        Numbers::new()
+    }
+
     /// What it needs to go on where a checkpoint was.
     fn memory(&self) -> Value {
         Value::Null
@@ -68,6 +82,8 @@ pub enum CutReplies {
     Mask,
     /// It is paid −1, whatever it was worth.
     Penalise,
+    /// It is paid and learnt from like any other.
+    Keep,
 }
 
 /// Keeps the policy near a reference.
@@ -98,6 +114,8 @@ pub struct PolicySettings {
     pub tokens_at_once: usize,
     /// Of the order within a step.
     pub seed: u64,
+    /// Steps between looks at tasks that are held out.
+    pub evaluate_every: u64,
 }
 
 /// A run and those who take part in it.
@@ -134,12 +152,18 @@ impl PolicyRun<'_> {
                 serde_json::from_value(recalled.memory["counters"].take()).unwrap_or_default();
             self.collector.recall(recalled.memory["collector"].take());
         }
+        if progress.step == 0
+            && let Some(found) = self.examine(0)?
+        {
+            progress.begun(&found, watch)?;
+        }
         while progress.step < steps {
             let step = progress.step + 1;
             let begun = Instant::now();
             let collected = self.collect(step)?;
             let collecting = begun.elapsed().as_secs_f64();
             let mut numbers = collected.numbers;
+            numbers.extend(self.collector.speed());
             if collected.batch.len() > 0 {
                 self.learn(&collected.batch, &mut counters, step, &mut numbers)?;
             }
@@ -150,6 +174,12 @@ impl PolicyRun<'_> {
                 .map(|episode| collected.batch.length(episode))
                 .sum();
             numbers.insert("tokens_per_second", tokens as f64 / learning.max(1e-9));
+            let due = step.is_multiple_of(self.settings.evaluate_every.max(1)) || step == steps;
+            let found = if due { self.examine(step)? } else { None };
+            let merit = found
+                .as_ref()
+                .map(|found| found[numbers::VALIDATION_REWARD]);
+            numbers.extend(found.into_iter().flatten());
             let mut networks: Vec<(&'static str, &dyn Trainable)> = vec![("actor", &*self.actor)];
             if let Some(critic) = &self.critic {
                 networks.push(("critic", &**critic));
@@ -158,6 +188,7 @@ impl PolicyRun<'_> {
                 networks: &networks,
                 tensors: BTreeMap::new(),
                 memory: json!({ "counters": counters, "collector": self.collector.memory() }),
+                merit,
                 published: Some(&|| self.actor.publish()),
             };
             let guarded = ["entropy", "value_loss", "mismatch_mean"];
@@ -176,6 +207,23 @@ struct Collected {
 }
 
 impl PolicyRun<'_> {
+    /// How the policy does on tasks that are held out, after so many steps.
+    fn examine(&mut self, step: u64) -> Result<Option<Numbers>, TrainError> {
+        let begun = Instant::now();
+        let policy = self.actor.publish()?;
+        let Some(found) = self.collector.examine(step, &policy)? else {
+            return Ok(None);
+        };
+        let mut numbers =
+            numbers::of_validation(&found).ok_or_else(|| TrainError::NothingToLearn {
+                why: "no episode of the validation tasks came to an end".into(),
+            })?;
+        numbers.insert("seconds_validate", begun.elapsed().as_secs_f64());
+        // Not of the step that comes next.
+        self.collector.speed();
+        Ok(Some(numbers))
+    }
+
     /// Episodes for one step. Groups that teach nothing are left out, and others collected in their place.
     fn collect(&mut self, step: u64) -> Result<Collected, TrainError> {
         let policy = self.actor.publish()?;

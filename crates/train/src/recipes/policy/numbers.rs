@@ -1,8 +1,11 @@
 //! What is written down of a step.
 
-use crate::algorithms::{Mismatch, PolicyLoss, ValueLoss};
-use crate::data::Episode;
+use crate::algorithms::{Kl, Mismatch, PolicyLoss, ValueLoss};
+use crate::data::{Episode, Standings};
 use crate::metrics::Numbers;
+
+/// What the best checkpoint is best at.
+pub(super) const VALIDATION_REWARD: &str = "validation_reward";
 
 /// What the policy did.
 pub(super) fn of_episodes(episodes: &[Episode]) -> Numbers {
@@ -15,16 +18,58 @@ pub(super) fn of_episodes(episodes: &[Episode]) -> Numbers {
         let place = (share * (rewards.len().saturating_sub(1)) as f64).round();
         rewards.get(place as usize).copied().unwrap_or_default()
     };
-    Numbers::from([
+    let mut numbers = Numbers::from([
         ("episodes", episodes.len() as f64),
         ("reward", mean(&|one| one.reward)),
         ("reward_p10", quantile(0.1)),
         ("reward_p50", quantile(0.5)),
         ("reward_p90", quantile(0.9)),
-        ("pass_rate", share(&|one| one.reward > 0.0)),
         ("length", mean(&|one| one.tokens.said() as f64)),
         ("cut_share", share(&|one| one.cut)),
-    ])
+    ]);
+    if let Some(standings) = standings(episodes) {
+        numbers.extend([
+            ("robust_reward", standings.reward),
+            ("pass_rate", standings.passed),
+            ("faster_rate", standings.faster),
+            ("unreadable_share", standings.unreadable),
+            ("cheating_share", standings.cheated),
+        ]);
+    }
+    // The robust reward has four values: these are its histogram.
+    for (name, value) in [
+        ("robust_wrong", -1.0),
+        ("robust_correct", 1.0),
+        ("robust_faster_than_eager", 2.0),
+        ("robust_faster_than_compile", 3.0),
+    ] {
+        let near = |one: &Episode| (one.finding.robust - value).abs() < 0.5;
+        numbers.insert(name, share(&near));
+    }
+    numbers
+}
+
+fn standings(episodes: &[Episode]) -> Option<Standings> {
+    Standings::of(episodes.iter().map(|one| (one.task.as_str(), one.finding)))
+}
+
+/// What the policy did on tasks that are held out. Always by the robust reward, whatever pays.
+pub(super) fn of_validation(episodes: &[Episode]) -> Option<Numbers> {
+    let standings = standings(episodes)?;
+    let lengths = episodes.iter().map(|one| one.tokens.said() as f64);
+    Some(Numbers::from([
+        (VALIDATION_REWARD, standings.reward),
+        ("validation_pass_rate", standings.passed),
+        ("validation_pass_at_k", standings.solved),
+        ("validation_faster_rate", standings.faster),
+        ("validation_unreadable_share", standings.unreadable),
+        ("validation_cheating_share", standings.cheated),
+        (
+            "validation_length",
+            lengths.sum::<f64>() / episodes.len() as f64,
+        ),
+        ("validation_episodes", episodes.len() as f64),
+    ]))
 }
 
 pub(super) fn of_mismatch(mismatch: &Mismatch, numbers: &mut Numbers) {
@@ -56,6 +101,13 @@ impl Means {
         }
         let (low, high) = self.ratios.unwrap_or(part.ratios);
         self.ratios = Some((low.min(part.ratios.0), high.max(part.ratios.1)));
+    }
+
+    /// How far this step has moved the policy from where it was at its beginning.
+    pub(super) fn moved(&mut self, old: &[f32], new: &[f32]) {
+        let each = old.iter().zip(new);
+        let sum: f64 = each.map(|(old, new)| Kl::K3.estimate(*old, *new)).sum();
+        *self.sums.entry("kl_step").or_default() += sum;
     }
 
     pub(super) fn value(&mut self, part: &ValueLoss) {

@@ -1,0 +1,412 @@
+//! `warpsmith train pipeline`: from a base model to an agent, stage after stage.
+
+mod gate;
+mod stage;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use warpsmith_schema::FORMAT;
+use warpsmith_store::{EventLog, RunFolder};
+use warpsmith_tasks::load_all;
+use warpsmith_train::data::read_trajectories;
+
+use self::gate::Gate;
+use self::stage::{Stage, after, tables};
+use super::dry_run::DryRunArgs;
+use super::learning::{self, Places};
+use super::reinforce::{PpoSettings, Tried, ppo};
+use super::sft::{RftSettings, SftSettings, rft, sft};
+use super::show::Learnt;
+use super::value::{ValueSettings, value};
+use crate::commands::rollout::{self, RolloutSettings};
+use crate::config::{ConfigArgs, Settings, Tables};
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// Every stage from a base model to an agent, as one configuration
+///
+/// sft, a gate, single-turn ppo, collect, rft and value, agentic ppo. Each stage is a run of its own in the run's folder. The
+/// same command with the same `--out` goes on: what is done is not repeated, what was stopped goes on where it was.
+#[derive(Debug, Args)]
+pub(crate) struct PipelineArgs {
+    // Before all other flags: it looks at which of them were given.
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The run's folder, begun or resumed; else a new one below `runs/`
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on where a gate is not passed
+    #[arg(long)]
+    ignore_gates: bool,
+    #[command(flatten)]
+    dry_run: DryRunArgs,
+    #[command(flatten)]
+    settings: PipelineSettings,
+}
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+pub(super) struct PipelineSettings {
+    /// What learns, `MODEL[+ADAPTER…]`
+    #[arg(long, value_name = "MODEL", default_value = "smollm2-135m")]
+    model: String,
+    /// A teacher's trajectories for `sft`: a run's folder, or a JSONL of them; as often as you like
+    #[arg(long, value_name = "RUN")]
+    teacher: Vec<PathBuf>,
+    /// Tasks that are learnt from
+    #[arg(long, value_name = "FILE")]
+    tasks: Option<PathBuf>,
+    /// Tasks that are never learnt from: how the policy does on them is looked at
+    #[arg(long, value_name = "FILE")]
+    validation: Option<PathBuf>,
+    /// Of every stage
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Which checkpoint of a stage the next one goes on from
+    #[arg(long, value_enum, default_value_t)]
+    go_on_from: GoOnFrom,
+    /// Begin with reinforcement of the base model, as CUDA Agent does
+    #[arg(long)]
+    no_sft: bool,
+    /// Leave out reinforcement by single replies
+    #[arg(long)]
+    no_single_turn: bool,
+    /// Leave out rejection fine-tuning of the actor
+    #[arg(long)]
+    no_rft: bool,
+    /// Leave out value pretraining of the critic
+    #[arg(long)]
+    no_value: bool,
+    /// Pay the speed-up itself instead of milestones
+    #[arg(long)]
+    raw_reward: bool,
+    /// Single replies in place of the agent's loop, in every stage
+    #[arg(long)]
+    no_agent_loop: bool,
+    /// Share of validation tasks that one of several replies must solve after `sft`
+    #[arg(long, value_name = "X", default_value_t = 0.3)]
+    gate_pass_at_k: f64,
+    /// Share of replies that may be unreadable after `sft`
+    #[arg(long, value_name = "X", default_value_t = 0.05)]
+    gate_unreadable: f64,
+    /// Fetch nothing from the network
+    #[arg(long)]
+    offline: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum GoOnFrom {
+    #[default]
+    Last,
+    /// On what is held out, where something is
+    Best,
+}
+
+impl Settings for PipelineSettings {
+    const TEXT: &'static str = include_str!("pipeline.toml");
+}
+
+pub(crate) fn run(args: &PipelineArgs, printer: &Printer) -> Result<Exit, Stop> {
+    let (resolved, tables) = args.config.resolve_stages(&args.settings, &tables())?;
+    let settings = resolved.settings;
+    settings.check(&tables)?;
+    if let Some(exit) = args.config.print_stages(&settings, &tables, printer)? {
+        return Ok(exit);
+    }
+    if args.dry_run.dry_run {
+        return dry_run(&settings, &tables, &args.dry_run, printer);
+    }
+    let stages = json!({ "tables": tables, "order": settings.stages() });
+    let model = settings.model.replace(['/', '+'], "-");
+    let out = args.out.as_deref();
+    let folder = learning::folder(
+        out,
+        "pipeline",
+        &settings,
+        ("stages", stages),
+        &model,
+        printer,
+    )?;
+    let pipeline = Pipeline {
+        tasks: settings.tasks()?,
+        settings: &settings,
+        tables: &tables,
+        folder: &folder,
+        ignore_gates: args.ignore_gates,
+        printer,
+    };
+    pipeline.run()
+}
+
+/// Every stage as if all before it had gone as planned.
+fn dry_run(
+    settings: &PipelineSettings,
+    tables: &Tables,
+    args: &DryRunArgs,
+    printer: &Printer,
+) -> Result<Exit, Stop> {
+    let count = |path: &Path| Ok::<_, Stop>(load_all(path)?.len() as u64);
+    let model = &settings.model;
+    let mut given = args.given(model, printer)?;
+    given.tasks = count(settings.tasks()?)?;
+    given.held_out = settings.validation.as_deref().map_or(Ok(0), count)?;
+    for path in &settings.teacher {
+        given.trajectories += read_trajectories(path)?.len() as u64;
+    }
+    let mut all = Vec::new();
+    let mut replies = 1.0;
+    for stage in settings.stages() {
+        all.push(match stage {
+            Stage::Sft => {
+                let stage: SftSettings = settings.of_stage(stage, tables, model)?;
+                stage.estimate("sft", 1.0, &given)
+            }
+            Stage::Gate | Stage::Collect => {
+                let played: RolloutSettings = settings.of_stage(stage, tables, model)?;
+                let tasks = if stage == Stage::Gate {
+                    given.held_out
+                } else {
+                    given.tasks
+                };
+                let (episodes, most) = played.episodes(tasks);
+                if stage == Stage::Collect {
+                    given.trajectories = episodes;
+                    replies = f64::from(most);
+                }
+                given.played(stage.name(), episodes, f64::from(most))
+            }
+            Stage::Rft => {
+                let stage: RftSettings = settings.of_stage(stage, tables, model)?;
+                stage.estimate(replies, &given)
+            }
+            Stage::Value => {
+                let stage: ValueSettings = settings.of_stage(stage, tables, model)?;
+                stage.estimate(replies, &given)
+            }
+            Stage::SingleTurn | Stage::Agentic => {
+                let ppo: PpoSettings = settings.of_stage(stage, tables, model)?;
+                ppo.estimate(stage.name(), &given)
+            }
+        });
+    }
+    given.report(&all, printer)
+}
+
+/// A stage that came to its end: a line of `stages.jsonl`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Done {
+    stage: Stage,
+    /// What the next stage begins with.
+    model: String,
+    /// What came of it.
+    result: Value,
+}
+
+const DONE: &str = "stages";
+
+struct Pipeline<'a> {
+    settings: &'a PipelineSettings,
+    tables: &'a Tables,
+    tasks: &'a Path,
+    folder: &'a RunFolder,
+    ignore_gates: bool,
+    printer: &'a Printer,
+}
+
+impl Pipeline<'_> {
+    fn run(&self) -> Result<Exit, Stop> {
+        let path = self.folder.path().join(DONE).with_extension("jsonl");
+        let mut done: Vec<Done> = EventLog::read(&path)?.events;
+        let mut log = self.folder.log(DONE)?;
+        for stage in self.settings.stages() {
+            if done.iter().any(|one| one.stage == stage) {
+                self.say(stage, "done before");
+                continue;
+            }
+            let model = done.last().map_or(&self.settings.model, |one| &one.model);
+            self.say(stage, &format!("begins with {model}"));
+            let (result, model) = match stage {
+                Stage::Gate => {
+                    let gate = self.gate(model)?;
+                    self.say(stage, &gate.words());
+                    if !gate.passed() && !self.ignore_gates {
+                        self.report(&done, Some(&gate))?;
+                        return Ok(Exit::NO);
+                    }
+                    (gate.object(), model.clone())
+                }
+                Stage::Collect => {
+                    let settings: RolloutSettings = self.stage(stage, model)?;
+                    let played =
+                        rollout::play(&settings, self.tasks, &self.place(stage), self.printer)?;
+                    played.whole()?;
+                    (json!({ "run": played.folder }), model.clone())
+                }
+                _ => {
+                    let learnt = self.learn(stage, model)?;
+                    if learnt.outcome.interrupted {
+                        return Err(Stop::interrupted());
+                    }
+                    let next = self.next(model, &learnt);
+                    (Value::Object(learnt.object()?), next)
+                }
+            };
+            let one = Done {
+                stage,
+                model,
+                result,
+            };
+            log.append(&one)?;
+            log.sync()?;
+            done.push(one);
+        }
+        self.report(&done, None)?;
+        Ok(Exit::DONE)
+    }
+
+    fn stage<S: Settings + Args>(&self, stage: Stage, model: &str) -> Result<S, Stop> {
+        self.settings.of_stage(stage, self.tables, model)
+    }
+
+    fn place(&self, stage: Stage) -> PathBuf {
+        self.folder.path().join(stage.name())
+    }
+
+    fn learn(&self, stage: Stage, model: &str) -> Result<Learnt, Stop> {
+        let out = Some(self.place(stage));
+        let from = |data: Vec<PathBuf>| Places {
+            data,
+            out: out.clone(),
+        };
+        let collected = || vec![self.place(Stage::Collect)];
+        let tried = || Tried {
+            tasks: self.tasks.to_path_buf(),
+            validation: self.settings.validation.clone(),
+            out: out.clone(),
+        };
+        let printer = self.printer;
+        match stage {
+            Stage::Sft => {
+                let places = from(self.settings.teacher.clone());
+                sft(&self.stage(stage, model)?, &places, printer)
+            }
+            Stage::Rft => rft(&self.stage(stage, model)?, &from(collected()), printer),
+            Stage::Value => value(&self.stage(stage, model)?, &from(collected()), printer),
+            _ => {
+                let settings: PpoSettings = self.stage(stage, model)?;
+                let pretrained = stage == Stage::Agentic && !self.settings.no_value;
+                let critic = pretrained.then(|| self.place(Stage::Value));
+                ppo(&settings, &tried(), critic.as_deref(), printer)
+            }
+        }
+    }
+
+    fn gate(&self, model: &str) -> Result<Gate, Stop> {
+        let settings: RolloutSettings = self.stage(Stage::Gate, model)?;
+        let tasks = self.settings.validation.as_deref().unwrap_or(self.tasks);
+        let played = rollout::play(&settings, tasks, &self.place(Stage::Gate), self.printer)?;
+        played.whole()?;
+        Gate::of(&played.folder, self.settings)
+    }
+
+    /// What the stage after one begins with. A critic is not what speaks.
+    fn next(&self, model: &str, learnt: &Learnt) -> String {
+        let outcome = &learnt.outcome;
+        let best = self.settings.go_on_from == GoOnFrom::Best && outcome.best.is_some();
+        match &outcome.published {
+            Some(_) if best => after(model, &learnt.folder.join("best")),
+            Some(published) => after(model, published),
+            None => model.to_owned(),
+        }
+    }
+
+    fn say(&self, stage: Stage, words: &str) {
+        self.printer.note(&format!("{}: {words}", stage.name()));
+    }
+
+    fn report(&self, done: &[Done], stopped: Option<&Gate>) -> Result<(), Stop> {
+        let model = done.last().map_or(&self.settings.model, |one| &one.model);
+        if self.printer.json() {
+            return self.printer.object(&json!({
+                "format": FORMAT, "verb": "train pipeline", "run": self.folder.path(), "stages": done,
+                "stopped_by": stopped.map(Gate::object), "model": model,
+            }));
+        }
+        let mut lines: Vec<String> = done.iter().map(Done::line).collect();
+        if let Some(gate) = stopped {
+            lines.push(gate.words());
+            lines.push("hint: more of a teacher's trajectories, or `--ignore-gates`".to_owned());
+        }
+        lines.push(format!("model: {model}"));
+        Ok(self.printer.lines(&lines)?)
+    }
+}
+
+impl Done {
+    fn line(&self) -> String {
+        let numbers = [
+            "loss",
+            "validation_loss",
+            "explained_variance",
+            "reward",
+            "validation_pass_rate",
+            "validation_reward",
+        ];
+        let number = |name: &&str| {
+            let number = self.result["metrics"][name].as_f64()?;
+            Some(format!("{} {number:.4}", name.replace('_', " ")))
+        };
+        let said: Vec<String> = numbers.iter().filter_map(number).collect();
+        format!("{:<12} done  {}", self.stage.name(), said.join(", "))
+    }
+}
+
+impl PipelineSettings {
+    /// Finds mistakes of every stage before the first begins.
+    fn check(&self, tables: &Tables) -> Result<(), Stop> {
+        let refuse = |message: &str| Err(Stop::config("config", message, None));
+        for share in [self.gate_pass_at_k, self.gate_unreadable] {
+            if !(0.0..=1.0).contains(&share) {
+                return refuse("`gate_pass_at_k` and `gate_unreadable` must be between 0 and 1");
+            }
+        }
+        for stage in self.stages() {
+            let model = &self.model;
+            match stage {
+                Stage::Sft => drop(self.of_stage::<SftSettings>(stage, tables, model)?),
+                Stage::Rft => drop(self.of_stage::<RftSettings>(stage, tables, model)?),
+                Stage::Value => drop(self.of_stage::<ValueSettings>(stage, tables, model)?),
+                Stage::Gate | Stage::Collect => {
+                    drop(self.of_stage::<RolloutSettings>(stage, tables, model)?);
+                }
+                Stage::SingleTurn | Stage::Agentic => {
+                    drop(self.of_stage::<PpoSettings>(stage, tables, model)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What there must be before anything begins.
+    fn tasks(&self) -> Result<&Path, Stop> {
+        let missing = |what: &str, hint: &str| {
+            let message = format!("the pipeline needs {what}");
+            Stop::config("config", message, Some(hint.to_owned()))
+        };
+        if !self.no_sft && self.teacher.is_empty() {
+            return Err(missing(
+                "a teacher's trajectories",
+                "`--teacher RUN`, or `--no-sft` to begin with reinforcement of the base model",
+            ));
+        }
+        let tasks = self.tasks.as_deref();
+        tasks.ok_or_else(|| missing("tasks", "`--tasks FILE`"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

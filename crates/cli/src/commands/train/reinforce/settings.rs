@@ -1,0 +1,421 @@
+//! What `train ppo` and `train grpo` can be told.
+
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use warpsmith_agent::{AgentLimits, AgentSettings, Settings as SingleSettings, Size, Wire};
+use warpsmith_model::policy::Sampling;
+use warpsmith_rollout::Way;
+use warpsmith_schema::{Counts, Task};
+use warpsmith_train::algorithms::{
+    Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
+};
+use warpsmith_train::data::Paid;
+use warpsmith_train::estimate::Work;
+use warpsmith_train::recipes::{
+    Advantages, CriticSettings, CutReplies, Examination, Penalty, PolicySettings, Practice,
+};
+
+use super::super::dry_run::{Doing, Estimate, Given};
+use super::super::learning::LearningSettings;
+use super::super::sft::RewardChoice;
+use crate::args::{Count, IsolationChoice, MachineArgs, Positive, ProfileChoice};
+use crate::config::Settings;
+use crate::engine::{Engine, Manner};
+use crate::episodes::{ModeChoice, confines};
+use crate::failure::Stop;
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+pub(in super::super) struct PpoSettings {
+    /// The critic's learning rate at its peak
+    #[arg(long, value_name = "X", default_value = "0.0001")]
+    critic_rate: Positive,
+    /// How much of later values counts
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    gamma: f64,
+    /// How far ahead advantages look
+    #[arg(long, value_name = "X", default_value_t = 0.95)]
+    actor_lambda: f64,
+    /// How far ahead the critic's targets look
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    critic_lambda: f64,
+    /// How far a value may move before it is no longer pushed; else no limit
+    #[arg(long, value_name = "X")]
+    value_clip: Option<Positive>,
+    /// Leave advantages as they are, instead of bringing them to mean 0 and variance 1
+    #[arg(long)]
+    no_whitening: bool,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) trying: TryingSettings,
+}
+
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+pub(in super::super) struct GrpoSettings {
+    /// Divide advantages by the deviation within their group
+    #[arg(long)]
+    by_deviation: bool,
+    /// How much less a reply that passed is worth for being long; else nothing
+    #[arg(long, value_name = "X")]
+    length_alpha: Option<Positive>,
+    /// Have rare successes and rare failures count more
+    #[arg(long)]
+    by_difficulty: bool,
+    /// How often to collect again in place of groups that teach nothing
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    refills: u32,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) trying: TryingSettings,
+}
+
+/// What both have in common.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+pub(in super::super) struct TryingSettings {
+    /// Times that the policy tries and learns
+    #[arg(long, value_name = "N", default_value = "50")]
+    steps: Count,
+    /// Tasks of a step
+    #[arg(long, value_name = "N", default_value = "16")]
+    tasks_per_step: Count,
+    /// Episodes of each task in a step
+    #[arg(long, value_name = "K", default_value = "8")]
+    pub(super) samples: Count,
+    /// One reply and repairs, or a loop of tool calls
+    #[arg(long, value_enum, default_value_t = ModeChoice::Single)]
+    mode: ModeChoice,
+    /// Attempts after a failed one, each told what was wrong (`single`)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    repairs: u32,
+    /// Most replies of the policy (`agent`); else 8
+    #[arg(long, value_name = "N")]
+    turns: Option<Count>,
+    /// Most tokens of the conversation (`agent`), old tool output left out first; else 8192
+    #[arg(long, value_name = "N")]
+    tokens: Option<u64>,
+    /// How freely to sample
+    #[arg(long, value_name = "T", default_value = "1")]
+    temperature: Positive,
+    /// Most tokens of one reply
+    #[arg(long, value_name = "N", default_value = "1024")]
+    max_tokens: Count,
+    /// Which reward is paid
+    #[arg(long, value_enum, default_value_t)]
+    reward: RewardChoice,
+    /// What becomes of episodes that ended for want of room
+    #[arg(long, value_enum, default_value_t)]
+    cut_replies: CutChoice,
+    /// Tasks whose running pass rate is lower are left for later
+    #[arg(long, value_name = "X", default_value_t = 0.1)]
+    lowest_pass_rate: f64,
+    /// Tasks whose running pass rate is higher are done
+    #[arg(long, value_name = "X", default_value_t = 0.9)]
+    highest_pass_rate: f64,
+    /// Tasks with this many operators (levels, where they are not known) or fewer are open from the beginning
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    open_operators: u32,
+    /// The learning rate at its peak
+    #[arg(long, value_name = "X", default_value = "0.00003")]
+    rate: Positive,
+    /// How much less likely a token may become before it is no longer pushed
+    #[arg(long, value_name = "X", default_value_t = 0.2)]
+    clip_low: f64,
+    /// How much likelier a token may become before it is no longer pushed
+    #[arg(long, value_name = "X", default_value_t = 0.28)]
+    clip_high: f64,
+    /// Largest weight that makes up for the sampler's arithmetic
+    #[arg(long, value_name = "X", default_value_t = 2.0)]
+    importance_cap: f64,
+    /// How strongly the policy is held near where it began; 0 for not at all
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    pub(super) kl: f64,
+    /// What is paid for entropy
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    entropy_bonus: f64,
+    /// Passes over what a step collected
+    #[arg(long, value_name = "N", default_value = "1")]
+    passes: Count,
+    /// Updates in each pass
+    #[arg(long, value_name = "N", default_value = "1")]
+    minibatches: Count,
+    /// Steps between looks at the tasks of `--validation`
+    #[arg(long, value_name = "N", default_value = "10")]
+    evaluate_every: Count,
+    /// Episodes of each of those tasks at every look
+    #[arg(long, value_name = "K", default_value = "4")]
+    validation_samples: Count,
+    /// Episodes that run at the same time
+    #[arg(long, value_name = "N", default_value = "8")]
+    at_once: Count,
+    /// Judges side by side; else 4 that share a GPU, and 1 on a CPU
+    #[arg(long, value_name = "N")]
+    pub(super) judges: Option<Count>,
+    /// How thoroughly to judge
+    #[arg(long, value_enum, default_value = "rl")]
+    profile: ProfileChoice,
+    /// Do not measure `torch.compile`
+    #[arg(long)]
+    no_compile: bool,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(super) machine: MachineArgs,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(in super::super) learning: LearningSettings,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CutChoice {
+    /// They are not learnt from
+    #[default]
+    Mask,
+    /// They are paid −1
+    Penalise,
+    /// They are paid and learnt from like others
+    Keep,
+}
+
+impl Settings for PpoSettings {
+    const TEXT: &'static str = include_str!("../ppo.toml");
+}
+
+impl Settings for GrpoSettings {
+    const TEXT: &'static str = include_str!("../grpo.toml");
+}
+
+impl PpoSettings {
+    pub(super) fn advantages(&self) -> Advantages {
+        Advantages::Critic(CriticSettings {
+            gae: Gae {
+                gamma: self.gamma,
+                actor_lambda: self.actor_lambda,
+                critic_lambda: self.critic_lambda,
+            },
+            rates: self.trying.learning.rates(self.critic_rate),
+            value_clip: self.value_clip.map(|clip| f64::from(clip) as f32),
+            whiten: !self.no_whitening,
+        })
+    }
+}
+
+impl GrpoSettings {
+    pub(super) fn advantages(&self) -> Advantages {
+        Advantages::Group {
+            rule: GroupAdvantages {
+                spread: if self.by_deviation {
+                    Spread::Deviation
+                } else {
+                    Spread::Absolute
+                },
+                length: self.length_alpha.map(|alpha| LengthPenalty {
+                    alpha: alpha.into(),
+                }),
+                difficulty: self.by_difficulty.then(Difficulty::default),
+            },
+            refills: self.refills,
+        }
+    }
+}
+
+impl PpoSettings {
+    pub(in super::super) fn estimate(&self, stage: &'static str, given: &Given<'_>) -> Estimate {
+        self.trying.estimate(stage, 2, 0, given)
+    }
+}
+
+impl GrpoSettings {
+    pub(super) fn estimate(&self, stage: &'static str, given: &Given<'_>) -> Estimate {
+        self.trying.estimate(stage, 1, self.refills, given)
+    }
+}
+
+impl TryingSettings {
+    /// Replies and judgements of an episode, at most: an agent works for about two replies at what it submits.
+    fn replies(&self) -> (f64, f64) {
+        match self.mode {
+            ModeChoice::Single => {
+                let replies = f64::from(1 + self.repairs);
+                (replies, replies)
+            }
+            ModeChoice::Agent => {
+                let turns = self.turns.map_or(Size::Small.limits().turns, u32::from);
+                (turns.into(), f64::from(turns) / 2.0)
+            }
+        }
+    }
+
+    /// With so many networks that learn, and if every step collects again as often as it may.
+    fn estimate(
+        &self,
+        stage: &'static str,
+        learners: u32,
+        refills: u32,
+        given: &Given<'_>,
+    ) -> Estimate {
+        let steps = u32::from(self.steps);
+        let tasks = given.tasks.min(u32::from(self.tasks_per_step).into());
+        let learnt = u64::from(steps) * tasks * u64::from(u32::from(self.samples));
+        let collected = learnt * u64::from(1 + refills);
+        let looks = match given.held_out {
+            0 => 0,
+            _ => 1 + u64::from(steps.div_ceil(self.evaluate_every.into())),
+        };
+        let samples = u64::from(u32::from(self.validation_samples));
+        let episodes = collected + looks * given.held_out * samples;
+        let (replies, judgements) = self.replies();
+        let length = given.prompt() + replies * given.reply();
+        let read = learnt as f64 * length;
+        let passes = f64::from(u32::from(self.passes));
+        let reference = u32::from(self.kl > 0.0);
+        let longest = match self.mode {
+            ModeChoice::Single => length as u64,
+            ModeChoice::Agent => self.tokens.unwrap_or(Size::Small.limits().tokens),
+        };
+        given.estimate(&Doing {
+            stage,
+            steps: steps.into(),
+            episodes,
+            work: Work {
+                learnt_tokens: passes * f64::from(learners) * read,
+                scored_tokens: f64::from(learners + reference) * read,
+                written_tokens: episodes as f64 * replies * given.reply(),
+                judgements: episodes as f64 * judgements,
+            },
+            learning: Some(&self.learning),
+            learners: learners.into(),
+            frozen: reference.into(),
+            longest,
+            conversations: u32::from(self.at_once).into(),
+        })
+    }
+
+    pub(super) fn check(&self) -> Result<(), Stop> {
+        let refuse = |message: &str| Err(Stop::config("config", message, None));
+        if !(0.0..=self.highest_pass_rate).contains(&self.lowest_pass_rate) {
+            return refuse("`lowest_pass_rate` must be between 0 and `highest_pass_rate`");
+        }
+        if !(0.0..1.0).contains(&self.clip_low) || self.clip_high.is_nan() || self.clip_high < 0.0 {
+            return refuse("`clip_low` must be between 0 and 1, `clip_high` 0 or more");
+        }
+        if !(self.kl >= 0.0 && self.entropy_bonus >= 0.0 && self.importance_cap > 0.0) {
+            return refuse("`kl` and `entropy_bonus` must be 0 or more, `importance_cap` above 0");
+        }
+        self.learning.check()
+    }
+
+    pub(super) fn manner(&self) -> Manner {
+        Manner {
+            profile: self.profile.into(),
+            isolation: IsolationChoice::Strict.into(),
+            compile_mode: (!self.no_compile).then(|| "default".to_owned()),
+            seed: None,
+        }
+    }
+
+    fn way(&self, engine: &Engine) -> Way {
+        // All of the distribution: what is cut off could not be learnt about.
+        let sampling = Sampling {
+            temperature: f64::from(self.temperature) as f32,
+            top_p: 1.0,
+            seed: Some(self.learning.seed),
+            max_tokens: self.max_tokens.into(),
+        };
+        match self.mode {
+            ModeChoice::Single => Way::Single(SingleSettings {
+                target: engine.target,
+                repairs: self.repairs,
+                wall: None,
+                sampling,
+            }),
+            ModeChoice::Agent => {
+                let usual = Size::Small.limits();
+                Way::Agent(AgentSettings {
+                    target: engine.target,
+                    sampling,
+                    wire: Wire::Fenced,
+                    size: Size::Small,
+                    limits: AgentLimits {
+                        turns: self.turns.map_or(usual.turns, u32::from),
+                        tokens: self.tokens.unwrap_or(usual.tokens),
+                        wall: None,
+                    },
+                    confines: confines(engine, IsolationChoice::Strict),
+                })
+            }
+        }
+    }
+
+    /// Tasks to practise, and those that are held out.
+    pub(super) fn practice(
+        &self,
+        tasks: Vec<Task>,
+        held_out: Option<Vec<Task>>,
+        engine: &Engine,
+    ) -> Practice {
+        let shared = |tasks: Vec<Task>| tasks.into_iter().map(Arc::new).collect();
+        Practice {
+            tasks: shared(tasks),
+            tasks_per_step: u32::from(self.tasks_per_step) as usize,
+            samples: self.samples.into(),
+            way: self.way(engine),
+            at_once: u32::from(self.at_once) as usize,
+            paid: Paid {
+                kind: self.reward.into(),
+                counts: Counts::Best,
+            },
+            band: Band {
+                lowest: self.lowest_pass_rate,
+                highest: self.highest_pass_rate,
+                ..Band::default()
+            },
+            open: self.open_operators,
+            seed: self.learning.seed,
+            examination: held_out.map(|tasks| Examination {
+                tasks: shared(tasks),
+                samples: self.validation_samples.into(),
+            }),
+        }
+    }
+
+    pub(super) fn recipe(&self, advantages: Advantages) -> PolicySettings {
+        PolicySettings {
+            steps: u32::from(self.steps).into(),
+            rates: self.learning.rates(self.rate),
+            advantages,
+            clip: Some(Clip {
+                low: self.clip_low as f32,
+                high: self.clip_high as f32,
+            }),
+            importance_cap: self.importance_cap as f32,
+            penalty: (self.kl > 0.0).then_some(Penalty {
+                kl: Kl::K3,
+                coefficient: self.kl,
+            }),
+            entropy_bonus: self.entropy_bonus,
+            aggregation: self.learning.aggregation(),
+            epochs: u32::from(self.passes).into(),
+            minibatches: u32::from(self.minibatches) as usize,
+            cut_replies: match self.cut_replies {
+                CutChoice::Mask => CutReplies::Mask,
+                CutChoice::Penalise => CutReplies::Penalise,
+                CutChoice::Keep => CutReplies::Keep,
+            },
+            tokens_at_once: self.learning.tokens_at_once(),
+            seed: self.learning.seed,
+            evaluate_every: u32::from(self.evaluate_every).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_the_defaults() {
+        crate::config::assert_text_says_the_defaults::<PpoSettings>();
+        crate::config::assert_text_says_the_defaults::<GrpoSettings>();
+    }
+}

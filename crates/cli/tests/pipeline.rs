@@ -1,0 +1,276 @@
+//! `train pipeline` and `train … --dry-run` by the real binary, with a model of random numbers on the processor.
+#![cfg(feature = "local-models")]
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::common::{Context, alone, code, json};
+use crate::train::{context, task_lines};
+
+const SETTINGS: &str = r#"
+model = "./model"
+teacher = ["data.jsonl"]
+tasks = "tasks.jsonl"
+validation = "validation.jsonl"
+
+[learning]
+warmup = 0
+decline = "constant"
+checkpoint_every = 1
+
+[judging]
+target = "cpu"
+no_compile = true
+max_tokens = 6
+
+[sft]
+epochs = 1
+rate = 0.02
+
+[gate]
+samples = 1
+
+[single_turn]
+steps = 2
+tasks_per_step = 2
+samples = 1
+rate = 0.001
+cut_replies = "penalise"
+evaluate_every = 2
+validation_samples = 1
+
+[collect]
+samples = 1
+
+[rft]
+above = -2.0
+epochs = 1
+max_tokens = 4096
+
+[value]
+epochs = 1
+
+[agentic]
+steps = 1
+tasks_per_step = 1
+samples = 2
+rate = 0.001
+turns = 2
+validation_samples = 1
+"#;
+
+fn prepared() -> Context {
+    let context = context();
+    context.write("tasks.jsonl", &task_lines(1..3));
+    context.write("validation.jsonl", &task_lines(3..4));
+    context.write("pipeline.toml", SETTINGS);
+    context
+}
+
+fn pipeline(context: &Context, more: &[&str]) -> Command {
+    let usual = ["train", "pipeline", "--config", "pipeline.toml"];
+    let usual = [&usual[..], &["--out", "run", "--json", "-q"]].concat();
+    context.command(&[&usual[..], more].concat())
+}
+
+fn stages(found: &Value) -> Vec<&str> {
+    let stages = found["stages"].as_array().unwrap().iter();
+    stages.map(|one| one["stage"].as_str().unwrap()).collect()
+}
+
+/// A gate that says no, a kill in the middle of a stage, and on to the end; what was done is not done again.
+#[test]
+fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
+    let _alone = alone();
+    let context = prepared();
+    let output = pipeline(&context, &[]).output().unwrap();
+    let found = json(&output);
+    assert_eq!(code(&output), 1, "{found:#}");
+    assert_eq!(stages(&found), ["sft"]);
+    assert_eq!(found["stopped_by"]["passed"], false);
+    assert_eq!(found["stopped_by"]["found"]["unreadable"], 1.0);
+    let learnt = context.read("run/sft/metrics.jsonl");
+
+    let mut child = pipeline(&context, &["--ignore-gates"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let metrics = context.path("run/single_turn/metrics.jsonl");
+    for _ in 0..1200 {
+        let text = fs_err::read_to_string(&metrics).unwrap_or_default();
+        if text.contains("\"step\":1") {
+            break;
+        }
+        assert!(child.try_wait().unwrap().is_none(), "it was not to end yet");
+        sleep(Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!context.read("run/stages.jsonl").contains("single_turn"));
+
+    let output = pipeline(&context, &["--ignore-gates"]).output().unwrap();
+    let found = json(&output);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(code(&output), 0, "{found:#}\n{said}");
+    let all = [
+        "sft",
+        "gate",
+        "single_turn",
+        "collect",
+        "rft",
+        "value",
+        "agentic",
+    ];
+    assert_eq!(stages(&found), all);
+    assert_eq!(context.read("run/sft/metrics.jsonl"), learnt);
+    // Each stage begins with what the one before left.
+    let models: Vec<&str> = found["stages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["model"].as_str().unwrap())
+        .collect();
+    let after = |stage: &str| format!("./model+run/{stage}/published");
+    let expected = [
+        "sft",
+        "sft",
+        "single_turn",
+        "single_turn",
+        "rft",
+        "rft",
+        "agentic",
+    ];
+    assert_eq!(models, expected.map(after));
+    // Before, between and after.
+    let lines = context.read("run/single_turn/metrics.jsonl");
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let looked = |line: &Value| line["validation_reward"].is_f64();
+    let steps: Vec<(u64, bool)> = lines
+        .iter()
+        .map(|line| (line["step"].as_u64().unwrap(), looked(line)))
+        .collect();
+    assert_eq!(steps, [(0, true), (1, false), (2, true)]);
+    assert!(
+        context
+            .path("run/single_turn/best/adapter_config.json")
+            .is_file()
+    );
+    // The last stage was an agent's: two replies, and both were learnt from.
+    let played = context.read("run/agentic/rollouts/step-000001-0/events.jsonl");
+    assert!(played.contains("\"mode\":\"agent\""));
+    let last = &found["stages"][6]["result"]["metrics"];
+    assert_eq!(last["length"], 12.0, "{last:#}");
+    assert!(last["value_loss"].as_f64().unwrap() > 0.0);
+
+    // The gate does not ask twice.
+    let again = pipeline(&context, &[]).output().unwrap();
+    let (exit, again) = (code(&again), json(&again));
+    assert_eq!((exit, stages(&again)), (0, all.to_vec()));
+    assert_eq!(again["model"], found["model"]);
+    let other = pipeline(&context, &["--no-rft"]).output().unwrap();
+    assert_eq!(
+        (code(&other), &json(&other)["failure"]["code"]),
+        (2, &json!("other_run"))
+    );
+}
+
+#[test]
+fn a_dry_run_reckons_every_stage_and_starts_nothing() {
+    let context = prepared();
+    let bare = |arguments: &[&str]| context.bare(arguments).output().unwrap();
+    let usual = [
+        "train",
+        "pipeline",
+        "--config",
+        "pipeline.toml",
+        "--out",
+        "run",
+        "--dry-run",
+        "--json",
+        "-q",
+    ];
+    let output = bare(&usual);
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(stages(&found).len(), 7);
+    assert!(!context.path("run").exists());
+    let single = &found["stages"][2];
+    // Two steps of two tasks, and looks before, after; one reply each.
+    assert_eq!(single["episodes"], 6);
+    assert_eq!(single["work"]["written_tokens"], 6.0 * 600.0);
+    assert_eq!(single["work"]["learnt_tokens"], 2.0 * 4.0 * 1800.0);
+    for part in ["weights", "learnt", "optimizer", "activations", "kv_cache"] {
+        assert!(single["memory"][part].as_u64().unwrap() > 0, "{part}");
+    }
+    let seconds: f64 = found["stages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["seconds"]["total"].as_f64().unwrap())
+        .sum();
+    assert!((found["seconds"].as_f64().unwrap() - seconds).abs() < 1e-6);
+    // A speed that is given is taken, and its source said.
+    let given = json(&bare(&[&usual[..], &["--judge-speed", "30"]].concat()));
+    assert_eq!(given["speeds"]["judge"], 30.0);
+    assert_eq!(given["sources"]["judge"], "as given");
+    assert!(
+        found["sources"]["judge"]
+            .as_str()
+            .unwrap()
+            .starts_with("docs/results/judge.md")
+    );
+
+    let verbs: [&[&str]; 3] = [
+        &["sft", "--data", "data.jsonl"],
+        &["value", "--data", "data.jsonl"],
+        &[
+            "ppo",
+            "--tasks",
+            "tasks.jsonl",
+            "--validation",
+            "validation.jsonl",
+        ],
+    ];
+    for verb in verbs {
+        let output = bare(&[&["train"], verb, &["--model", "./model", "--dry-run"]].concat());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(code(&output), 0, "{said}");
+        assert!(
+            said.contains("activations") && said.contains("tokens/s"),
+            "{said}"
+        );
+    }
+    assert!(!context.path("runs").exists());
+}
+
+#[test]
+fn what_is_looked_at_must_not_be_learnt_from() {
+    let context = prepared();
+    let arguments = [
+        "train",
+        "ppo",
+        "--tasks",
+        "tasks.jsonl",
+        "--validation",
+        "tasks.jsonl",
+        "--model",
+        "./model",
+        "--json",
+    ];
+    let output = context.bare(&arguments).output().unwrap();
+    let found = json(&output);
+    assert_eq!(code(&output), 2);
+    let message = found["failure"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("among the tasks and among those of `--validation`"),
+        "{message}"
+    );
+}
