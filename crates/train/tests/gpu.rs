@@ -117,7 +117,7 @@ fn length(of: impl Iterator<Item = f64>) -> f64 {
     of.map(|one| one * one).sum::<f64>().sqrt()
 }
 
-/// All that is wrong at once: a session with a GPU is short.
+/// Notes all that is wrong, not the first alone.
 fn compare(
     what: &str,
     found: &BTreeMap<String, Tensor>,
