@@ -31,8 +31,11 @@ const FAMILIES: [(Family, usize); 3] = [
     (Family::Qwen3, 64),
 ];
 
-/// Bfloat16 against `f32`: a gradient may be off by this share of its length.
-const OFF: f64 = 0.05;
+/// Bfloat16, weights and all, against `f32`: a gradient may be off by this share of its length. Slopes of queries and keys, which
+/// are small differences, come to 0.08; whatever is in the wrong place or not scaled comes to far more.
+const OFF: f64 = 0.12;
+/// And a value by this; they are about one.
+const VALUE_OFF: f32 = 0.15;
 
 fn random_tensor(random: &mut StdRng, dims: &[usize], size: f32) -> Tensor {
     let count = dims.iter().product();
@@ -114,7 +117,7 @@ fn length(of: impl Iterator<Item = f64>) -> f64 {
     of.map(|one| one * one).sum::<f64>().sqrt()
 }
 
-/// All that is wrong at once: a session with a GPU is short.
+/// Notes all that is wrong, not the first alone.
 fn compare(
     what: &str,
     found: &BTreeMap<String, Tensor>,
@@ -225,7 +228,7 @@ fn critics_have_the_gradients_of_the_processor() {
                 expected.values(&batch).unwrap(),
             );
             let values = furthest(&one, &two);
-            if values.is_nan() || values > 0.05 {
+            if values.is_nan() || values > VALUE_OFF {
                 off.push(format!("{what}: values by {values}"));
             }
             for _ in 0..2 {
