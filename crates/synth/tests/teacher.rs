@@ -252,7 +252,7 @@ fn functions_of_our_own_are_exact() {
         ("sin", 1, 2.0, format!("{range}(-90000, 90000)")),
         ("cos", 1, 2.0, format!("{range}(-100, 100)")),
         ("tan", 1, 3.5, format!("{range}(-1000, 1000)")),
-        ("pow", 2, 1.5, format!("{range}(0.01f, 9)")),
+        ("pow", 2, 1.5, format!("{range}(0.01f, 90)")),
     ] {
         let shape: &[u64] = &[1024];
         let given: Vec<usize> = (0..inputs).collect();
@@ -281,10 +281,13 @@ int main() {{
         const float a = draw(random), b = draw(random) - 4.0f;
         (void)b;
         const double exact = {op}({doubles});
+        const float own = exact_{op}({arguments});
+        if (std::fabs(exact) > 1e39 && !std::isinf(own)) return 3;
+        if (std::fabs(exact) < 1e-46 && own != 0) return 4;
         if (!(std::fabs(exact) > 1e-30 && std::fabs(exact) < 1e30)) continue;
         const float size = std::fabs(float(exact));
         const double unit = std::nextafter(size, INFINITY) - size;
-        if (!(std::fabs(exact_{op}({arguments}) - exact) <= {most} * unit)) return 1;
+        if (!(std::fabs(own - exact) <= {most} * unit)) return 1;
     }}
     return std::isnan(exact_{op}({nans})) ? 0 : 2;
 }}

@@ -100,7 +100,7 @@ __device__ __forceinline__ float exact_pow(float x, float y) {
     p = fma(p, z, 0.5770779453947209);
     p = fma(p, z, 0.9617966940890351);
     p = fma(p, z, 2.885390081777889);
-    const double t = fmin(fmax(y * fma(p, s, double(e >> 23)), -300.0), 300.0);
+    const double t = fmin(fmax(y * fma(p, s, double(e >> 23)), -252.0), 252.0);
     const double whole = rint(t);
     const float g = float(t - whole);
     float h = fmaf(1.54759051e-4f, g, 1.34002755e-3f);
@@ -109,7 +109,7 @@ __device__ __forceinline__ float exact_pow(float x, float y) {
     h = fmaf(h, g, 0.240226507f);
     h = fmaf(h, g, 0.693147182f);
     h = fmaf(h, g, 1.0f);
-    // In two steps, so that neither factor leaves the range before the result does.
+    // In two steps, each of them within the range of powers of two.
     const int n = int(whole), half = n / 2;
     h = h * __int_as_float((half + 127) << 23) * __int_as_float((n - half + 127) << 23);
     return x < 0.0f && fmodf(fabsf(y), 2.0f) == 1.0f ? -h : h;
