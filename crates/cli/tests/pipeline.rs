@@ -168,7 +168,8 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
     assert!(played.contains("\"mode\":\"agent\""));
     let last = &found["stages"][6]["result"]["metrics"];
     assert_eq!(last["length"], 12.0, "{last:#}");
-    assert!(last["value_loss"].as_f64().unwrap() > 0.0);
+    // A critic that was pretrained expects what is always paid; a new one would not.
+    assert!(last["value_loss"].as_f64().unwrap() < 0.1, "{last:#}");
 
     // The gate does not ask twice.
     let again = pipeline(&context, &[]).output().unwrap();
