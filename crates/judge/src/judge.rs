@@ -1,13 +1,15 @@
 //! The judge: processes kept warm, one submission at a time.
 
+mod clock;
 mod conclude;
 mod processes;
+mod room;
 mod stages;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -18,6 +20,7 @@ use warpsmith_schema::{
     Precision, Profile, Reward, Rule, Status, Submission, Target, Task, Verdict,
 };
 
+use self::conclude::{named, note_failed};
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::cores::Cores;
@@ -49,12 +52,6 @@ pub struct Options {
     pub caches: Caches,
     pub python: Python,
 }
-
-/// A task may keep this part of the device's memory while other judges are at work on it: one in …
-const KEPT_PART: u64 = 16;
-/// What others may take or give back unnoticed.
-const MEMORY_SLACK: u64 = 1 << 30;
-const MEMORY_CLEARED: Duration = Duration::from_secs(3);
 
 /// A task as the judge takes it.
 #[derive(Debug, Clone)]
@@ -490,78 +487,6 @@ impl Judge {
         Ok(self.conclude(&candidate, class, strict, &matched, attempt))
     }
 
-    /// Comes with the device where the task takes so much of it that nobody else may lay out a large one meanwhile.
-    fn load_task(&mut self, task: &TaskSource) -> Result<Option<Lease>, JudgeError> {
-        let hash = task_hash(task);
-        let seed = self.fresh_seed()?;
-        self.trusted()?;
-        if let Some(session) = self
-            .session
-            .as_mut()
-            .filter(|session| session.task_hash == hash)
-        {
-            session.reseed(seed);
-            return Ok(None);
-        }
-        let target = self.options.target;
-        self.close_session();
-        // A survey runs on the device too; on the CPU it may share the cores as a build does.
-        let lease = match target {
-            Target::Cuda => Some(self.lease()?),
-            Target::Cpu => None,
-        };
-        let cores = self.cores.clone();
-        let trusted = self.trusted()?;
-        let task = (task.name.as_str(), task.source.as_str(), hash);
-        let session = Session::open(trusted, task, target, cores, seed)?;
-        self.session = Some(session);
-        Ok(lease.filter(|_| self.takes_much()))
-    }
-
-    /// Whether the task should not lie on the device while other judges lay out theirs.
-    fn takes_much(&self) -> bool {
-        let held = self
-            .session
-            .as_ref()
-            .map_or(0, |session| session.memory.held);
-        let total = (self.trusted.as_ref()).map_or(0, Trusted::device_memory);
-        self.options.beside_others && held > total / KEPT_PART
-    }
-
-    /// Gives back what others on the device may need; to be called while it is still leased.
-    fn make_room(&mut self) -> Result<(), JudgeError> {
-        if let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted)
-            && self.options.beside_others
-        {
-            session.memory = trusted.memory()?;
-        }
-        if self.takes_much() {
-            self.close_session();
-            self.baseline = None;
-            self.trusted()?.forget()?;
-        }
-        Ok(())
-    }
-
-    /// Whether the device's memory, now that the candidate is gone, is what it was when the task was laid out. If not,
-    /// others took it, and the candidate is not to blame.
-    fn has_its_memory_back(&mut self) -> Result<bool, JudgeError> {
-        let (session, trusted) = self.at_work()?;
-        let before = session.memory.held + session.memory.free;
-        let asked = Instant::now();
-        loop {
-            let now = trusted.memory()?;
-            if now.held + now.free + MEMORY_SLACK >= before {
-                return Ok(true);
-            }
-            // The driver takes a moment to clear up after a process.
-            if asked.elapsed() > MEMORY_CLEARED {
-                return Ok(false);
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
     /// From the operating system, after the submission was frozen; fixed only to replay.
     fn fresh_seed(&self) -> Result<u64, JudgeError> {
         match self.options.seed {
@@ -606,35 +531,6 @@ fn cuda_parts(options: &Options) -> Result<(Option<Gpu>, Option<Nvcc>), JudgeErr
 
 pub(crate) fn task_hash(task: &TaskSource) -> String {
     blake3::hash(task.source.as_bytes()).to_hex().to_string()
-}
-
-fn named(effective: &sandbox::Effective) -> warpsmith_schema::Isolation {
-    let words = |protection: &sandbox::Protection| match protection {
-        sandbox::Protection::Held { by } => by.clone(),
-        sandbox::Protection::Missing { why } => format!("missing: {why}"),
-    };
-    effective
-        .iter()
-        .map(|(name, protection)| (name.to_owned(), words(protection)))
-        .collect()
-}
-
-/// Marks the check that stopped a submission.
-fn note_failed(verdict: &mut Verdict) {
-    let check = match (verdict.status, verdict.rule) {
-        (Status::Cheating, Some(Rule::ForbiddenImport | Rule::ForbiddenOperator)) => "own_code",
-        (_, Some(Rule::ForbiddenImport)) => "imports",
-        (_, Some(Rule::OutputChanged)) => "outputs_stable",
-        (_, Some(Rule::InputChanged)) => "inputs_intact",
-        (_, Some(Rule::WrongWhenTimed)) => "timed_outputs",
-        (_, Some(Rule::BelowFloor)) => "floor",
-        (Status::Mismatch, _) => "values",
-        _ => return,
-    };
-    verdict
-        .trust
-        .checks
-        .insert(check.to_owned(), warpsmith_schema::TrustCheck::Failed);
 }
 
 /// The head and the tail of a long text.

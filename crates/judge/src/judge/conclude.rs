@@ -1,19 +1,14 @@
 //! From times to a verdict.
 
+use warpsmith_sandbox as sandbox;
+use warpsmith_schema::{
+    MatchedPrecision, Number, Precision, Rule, Speedup, Status, Target, Times, TrustCheck, Verdict,
+};
+
 use super::{Attempt, Judge, Step, clip};
 use crate::baseline::Baselines;
 use crate::outcome::Fault;
-use crate::timing;
-use crate::timing::Estimate;
-use warpsmith_schema::MatchedPrecision;
-use warpsmith_schema::Number;
-use warpsmith_schema::Precision;
-use warpsmith_schema::Rule;
-use warpsmith_schema::Speedup;
-use warpsmith_schema::Status;
-use warpsmith_schema::Target;
-use warpsmith_schema::Times;
-use warpsmith_schema::TrustCheck;
+use crate::timing::{self, Estimate};
 
 /// Smaller outputs are not held against the floor: their times are all launch.
 const FLOOR_FROM_BYTES: f64 = 1_048_576.0;
@@ -108,6 +103,36 @@ impl Judge {
         attempt.baselines = Some(strict);
         Step::Go(())
     }
+}
+
+/// Protections as a verdict names them.
+pub(super) fn named(effective: &sandbox::Effective) -> warpsmith_schema::Isolation {
+    let words = |protection: &sandbox::Protection| match protection {
+        sandbox::Protection::Held { by } => by.clone(),
+        sandbox::Protection::Missing { why } => format!("missing: {why}"),
+    };
+    effective
+        .iter()
+        .map(|(name, protection)| (name.to_owned(), words(protection)))
+        .collect()
+}
+
+/// Marks the check that stopped a submission.
+pub(super) fn note_failed(verdict: &mut Verdict) {
+    let check = match (verdict.status, verdict.rule) {
+        (Status::Cheating, Some(Rule::ForbiddenImport | Rule::ForbiddenOperator)) => "own_code",
+        (_, Some(Rule::ForbiddenImport)) => "imports",
+        (_, Some(Rule::OutputChanged)) => "outputs_stable",
+        (_, Some(Rule::InputChanged)) => "inputs_intact",
+        (_, Some(Rule::WrongWhenTimed)) => "timed_outputs",
+        (_, Some(Rule::BelowFloor)) => "floor",
+        (Status::Mismatch, _) => "values",
+        _ => return,
+    };
+    verdict
+        .trust
+        .checks
+        .insert(check.to_owned(), warpsmith_schema::TrustCheck::Failed);
 }
 
 #[cfg(test)]

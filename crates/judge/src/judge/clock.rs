@@ -1,0 +1,232 @@
+//! The last stage: a candidate is timed, looked at meanwhile, and verified once more.
+
+use std::io;
+use std::time::Duration;
+
+use fs_err as fs;
+use warpsmith_schema::{Precision, Profile, Rule, Status, Target, TrustCheck};
+
+use super::stages::{Image, dead_or};
+use super::{Attempt, Judge, Step};
+use crate::JudgeError;
+use crate::baseline::Baselines;
+use crate::looks::Observer;
+use crate::outcome::{Fault, Phase, sort, wrong};
+use crate::session::{Enough, Plan, prepare};
+use crate::timing::{self, Constant, Estimate, Raw};
+use crate::zygote::Worker;
+
+fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Plan {
+    let (singles, budget) = match profile {
+        Profile::Full if bursts.is_empty() => (100, 20),
+        Profile::Full => (40, 20),
+        Profile::Rl => (24, 4),
+    };
+    Plan {
+        singles,
+        bursts,
+        bursts_among: match profile {
+            Profile::Full => usize::MAX,
+            // Timing cannot end before them.
+            Profile::Rl => 8,
+        },
+        budget: Duration::from_secs(budget),
+        checked: true,
+        dealt: false,
+        looked,
+    }
+}
+
+/// Single calls of a candidate whose bursts are quicker than they allow.
+fn second_look() -> Plan {
+    Plan {
+        singles: 40,
+        bursts: Vec::new(),
+        bursts_among: 0,
+        budget: Duration::from_secs(4),
+        checked: true,
+        dealt: true,
+        looked: 0,
+    }
+}
+
+/// Fewer say nothing.
+const ENOUGH_LOOKS: usize = 10;
+
+/// Above this the machine is too restless for a time to mean anything.
+fn noise_limit(target: Target) -> f64 {
+    match target {
+        Target::Cuda => 0.15,
+        Target::Cpu => 0.30,
+    }
+}
+
+impl Judge {
+    pub(super) fn time(
+        &mut self,
+        worker: &mut Worker,
+        images: &[Image],
+        baselines: (&Baselines, bool),
+        attempt: &mut Attempt,
+    ) -> Result<Step<Estimate>, JudgeError> {
+        let own = images
+            .iter()
+            .map(|image| Ok(rustix::fs::fstat(&image.fd)?.st_ino))
+            .collect::<io::Result<Vec<u64>>>()
+            .map_err(JudgeError::io("look at a built library"))?;
+        // What it has read is kept for the next candidate.
+        let mut observer = std::mem::take(&mut self.observer);
+        let timed = self.time_observed(worker, (&mut observer, &own), baselines, attempt);
+        self.observer = observer;
+        timed
+    }
+
+    fn time_observed(
+        &mut self,
+        worker: &mut Worker,
+        (observer, own): (&mut Observer, &[u64]),
+        (strict, fresh): (&Baselines, bool),
+        attempt: &mut Attempt,
+    ) -> Result<Step<Estimate>, JudgeError> {
+        let (profile, target) = (self.options.profile, self.options.target);
+        let kept_in = self.baseline_file(Precision::Fp32)?;
+        let (session, trusted) = self.at_work()?;
+        let mut estimates = Vec::new();
+        for index in 0..session.loaded.variants.len() {
+            let inputs = session.variant(index).inputs.clone();
+            let constant = strict.constant[index];
+            let lines: Vec<f64> = std::iter::once(&strict.eager[index])
+                .chain(strict.compile.iter().map(|compiled| &compiled[index]))
+                .map(|baseline| 0.95 * baseline.time_us)
+                .collect();
+            let bursts = session.bursts(index, profile);
+            let plan = candidate_plan(profile, bursts, session.looked(index, profile));
+            let gap = timing::honest_gap_us(&strict.eager[index]);
+            let mut tries = 0;
+            let estimate = loop {
+                if let Err(failure) = prepare(&mut worker.channel, &inputs, false) {
+                    return sort(failure.into(), Phase::Timing)
+                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                }
+                let least = session.least_calls();
+                let enough = |raw: &Raw| {
+                    profile == Profile::Rl
+                        && raw.calls() >= least
+                        && raw.bursts.len() >= plan.bursts.len().min(2)
+                        && timing::clear_of(raw, &constant, &lines)
+                };
+                let mut look = |plan: &Plan, enough: Enough<'_>| {
+                    let runner = &mut worker.runner();
+                    session.measure(trusted, runner, "candidate", index, plan, enough)
+                };
+                let measured = look(&plan, &enough).and_then(|mut raw| {
+                    // Before work counts as put off: single calls on other cores may tell another story.
+                    if raw.warm && timing::estimate(&raw, &constant, gap).deferred {
+                        raw.singles
+                            .extend(look(&second_look(), &|_| false)?.singles);
+                    }
+                    Ok(raw)
+                });
+                let raw = match measured {
+                    Ok(raw) => raw,
+                    Err(stopped) => {
+                        return sort(stopped, Phase::Timing)
+                            .map(|fault| Step::Stop(dead_or(worker, fault)));
+                    }
+                };
+                let mut constant = constant;
+                if let (Some(addresses), Some(pid)) = (worker.seen(), worker.host_pid()) {
+                    let seen = observer.see(pid, &addresses, own);
+                    let seen = seen.map_err(JudgeError::io("look at what a worker runs"))?;
+                    if let Some(fault) = seen.objection() {
+                        return Ok(Step::Stop(fault));
+                    }
+                    if seen.looks >= ENOUGH_LOOKS {
+                        let checks = &mut attempt.verdict.trust.checks;
+                        checks.insert("own_code".to_owned(), TrustCheck::Held);
+                    }
+                    if seen.without_python(raw.looked, constant.slope_us) {
+                        attempt.verdict.notes.push(
+                            "calls were answered by a way of the candidate's own: nothing is taken off their time"
+                                .to_owned(),
+                        );
+                        constant = Constant::NOTHING;
+                    }
+                }
+                let estimate = timing::estimate(&raw, &constant, gap);
+                let contradicts = timing::contradicts(&raw, &constant);
+                if contradicts && fresh && target == Target::Cuda {
+                    let reason = "single calls were answered sooner than a call with nothing in it: not by the judge's own way";
+                    return Ok(Step::Stop(Fault::new(
+                        Status::Cheating,
+                        Some(Rule::BelowFloor),
+                        reason,
+                    )));
+                }
+                if contradicts && fresh {
+                    // On shared cores it may be the load that changed; no verdict at all would be an author's to choose.
+                    attempt.verdict.notes.push(
+                        "calls were answered sooner than a call with nothing in it: answered by a way of its own, or on a \
+                         machine whose load changes"
+                            .to_owned(),
+                    );
+                }
+                if contradicts && !fresh {
+                    // Kept from a busier hour: measured anew in the next try.
+                    fs::remove_file(&kept_in).map_err(JudgeError::io("drop a stale baseline"))?;
+                    return Err(JudgeError::Infrastructure {
+                        code: "stale_baseline",
+                        message: "a call with nothing in it was slower than the candidate: the load of this machine changes".to_owned(),
+                        hint: Some("stop other work on this machine and judge again".to_owned()),
+                    });
+                }
+                let pessimistic = timing::pessimistic(&raw, &constant);
+                attempt.raw.push(raw);
+                tries += 1;
+                if estimate.spread <= noise_limit(target) {
+                    break estimate;
+                }
+                if tries == 3 && estimate.spread > 2.0 * strict.eager[index].spread.max(0.15) {
+                    // The baseline was calm: the unrest is the candidate's own, and it pays for it.
+                    attempt.verdict.notes.push(
+                        "the candidate's calls differ widely among themselves: a slow one counts"
+                            .to_owned(),
+                    );
+                    break pessimistic;
+                }
+                if tries == 3 {
+                    return Err(JudgeError::Infrastructure {
+                        code: "noisy_machine",
+                        message: format!(
+                            "the spread of timed calls stayed at {:.0} % in three runs",
+                            100.0 * estimate.spread
+                        ),
+                        hint: Some("stop other work on this machine and judge again".to_owned()),
+                    });
+                }
+            };
+            estimates.push(estimate);
+            // Correct also afterwards, on every distribution: what was timed is still the same code, in the same state.
+            for transform in session.loaded.screen.transforms.clone() {
+                session.new_weights(trusted)?;
+                match session.verify_once(trusted, &mut worker.runner(), index, &transform) {
+                    Ok(check) if check.holds() => {}
+                    Ok(check) => return Ok(Step::Stop(wrong(&check, Phase::Timing))),
+                    Err(stopped) => {
+                        return sort(stopped, Phase::Timing)
+                            .map(|fault| Step::Stop(dead_or(worker, fault)));
+                    }
+                }
+            }
+        }
+        attempt
+            .verdict
+            .trust
+            .checks
+            .insert("timed_outputs".to_owned(), TrustCheck::Held);
+        match timing::combine(&estimates) {
+            Some(estimate) => Ok(Step::Go(estimate)),
+            None => Err(JudgeError::infrastructure("timing", "nothing was timed")),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! One interval on the clock: fresh inputs, a runner that is woken for it, outputs that are compared.
+
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use warpsmith_schema::Target;
+
+use super::{PLAIN, Session, Stopped};
+use crate::JudgeError;
+use crate::runner::{CallFailure, Runner};
+use crate::trusted::{Draw, Trusted};
+
+/// Both processes are kept talking for this long before the clock starts, where calls are short: just after a process
+/// was stopped and the device changed hands, the same call took anything from 235 to 330 us on an H200; from 300 us later
+/// on it is steady to a few. Long calls go without, since whoever is awake could begin ahead of the clock.
+const SETTLE: Duration = Duration::from_micros(300);
+const SETTLED_BELOW_US: f64 = 1000.0;
+/// A last exchange of messages may run over by this much.
+const SETTLE_SLACK: Duration = Duration::from_micros(150);
+
+/// Short single calls follow two others on old inputs, in the same waking, and their own inputs appear only then; that far
+/// the copy engine brings them soon enough (20 us a megabyte on an H200).
+const VEILED_BYTES: u64 = 256 << 20;
+const WARM_UPS: usize = 2;
+/// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
+/// kernel it left running. (About 20 us on an idle H200; a busy context keeps its time slice of a millisecond or two.)
+const BUSY_US: f64 = 400.0;
+
+/// One interval to be timed.
+pub(super) struct Interval<'a> {
+    pub(super) module: &'a str,
+    pub(super) variant: usize,
+    pub(super) length: u32,
+    pub(super) checked: bool,
+}
+
+impl Session {
+    /// Whether a call is short beside what waking a process and changing hands on the device cost.
+    fn short(&self, variant: usize) -> bool {
+        self.target == Target::Cuda && self.variant(variant).eager_us < SETTLED_BELOW_US
+    }
+
+    /// Whether single calls of this shape follow warm-ups, behind which their inputs wait.
+    pub(super) fn veils(&self, variant: usize) -> bool {
+        let bytes = self.variant(variant).input_bytes + self.loaded.weights_bytes;
+        self.short(variant) && bytes <= VEILED_BYTES && !self.loaded.mutates_inputs
+    }
+
+    /// Fills one slot with inputs nobody compares.
+    fn fill_any(&mut self, trusted: &mut Trusted, variant: usize) -> Result<u32, JudgeError> {
+        let draw = Draw {
+            slot: self.random.random_range(0..self.regions.slot_count),
+            seed: self.random.random::<u32>().into(),
+            transform: PLAIN,
+            exact: false,
+        };
+        let slot = draw.slot;
+        trusted.draw(variant, false, false, &[draw])?;
+        Ok(slot)
+    }
+
+    /// An untimed call on inputs that were there before; the runner cannot tell it from others.
+    fn warm_up(
+        &mut self,
+        runner: &mut Runner<'_>,
+        module: &str,
+        variant: usize,
+        slot: u32,
+    ) -> Result<(), CallFailure> {
+        let body = serde_json::json!({ "module": module, "label": self.label(), "slots": [slot] });
+        let limit = self.call_limit(module, variant, 1);
+        runner.channel.request("call", body, &[], limit)?;
+        Ok(())
+    }
+
+    /// One burst (or single call) in microseconds. The runner rests when this returns.
+    pub(super) fn interval(
+        &mut self,
+        trusted: &mut Trusted,
+        runner: &mut Runner<'_>,
+        interval: &Interval<'_>,
+    ) -> Result<f64, Stopped> {
+        let slots: Vec<u32> = rand::seq::index::sample(
+            &mut self.random,
+            self.regions.slot_count as usize,
+            interval.length as usize,
+        )
+        .into_iter()
+        .map(|slot| slot as u32)
+        .collect();
+        let veiled = interval.length == 1 && self.veils(interval.variant);
+        runner.rest();
+        let warming = match self.filled.take() {
+            _ if !veiled => None,
+            Some((variant, slot)) if variant == interval.variant => Some(slot),
+            _ => Some(self.fill_any(trusted, interval.variant)?),
+        };
+        // What a candidate derived from weights must be worth nothing in the next call, however large they are: what is
+        // left alone in most calls is what the median sees.
+        if interval.checked {
+            self.weights(trusted, veiled)?;
+        }
+        let transforms: Vec<String> = slots
+            .iter()
+            .map(|_| self.next_transform(interval.checked))
+            .collect();
+        let mut draws = Vec::new();
+        for (&slot, transform) in slots.iter().zip(&transforms) {
+            draws.push(Draw {
+                slot,
+                seed: self.random.random::<u32>().into(),
+                transform,
+                exact: transform == "far",
+            });
+        }
+        trusted.draw(interval.variant, interval.checked, veiled, &draws)?;
+        self.filled = slots.first().map(|&slot| (interval.variant, slot));
+        if interval.checked && self.sampler.is_none() && self.random.random_ratio(1, 8) {
+            let waited = trusted.idle_us()?;
+            if waited > BUSY_US {
+                return Err(Stopped::Busy(waited));
+            }
+        }
+        if self.loaded.mutates_inputs && interval.module != "candidate" {
+            runner.wake();
+            let body = serde_json::json!({ "slots": slots });
+            runner
+                .channel
+                .request("restage", body, &[], Duration::from_mins(1))
+                .map_err(CallFailure::from)?;
+            runner.rest();
+        }
+        let (module, variant) = (interval.module, interval.variant);
+        let short = self.short(variant);
+        let mut overdrawn = Duration::ZERO;
+        if let Some(old) = warming {
+            runner.wake();
+            for _ in 0..WARM_UPS {
+                self.warm_up(runner, module, variant, old)?;
+            }
+            trusted.reveal(slots[0])?;
+        } else if short {
+            overdrawn = settle(trusted, runner)?;
+        }
+        let called = self.call(trusted, runner, (module, !short), variant, &slots)?;
+        runner.rest();
+        if interval.checked {
+            let checks = trusted.check(&called.to_compare(&slots), false)?;
+            if let Some(check) = checks.into_iter().find(|check| !check.holds()) {
+                return Err(Stopped::Wrong(Box::new(check)));
+            }
+        }
+        Ok((called.elapsed + overdrawn).as_secs_f64() * 1e6)
+    }
+}
+
+/// Wakes the runner and keeps both processes talking for a while; what that took longer than it should is on the clock.
+fn settle(trusted: &mut Trusted, runner: &mut Runner<'_>) -> Result<Duration, Stopped> {
+    let begun = Instant::now();
+    runner.wake();
+    while begun.elapsed() < SETTLE {
+        trusted.ping()?;
+        runner.ping()?;
+    }
+    Ok(begun.elapsed().saturating_sub(SETTLE + SETTLE_SLACK))
+}

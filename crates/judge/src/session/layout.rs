@@ -1,0 +1,83 @@
+//! Shared memory: how much, and what reads samples from it.
+
+use std::os::fd::AsFd;
+
+use warpsmith_schema::Target;
+
+use crate::JudgeError;
+use crate::sample::{Mapping, Sampler};
+use crate::trusted::{Loaded, Regions};
+
+/// Longest burst, and so the number of input slots.
+fn most_slots(target: Target) -> u32 {
+    match target {
+        Target::Cuda => 64,
+        Target::Cpu => 8,
+    }
+}
+
+/// All slots together, on a GPU: far more than any cache, and soon drawn.
+const SLOTS_BYTES: u64 = 4 << 30;
+
+/// The driver leaves copies from this size on to the copy engine for certain.
+const COPIED_BYTES: u64 = 256 << 10;
+
+pub(super) fn open_sampler(regions: &Regions, seed: u64) -> Result<Sampler, JudgeError> {
+    let [_, _, arena, sample] = regions.fds.as_slice() else {
+        return Err(JudgeError::infrastructure(
+            "protocol",
+            "the trusted process sent no memory",
+        ));
+    };
+    let bytes = rustix::fs::fstat(sample)
+        .map_err(std::io::Error::from)
+        .map_err(JudgeError::io("measure the sample region"))?;
+    let doing = "map shared memory";
+    let arena =
+        Mapping::new(arena.as_fd(), regions.arena_bytes, false).map_err(JudgeError::io(doing))?;
+    let sample =
+        Mapping::new(sample.as_fd(), bytes.st_size as u64, true).map_err(JudgeError::io(doing))?;
+    Ok(Sampler::new(arena, sample, seed))
+}
+
+/// Slots, bytes of a slot, bytes of the arena.
+pub(super) fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u32, u64, u64) {
+    let inputs = loaded
+        .variants
+        .iter()
+        .map(|variant| variant.input_bytes)
+        .max()
+        .unwrap_or(0);
+    let outputs = loaded
+        .variants
+        .iter()
+        .map(|variant| variant.output_bytes)
+        .max()
+        .unwrap_or(0);
+    let least = match target {
+        Target::Cuda => COPIED_BYTES,
+        Target::Cpu => 0,
+    };
+    let slot_bytes = (inputs + 4096).max(least).next_multiple_of(65_536);
+    let memory = match target {
+        Target::Cuda => device_memory,
+        Target::Cpu => warpsmith_machine::memory_bytes(),
+    };
+    // At most 60 % of the device in flight, the trusted side's private copies and the reference's own needs included.
+    let for_slots = match target {
+        Target::Cuda => SLOTS_BYTES.min(memory / 8),
+        Target::Cpu => memory / 8,
+    };
+    let for_arena = memory / 4;
+    let slots = (for_slots / slot_bytes).clamp(2, u64::from(most_slots(target))) as u32;
+    let wanted = (u64::from(slots) + 4) * outputs + 6 * (inputs + outputs) + (64 << 20);
+    let least = match target {
+        Target::Cuda => 2 << 30,
+        Target::Cpu => 0,
+    };
+    let arena = wanted
+        .max(least)
+        .min(for_arena.max(3 * outputs + (64 << 20)))
+        .next_multiple_of(1 << 21);
+    (slots, slot_bytes, arena)
+}
