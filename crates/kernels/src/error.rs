@@ -44,6 +44,19 @@ pub enum GpuError {
 }
 
 impl GpuError {
+    /// There is no GPU here that could do it, however often it is asked.
+    pub fn is_of_the_machine(&self) -> bool {
+        matches!(
+            self,
+            Self::NoDriver
+                | Self::NoDevice { .. }
+                | Self::TooOld { .. }
+                | Self::NoCublas
+                | Self::Attention { .. }
+                | Self::Width { .. }
+        )
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::{io, thread};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -55,6 +56,7 @@ struct Order {
 pub struct Generation {
     orders: UnboundedSender<Order>,
     under_way: Arc<AtomicUsize>,
+    thread: Arc<JoinHandle<()>>,
 }
 
 /// The thread that generates is gone.
@@ -73,10 +75,24 @@ impl Generation {
             listeners: HashMap::new(),
             under_way: under_way.clone(),
         };
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("generation".to_owned())
             .spawn(move || worker.work(received))?;
-        Ok(Self { orders, under_way })
+        Ok(Self {
+            orders,
+            under_way,
+            thread: Arc::new(thread),
+        })
+    }
+
+    /// Returns once the model is gone and its memory free, unless somebody else still orders there.
+    pub fn end(self) {
+        let Self { orders, thread, .. } = self;
+        drop(orders);
+        if let Some(thread) = Arc::into_inner(thread) {
+            // A thread that panicked is gone too.
+            let _ = thread.join();
+        }
     }
 
     pub fn order(&self, requests: Vec<Request>) -> Result<Listening, Gone> {

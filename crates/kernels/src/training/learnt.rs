@@ -181,13 +181,14 @@ impl Learnt {
         (inner, rows): (&mut Inner, usize),
     ) -> Result<(), GpuError> {
         let sizes = (rows, of.inputs(self.layout.shape()));
-        gpu.linear(out, x, &self.matrix(of), sizes)?;
+        let mut sum = Sum::PLAIN;
+        // First, so that the whole is rounded once: on top of a rounded whole what is small would be lost.
         if let Some(low) = self.low(of) {
             gpu.linear_sum(&mut inner.rows, x, &low.a, sizes, low.times)?;
-            let sizes = (rows, low.width);
-            gpu.linear_sum(out, &inner.rows, &low.b, sizes, Sum::ON_TOP)?;
+            gpu.linear(out, &inner.rows, &low.b, (rows, low.width))?;
+            sum = Sum::ON_TOP;
         }
-        Ok(())
+        gpu.linear_sum(out, x, &self.matrix(of), sizes, sum)
     }
 
     /// From slopes of what [`Self::forward`] made to slopes of what it read. Slopes of what is between low-rank matrices stay
@@ -201,14 +202,15 @@ impl Learnt {
         (inner, rows): (&mut Inner, usize),
     ) -> Result<(), GpuError> {
         let sizes = (rows, of.inputs(self.layout.shape()));
-        gpu.linear_back_to_inputs(out, slopes, &self.matrix(of), sizes)?;
+        let mut sum = Sum::PLAIN;
         if let Some(low) = self.low(of) {
             let between = (rows, low.width);
             let to = &mut inner.slopes;
             gpu.linear_back_to_inputs_sum(to, slopes, &low.b, between, low.times)?;
-            gpu.linear_back_to_inputs_sum(out, &inner.slopes, &low.a, sizes, Sum::ON_TOP)?;
+            gpu.linear_back_to_inputs(out, &inner.slopes, &low.a, sizes)?;
+            sum = Sum::ON_TOP;
         }
-        Ok(())
+        gpu.linear_back_to_inputs_sum(out, slopes, &self.matrix(of), sizes, sum)
     }
 
     /// And to slopes of what learns; to be called after [`Self::back_to_inputs`], before that of another.

@@ -42,6 +42,11 @@ impl Local {
         })
     }
 
+    /// Returns once the model is gone and its memory free. Nobody may be waiting for a reply.
+    pub fn end(self) {
+        self.generation.end();
+    }
+
     /// The conversation as the model reads it.
     fn asked(&mut self, request: &Request<'_>) -> Result<(Prompt, crate::Request), ModelError> {
         let Request {

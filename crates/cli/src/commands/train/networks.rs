@@ -35,13 +35,19 @@ impl<'a> Networks<'a> {
         };
         let gpu = match learning.model_on {
             ModelOn::Gpu => open()?,
-            ModelOn::Auto if RunsOn::may_have_gpu() => open().or_else(|error| match error {
-                TrainError::Model(ModelError::Gpu(_) | ModelError::Setting { .. }) => {
-                    let name = &learning.model;
-                    printer.note(&format!("`{name}` learns on the processor: {error}"));
-                    Ok(None)
+            ModelOn::Auto if RunsOn::may_have_gpu() => open().or_else(|error| {
+                // A GPU that is full or failed is told of: on the processor it would take days.
+                let another = match &error {
+                    TrainError::Model(ModelError::Gpu(error)) => error.is_of_the_machine(),
+                    TrainError::Model(ModelError::Setting { .. }) => true,
+                    _ => false,
+                };
+                if !another {
+                    return Err(error);
                 }
-                other => Err(other),
+                let name = &learning.model;
+                printer.note(&format!("`{name}` learns on the processor: {error}"));
+                Ok(None)
             })?,
             ModelOn::Cpu | ModelOn::Auto => None,
         };

@@ -100,6 +100,8 @@ fn engine(
         let model = Transformer::new(Arc::new(weights));
         return Ok(Engine::new(model, tokenizer, Limits::default()));
     };
+    // What others gave back counts only then.
+    gpu.wait()?;
     let (free, _) = gpu.memory()?;
     let room = Room::within(free, &weights.config)?;
     let limits = Limits {
