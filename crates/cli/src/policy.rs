@@ -33,6 +33,11 @@ pub(crate) struct Subject<'a> {
     pub(crate) mode: Mode,
 }
 
+/// How many conversations a model of this process holds at the same time.
+pub(crate) fn conversations(means: Means) -> usize {
+    local::at_once(means)
+}
+
 /// A policy by name, and where it may come from.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
@@ -82,7 +87,7 @@ impl Wanted {
     pub(crate) fn at_once(&self, judges: usize) -> usize {
         match self.kind {
             Kind::OpenAi => 16,
-            Kind::Local => local::at_once(self.means),
+            Kind::Local => conversations(self.means),
             // It answers at once: one is judged, one waits.
             Kind::Script | Kind::Teacher => 2 * judges,
         }

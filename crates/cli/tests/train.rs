@@ -289,9 +289,10 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
     let _alone = alone();
     let context = context();
     context.write("tasks.jsonl", &task_lines(1..3));
+    context.write("reviewer.jsonl", "");
     let train = |verb: &str, steps: u32| {
         let arguments = format!(
-            "train {verb} --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \
+            "train {verb} --reviewer script:reviewer.jsonl --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \
              --rate 0.001 --warmup 0 --decline constant --target cpu --no-compile --cut-replies penalise --out {verb} --json -q"
         );
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -306,6 +307,11 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
         let metrics = &found["metrics"];
         assert_eq!(metrics["reward"], -1.0, "{found:#}");
         assert_eq!(metrics["length"], 6.0);
+        // Nothing was submitted, so nobody is asked: this reviewer would have no answer.
+        assert_eq!(
+            (&metrics["opinion"], &metrics["opinion_missing"]),
+            (&0.0.into(), &0.0.into())
+        );
         if verb == "ppo" {
             // What samples and what learns are one model.
             assert!(

@@ -49,7 +49,7 @@ impl Finding {
 }
 
 /// The attempt that counts, where there is one.
-pub(super) fn counted(trajectory: &Trajectory, counts: Counts) -> Option<&Attempt> {
+pub(crate) fn counted(trajectory: &Trajectory, counts: Counts) -> Option<&Attempt> {
     let attempts = &trajectory.attempts;
     let compiled = attempts.iter().map(|attempt| attempt.verdict.compiled);
     let place = counts.place(trajectory.best, compiled)?;

@@ -9,6 +9,7 @@ mod reward;
 
 pub use episodes::{Episode, Tokens};
 pub use examples::{Example, Examples, TooLong};
+pub(crate) use finding::counted;
 pub use finding::{Finding, Standings};
 pub use order::{batches, held_out, packs};
 pub use read::read_trajectories;

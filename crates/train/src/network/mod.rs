@@ -144,6 +144,11 @@ pub trait Trainable {
 
     /// Takes such a state. Names and shapes must be those of its own.
     fn restore(&mut self, state: &BTreeMap<String, Tensor>) -> Result<(), TrainError>;
+
+    /// Memory in use on the device that computes it, by whomever, where it has memory of its own.
+    fn device_memory(&self) -> Result<Option<usize>, TrainError> {
+        Ok(None)
+    }
 }
 
 /// What a policy has learnt, for whoever runs it. It does not change with what is learnt later.

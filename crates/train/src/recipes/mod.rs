@@ -3,12 +3,14 @@
 //! What a step does follows from the settings, the data and the checkpoint it started from, and from nothing else. So a run
 //! that was killed goes on as if it had not been.
 
+mod opinions;
 mod policy;
 mod progress;
 mod rollouts;
 mod sft;
 mod value;
 
+pub use opinions::{Opinion, Reviewer};
 pub use policy::{
     Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
 };

@@ -189,8 +189,15 @@ impl<'a> Progress<'a> {
         watch: &mut dyn Watch,
     ) -> Result<bool, TrainError> {
         self.step += 1;
-        self.metrics.append(self.step, numbers)?;
-        watch.stepped(self.step, self.steps, numbers);
+        let mut numbers = numbers.clone();
+        // They are all on one device.
+        if let Some((_, network)) = kept.networks.first()
+            && let Some(bytes) = network.device_memory()?
+        {
+            numbers.insert("gpu_memory_gb", bytes as f64 / 1e9);
+        }
+        self.metrics.append(self.step, &numbers)?;
+        watch.stepped(self.step, self.steps, &numbers);
         for name in guarded {
             let value = numbers.get(name).copied();
             if let Some(reason) = value.and_then(|value| self.guard.hear(name, value)) {

@@ -4,7 +4,7 @@
 //! killed and goes on. What it collected is there when a step is made again, so that a resumed run learns from the same.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rand::SeedableRng;
@@ -20,6 +20,7 @@ use warpsmith_schema::{
 };
 use warpsmith_store::RunFolder;
 
+use super::opinions::{Bonuses, Reviewer};
 use super::policy::Collector;
 use crate::TrainError;
 use crate::algorithms::{Band, Curriculum};
@@ -50,6 +51,8 @@ pub struct Practice {
     pub way: Way,
     pub at_once: usize,
     pub paid: Paid,
+    /// Whose opinion is paid beside that, if anybody's.
+    pub reviewer: Option<Reviewer>,
     pub band: Band,
     /// Tasks with this many operators or fewer are open from the beginning.
     pub open: u32,
@@ -76,6 +79,10 @@ pub struct Rollouts<'a> {
     watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
     curriculum: Curriculum,
     pace: Pace,
+    /// Whoever speaks, from one collection to the next while nothing is learnt.
+    speaking: Option<(PolicyVersion, Arc<Local>)>,
+    /// What was thought of this step's submissions.
+    opinions: Numbers,
 }
 
 /// How quickly this process has had episodes.
@@ -129,6 +136,8 @@ impl<'a> Rollouts<'a> {
             watch,
             curriculum,
             pace: Pace::default(),
+            speaking: None,
+            opinions: Numbers::new(),
         }
     }
 
@@ -172,14 +181,32 @@ impl<'a> Rollouts<'a> {
         way
     }
 
+    /// The policy of this version, which may be speaking already.
+    fn speaking(
+        &mut self,
+        version: &PolicyVersion,
+        policy: &Published,
+    ) -> Result<Arc<Local>, TrainError> {
+        if let Some((known, local)) = &self.speaking
+            && known == version
+        {
+            return Ok(local.clone());
+        }
+        self.rest();
+        let weights = policy.on(&self.voice.weights)?;
+        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
+        let model = ChatModel::new(weights, dialogue, version.clone(), self.voice.on)?;
+        let local = (self.voice.start)(model).map_err(|error| failed(&error.to_string()))?;
+        let local = Arc::new(local);
+        self.speaking = Some((version.clone(), local.clone()));
+        Ok(local)
+    }
+
     fn play(&mut self, round: &Round, policy: &Published) -> Result<(), TrainError> {
         let names: Vec<&str> = round.tasks.iter().map(|task| task.id.as_str()).collect();
         let config = json!({ "policy": round.version, "tasks": names, "samples": round.samples });
         let folder = RunFolder::at(&round.place, &config)?;
-        let weights = policy.on(&self.voice.weights)?;
-        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
-        let model = ChatModel::new(weights, dialogue, round.version.clone(), self.voice.on)?;
-        let local = (self.voice.start)(model).map_err(|error| failed(&error.to_string()))?;
+        let speaking = self.speaking(&round.version, policy)?;
         let planned = |task: &Arc<Task>| PlannedTask {
             id: task.id.clone(),
             name: task.name.clone(),
@@ -202,7 +229,7 @@ impl<'a> Rollouts<'a> {
             },
         };
         let means = Means {
-            policy: Arc::new(local),
+            policy: speaking,
             judges: self.pool.lend(),
             device_busy: Box::new(|| None),
             wish: self.wish,
@@ -217,18 +244,35 @@ impl<'a> Rollouts<'a> {
         }
     }
 
-    fn episodes(&mut self, round: &Round, policy: &Published) -> Result<Vec<Episode>, TrainError> {
+    /// Plays where that has not been done, and gives what was played.
+    fn played(&mut self, round: &Round, policy: &Published) -> Result<Vec<Trajectory>, TrainError> {
         self.play(round, policy)?;
         let mut found: Vec<Trajectory> = Vec::new();
         trajectories(&round.place, |trajectory| found.push(trajectory))?;
         // Whoever ended first is first in the log; what is learnt must not depend on that.
         found.sort_by(|one, other| (&one.task.id, one.sample).cmp(&(&other.task.id, other.sample)));
+        Ok(found)
+    }
+
+    /// With what each is paid beside what judges found.
+    fn episodes(&self, found: &[Trajectory], bonuses: &[f64]) -> Result<Vec<Episode>, TrainError> {
         let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
         let (name, paid) = (&self.voice.name, &self.practice.paid);
-        let episodes = found.iter();
-        episodes
-            .filter_map(|one| Episode::of(one, paid, &dialogue, name).transpose())
-            .collect()
+        let mut episodes = Vec::with_capacity(found.len());
+        for (number, one) in found.iter().enumerate() {
+            if let Some(mut episode) = Episode::of(one, paid, &dialogue, name)? {
+                episode.reward += bonuses.get(number).copied().unwrap_or_default();
+                episodes.push(episode);
+            }
+        }
+        Ok(episodes)
+    }
+
+    fn bonuses(&self, place: &Path, found: &[Trajectory]) -> Result<Bonuses, TrainError> {
+        match &self.practice.reviewer {
+            None => Ok(Bonuses::default()),
+            Some(one) => one.bonuses(place, found, self.practice.paid.counts, self.wish),
+        }
     }
 }
 
@@ -246,7 +290,10 @@ impl Collector for Rollouts<'_> {
             way: self.way(step),
             version: self.version(step - 1, policy)?,
         };
-        let episodes = self.episodes(&round, policy)?;
+        let found = self.played(&round, policy)?;
+        let bonuses = self.bonuses(&round.place, &found)?;
+        let episodes = self.episodes(&found, &bonuses.each)?;
+        self.opinions = bonuses.numbers;
         for task in &round.tasks {
             let own = episodes.iter().filter(|episode| episode.task == task.id);
             let passed = own.clone().filter(|episode| episode.finding.passed());
@@ -272,21 +319,30 @@ impl Collector for Rollouts<'_> {
             way: self.way(0),
             version: self.version(step, policy)?,
         };
-        self.episodes(&round, policy).map(Some)
+        let found = self.played(&round, policy)?;
+        self.episodes(&found, &[]).map(Some)
     }
 
-    fn speed(&mut self) -> Numbers {
-        let pace = std::mem::take(&mut self.pace);
-        // A collection that was whole already took no time.
-        if pace.tokens == 0.0 {
-            return Numbers::new();
+    fn rest(&mut self) {
+        let speaking = self.speaking.take();
+        if let Some(local) = speaking.and_then(|(_, local)| Arc::into_inner(local)) {
+            local.end();
         }
-        let seconds = pace.seconds.max(1e-9);
-        Numbers::from([
-            ("tokens_per_second_generate", pace.tokens / seconds),
-            ("judgements_per_minute", 60.0 * pace.judgements / seconds),
-            ("judges_busy", pace.judging / seconds),
-        ])
+    }
+
+    fn numbers(&mut self) -> Numbers {
+        let pace = std::mem::take(&mut self.pace);
+        let mut numbers = std::mem::take(&mut self.opinions);
+        // A collection that was whole already took no time.
+        if pace.tokens > 0.0 {
+            let seconds = pace.seconds.max(1e-9);
+            numbers.extend([
+                ("tokens_per_second_generate", pace.tokens / seconds),
+                ("judgements_per_minute", 60.0 * pace.judgements / seconds),
+                ("judges_busy", pace.judging / seconds),
+            ]);
+        }
+        numbers
     }
 
     fn memory(&self) -> Value {

@@ -338,6 +338,8 @@ pub(super) fn folder(
         "checkpoints",
         "at_once",
         "judges",
+        // Where a reviewer is served may change while a run rests.
+        "reviewer_url",
     ] {
         config.remove(key);
     }

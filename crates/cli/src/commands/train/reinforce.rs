@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::Local;
 use warpsmith_rollout::JudgePool;
-use warpsmith_schema::{Counts, Mode, RunHead, Task};
+use warpsmith_schema::{Mode, RunHead, Task};
 use warpsmith_tasks::load_all;
 use warpsmith_train::checkpoint::{Checkpoints, without_moments};
 use warpsmith_train::network::Critic;
@@ -194,7 +194,8 @@ impl Job<'_> {
         let folder = learning::folder(out, self.verb, &config, known, &model, printer)?;
         let engine = Engine::prepare(&settings.machine, printer)?;
         let manner = settings.manner();
-        let practice = settings.practice(tasks, held_out, &engine);
+        let reviewer = settings.reviewer(&engine, printer)?;
+        let practice = settings.practice(tasks, held_out, reviewer, &engine);
         let head = self.head(&engine, &manner, practice.way.mode(), &config);
         let pupil = learning.load(&found)?;
         let networks = Networks::open(&pupil, learning, settings.machine.device, printer)?;
@@ -274,7 +275,7 @@ impl Job<'_> {
             compile_mode: manner.compile_mode.clone(),
             tasks: Vec::new(),
             samples: self.settings.samples.into(),
-            counts: Counts::Best,
+            counts: self.settings.counts.into(),
             scale: None,
             settings: serde_json::from_value(config.clone()).unwrap_or_default(),
         }

@@ -92,7 +92,7 @@ pub(super) struct RftSettings {
     )]
     above: f64,
     /// Which attempt of a trajectory is its result
-    #[arg(long, value_enum, default_value_t = CountsChoice::Best)]
+    #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     counts: CountsChoice,
     /// Replies that say the same this often in a row are a loop
     #[arg(long, value_name = "N", default_value = "3")]

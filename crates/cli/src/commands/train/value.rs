@@ -60,7 +60,7 @@ pub(super) struct ValueSettings {
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
     /// Which attempt of a trajectory is its result
-    #[arg(long, value_enum, default_value_t = CountsChoice::Best)]
+    #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     counts: CountsChoice,
     #[command(flatten)]
     #[serde(flatten)]

@@ -142,6 +142,12 @@ impl Shared {
         self.layout.shape()
     }
 
+    /// In use on the device.
+    fn memory(&self) -> Result<usize, TrainError> {
+        let (free, all) = self.bench.borrow().gpu().memory()?;
+        Ok(all - free)
+    }
+
     /// What learns, at its beginning.
     fn begun<T>(
         &self,
@@ -302,6 +308,10 @@ impl Trainable for GpuActor {
         self.slots.restore(state, &mut all)?;
         Ok(learner.pupil_mut().restore(&all)?)
     }
+
+    fn device_memory(&self) -> Result<Option<usize>, TrainError> {
+        self.shared.memory().map(Some)
+    }
 }
 
 impl Actor for GpuActor {
@@ -364,6 +374,10 @@ impl Trainable for GpuCritic {
         let mut all = valuer.pupil().state()?;
         self.slots.restore(state, &mut all)?;
         Ok(valuer.restore(&all)?)
+    }
+
+    fn device_memory(&self) -> Result<Option<usize>, TrainError> {
+        self.shared.memory().map(Some)
     }
 }
 

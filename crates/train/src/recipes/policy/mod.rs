@@ -38,8 +38,11 @@ pub trait Collector {
         Ok(None)
     }
 
-    /// How quickly episodes came since this was last asked, in numbers of a step.
-    fn speed(&mut self) -> Numbers {
+    /// Learning begins: until the next collection nobody speaks, and memory for that is not needed.
+    fn rest(&mut self) {}
+
+    /// What there is to say of the episodes since this was last asked, and of how quickly they came.
+    fn numbers(&mut self) -> Numbers {
         Numbers::new()
     }
 
@@ -163,7 +166,8 @@ impl PolicyRun<'_> {
             let collected = self.collect(step)?;
             let collecting = begun.elapsed().as_secs_f64();
             let mut numbers = collected.numbers;
-            numbers.extend(self.collector.speed());
+            numbers.extend(self.collector.numbers());
+            self.collector.rest();
             if collected.batch.len() > 0 {
                 self.learn(&collected.batch, &mut counters, step, &mut numbers)?;
             }
@@ -220,7 +224,7 @@ impl PolicyRun<'_> {
             })?;
         numbers.insert("seconds_validate", begun.elapsed().as_secs_f64());
         // Not of the step that comes next.
-        self.collector.speed();
+        self.collector.numbers();
         Ok(Some(numbers))
     }
 

@@ -102,10 +102,12 @@ impl PipelineSettings {
         table.insert("seed".to_owned(), json!(self.seed));
         // A critic must expect what is paid.
         let agentic = tables.get(Stage::Agentic.name());
-        if stage == Stage::Value
-            && let Some(reward) = agentic.and_then(|table| table.get("reward"))
-        {
-            table.insert("reward".to_owned(), reward.clone());
+        if stage == Stage::Value {
+            for key in ["reward", "counts"] {
+                if let Some(said) = agentic.and_then(|table| table.get(key)) {
+                    table.insert(key.to_owned(), said.clone());
+                }
+            }
         }
         for name in kinds.map(|(name, _)| name).chain([stage.name()]) {
             let said = tables.get(name).into_iter().flatten();

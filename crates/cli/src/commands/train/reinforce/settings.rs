@@ -5,9 +5,10 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use warpsmith_agent::{AgentLimits, AgentSettings, Settings as SingleSettings, Size, Wire};
+use warpsmith_machine::Guest;
 use warpsmith_model::policy::Sampling;
 use warpsmith_rollout::Way;
-use warpsmith_schema::{Counts, Task};
+use warpsmith_schema::{Mode, Task};
 use warpsmith_train::algorithms::{
     Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
 };
@@ -15,16 +16,21 @@ use warpsmith_train::data::Paid;
 use warpsmith_train::estimate::Work;
 use warpsmith_train::recipes::{
     Advantages, CriticSettings, CutReplies, Examination, Penalty, PolicySettings, Practice,
+    Reviewer,
 };
 
 use super::super::dry_run::{Doing, Estimate, Given};
 use super::super::learning::LearningSettings;
 use super::super::sft::RewardChoice;
-use crate::args::{Count, IsolationChoice, MachineArgs, Positive, ProfileChoice};
+use crate::args::{
+    Count, CountsChoice, IsolationChoice, MachineArgs, Means, Positive, ProfileChoice,
+};
 use crate::config::Settings;
 use crate::engine::{Engine, Manner};
 use crate::episodes::{ModeChoice, confines};
 use crate::failure::Stop;
+use crate::policy::{self, Subject, Wanted};
+use crate::printer::Printer;
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(in super::super) struct PpoSettings {
@@ -103,6 +109,18 @@ pub(in super::super) struct TryingSettings {
     /// Which reward is paid
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
+    /// Which attempt of an episode is paid for
+    #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
+    pub(super) counts: CountsChoice,
+    /// Whose opinion of submissions is paid beside the reward: a policy, as for `optimize`; else nobody's
+    #[arg(long, value_name = "POLICY")]
+    reviewer: Option<String>,
+    /// Where an `openai:` reviewer is served, up to `/chat/completions`
+    #[arg(long, value_name = "URL", default_value = "https://api.openai.com/v1")]
+    reviewer_url: String,
+    /// What the highest opinion is worth, at most 1
+    #[arg(long, value_name = "X", default_value = "0.5")]
+    opinion_weight: Positive,
     /// What becomes of episodes that ended for want of room
     #[arg(long, value_enum, default_value_t)]
     cut_replies: CutChoice,
@@ -145,9 +163,9 @@ pub(in super::super) struct TryingSettings {
     /// Episodes of each of those tasks at every look
     #[arg(long, value_name = "K", default_value = "4")]
     validation_samples: Count,
-    /// Episodes that run at the same time
-    #[arg(long, value_name = "N", default_value = "8")]
-    at_once: Count,
+    /// Episodes that run at the same time; else 48 where the model runs on a GPU, and 8
+    #[arg(long, value_name = "N")]
+    at_once: Option<Count>,
     /// Judges side by side; else 4 that share a GPU, and 1 on a CPU
     #[arg(long, value_name = "N")]
     pub(super) judges: Option<Count>,
@@ -287,7 +305,7 @@ impl TryingSettings {
             learners: learners.into(),
             frozen: reference.into(),
             longest,
-            conversations: u32::from(self.at_once).into(),
+            conversations: self.conversations() as u64,
         })
     }
 
@@ -302,7 +320,60 @@ impl TryingSettings {
         if !(self.kl >= 0.0 && self.entropy_bonus >= 0.0 && self.importance_cap > 0.0) {
             return refuse("`kl` and `entropy_bonus` must be 0 or more, `importance_cap` above 0");
         }
+        if f64::from(self.opinion_weight) > 1.0 {
+            // Else somebody who is wrong could be paid more than somebody who is right.
+            return refuse("`opinion_weight` must be at most 1");
+        }
+        if let Some(wanted) = self.wanted_reviewer()?
+            && wanted.kind == policy::Kind::Teacher
+        {
+            return refuse("the teacher solves tasks, it does not review: name another `reviewer`");
+        }
         self.learning.check()
+    }
+
+    /// How language models of this process are had.
+    fn means(&self) -> Means {
+        Means {
+            offline: self.machine.python.offline,
+            on: self.learning.model_on,
+            device: self.machine.device,
+        }
+    }
+
+    /// Episodes at the same time.
+    fn conversations(&self) -> usize {
+        let usual = || policy::conversations(self.means());
+        self.at_once
+            .map_or_else(usual, |count| u32::from(count) as usize)
+    }
+
+    fn wanted_reviewer(&self) -> Result<Option<Wanted>, Stop> {
+        let reviewer = self.reviewer.as_deref();
+        reviewer
+            .map(|name| Wanted::parse(name, &self.reviewer_url, self.means()))
+            .transpose()
+    }
+
+    /// Ready to be asked.
+    pub(super) fn reviewer(
+        &self,
+        engine: &Engine,
+        printer: &Printer,
+    ) -> Result<Option<Reviewer>, Stop> {
+        let Some(wanted) = self.wanted_reviewer()? else {
+            return Ok(None);
+        };
+        let subject = Subject {
+            tasks: &[],
+            target: engine.target,
+            mode: Mode::Single,
+        };
+        Ok(Some(Reviewer {
+            policy: wanted.shared(subject, Guest::of(&engine.lease())?, printer)?,
+            weight: self.opinion_weight.into(),
+            at_once: wanted.at_once(1),
+        }))
     }
 
     pub(super) fn manner(&self) -> Manner {
@@ -352,6 +423,7 @@ impl TryingSettings {
         &self,
         tasks: Vec<Task>,
         held_out: Option<Vec<Task>>,
+        reviewer: Option<Reviewer>,
         engine: &Engine,
     ) -> Practice {
         let shared = |tasks: Vec<Task>| tasks.into_iter().map(Arc::new).collect();
@@ -360,11 +432,12 @@ impl TryingSettings {
             tasks_per_step: u32::from(self.tasks_per_step) as usize,
             samples: self.samples.into(),
             way: self.way(engine),
-            at_once: u32::from(self.at_once) as usize,
+            at_once: self.conversations(),
             paid: Paid {
                 kind: self.reward.into(),
-                counts: Counts::Best,
+                counts: self.counts.into(),
             },
+            reviewer,
             band: Band {
                 lowest: self.lowest_pass_rate,
                 highest: self.highest_pass_rate,
