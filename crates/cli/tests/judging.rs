@@ -126,7 +126,7 @@ fn a_new_task_passes_as_it_is_but_not_every_bar() {
       reward         robust [REWARD], raw [REWARD], composite [REWARD], ladder [REWARD]
       seconds        compile [SECONDS], verify [SECONDS], time [SECONDS], total [SECONDS]
       isolation      contained, [N] of [N] protections hold
-      trust          6 of 6 checks held
+      trust          all checks held
       evidence       [HERE]/evidence
     ----- stderr -----
     ");

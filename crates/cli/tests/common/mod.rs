@@ -142,7 +142,7 @@ pub(crate) fn files(folder: &Path) -> Vec<String> {
 }
 
 /// Numbers with a unit, and everything a machine decides.
-pub(crate) const FILTERS: [(&str, &str); 12] = [
+pub(crate) const FILTERS: [(&str, &str); 13] = [
     (r"on cpu, .*", "on cpu, [DEVICE]"),
     (r" *[0-9.]+ (us|ms)\b", " [TIME]"),
     (r"\+-[0-9.]+ %", "+-[SPREAD]"),
@@ -152,6 +152,8 @@ pub(crate) const FILTERS: [(&str, &str); 12] = [
     (r"(robust|raw|composite|ladder) -?[0-9.]+", "$1 [REWARD]"),
     (r"(compile|verify|time|total) [0-9.]+", "$1 [SECONDS]"),
     (r"[0-9]+ of [0-9]+ protections", "[N] of [N] protections"),
+    // One more where perf events may be had.
+    (r"(6 of 6|7 of 7) checks held", "all checks held"),
     // What a busy machine adds.
     (r"(?m)^  note +the candidate's calls differ widely.*\n", ""),
     (

@@ -8,7 +8,10 @@ class Model(nn.Module):
         self.scale = nn.Parameter(torch.ones(features))
 
     def forward(self, x):
-        return torch.relu(x * self.scale)
+        # Over and over: whoever does it once is quicker, however restless the machine.
+        for _ in range(4):
+            y = torch.relu(x * self.scale)
+        return y
 
 
 def get_inputs():
