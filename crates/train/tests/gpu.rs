@@ -250,6 +250,38 @@ fn critics_have_the_gradients_of_the_processor() {
     assert!(off.is_empty(), "\n{}", off.join("\n"));
 }
 
+#[test]
+#[ignore = "needs a GPU: scripts/gpu/kernels"]
+fn slopes_that_are_known_beforehand_lead_to_the_same_gradients() {
+    for (family, head_dim) in FAMILIES {
+        let weights = random_weights(small(family, head_dim), 7);
+        let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
+        let batch: Vec<&Sequence> = sequences.iter().collect();
+        let said = sequences.iter().map(|one| one.said().len()).sum();
+        let slopes = wave(said, 0.02, 1.3);
+        for (case, learns) in cases(&weights) {
+            let what = format!("{family:?}, {case}");
+            let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+            let (mut one, mut two) = (model.actor().unwrap(), model.actor().unwrap());
+            // Often enough for the pass to be recorded.
+            for _ in 0..3 {
+                let mut heard = Vec::new();
+                one.learn(&batch, &mut |scores| {
+                    heard.clone_from(&scores.logprobs);
+                    Ok(Scores {
+                        logprobs: slopes.clone(),
+                        entropies: vec![0.0; said],
+                    })
+                })
+                .unwrap();
+                assert_eq!(two.learn_known(&batch, &slopes).unwrap(), heard, "{what}");
+            }
+            let (one, two) = (one.gradients().unwrap(), two.gradients().unwrap());
+            same(&one, &two, &what);
+        }
+    }
+}
+
 fn same(one: &BTreeMap<String, Tensor>, two: &BTreeMap<String, Tensor>, what: &str) {
     assert!(one.keys().eq(two.keys()), "{what}");
     for (name, tensor) in one {

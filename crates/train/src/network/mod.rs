@@ -188,6 +188,20 @@ pub trait Actor: Trainable {
 
     /// The same, and adds the gradient of a loss.
     fn learn(&mut self, batch: &[&Sequence], loss: &mut ScoreLoss<'_>) -> Result<(), TrainError>;
+
+    /// The same where it is known beforehand how the loss changes with each log-probability: less work, for those who can.
+    /// Gives the log-probabilities; those that the loss does not depend on may be zero.
+    fn learn_known(&mut self, batch: &[&Sequence], slopes: &[f32]) -> Result<Vec<f32>, TrainError> {
+        let mut logprobs = Vec::new();
+        self.learn(batch, &mut |scores| {
+            logprobs.clone_from(&scores.logprobs);
+            Ok(Scores {
+                logprobs: slopes.to_vec(),
+                entropies: vec![0.0; slopes.len()],
+            })
+        })?;
+        Ok(logprobs)
+    }
 }
 
 /// A model that learns what to expect.

@@ -11,7 +11,7 @@ use crate::TrainError;
 use crate::algorithms::{Aggregation, negative_log_likelihood, token_weights};
 use crate::data::{Example, batches, packs};
 use crate::metrics::Numbers;
-use crate::network::{Actor, Scores, Sequence};
+use crate::network::{Actor, Sequence};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SftSettings {
@@ -96,15 +96,12 @@ fn learn(
     for pack in packs(&lengths(batch), settings.tokens_at_once) {
         let sequences = sequences(&batch[pack]);
         tokens += sequences.iter().map(|one| one.len()).sum::<usize>();
-        actor.learn(&sequences, &mut |scores| {
-            let weights: Vec<f32> = weights.by_ref().take(scores.logprobs.len()).collect();
-            let part = negative_log_likelihood(&scores.logprobs, &weights);
-            loss += part.value;
-            Ok(Scores {
-                entropies: vec![0.0; part.gradient.len()],
-                logprobs: part.gradient,
-            })
-        })?;
+        let said = sequences.iter().map(|one| one.said().len()).sum();
+        let weights: Vec<f32> = weights.by_ref().take(said).collect();
+        // How a likelihood counts does not depend on what it is.
+        let slopes: Vec<f32> = weights.iter().map(|weight| -weight).collect();
+        let logprobs = actor.learn_known(&sequences, &slopes)?;
+        loss += negative_log_likelihood(&logprobs, &weights).value;
     }
     if loss.is_finite() {
         Ok((loss, tokens))

@@ -335,6 +335,21 @@ impl Actor for GpuActor {
             .collect();
         Ok(heard.learn(&wanted)?)
     }
+
+    /// Logits are made once.
+    fn learn_known(&mut self, batch: &[&Sequence], slopes: &[f32]) -> Result<Vec<f32>, TrainError> {
+        let batch = self.shared.batch(batch)?;
+        let wanted: Vec<Wanted> = slopes
+            .iter()
+            .map(|&logprob| Wanted {
+                logprob,
+                entropy: 0.0,
+            })
+            .collect();
+        let learner = self.learner.get_mut();
+        learner.learn(&batch, &wanted)?;
+        Ok(learner.scores()?.logprobs)
+    }
 }
 
 fn scores(of: warpsmith_kernels::training::Scores) -> Scores {
