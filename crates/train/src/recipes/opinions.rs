@@ -4,7 +4,7 @@
 //! submission may try to sway it. So it is worth no more than the smallest step that judges pay, and nothing to whoever
 //! cheats.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -106,19 +106,18 @@ impl Reviewer {
             known.insert(answer.episode, answer.opinion);
             Ok(())
         })?;
-        let asked: BTreeSet<&EpisodeId> = questions.iter().map(|one| &one.episode).collect();
-        let scored = trajectories.iter().map(|one| {
-            let episode = EpisodeId::of(one);
-            match known.get(&episode) {
-                Some(opinion) if asked.contains(&episode) => {
-                    (episode.task, opinion.map(Opinion::mean))
-                }
-                // Nothing to have an opinion of.
-                _ => (episode.task, Some(0.0)),
-            }
-        });
-        let opinions: Vec<f64> = filled(&scored.collect::<Vec<_>>());
-        let missing = questions.iter().filter(|one| known[&one.episode].is_none());
+        let scored: Vec<(String, Option<f64>)> = trajectories
+            .iter()
+            .map(|one| {
+                let episode = EpisodeId::of(one);
+                // Who was not asked about has nothing to have an opinion of.
+                let opinion = known.get(&episode);
+                let score = opinion.map_or(Some(0.0), |one| one.map(Opinion::mean));
+                (episode.task, score)
+            })
+            .collect();
+        let opinions = filled(&scored);
+        let missing = scored.iter().filter(|(_, score)| score.is_none());
         let share = missing.count() as f64 / questions.len().max(1) as f64;
         let mean = opinions.iter().sum::<f64>() / opinions.len().max(1) as f64;
         Ok(Bonuses {

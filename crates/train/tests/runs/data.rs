@@ -1,0 +1,133 @@
+//! From trajectories to what is learnt from.
+
+use super::*;
+
+#[test]
+fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
+    let tiny = Tiny::new();
+    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
+    let of = |trajectory: &Trajectory, max_tokens, too_long| {
+        Examples {
+            dialogue: &dialogue,
+            tools: &[],
+            max_tokens,
+            too_long,
+        }
+        .of(trajectory)
+        .unwrap()
+    };
+    let mut trajectory = trajectory(1);
+    let rendered = of(&trajectory, 256, TooLong::Drop).unwrap();
+    let text = dialogue
+        .tokenizer()
+        .decode(rendered.sequences[0].tokens())
+        .unwrap();
+    assert!(text.contains("Once more, 1."), "{text}");
+    let said: Vec<u32> = rendered.sequences[0]
+        .said()
+        .iter()
+        .map(|place| rendered.sequences[0].tokens()[*place])
+        .collect();
+    let reply = dialogue.tokenizer().encode("int int x;<|im_end|>").unwrap();
+    assert_eq!(said, [reply.clone(), reply].concat());
+
+    let origin = dialogue.origin().clone();
+    let mut record = TokenRecord {
+        ids: vec![1, 2, 3, 4],
+        logprobs: vec![None, Some(-0.5), None, Some(-2.0)],
+        loss_mask: vec![false, true, false, true],
+        replies: vec![1, 3],
+        template: Some(origin.template.clone()),
+        tokenizer: Some(origin.tokenizer.clone()),
+    };
+    trajectory.tokens = Some(vec![record.clone()]);
+    let recorded = of(&trajectory, 256, TooLong::Drop).unwrap();
+    assert_eq!(recorded.sequences[0].tokens(), [1, 2, 3, 4]);
+    assert_eq!(recorded.sequences[0].said(), [1, 3]);
+    assert_eq!(of(&trajectory, 3, TooLong::Drop), None);
+    let cut = of(&trajectory, 3, TooLong::Cut).unwrap();
+    assert_eq!(cut.sequences[0].said(), [1]);
+
+    // Reinforcement wants the record, and of this model.
+    let paid = Paid {
+        kind: RewardKind::Ladder,
+        counts: Counts::Best,
+    };
+    let episode = |trajectory: &Trajectory| Episode::of(trajectory, &paid, &dialogue, "tiny");
+    let found = episode(&trajectory).unwrap().unwrap();
+    assert_eq!(found.tokens.sampled, [-0.5, -2.0]);
+    // The last token does not end a reply.
+    assert!(found.cut);
+    assert_eq!(found.reward, -1.0);
+    record.tokenizer = Some("another".into());
+    trajectory.tokens = Some(vec![record]);
+    assert_eq!(of(&trajectory, 256, TooLong::Drop), Some(rendered));
+    assert_eq!(
+        episode(&trajectory).unwrap_err().to_string(),
+        "the tokens of task 1, sample 1 are not those of `tiny`"
+    );
+    trajectory.tokens = None;
+    let error = episode(&trajectory).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the trajectory of task 1, sample 1 has no record of its tokens"
+    );
+    assert!(error.hint().unwrap().contains("`local:` policy"));
+}
+
+#[test]
+fn rewards_are_those_of_the_attempt_that_counts_and_failures_of_ours_are_none() {
+    let mut trajectory = trajectory(1);
+    let attempt = |passed| Attempt {
+        message: 1,
+        files: BTreeMap::new(),
+        verdict: verdict(passed),
+    };
+    trajectory.attempts = vec![attempt(true), attempt(false)];
+    trajectory.best = Some(0);
+    let of = |trajectory: &Trajectory, kind, counts| Paid { kind, counts }.reward(trajectory);
+    assert_eq!(of(&trajectory, RewardKind::Robust, Counts::Best), Some(1.0));
+    assert_eq!(
+        of(&trajectory, RewardKind::Ladder, Counts::Final),
+        Some(-0.5)
+    );
+    trajectory.attempts.clear();
+    trajectory.best = None;
+    assert_eq!(
+        of(&trajectory, RewardKind::Robust, Counts::Best),
+        Some(-1.0)
+    );
+    assert_eq!(of(&trajectory, RewardKind::Raw, Counts::Best), Some(0.0));
+    trajectory.ending = Ending::PolicyFailed {
+        message: "gone".into(),
+    };
+    assert_eq!(of(&trajectory, RewardKind::Robust, Counts::Best), None);
+}
+
+#[test]
+fn trajectories_are_read_from_files_and_runs_and_forgeable_verdicts_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trajectories.jsonl");
+    let line = |trajectory: &Trajectory| serde_json::to_string(trajectory).unwrap() + "\n";
+    let mut fine = trajectory(1);
+    fine.attempts = vec![Attempt {
+        message: 1,
+        files: BTreeMap::new(),
+        verdict: verdict(false),
+    }];
+    fs_err::write(&file, line(&fine) + &line(&trajectory(2))).unwrap();
+    for path in [folder.path(), &file] {
+        let found = read_trajectories(path).unwrap();
+        assert_eq!(found, [fine.clone(), trajectory(2)]);
+    }
+    fine.attempts[0].verdict.isolation = Some(BTreeMap::new());
+    fs_err::write(&file, line(&fine)).unwrap();
+    assert_eq!(
+        read_trajectories(&file).unwrap_err().to_string(),
+        "a verdict on task 1, sample 1 was given without the required protections"
+    );
+    fine.attempts[0].verdict.trust.contained = true;
+    fs_err::write(&file, line(&fine)).unwrap();
+    assert_eq!(read_trajectories(&file).unwrap().len(), 1);
+    assert!(read_trajectories(&folder.path().join("nowhere")).is_err());
+}

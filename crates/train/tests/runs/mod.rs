@@ -1,0 +1,174 @@
+//! Supervised fine-tuning and value pretraining as runs: they learn, are killed at any moment and go on bit for bit, and what
+//! goes wrong is said without a loss. Here is what these tests share.
+#![expect(
+    clippy::float_cmp,
+    reason = "what must be the same must be so to the last bit"
+)]
+
+mod data;
+mod learning;
+mod mishaps;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::tiny::Tiny;
+use candle_core::Tensor;
+use serde_json::json;
+use warpsmith_model::policy::Dialogue;
+use warpsmith_model::{Adapter, AdapterSettings, Projection, Scaling, Weights};
+use warpsmith_schema::{
+    Attempt, Counts, Ending, Message, Mode, PolicyVersion, Profile, Status, Target, Task,
+    TokenRecord, Trajectory, Verdict,
+};
+use warpsmith_train::TrainError;
+use warpsmith_train::algorithms::{Aggregation, Gae};
+use warpsmith_train::checkpoint::Checkpoints;
+use warpsmith_train::data::{
+    Episode, Example, Examples, Finding, Paid, RewardKind, Tokens, TooLong, read_trajectories,
+};
+use warpsmith_train::metrics::{self, Numbers};
+use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
+use warpsmith_train::network::{Actor, Learns, Published, ScoreLoss, Scores, Sequence, Trainable};
+use warpsmith_train::optimizer::{AdamW, Decline, Update};
+use warpsmith_train::recipes::{
+    Keeping, Outcome, Rates, SftSettings, ValueSettings, Watch, pretrain_value, sft,
+};
+
+fn task(id: &str) -> Task {
+    serde_json::from_value(json!({
+        "id": id, "name": id, "source": "", "level": null, "problem_id": null, "origin": ""
+    }))
+    .unwrap()
+}
+
+/// A question and its answer, which the question tells.
+fn trajectory(number: usize) -> Trajectory {
+    let policy = PolicyVersion {
+        name: "script:x".into(),
+        hash: None,
+        step: None,
+    };
+    let task = task(&format!("task {number}"));
+    let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, Mode::Single);
+    trajectory.ending = Ending::Finished;
+    let word = ["float", "int", "void", "return"][number % 4];
+    for text in [format!("Write {word}."), format!("Once more, {number}.")] {
+        trajectory.messages.push(Message::User { text });
+        trajectory.messages.push(Message::Assistant {
+            text: format!("{word} {word} x;"),
+            calls: Vec::new(),
+        });
+    }
+    trajectory
+}
+
+fn verdict(passed: bool) -> Verdict {
+    let status = if passed {
+        Status::Passed
+    } else {
+        Status::Crashed
+    };
+    let mut verdict = Verdict::unreached(status, Target::Cpu, Profile::Rl, String::new());
+    verdict.reward.robust = if passed { 1.0 } else { -1.0 };
+    verdict.reward.ladder = if passed { 1.0 } else { -0.5 };
+    verdict
+}
+
+fn examples(tiny: &Tiny, numbers: std::ops::Range<usize>) -> Vec<Example> {
+    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
+    let examples = Examples {
+        dialogue: &dialogue,
+        tools: &[],
+        max_tokens: 256,
+        too_long: TooLong::Drop,
+    };
+    numbers
+        .map(|number| examples.of(&trajectory(number)).unwrap().unwrap())
+        .collect()
+}
+
+fn adapter() -> Learns {
+    Learns::NewAdapter {
+        settings: AdapterSettings {
+            rank: 8,
+            alpha: 16.0,
+            scaling: Scaling::Rank,
+            base: None,
+        },
+        targets: Projection::ALL.to_vec(),
+    }
+}
+
+fn rates(peak: f64) -> Rates {
+    Rates {
+        peak,
+        warmup: 2,
+        decline: Decline::Cosine,
+        adamw: AdamW::default(),
+    }
+}
+
+fn settings(peak: f64) -> SftSettings {
+    SftSettings {
+        epochs: 4,
+        batch: 4,
+        rates: rates(peak),
+        aggregation: Aggregation::Trajectory,
+        tokens_at_once: 128,
+        seed: 7,
+        evaluate_every: 4,
+    }
+}
+
+fn keeping(folder: &Path, tiny: &Tiny) -> Keeping {
+    Keeping {
+        folder: folder.to_path_buf(),
+        origin: tiny.path(),
+        every: 2,
+        checkpoints: 2,
+    }
+}
+
+/// Stops after so many steps.
+struct Until(u64);
+
+impl Watch for Until {
+    fn stepped(&mut self, _: u64, _: u64, _: &Numbers) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    fn wants_stop(&mut self) -> bool {
+        self.0 == 0
+    }
+}
+
+const FOREVER: Until = Until(u64::MAX);
+
+fn run(
+    tiny: &Tiny,
+    folder: &Path,
+    learns: &Learns,
+    settings: &SftSettings,
+    mut watch: Until,
+) -> Result<Outcome, TrainError> {
+    let weights = Weights::load(&tiny.path()).unwrap();
+    let mut actor = CpuActor::new(&weights, learns, 2).unwrap();
+    let (learnt, held_out) = (examples(tiny, 0..10), examples(tiny, 10..13));
+    let keeping = keeping(folder, tiny);
+    sft(
+        &mut actor, &learnt, &held_out, settings, &keeping, &mut watch,
+    )
+}
+
+/// All that a run leaves that is the same in every run.
+fn left(folder: &Path) -> (Vec<u8>, Vec<(u64, f64)>) {
+    let adapter = fs_err::read(folder.join("published/adapter_model.safetensors")).unwrap();
+    let losses = metrics::read(folder).unwrap();
+    let losses = losses
+        .iter()
+        .map(|(step, numbers)| (*step, numbers["loss"]));
+    (adapter, losses.collect())
+}
