@@ -22,6 +22,7 @@ const SETTLE_SLACK: Duration = Duration::from_micros(150);
 /// the copy engine brings them soon enough (20 us a megabyte on an H200).
 const VEILED_BYTES: u64 = 256 << 20;
 const WARM_UPS: usize = 2;
+
 /// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
 /// kernel it left running. (About 20 us on an idle H200; a busy context keeps its time slice of a millisecond or two.)
 const BUSY_US: f64 = 400.0;

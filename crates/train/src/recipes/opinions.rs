@@ -75,7 +75,8 @@ struct Answer {
 pub(super) struct Bonuses {
     /// Of each trajectory.
     pub(super) each: Vec<f64>,
-    pub(super) numbers: Numbers,
+    /// Where there is a reviewer.
+    pub(super) numbers: Option<Numbers>,
 }
 
 impl Reviewer {
@@ -122,7 +123,10 @@ impl Reviewer {
         let mean = opinions.iter().sum::<f64>() / opinions.len().max(1) as f64;
         Ok(Bonuses {
             each: opinions.iter().map(|one| self.weight * one).collect(),
-            numbers: Numbers::from([("opinion", mean), ("opinion_missing", share)]),
+            numbers: Some(Numbers::from([
+                ("opinion", mean),
+                ("opinion_missing", share),
+            ])),
         })
     }
 

@@ -81,8 +81,8 @@ pub struct Rollouts<'a> {
     pace: Pace,
     /// Whoever speaks, from one collection to the next while nothing is learnt.
     speaking: Option<(PolicyVersion, Arc<Local>)>,
-    /// What was thought of this step's submissions.
-    opinions: Numbers,
+    /// What was thought of this step's submissions, collection after collection.
+    opinions: Vec<Numbers>,
 }
 
 /// How quickly this process has had episodes.
@@ -137,7 +137,7 @@ impl<'a> Rollouts<'a> {
             curriculum,
             pace: Pace::default(),
             speaking: None,
-            opinions: Numbers::new(),
+            opinions: Vec::new(),
         }
     }
 
@@ -293,7 +293,7 @@ impl Collector for Rollouts<'_> {
         let found = self.played(&round, policy)?;
         let bonuses = self.bonuses(&round.place, &found)?;
         let episodes = self.episodes(&found, &bonuses.each)?;
-        self.opinions = bonuses.numbers;
+        self.opinions.extend(bonuses.numbers);
         for task in &round.tasks {
             let own = episodes.iter().filter(|episode| episode.task == task.id);
             let passed = own.clone().filter(|episode| episode.finding.passed());
@@ -332,7 +332,7 @@ impl Collector for Rollouts<'_> {
 
     fn numbers(&mut self) -> Numbers {
         let pace = std::mem::take(&mut self.pace);
-        let mut numbers = std::mem::take(&mut self.opinions);
+        let mut numbers = means(&std::mem::take(&mut self.opinions));
         // A collection that was whole already took no time.
         if pace.tokens > 0.0 {
             let seconds = pace.seconds.max(1e-9);
@@ -354,6 +354,15 @@ impl Collector for Rollouts<'_> {
             self.curriculum = curriculum;
         }
     }
+}
+
+/// Of each number, over collections of a step: they are alike in size.
+fn means(all: &[Numbers]) -> Numbers {
+    let mut means = Numbers::new();
+    for (name, value) in all.iter().flatten() {
+        *means.entry(name).or_default() += value / all.len() as f64;
+    }
+    means
 }
 
 fn failed(message: &str) -> TrainError {

@@ -107,7 +107,7 @@ fn submissions_are_asked_about_once_and_those_who_cheat_get_nothing() {
     // The third is taken to be like the other four.
     assert_eq!(found.each, [0.25, 0.5, 0.1875, 0.0, 0.0]);
     let numbers = Numbers::from([("opinion", 0.375), ("opinion_missing", 1.0 / 3.0)]);
-    assert_eq!(found.numbers, numbers);
+    assert_eq!(found.numbers, Some(numbers));
     // Nobody is there any more, and nobody is asked.
     let empty = folder.path().join("empty.jsonl");
     fs_err::write(&empty, "").unwrap();
