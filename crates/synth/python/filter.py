@@ -328,6 +328,8 @@ def main() -> None:
     # Like the judge's own baselines.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    # What PyTorch itself is made of stays; looking through it after every task would take longer than many a task.
+    gc.freeze()
     tensors: dict[str, list[str]] = {}
     for line in lines:
         request = json.loads(line)

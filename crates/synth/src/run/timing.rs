@@ -1,8 +1,10 @@
 //! One task at a time on the target, in the size that fits the window.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 
 use warpsmith_machine::Lease;
@@ -18,6 +20,9 @@ use crate::spent::Stage;
 
 /// How long more to time is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the device is left to judges that wait for it. They look every few milliseconds whether it is free, and would
+/// never find it so if it were leased again at once.
+const GIVING_WAY: Duration = Duration::from_millis(12);
 const LEASE_PATIENCE: Duration = Duration::from_mins(10);
 
 /// What fits the window.
@@ -42,6 +47,8 @@ pub(super) struct Timer<'a> {
     pub(super) gate: Option<&'a RwLock<()>>,
     /// Closed to judges meanwhile.
     pub(super) judges_gate: Option<&'a RwLock<()>>,
+    /// How many wait for a judge or are with one.
+    pub(super) surveys: &'a AtomicUsize,
 }
 
 type TimedOrNot = (Screened, Result<Timed, Dropped>);
@@ -56,15 +63,18 @@ impl<'a> Timer<'a> {
         let number = self.plan.workers.max(1);
         let new = |containment| Worker::new(self.workshop, containment, self.isolation, number);
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
-        // Where nobody pauses, nothing is gained by waiting for more.
-        let patience = self.gate.map_or(Duration::ZERO, |_| PATIENCE);
+        // Where nobody pauses, nothing is gained by timing several in a row.
+        let most = self.gate.map_or(1, |_| TIMED_TOGETHER);
         while let Ok(first) = for_timer.recv() {
             let mut together = vec![first];
-            while together.len() < TIMED_TOGETHER {
-                match for_timer.recv_timeout(patience) {
+            while together.len() < most {
+                match for_timer.recv_timeout(PATIENCE) {
                     Ok(next) => together.push(next),
                     Err(_) => break,
                 }
+            }
+            if self.gate.is_none() && self.surveys.load(Ordering::Relaxed) > 0 {
+                thread::sleep(GIVING_WAY);
             }
             let timed = {
                 let closed =
@@ -80,7 +90,10 @@ impl<'a> Timer<'a> {
                 Ok(timed) => {
                     for (screened, timed) in timed {
                         match timed {
-                            Ok(timed) => drop(to_surveyors.send(Fitting { screened, timed })),
+                            Ok(timed) => {
+                                self.surveys.fetch_add(1, Ordering::Relaxed);
+                                drop(to_surveyors.send(Fitting { screened, timed }));
+                            }
                             Err(dropped) => {
                                 drop(
                                     to_main.send(Done::Filtered(screened.candidate, Err(dropped))),
