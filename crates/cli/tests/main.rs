@@ -20,6 +20,7 @@ mod replay;
 mod report;
 mod rollout;
 mod serve;
+mod shipped_set;
 mod synth;
 mod teacher;
 #[cfg(feature = "local-models")]

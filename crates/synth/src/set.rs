@@ -85,18 +85,31 @@ impl Set {
 
     /// `tasks.jsonl`, `train.jsonl` and `validation.jsonl`, each whole or as it was.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        let of = |part: Portion| move |row: &&Row| row.task.split == Some(part);
-        write_lines(&folder.join("tasks.jsonl"), self.rows.iter())?;
-        let train = self.rows.iter().filter(of(Portion::Train));
-        write_lines(&folder.join("train.jsonl"), train)?;
-        let validation = self.rows.iter().filter(of(Portion::Validation));
-        write_lines(&folder.join("validation.jsonl"), validation)
+        for (name, rows) in self.files() {
+            write_lines(&folder.join(name).with_extension("jsonl"), rows)?;
+        }
+        Ok(())
     }
 
     /// The same as Parquet, in the public columns and the most important of ours.
-    pub fn write_parquet(&self, path: &Path) -> Result<(), TaskError> {
-        let tasks: Vec<SetTask> = self.rows.iter().map(|row| row.task.clone()).collect();
-        write_set(path, &tasks)
+    pub fn write_parquet(&self, folder: &Path) -> Result<(), TaskError> {
+        for (name, rows) in self.files() {
+            let tasks: Vec<SetTask> = rows.map(|row| row.task.clone()).collect();
+            write_set(&folder.join(name).with_extension("parquet"), &tasks)?;
+        }
+        Ok(())
+    }
+
+    /// All of it, and its two parts.
+    fn files(&self) -> [(&'static str, impl Iterator<Item = &Row>); 3] {
+        let of = |wanted: Option<Portion>| {
+            let belongs = move |row: &&Row| wanted.is_none() || row.task.split == wanted;
+            (
+                wanted.map_or("tasks", Portion::name),
+                self.rows.iter().filter(belongs),
+            )
+        };
+        [None, Some(Portion::Train), Some(Portion::Validation)].map(of)
     }
 }
 

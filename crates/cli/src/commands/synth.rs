@@ -423,8 +423,7 @@ fn write(set: &Set, summary: &Summary, folder: &Path) -> Result<(), Stop> {
         .and_then(|()| fs_err::write(folder.join("summary.json"), text))
         .map_err(|error| unwritten(&error))?;
     if cfg!(feature = "parquet") {
-        let path = folder.join("tasks.parquet");
-        set.write_parquet(&path)
+        set.write_parquet(folder)
             .map_err(|error| unwritten(&error))?;
     }
     Ok(())
