@@ -162,6 +162,11 @@ pub(super) fn shared_out(writer: &mut Writer<'_>, kernel: &Rows) -> Option<Team>
         4097..=8192 if tuned => 1024,
         _ => 512,
     };
+    let threads = if tuned && threads >= 64 {
+        evenly(length / width, threads)
+    } else {
+        threads
+    };
     // A warp whose threads exchange values ends as one.
     let threads = if threads < 32 && count % (32 / threads) != 0 {
         32
@@ -175,6 +180,16 @@ pub(super) fn shared_out(writer: &mut Writer<'_>, kernel: &Rows) -> Option<Team>
         rows: if threads <= 32 { THREADS / threads } else { 1 },
         neighbours: Neighbours::Elements,
     })
+}
+
+/// About `usual` threads, whole warps, so many that each has as much to do as the others; `usual` where there is no such number.
+fn evenly(groups: i64, usual: i64) -> i64 {
+    let fits = |threads: &i64| groups % threads == 0 && 4 * threads >= 3 * usual;
+    (32..=1024.min(usual * 3 / 2))
+        .step_by(32)
+        .filter(fits)
+        .min_by_key(|threads| (threads - usual).abs())
+        .unwrap_or(usual)
 }
 
 /// Neighbouring threads have neighbouring rows. More than one share a row where several loops go over it, so that it stays
@@ -193,5 +208,19 @@ fn columns(count: i64, length: i64, loops: usize) -> Team {
         threads,
         rows: if threads == 1 { THREADS } else { 32 },
         neighbours: Neighbours::Rows,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::evenly;
+
+    #[test]
+    fn no_thread_waits_for_others_where_that_can_be_had() {
+        assert_eq!(evenly(2304, 512), 576);
+        assert_eq!(evenly(2048, 512), 512);
+        assert_eq!(evenly(8192, 1024), 1024);
+        // 7 · 11 · 13 groups have no whole warps in them.
+        assert_eq!(evenly(1001, 128), 128);
     }
 }
