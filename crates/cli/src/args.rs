@@ -132,6 +132,10 @@ pub(crate) enum ModelOn {
 
 /// How a language model of this process is had.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(feature = "local-models"),
+    expect(dead_code, reason = "there is none")
+)]
 pub(crate) struct Means {
     pub(crate) offline: bool,
     pub(crate) on: ModelOn,

@@ -34,22 +34,6 @@ impl Refusal {
         }
     }
 
-    /// A field that cannot be what it is.
-    pub(crate) fn field(param: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            param: Some(param),
-            ..Self::new(StatusCode::BAD_REQUEST, None, message)
-        }
-    }
-
-    pub(crate) fn unknown_model(asked: &str, served: &str) -> Self {
-        let message = format!("there is no model `{asked}` here; `{served}` is served");
-        Self {
-            param: Some("model"),
-            ..Self::new(StatusCode::NOT_FOUND, Some("model_not_found"), message)
-        }
-    }
-
     pub(crate) fn unknown_path(path: &str) -> Self {
         let message = format!("there is nothing at `{path}`");
         Self::new(StatusCode::NOT_FOUND, Some("unknown_url"), message)
@@ -75,13 +59,6 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, None, message)
     }
 
-    /// As many as are served at a time are being served.
-    #[cfg(feature = "local-models")]
-    pub(crate) fn busy() -> Self {
-        let message = "too many replies are under way; send it again when `Retry-After` says so";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, None, message)
-    }
-
     pub(crate) fn too_slow(seconds: u64) -> Self {
         let message = format!("the request did not come to its end within {seconds} seconds");
         Self::new(StatusCode::REQUEST_TIMEOUT, None, message)
@@ -93,16 +70,42 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, None, message)
     }
 
-    /// The reply will not come, or not to its end.
-    pub(crate) fn broke_off(why: &str) -> Self {
-        let message = format!("the reply was not completed: {why}");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)
-    }
-
     pub(crate) fn body(&self) -> Value {
         json!({ "error": {
             "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
         } })
+    }
+}
+
+/// What only a model has reason to say.
+#[cfg(feature = "local-models")]
+impl Refusal {
+    /// A field that cannot be what it is.
+    pub(crate) fn field(param: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param),
+            ..Self::new(StatusCode::BAD_REQUEST, None, message)
+        }
+    }
+
+    pub(crate) fn unknown_model(asked: &str, served: &str) -> Self {
+        let message = format!("there is no model `{asked}` here; `{served}` is served");
+        Self {
+            param: Some("model"),
+            ..Self::new(StatusCode::NOT_FOUND, Some("model_not_found"), message)
+        }
+    }
+
+    /// As many as are served at a time are being served.
+    pub(crate) fn busy() -> Self {
+        let message = "too many replies are under way; send it again when `Retry-After` says so";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, None, message)
+    }
+
+    /// The reply will not come, or not to its end.
+    pub(crate) fn broke_off(why: &str) -> Self {
+        let message = format!("the reply was not completed: {why}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, None, message)
     }
 }
 

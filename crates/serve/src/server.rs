@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
-use axum::{Json, Router};
 use serde_json::json;
 #[cfg(feature = "local-models")]
 use tokio::sync::Semaphore;
@@ -74,7 +74,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         // Whether it lives may be asked without a token.
         .route(
             "/healthz",
-            get(|| async move { Json(json!({ "status": "ok", "requests": replying() })) }),
+            get(move || async move { Json(json!({ "status": "ok", "requests": replying() })) }),
         );
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -95,7 +95,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
 }
 
 #[cfg(feature = "local-models")]
-fn with_model(app: Router, model: Option<ServedModel>) -> (Router, Option<Generation>) {
+fn with_model(app: axum::Router, model: Option<ServedModel>) -> (axum::Router, Option<Generation>) {
     use crate::completions::{MOST_REPLIES, Served, routes};
 
     let Some(model) = model else {

@@ -153,8 +153,15 @@ pub(super) fn shared_out(writer: &mut Writer<'_>, kernel: &Rows) -> Option<Team>
     }
     let width = if tuned && length % 4 == 0 { 4 } else { 1 };
     let threads = match length / width {
-        // Several loads a thread are under way together.
-        groups @ 0..=128 => (groups as u64 / 4).next_power_of_two().max(2) as i64,
+        // Several loads a thread are under way together; but what a row's threads load at once is a whole line of the cache.
+        groups @ 0..=128 => {
+            let line = if tuned {
+                (1 << groups.trailing_zeros()).min(8)
+            } else {
+                2
+            };
+            (groups as u64 / 4).next_power_of_two().max(line).max(2) as i64
+        }
         129..=256 => 32,
         257..=1024 => 128,
         1025..=2048 => 256,
