@@ -150,15 +150,19 @@ pub(super) fn line(verdict: &Verdict) -> String {
                 compile.unwrap_or_default()
             )
         }
-        (None, Some(reason)) => {
-            // A compiler names the file first and then what it does; the error is what matters.
-            let mut lines = reason.lines();
-            let first = lines.clone().next().unwrap_or_default();
-            let error = lines.find(|line| line.contains("error:")).unwrap_or(first);
-            format!("{}: {error}", verdict.status.name())
-        }
+        (None, Some(reason)) => format!("{}: {}", verdict.status.name(), gist(reason)),
         (None, None) => verdict.status.name().to_owned(),
     }
+}
+
+/// The line that matters: a compiler names files before its first error, Python ends with what went wrong.
+fn gist(reason: &str) -> &str {
+    let mut lines = reason.lines().filter(|line| !line.trim().is_empty());
+    let first = lines.clone().next().unwrap_or_default();
+    if first.starts_with("Traceback ") {
+        return lines.next_back().unwrap_or(first);
+    }
+    lines.find(|line| line.contains("error:")).unwrap_or(first)
 }
 
 /// A call in a few words.
@@ -172,5 +176,23 @@ fn said(call: &ToolCall) -> String {
     match what {
         Some(what) => format!("{} {what}", call.name),
         None => call.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gist;
+
+    #[test]
+    fn the_line_that_matters_is_shown() {
+        let python = "Traceback (most recent call last):\n  File \"worker.py\", line 4, in serve\nTypeError: an argument is missing\n";
+        assert_eq!(gist(python), "TypeError: an argument is missing");
+        let compiler =
+            "== kernels/a.cpp\nkernels/a.cpp:3:1: error: expected a semicolon\n  3 | }\n";
+        assert_eq!(
+            gist(compiler),
+            "kernels/a.cpp:3:1: error: expected a semicolon"
+        );
+        assert_eq!(gist("output 0 is wrong"), "output 0 is wrong");
     }
 }
