@@ -11,7 +11,6 @@ mod surveying;
 mod timing;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
@@ -160,7 +159,6 @@ pub fn run(
     let quotas = plan.mix.quotas(plan.count);
     let composed_by = composer.name();
     let gates = (RwLock::new(()), RwLock::new(()));
-    let surveys = AtomicUsize::new(0);
     thread::scope(|scope| {
         let (to_workers, for_workers) = channel::<Box<Candidate>>();
         let (to_timer, for_timer) = channel::<Screened>();
@@ -191,7 +189,6 @@ pub fn run(
             lease,
             gate,
             judges_gate,
-            surveys: &surveys,
         };
         let from_timer = to_main.clone();
         scope.spawn(move || timer.work(&for_timer, &to_surveyors, &from_timer));
@@ -205,7 +202,6 @@ pub fn run(
                 judge,
                 gate: judges_gate,
                 composer: composed_by.clone(),
-                surveys: &surveys,
             };
             let (queue, to_main) = (Arc::clone(&fitting), to_main.clone());
             scope.spawn(move || surveyor.work(&queue, &to_main));

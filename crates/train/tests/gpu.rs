@@ -3,6 +3,7 @@
 
 #[path = "../../model/tests/random_weights/mod.rs"]
 mod random_weights;
+mod until;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,6 +12,7 @@ use candle_core::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use random_weights::{random_weights, small};
+use until::Until;
 use warpsmith_model::{
     Adapter, AdapterSettings, Factors, Family, Place, Projection, Scaling, Weights,
 };
@@ -18,12 +20,11 @@ use warpsmith_schema::EpisodeId;
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::data::Example;
-use warpsmith_train::metrics::Numbers;
 use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
 use warpsmith_train::network::gpu::{GpuActor, GpuModel};
 use warpsmith_train::network::{Actor, Critic, Learns, Published, Scores, Sequence, Trainable};
 use warpsmith_train::optimizer::{AdamW, Decline, Update};
-use warpsmith_train::recipes::{self, Keeping, Rates, SftSettings, Watch};
+use warpsmith_train::recipes::{self, Keeping, Rates, SftSettings};
 
 const FAMILIES: [(Family, usize); 3] = [
     (Family::Llama, 64),
@@ -466,19 +467,6 @@ fn example(number: usize, vocabulary: usize) -> Example {
             sample: 1,
         },
         sequences: sequences(&[20 + number, 12], vocabulary),
-    }
-}
-
-/// Stops after so many steps.
-struct Until(u64);
-
-impl Watch for Until {
-    fn stepped(&mut self, _: u64, _: u64, _: &Numbers) {
-        self.0 = self.0.saturating_sub(1);
-    }
-
-    fn wants_stop(&mut self) -> bool {
-        self.0 == 0
     }
 }
 

@@ -6,3 +6,4 @@ mod bandit;
 mod gradients;
 mod runs;
 mod tiny;
+mod until;

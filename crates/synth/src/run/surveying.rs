@@ -1,6 +1,5 @@
 //! The judge's own screening, and the row of what passed it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, PoisonError, RwLock};
 
@@ -23,8 +22,6 @@ pub(super) struct Surveyor<'a> {
     /// Closed while something is timed.
     pub(super) gate: Option<&'a RwLock<()>>,
     pub(super) composer: String,
-    /// How many wait for a judge or are with one.
-    pub(super) surveys: &'a AtomicUsize,
 }
 
 impl Surveyor<'_> {
@@ -43,7 +40,6 @@ impl Surveyor<'_> {
                     (self.gate).map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
                 survey(self.judge.as_mut(), &mut screened.candidate, timed.size)
             };
-            self.surveys.fetch_sub(1, Ordering::Relaxed);
             let done = match surveyed {
                 Ok(Ok(surveyed)) => {
                     let row = self.row(&screened, &timed, surveyed);

@@ -1,7 +1,6 @@
 //! One task at a time on the target, in the size that fits the window.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{PoisonError, RwLock};
 use std::thread;
@@ -20,8 +19,8 @@ use crate::spent::Stage;
 
 /// How long more to time is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the device is left to judges that wait for it. They look every few milliseconds whether it is free, and would
-/// never find it so if it were leased again at once.
+/// How long the device is left to judges, which survey what was timed. Who waits for a lease looks every few milliseconds whether
+/// the device is free, and would never find it so if it were leased again at once.
 const GIVING_WAY: Duration = Duration::from_millis(12);
 const LEASE_PATIENCE: Duration = Duration::from_mins(10);
 
@@ -47,8 +46,6 @@ pub(super) struct Timer<'a> {
     pub(super) gate: Option<&'a RwLock<()>>,
     /// Closed to judges meanwhile.
     pub(super) judges_gate: Option<&'a RwLock<()>>,
-    /// How many wait for a judge or are with one.
-    pub(super) surveys: &'a AtomicUsize,
 }
 
 type TimedOrNot = (Screened, Result<Timed, Dropped>);
@@ -73,7 +70,7 @@ impl<'a> Timer<'a> {
                     Err(_) => break,
                 }
             }
-            if self.gate.is_none() && self.surveys.load(Ordering::Relaxed) > 0 {
+            if self.gate.is_none() {
                 thread::sleep(GIVING_WAY);
             }
             let timed = {
@@ -90,10 +87,7 @@ impl<'a> Timer<'a> {
                 Ok(timed) => {
                     for (screened, timed) in timed {
                         match timed {
-                            Ok(timed) => {
-                                self.surveys.fetch_add(1, Ordering::Relaxed);
-                                drop(to_surveyors.send(Fitting { screened, timed }));
-                            }
+                            Ok(timed) => drop(to_surveyors.send(Fitting { screened, timed })),
                             Err(dropped) => {
                                 drop(
                                     to_main.send(Done::Filtered(screened.candidate, Err(dropped))),

@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::tiny::Tiny;
+use crate::until::Until;
 use candle_core::Tensor;
 use serde_json::json;
 use warpsmith_model::policy::Dialogue;
@@ -29,12 +30,12 @@ use warpsmith_train::checkpoint::Checkpoints;
 use warpsmith_train::data::{
     Episode, Example, Examples, Finding, Paid, RewardKind, Tokens, TooLong, read_trajectories,
 };
-use warpsmith_train::metrics::{self, Numbers};
+use warpsmith_train::metrics;
 use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
 use warpsmith_train::network::{Actor, Learns, Published, ScoreLoss, Scores, Sequence, Trainable};
 use warpsmith_train::optimizer::{AdamW, Decline, Update};
 use warpsmith_train::recipes::{
-    Keeping, Outcome, Rates, SftSettings, ValueSettings, Watch, pretrain_value, sft,
+    Keeping, Outcome, Rates, SftSettings, ValueSettings, pretrain_value, sft,
 };
 
 fn task(id: &str) -> Task {
@@ -129,19 +130,6 @@ fn keeping(folder: &Path, tiny: &Tiny) -> Keeping {
         origin: tiny.path(),
         every: 2,
         checkpoints: 2,
-    }
-}
-
-/// Stops after so many steps.
-struct Until(u64);
-
-impl Watch for Until {
-    fn stepped(&mut self, _: u64, _: u64, _: &Numbers) {
-        self.0 = self.0.saturating_sub(1);
-    }
-
-    fn wants_stop(&mut self) -> bool {
-        self.0 == 0
     }
 }
 
