@@ -53,7 +53,7 @@ impl Key<'_> {
     pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         // Bump when the method of measuring changes: older numbers are then not comparable.
-        hasher.update(b"method 8\0");
+        hasher.update(b"method 9\0");
         // An unoptimised supervisor samples slowly: its constant is another.
         hasher.update(&[u8::from(cfg!(debug_assertions))]);
         let parts = [
@@ -202,7 +202,7 @@ fn run(
         },
         bursts_among: usize::MAX,
         budget: Duration::from_secs(5),
-        checked: false,
+        care: session.care(variant),
         // Of the constant the quick calls count, which any core may give.
         dealt: module == "null_single",
         looked: 0,

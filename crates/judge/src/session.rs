@@ -15,8 +15,8 @@ use warpsmith_schema::Target;
 
 use self::interval::Interval;
 use self::layout::{layout, open_sampler};
-pub(crate) use self::plan::Plan;
 use self::plan::Step;
+pub(crate) use self::plan::{Care, Plan};
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
 use crate::cores::Cores;
@@ -224,7 +224,7 @@ impl Session {
                 module,
                 variant,
                 length,
-                checked: plan.checked,
+                care: plan.care,
             };
             if let Some(dealt) = dealt.as_ref().filter(|_| step % DEALT_CALLS == 0) {
                 runner.rest();

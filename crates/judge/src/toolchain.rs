@@ -22,6 +22,8 @@ const MODULE: &str = include_str!("../harness/binding.cpp");
 /// Headers worth precompiling: they cost seconds in every file that binds tensors.
 const PRECOMPILED: &str = "#include <torch/types.h>\n#include <torch/csrc/utils/pybind.h>\n";
 const COMPILE_LIMIT: Duration = Duration::from_mins(3);
+/// For g++ on what includes neither PyTorch nor CUDA: seconds at most, unless it explodes.
+const PLAIN_COMPILE_LIMIT: Duration = Duration::from_mins(1);
 
 /// A library ready to be loaded.
 #[derive(Debug, Clone)]
@@ -178,7 +180,13 @@ impl Toolchain {
             }
             fs::write(&place, text).map_err(JudgeError::io("lay out sources"))?;
         }
-        let output = self.sandboxed(self.compiler_path(job.cuda), &arguments, job_dir.path())?;
+        let limit = if job.cuda || job.torch {
+            COMPILE_LIMIT
+        } else {
+            PLAIN_COMPILE_LIMIT
+        };
+        let compiler = self.compiler_path(job.cuda);
+        let output = self.sandboxed((compiler, limit), &arguments, job_dir.path())?;
         let mut text = format!("== {}\n", job.path);
         text.push_str(&String::from_utf8_lossy(&output.stdout));
         text.push_str(&String::from_utf8_lossy(&output.stderr));
@@ -256,7 +264,8 @@ impl Toolchain {
             arguments.extend(self.cuda_libraries());
         }
         arguments.extend(build_flags::shared_runtime());
-        let output = self.sandboxed(&self.cxx.path, &arguments, job_dir.path())?;
+        let linker = (self.cxx.path.as_path(), COMPILE_LIMIT);
+        let output = self.sandboxed(linker, &arguments, job_dir.path())?;
         log.push_str(&String::from_utf8_lossy(&output.stderr));
         let produced = job_dir.path().join("out.so");
         if output.exit != sandbox::Exit::Code(0)
@@ -270,7 +279,7 @@ impl Toolchain {
 
     fn sandboxed(
         &self,
-        program: &Path,
+        (program, wall): (&Path, Duration),
         arguments: &[String],
         dir: &Path,
     ) -> Result<sandbox::Output, JudgeError> {
@@ -295,7 +304,7 @@ impl Toolchain {
             limits: sandbox::Limits {
                 memory_bytes: 12 << 30,
                 processes: 256,
-                wall: COMPILE_LIMIT,
+                wall,
                 file_bytes: 1 << 30,
                 output_bytes: 64 << 10,
             },

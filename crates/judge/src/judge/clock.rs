@@ -12,7 +12,7 @@ use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::looks::Observer;
 use crate::outcome::{Fault, Phase, sort, wrong};
-use crate::session::{Enough, Plan, prepare};
+use crate::session::{Care, Enough, Plan, prepare};
 use crate::timing::{self, Constant, Estimate, Raw};
 use crate::zygote::Worker;
 
@@ -31,7 +31,7 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Plan {
             Profile::Rl => 8,
         },
         budget: Duration::from_secs(budget),
-        checked: true,
+        care: Care::Checked,
         dealt: false,
         looked,
     }
@@ -44,7 +44,7 @@ fn second_look() -> Plan {
         bursts: Vec::new(),
         bursts_among: 0,
         budget: Duration::from_secs(4),
-        checked: true,
+        care: Care::Checked,
         dealt: true,
         looked: 0,
     }
@@ -101,7 +101,8 @@ impl Judge {
                 .collect();
             let bursts = session.bursts(index, profile);
             let plan = candidate_plan(profile, bursts, session.looked(index, profile));
-            let gap = timing::honest_gap_us(&strict.eager[index]);
+            let eager = &strict.eager[index];
+            let gap = timing::honest_gap_us(&strict.raw_eager[index], &constant, eager);
             let mut tries = 0;
             let estimate = loop {
                 if let Err(failure) = prepare(&mut worker.channel, &inputs, false) {
@@ -153,7 +154,6 @@ impl Judge {
                         constant = Constant::NOTHING;
                     }
                 }
-                let estimate = timing::estimate(&raw, &constant, gap);
                 let contradicts = timing::contradicts(&raw, &constant);
                 if contradicts && fresh && target == Target::Cuda {
                     let reason = "single calls were answered sooner than a call with nothing in it: not by the judge's own way";
@@ -165,11 +165,13 @@ impl Judge {
                 }
                 if contradicts && fresh {
                     // On shared cores it may be the load that changed; no verdict at all would be an author's to choose.
+                    // Either way the constant is not theirs.
                     attempt.verdict.notes.push(
-                        "calls were answered sooner than a call with nothing in it: answered by a way of its own, or on a \
-                         machine whose load changes"
+                        "calls were answered sooner than a call with nothing in it, by a way of its own or on a machine \
+                         whose load changes: nothing is taken off their time"
                             .to_owned(),
                     );
+                    constant = Constant::NOTHING;
                 }
                 if contradicts && !fresh {
                     // Kept from a busier hour: measured anew in the next try.
@@ -180,6 +182,7 @@ impl Judge {
                         hint: Some("stop other work on this machine and judge again".to_owned()),
                     });
                 }
+                let estimate = timing::estimate(&raw, &constant, gap);
                 let pessimistic = timing::pessimistic(&raw, &constant);
                 attempt.raw.push(raw);
                 tries += 1;

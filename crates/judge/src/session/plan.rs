@@ -17,12 +17,23 @@ pub(crate) struct Plan {
     /// They come at random places among this many single calls.
     pub(crate) bursts_among: usize,
     pub(crate) budget: Duration,
-    /// Compare every output, as for a candidate.
-    pub(crate) checked: bool,
+    pub(crate) care: Care,
     /// On other cores every few calls, where cores can be dealt.
     pub(crate) dealt: bool,
     /// Further intervals that do not count, at random places: in these it is looked at what the runner runs.
     pub(crate) looked: usize,
+}
+
+/// What is done with the outputs of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Care {
+    /// A candidate's: each is compared, and a wrong one ends it.
+    Checked,
+    /// A baseline's, where calls are short: compared for nothing. What the trusted process does between two calls is left
+    /// in the caches that the next one starts on, so the constant is another without it.
+    AsIfChecked,
+    /// A baseline's.
+    Trusted,
 }
 
 /// An interval to come.
@@ -74,6 +85,15 @@ impl Session {
             [2, 8].repeat(6)
         } else {
             bursts
+        }
+    }
+
+    /// How to measure a baseline of one shape.
+    pub(crate) fn care(&self, variant: usize) -> Care {
+        let short = !self.bursts(variant, Profile::Full).is_empty();
+        match self.target {
+            Target::Cpu if short => Care::AsIfChecked,
+            _ => Care::Trusted,
         }
     }
 
@@ -135,8 +155,8 @@ impl Session {
 
     /// A third of what is timed comes from another distribution, dealt from a shuffled deck: nobody can count calls until
     /// the checks are over, and no distribution stays away for long.
-    pub(super) fn next_transform(&mut self, checked: bool) -> String {
-        if !checked {
+    pub(super) fn next_transform(&mut self, answered: bool) -> String {
+        if !answered {
             return PLAIN.to_owned();
         }
         if self.deck.is_empty() {
