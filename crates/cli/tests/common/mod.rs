@@ -90,9 +90,10 @@ pub(crate) fn alone() -> File {
     lock
 }
 
-/// Runs a judgement; one that the judge itself calls too noisy is tried again.
+/// Runs a judgement; one that the judge itself calls too noisy is tried again, later and later.
 pub(crate) fn judged(make: impl Fn() -> Command) -> Output {
-    for _ in 0..3 {
+    for tries in 0..6 {
+        std::thread::sleep(std::time::Duration::from_secs(5 * tries));
         let output = make().output().unwrap();
         // The code is in the object, the words are for a person.
         let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
