@@ -234,24 +234,6 @@ fn old_output_makes_room_and_everybody_is_told() {
     }
 }
 
-/// With a quarter of its rows or batch, the first of its sizes: whole, an example takes half a minute on a slow day.
-fn smaller(model: &str) -> String {
-    let mut lines: Vec<String> = model.lines().map(str::to_owned).collect();
-    for line in &mut lines {
-        let Some((names, sizes)) = line.split_once(" = ") else {
-            continue;
-        };
-        let Some((first, rest)) = sizes.split_once(", ") else {
-            continue;
-        };
-        if let Ok(rows) = first.parse::<u32>() {
-            *line = format!("{names} = {}, {rest}", rows / 4);
-            return lines.join("\n") + "\n";
-        }
-    }
-    panic!("an example without sizes:\n{model}");
-}
-
 /// Whatever the examples need can be written, compiled and judged from inside the loop.
 #[test]
 fn a_script_solves_every_example_through_the_loop() {
@@ -269,7 +251,7 @@ fn a_script_solves_every_example_through_the_loop() {
     for name in &names {
         let folder = examples.join(name);
         let code = fs_err::read_to_string(folder.join("model.py")).unwrap();
-        tasks += &(json!({ "name": name, "code": smaller(&code) }).to_string() + "\n");
+        tasks += &(json!({ "name": name, "code": code }).to_string() + "\n");
         let files = sources(&folder).into_iter();
         let blocks = files.map(|(path, text)| format!("write {path}\n````\n{text}````\n\n"));
         for text in [blocks.collect(), "submit".to_owned()] {
