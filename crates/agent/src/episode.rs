@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Sampling};
 use warpsmith_schema::{
-    Attempt, Elision, Ending, Message, Mode, Target, Task, ToolCall, Trajectory, Verdict,
+    Attempt, Elision, Ending, Message, Mode, PolicyVersion, Target, Task, ToolCall, Trajectory,
+    Verdict,
 };
 
 use crate::Files;
 use crate::court::{AgentError, Watch};
+use crate::prompt;
 use crate::records::Records;
 
 /// One of several episodes of the same task.
@@ -182,6 +184,27 @@ fn best(attempts: &[Attempt]) -> Option<u32> {
         .filter_map(|(number, attempt)| Some((number, time(attempt)?)));
     let quickest = timed.min_by(|first, second| first.1.total_cmp(&second.1));
     quickest.map(|(number, _)| number as u32)
+}
+
+/// A single turn that nobody judged: what a policy is told, and what it says.
+pub fn unjudged(
+    task: &Task,
+    target: Target,
+    policy: &PolicyVersion,
+    sample: u32,
+    reply: String,
+) -> Trajectory {
+    let mut messages = prompt::opening(task, target);
+    messages.push(Message::Assistant {
+        text: reply,
+        calls: Vec::new(),
+    });
+    Trajectory {
+        id: identity(task, &messages),
+        messages,
+        ending: Ending::Finished,
+        ..Trajectory::begin(task, target, policy, sample, Mode::Single)
+    }
 }
 
 /// The same conversation about the same task has the same name, wherever it is read.

@@ -25,7 +25,7 @@ mod wire;
 mod workspace;
 
 pub use court::{AgentError, Court, Watch};
-pub use episode::Sample;
+pub use episode::{Sample, unjudged};
 pub use fenced::{Files, Unreadable, read_files};
 pub use prompt::skill;
 pub use react::{AgentLimits, AgentSettings, Size, run_agent};

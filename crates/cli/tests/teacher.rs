@@ -95,3 +95,64 @@ fn composed_tasks_are_solved_and_others_are_not_covered() {
         }
     }
 }
+
+#[test]
+fn lessons_need_no_judge_and_are_what_a_student_learns() {
+    let context = Context::new();
+    context.write("tasks.jsonl", &tasks());
+    let lessons = |target: &str, more: &[&str]| {
+        let mut arguments = vec!["train", "lessons", "--tasks", "tasks.jsonl"];
+        arguments.extend(["--target", target, "--out", "lessons.jsonl", "--json"]);
+        arguments.extend(more);
+        context.command(&arguments).output().unwrap()
+    };
+    let output = lessons("cuda", &["--styles", "plain,tuned"]);
+    assert_eq!(code(&output), 0);
+    let told = json(&output);
+    assert_eq!(
+        (&told["tasks"], &told["not_covered"]),
+        (&json!(4), &json!(1))
+    );
+    let file = fs_err::read_to_string(context.path("lessons.jsonl")).unwrap();
+    let lines: Vec<Value> = file
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(told["lessons"], json!(lines.len()));
+    for line in &lines {
+        let messages = line["messages"].as_array().unwrap();
+        let roles: Vec<&Value> = messages.iter().map(|message| &message["role"]).collect();
+        assert_eq!(roles, ["system", "user", "assistant"]);
+        let reply = messages[2]["text"].as_str().unwrap();
+        assert!(reply.contains("write model_new.py\n```python\n"), "{reply}");
+        assert!(
+            reply.contains("__global__") || reply.contains("cudnn"),
+            "{reply}"
+        );
+        assert_eq!(
+            (&line["attempts"], &line["policy"]["name"]),
+            (&json!([]), &json!("teacher"))
+        );
+    }
+    // What is there is not written over, and tasks that nobody can teach are an error.
+    assert_eq!(code(&lessons("cuda", &[])), 2);
+    context.write(
+        "bare.jsonl",
+        &json!({ "name": "bare", "code": "x" }).to_string(),
+    );
+    let arguments = [
+        "train",
+        "lessons",
+        "--tasks",
+        "bare.jsonl",
+        "--target",
+        "cpu",
+        "--out",
+        "none.jsonl",
+        "--json",
+    ];
+    let refused = context.command(&arguments).output().unwrap();
+    assert_eq!(code(&refused), 2);
+    assert_eq!(json(&refused)["failure"]["code"], "no_lesson");
+    assert!(!context.path("none.jsonl").exists());
+}

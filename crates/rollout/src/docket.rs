@@ -2,7 +2,7 @@
 //!
 //! Every running episode has at most one question here, so the queue is never longer than there are episodes. A judge that
 //! is free takes one about the task it has loaded, if there is one, else the oldest. What fails for reasons of ours is
-//! tried again, a few times and each time later. The same submission of the same task is judged once: who asks meanwhile
+//! tried again, a few times and each time later, and so is a task that seems too large while other judges are at work. The same submission of the same task is judged once: who asks meanwhile
 //! waits for the same verdict.
 
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +26,9 @@ use crate::meter::Meter;
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The judge's word for a task whose tensors do not fit beside what is there already.
+const TOO_LARGE: &str = "too_large";
 
 /// What a judge is asked.
 #[derive(Debug, Clone)]
@@ -211,13 +214,18 @@ impl Docket {
     fn hear(&self, judge: &mut dyn Judging, case: &Case) -> Answered {
         let mut pause = self.first_pause;
         for tried in 1.. {
+            let company = self.has_company();
             let failure = match put(judge, case) {
                 Ok(_) if self.fate.abandoned() => return Err(over()),
                 Ok(answer) => return Ok(answer),
                 Err(error) => error.failure(),
             };
             let ours = failure.kind == FailureKind::Infrastructure && failure.code != CANCELLED;
-            if !ours || tried >= TRIES || !self.fate.goes_on() {
+            // Others hold memory: alone the task may well fit.
+            let crowded = failure.kind == FailureKind::Task
+                && failure.code == TOO_LARGE
+                && (company || self.has_company());
+            if !(ours || crowded) || tried >= TRIES || !self.fate.goes_on() {
                 return Err(failure);
             }
             self.journal.write(Happening::Hitch {
@@ -232,6 +240,11 @@ impl Docket {
             pause *= 2;
         }
         Err(over())
+    }
+
+    /// Whether another judge is at work too.
+    fn has_company(&self) -> bool {
+        self.state().busy > 1
     }
 
     /// A verdict is a line of the log before anybody hears of it.

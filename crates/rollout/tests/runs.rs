@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{StandIn, means, plan, reply, script, scripted, task};
@@ -176,6 +177,86 @@ fn a_broken_task_is_listed_and_the_others_go_on() {
         assert_eq!(again.left_out, outcome.left_out);
         assert_eq!(again.unfinished, 0);
     }
+}
+
+/// Finds a task too large while another of its kind looks at one; the first waits for the second.
+struct Cramped {
+    inner: StandIn,
+    looking: Arc<AtomicU32>,
+    looked: Arc<AtomicU32>,
+}
+
+impl Judging for Cramped {
+    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
+        let others = self.looking.fetch_add(1, Ordering::SeqCst);
+        let begun = self.looked.fetch_add(1, Ordering::SeqCst) + 1;
+        let since = Instant::now();
+        while begun == 1
+            && self.looked.load(Ordering::SeqCst) < 2
+            && since.elapsed() < Duration::from_secs(20)
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.looking.fetch_sub(1, Ordering::SeqCst);
+        if others == 0 {
+            return self.inner.survey(task);
+        }
+        Err(JudgeError::Task {
+            code: "too_large".to_owned(),
+            message: "it does not fit".to_owned(),
+        })
+    }
+
+    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
+        self.inner.judge(task, files)
+    }
+
+    fn rehearse(
+        &mut self,
+        task: &Task,
+        files: &Files,
+        reach: Reach,
+    ) -> Result<Option<Verdict>, JudgeError> {
+        self.inner.rehearse(task, files, reach)
+    }
+
+    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
+        self.inner.profile(task, files)
+    }
+
+    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
+        self.inner.another()
+    }
+}
+
+#[test]
+fn a_task_is_too_large_only_where_it_has_the_device_to_itself() {
+    let place = TempDir::new().unwrap();
+    let script = script(place.path(), 2, 1);
+    let (looking, looked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let cramped = || -> Box<dyn Judging> {
+        Box::new(Cramped {
+            inner: quick(None),
+            looking: looking.clone(),
+            looked: looked.clone(),
+        })
+    };
+    let means = Means {
+        judges: vec![cramped(), cramped()],
+        ..scripted(&script, Vec::new())
+    };
+    let plan = Plan {
+        survey: true,
+        ..plan((1..=2).map(task).collect(), 1, 2)
+    };
+    let run = place.path().join("run");
+    let outcome = go(&run, plan, means);
+    assert_eq!((outcome.tally.passed, outcome.left_out), (2, Vec::new()));
+    let hitches = events(&run)
+        .iter()
+        .filter(|event| matches!(event, Happening::Hitch { failure, .. } if failure.code == "too_large"))
+        .count();
+    assert!(hitches > 0, "both had the device to themselves");
 }
 
 #[test]

@@ -26,8 +26,10 @@ use std::sync::Arc;
 use warpsmith_model::policy::{Policy, SharedPolicy};
 use warpsmith_schema::{EpisodeId, Mode, PolicyVersion, Target, Task};
 
+use course::Course;
 use lesson::Lesson;
 pub use lower::NotCovered;
+use luck::Luck;
 use plan::Strategy;
 pub use solution::Files;
 
@@ -47,12 +49,7 @@ impl Teacher {
     pub fn new<'a>(tasks: impl IntoIterator<Item = &'a Task>, target: Target, mode: Mode) -> Self {
         let tasks = tasks.into_iter();
         Self {
-            version: PolicyVersion {
-                name: NAME.to_owned(),
-                // What it writes changes with the program.
-                hash: Some(env!("CARGO_PKG_VERSION").to_owned()),
-                step: None,
-            },
+            version: version(),
             target,
             mode,
             tasks: tasks
@@ -106,11 +103,42 @@ impl SharedPolicy for Teacher {
 
 /// Every solution that is written for a task, from simple to fast, by the name of its strategy.
 pub fn solutions(task: &Task, target: Target) -> Result<Vec<(&'static str, Files)>, NotCovered> {
-    let strategies = [
-        ("plain", Strategy::Plain),
-        ("fused", Strategy::Fused),
-        ("tuned", Strategy::Tuned),
-    ];
-    let write = |(name, strategy)| Ok((name, solution::write(task, target, strategy)?.files));
+    let strategies = [Strategy::Plain, Strategy::Fused, Strategy::Tuned];
+    let write = |strategy: Strategy| {
+        let files = solution::write(task, target, strategy)?.files;
+        Ok((strategy.name(), files))
+    };
     strategies.into_iter().map(write).collect()
+}
+
+/// What a single turn could reply with, from simple to fast, by the named strategies: none twice, none with a mistake.
+pub fn replies(
+    task: &Task,
+    target: Target,
+    strategies: &[&str],
+    seed: u64,
+) -> Result<Vec<String>, NotCovered> {
+    let mut luck = Luck::new(&task.source, seed);
+    let course = Course::plan(task, target, Mode::Single, &mut luck)?;
+    // Two strategies may come to the same.
+    let wanted: Vec<Files> = solutions(task, target)?
+        .into_iter()
+        .filter(|(name, _)| strategies.contains(name))
+        .map(|(_, files)| files)
+        .collect();
+    let drafts = course.drafts.iter();
+    Ok(drafts
+        .filter(|draft| wanted.contains(&draft.solution.files))
+        .map(|draft| lesson::only(&course, draft, &mut luck))
+        .collect())
+}
+
+/// Who says so.
+pub fn version() -> PolicyVersion {
+    PolicyVersion {
+        name: NAME.to_owned(),
+        // What it writes changes with the program.
+        hash: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        step: None,
+    }
 }

@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod learning;
+mod lessons;
 mod networks;
 mod pipeline;
 mod reinforce;
@@ -34,6 +35,7 @@ enum What {
     Ppo(Box<reinforce::PpoArgs>),
     Grpo(Box<reinforce::GrpoArgs>),
     Pipeline(Box<pipeline::PipelineArgs>),
+    Lessons(lessons::LessonsArgs),
     Travel(travel::TravelArgs),
 }
 
@@ -45,6 +47,7 @@ pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
         What::Ppo(args) => reinforce::run_ppo(args, printer),
         What::Grpo(args) => reinforce::run_grpo(args, printer),
         What::Pipeline(args) => pipeline::run(args, printer),
+        What::Lessons(args) => lessons::run(args, printer),
         What::Travel(args) => travel::run(args, printer),
     }
 }

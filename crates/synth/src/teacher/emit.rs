@@ -450,10 +450,24 @@ pub(super) fn float(value: f64) -> String {
     if single.is_nan() {
         return "NAN".to_owned();
     }
+    if let Some(whole) = reciprocal(single) {
+        return format!("(1.0f / {whole}.0f)");
+    }
     let text = format!("{single:?}f");
     if single < 0.0 {
         format!("({text})")
     } else {
         text
     }
+}
+
+/// Of what whole number this is one part, where its digits would not show it: what a mean is multiplied by.
+fn reciprocal(single: f32) -> Option<u32> {
+    let whole = (1.0 / f64::from(single)).round();
+    let digits = format!("{single:e}");
+    let digits = digits.split_once('e').map_or(0, |(digits, _)| digits.len());
+    let fits = (16.0..=16_777_216.0).contains(&whole)
+        && ((1.0 / whole) as f32).to_bits() == single.to_bits();
+    // Two digits and a point.
+    (fits && digits > 3).then_some(whole as u32)
 }

@@ -264,6 +264,31 @@ impl Index {
         Some(stride)
     }
 
+    /// By how much it grows with most steps of a variable: inside a border or a line of pixels, say, but not from one line to
+    /// the next. `None` where most are not the same.
+    pub(super) fn usual_stride(&self, var: Var) -> Option<i64> {
+        /// In so many steps one may be another.
+        const MOST: i64 = 8;
+        let mut stride = 0;
+        for (atom, factor) in &self.terms {
+            let step = match atom {
+                Atom::Var(known) => i64::from(*known == var),
+                Atom::Div(inner, by) => match inner.usual_stride(var)? {
+                    step if step.abs() * MOST <= *by => 0,
+                    step if step % by == 0 => step / by,
+                    _ => return None,
+                },
+                Atom::Mod(inner, by) => match inner.usual_stride(var)? {
+                    step if step.abs() * MOST <= *by => step,
+                    step if step % by == 0 => 0,
+                    _ => return None,
+                },
+            };
+            stride += step * factor;
+        }
+        Some(stride)
+    }
+
     /// Whether every value is a multiple, wherever the variable `but` stands at zero.
     pub(super) fn aligned(&self, to: i64, but: Var) -> bool {
         let terms = self.terms.iter();
@@ -420,6 +445,21 @@ mod tests {
             let there = coordinates(&shape, &i);
             assert_eq!(linear(&shape, &there), i, "{shape:?}");
         }
+    }
+
+    #[test]
+    fn most_steps_within_a_border_are_by_one() {
+        let place = var(0, 130 * 130);
+        let flat = Index::from(place);
+        let (line, column) = (flat.divided(130), flat.remainder(130));
+        let padded = line.times(128).plus(&column).offset(-129);
+        assert_eq!(
+            (padded.stride(place), padded.usual_stride(place)),
+            (None, Some(1))
+        );
+        // Every other step is to another line.
+        let shuffled = flat.divided(2).times(192).plus(&flat.remainder(2));
+        assert_eq!(shuffled.usual_stride(place), None);
     }
 
     #[test]

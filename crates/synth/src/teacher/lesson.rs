@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use warpsmith_model::policy::{Finish, Policy, PolicyError, Reply, Request};
 use warpsmith_schema::{Message, Mode, PolicyVersion, Target, Task, ToolCall, Usage};
 
-use super::course::Course;
+use super::course::{Course, Draft};
 use super::luck::Luck;
 use super::prose;
 use super::solution::Files;
@@ -156,17 +156,25 @@ fn time_us(text: &str) -> Option<f64> {
     rest.split_once(" us")?.0.parse().ok()
 }
 
+/// A solution as if nothing else had ever been said, without a mistake.
+pub(super) fn only(course: &Course, draft: &Draft, luck: &mut Luck) -> String {
+    let speech = Speech {
+        text: prose::about(course, draft, luck),
+        acts: writes(&draft.solution.files),
+    };
+    speech.fenced().text
+}
+
+/// The module comes first, then what it calls.
+fn writes(files: &Files) -> Vec<Act> {
+    let write = |(path, text): (&String, &String)| Act::Write(path.clone(), text.clone());
+    files.iter().rev().map(write).collect()
+}
+
 /// The best first; after a failure its repair, or the next simpler one.
 fn single(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
     let last = course.drafts.len() - 1;
     let draft = &course.drafts[last];
-    let writes = |files: &Files| {
-        files
-            .iter()
-            .rev()
-            .map(|(path, text)| Act::Write(path.clone(), text.clone()))
-            .collect()
-    };
     let Some(before) = turns.last() else {
         return Speech {
             text: prose::about(course, draft, luck),

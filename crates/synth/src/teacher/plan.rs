@@ -30,6 +30,16 @@ pub(super) enum Strategy {
     Tuned,
 }
 
+impl Strategy {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Fused => "fused",
+            Self::Tuned => "tuned",
+        }
+    }
+}
+
 /// Where a buffer comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {

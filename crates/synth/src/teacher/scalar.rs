@@ -367,11 +367,11 @@ impl Arena {
         })
     }
 
-    /// Loads whose neighbours along a variable are no further apart than this.
+    /// Loads whose neighbours along a variable are, for the most part, no further apart than this.
     pub(super) fn contiguous(&self, values: &[Scalar], var: Var, apart: i64) -> usize {
         let near = |index: &Index| {
             index
-                .stride(var)
+                .usual_stride(var)
                 .is_some_and(|step| (1..=apart).contains(&step))
         };
         let is_near =

@@ -3,6 +3,7 @@
 mod cells;
 mod helpers;
 mod kept;
+mod launch;
 mod mathematics;
 mod neighbours;
 mod rows;
@@ -11,6 +12,7 @@ mod team;
 mod vectors;
 
 pub(in crate::teacher) use helpers::helper;
+pub(in crate::teacher) use launch::Launch;
 pub(in crate::teacher) use scan::scan;
 
 use super::cpu::{combine, open_loops};
@@ -24,24 +26,6 @@ use team::shared_out;
 
 const THREADS: i64 = 256;
 
-/// Blocks, and the threads of one.
-pub(in crate::teacher) struct Launch {
-    pub(in crate::teacher) blocks: i64,
-    pub(in crate::teacher) threads: String,
-    /// All threads of a block.
-    pub(in crate::teacher) most: i64,
-}
-
-impl Launch {
-    fn over(count: i64) -> Self {
-        Self {
-            blocks: (count + THREADS - 1) / THREADS,
-            threads: THREADS.to_string(),
-            most: THREADS,
-        }
-    }
-}
-
 pub(in crate::teacher) fn rows(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
     if kernel.passes.is_empty() {
         return cells(writer, kernel);
@@ -52,6 +36,7 @@ pub(in crate::teacher) fn rows(writer: &mut Writer<'_>, kernel: &Rows) -> Launch
     }
 }
 
+/// Declares a thread's number among so many.
 fn thread_number(writer: &mut Writer<'_>, name: &str, count: i64) {
     let int = integer(writer.plan);
     let block = if int == "int" {
@@ -148,5 +133,5 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
     for _ in 0..opened {
         writer.close();
     }
-    Launch::over(count)
+    Launch::over(&kernel.outer, 1)
 }

@@ -1,8 +1,8 @@
 //! Kernels without rows: every result on its own.
 
 use super::neighbours::{overlap, written_out};
-use super::vectors::{unpack, vector, vector_source, wide};
-use super::{Launch, THREADS, integer, stored, thread_number};
+use super::vectors::{unpack, vector, wide};
+use super::{Launch, stored, thread_number};
 use crate::teacher::emit::Writer;
 use crate::teacher::index::{Index, Var, coordinates, linear};
 use crate::teacher::plan::{Plan, Rows, Strategy};
@@ -24,10 +24,11 @@ pub(super) fn cells(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
     let out = writer.buffer(kernel.out).to_owned();
     let value = writer.value(value);
     writer.line(format!("{out}[i] = {value};"));
-    Launch::over(count)
+    Launch::over(&kernel.cells, 1)
 }
 
-/// Four neighbouring results a thread, several times: their loads are under way together and each four are stored at once.
+/// Four neighbouring results a thread, loaded and stored at once. More of them a thread are slower: 4.0 instead of 4.2 TB/s
+/// for a copy on an H200 (`scripts/gpu/bandwidth`).
 fn by_four(writer: &mut Writer<'_>, kernel: &Rows, count: i64) -> Launch {
     let (group, lane) = (writer.plan.arena.var(count / 4), writer.plan.arena.var(4));
     let flat = Index::from(group).times(4).plus(&lane.into());
@@ -47,42 +48,18 @@ fn by_four(writer: &mut Writer<'_>, kernel: &Rows, count: i64) -> Launch {
         };
         return neighbours(writer, kernel, &lane_at, &place, group);
     }
-    let rounds = rounds(writer.plan, &loads, group);
     writer.call(group, "i");
     writer.call(lane, "l");
-    let mut vectors = Vec::new();
-    if rounds == 1 {
-        thread_number(writer, "i", group.extent);
-        for load in loads {
-            vectors.extend(vector(writer, load, lane));
-        }
-    } else {
-        writer.unique("i");
-        writer.unique("n");
-        // All loads before the first result: nothing that is computed keeps them waiting.
-        let mut lines = Vec::new();
-        for load in loads {
-            if let Some((name, from)) = vector_source(writer, load, lane) {
-                writer.line(format!("float4 {name}[{rounds}];"));
-                lines.push(format!("{name}[n] = {from};"));
-                vectors.push((load, name));
-            }
-        }
-        if !lines.is_empty() {
-            open_round(writer, rounds);
-            for line in lines {
-                writer.line(line);
-            }
-            writer.close();
-        }
-        open_round(writer, rounds);
-    }
-    let which = if rounds == 1 { "" } else { "[n]" };
+    thread_number(writer, "i", group.extent);
+    let loads = loads.into_iter();
+    let vectors: Vec<_> = loads
+        .filter_map(|load| vector(writer, load, lane))
+        .collect();
     writer.define(&[value], &[lane]);
     writer.line("float4 result;");
     writer.line("#pragma unroll");
     writer.open("for (int l = 0; l < 4; ++l) {");
-    unpack(writer, &vectors, which);
+    unpack(writer, &vectors, "");
     writer.define(&[value], &[]);
     let value = writer.value(value);
     writer.line(format!("(&result.x)[l] = {value};"));
@@ -92,10 +69,7 @@ fn by_four(writer: &mut Writer<'_>, kernel: &Rows, count: i64) -> Launch {
     writer.line(format!(
         "reinterpret_cast<float4*>({out})[{place}] = result;"
     ));
-    if rounds > 1 {
-        writer.close();
-    }
-    Launch::over(group.extent / rounds)
+    Launch::over(&kernel.cells, 4)
 }
 
 /// The same where the four read what lies around them.
@@ -107,55 +81,14 @@ fn neighbours(
     group: Var,
 ) -> Launch {
     writer.call(group, "i");
-    writer.unique("i");
-    let rounds = rounds(writer.plan, &[], group);
-    if rounds == 1 {
-        thread_number(writer, "i", group.extent);
-    } else {
-        writer.unique("n");
-        open_round(writer, rounds);
-    }
+    thread_number(writer, "i", group.extent);
     let results = written_out(writer, kernel, at).join(", ");
     let out = writer.buffer(kernel.out).to_owned();
     let place = writer.index(place);
     writer.line(format!(
         "reinterpret_cast<float4*>({out})[{place}] = make_float4({results});"
     ));
-    if rounds > 1 {
-        writer.close();
-    }
-    Launch::over(group.extent / rounds)
-}
-
-/// How many groups a thread has: about 64 bytes of it should be on their way.
-fn rounds(plan: &Plan, loads: &[Scalar], group: Var) -> i64 {
-    let large = |load: &&Scalar| {
-        matches!(plan.arena.node(**load), Node::Load { buffer, .. }
-        if plan.rooms[buffer.0].shape.iter().product::<i64>() >= group.extent)
-    };
-    let wanted: &[i64] = match loads.iter().filter(large).count() {
-        0 | 2 => &[2, 1],
-        1 => &[4, 2, 1],
-        _ => &[1],
-    };
-    // Small tensors need every thread more than every thread needs work.
-    let fits = |rounds: &&i64| group.extent % (*rounds * THREADS) == 0 && group.extent >= 1 << 19;
-    wanted.iter().find(fits).copied().unwrap_or(1)
-}
-
-/// A loop over the groups of a thread: a block's lie side by side.
-fn open_round(writer: &mut Writer<'_>, rounds: i64) {
-    let int = integer(writer.plan);
-    let block = if int == "int" {
-        "blockIdx.x"
-    } else {
-        "int64_t(blockIdx.x)"
-    };
-    writer.line("#pragma unroll");
-    writer.open(format!("for (int n = 0; n < {rounds}; ++n) {{"));
-    writer.line(format!(
-        "const {int} i = ({block} * {rounds} + n) * {THREADS} + threadIdx.x;"
-    ));
+    Launch::over(&kernel.cells, 4)
 }
 
 /// Where results are written along one dimension and read along another, a warp has a tile of both: eight neighbours

@@ -89,7 +89,7 @@ pub(super) fn together(writer: &mut Writer<'_>, kernel: &Rows, team: Team) -> La
     }
     let target = linear(&kernel.shape, &at);
     store(writer, kernel, &last, &target, &kept, (lane, team));
-    team.launch(count)
+    team.launch(&kernel.outer)
 }
 
 /// Whether a value can be computed in the same loop: it needs nothing that the loop finds.

@@ -82,7 +82,7 @@ fn columns(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     writer.line(format!("running = {of_two};"));
     writer.line(format!("{out}[{place}] = float(running);"));
     writer.close();
-    Launch::over(before * after)
+    Launch::over(&[before, after], 1)
 }
 
 /// A block a scan, chunk by chunk: each thread scans neighbours, a warp its threads, the block its warps.
@@ -221,7 +221,7 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     writer.line("__syncthreads();");
     writer.close();
     Launch {
-        blocks: before,
+        blocks: before.to_string(),
         threads: threads.to_string(),
         most: threads,
     }

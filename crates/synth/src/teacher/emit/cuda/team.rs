@@ -1,5 +1,6 @@
 //! How many threads share a row, and which.
 
+use super::launch::blocks;
 use super::{Launch, THREADS, integer};
 use crate::teacher::emit::{Helper, Writer};
 use crate::teacher::plan::{Fold, Rows, Strategy};
@@ -68,7 +69,7 @@ impl Team {
         }
     }
 
-    pub(super) fn launch(self, count: i64) -> Launch {
+    pub(super) fn launch(self, rows: &[i64]) -> Launch {
         let threads = match (self.neighbours, self.threads, self.rows) {
             (Neighbours::Elements, threads, 1) => threads.to_string(),
             (Neighbours::Elements, threads, rows) => format!("dim3({threads}, {rows})"),
@@ -76,7 +77,7 @@ impl Team {
             (Neighbours::Rows, threads, rows) => format!("dim3({rows}, {threads})"),
         };
         Launch {
-            blocks: (count + self.rows - 1) / self.rows,
+            blocks: blocks(rows, self.rows),
             threads,
             most: self.block(),
         }

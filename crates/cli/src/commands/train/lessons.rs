@@ -1,0 +1,141 @@
+//! `warpsmith train lessons`: what the teacher would say, for many tasks at once and without a judge.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use warpsmith_agent::unjudged;
+use warpsmith_schema::{FORMAT, Target, Task};
+use warpsmith_synth::teacher;
+use warpsmith_tasks::load_all;
+
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// Write the teacher's single-turn lessons for tasks with graphs, without judging them
+///
+/// A lesson is a prompt as a model gets it and a reply with a solution, in the form of a trajectory for `train sft --data`. It
+/// needs no GPU, whatever the target, and takes a moment for thousands of tasks. Nothing is planted and nothing was run:
+/// `rollout --policy teacher` is the way to lessons that were judged.
+#[derive(Debug, Args)]
+pub(crate) struct LessonsArgs {
+    /// Tasks with graphs, as `synth` writes them; as often as you like
+    #[arg(long, value_name = "FILE", required = true)]
+    tasks: Vec<PathBuf>,
+    /// The file to make, a JSONL of trajectories
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// What the solutions are for
+    #[arg(long, value_enum)]
+    target: TargetOfLessons,
+    /// Which solutions of a task become lessons
+    #[arg(long, value_name = "NAME,…", value_enum, value_delimiter = ',', default_values_t = [Style::Fused, Style::Tuned])]
+    styles: Vec<Style>,
+    /// Of the words around the code
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TargetOfLessons {
+    Cuda,
+    Cpu,
+}
+
+/// How a solution is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Style {
+    /// A kernel for every operator
+    Plain,
+    /// As few kernels as possible
+    Fused,
+    /// These with wide loads, values kept in registers and work shared out among threads
+    Tuned,
+}
+
+impl Style {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Fused => "fused",
+            Self::Tuned => "tuned",
+        }
+    }
+}
+
+pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
+    if args.out.exists() {
+        let message = format!("`{}` is there already", args.out.display());
+        let hint = "name a file that is to be made".to_owned();
+        return Err(Stop::config("config", message, Some(hint)));
+    }
+    let mut tasks: Vec<Task> = Vec::new();
+    for path in &args.tasks {
+        tasks.extend(load_all(path)?);
+    }
+    let (mut lessons, mut left_out) = (Vec::new(), BTreeMap::<String, u32>::new());
+    for task in &tasks {
+        match args.lessons(task) {
+            Ok(lines) => lessons.extend(lines?),
+            Err(why) => *left_out.entry(why.to_string()).or_default() += 1,
+        }
+    }
+    let not_covered: u32 = left_out.values().sum();
+    if lessons.is_empty() {
+        let most = left_out.iter().max_by_key(|(_, count)| **count);
+        let why = most.map_or("there is no task", |(why, _)| why.as_str());
+        let message = format!("not one lesson for {} tasks: {why}", tasks.len());
+        let hint =
+            "lessons need the graphs that `warpsmith synth` writes beside its tasks".to_owned();
+        return Err(Stop::config("no_lesson", message, Some(hint)));
+    }
+    let partial = args.out.with_extension("partial");
+    fs_err::write(&partial, lessons.join("\n") + "\n")?;
+    fs_err::rename(&partial, &args.out)?;
+    if printer.json() {
+        printer.object(&json!({
+            "format": FORMAT,
+            "lessons": lessons.len(),
+            "tasks": tasks.len(),
+            "not_covered": not_covered,
+            "reasons": left_out,
+            "file": args.out,
+        }))?;
+    } else {
+        let mut lines = vec![format!(
+            "{} lessons of {} tasks, {not_covered} not covered: {}",
+            lessons.len(),
+            tasks.len(),
+            args.out.display()
+        )];
+        lines.extend(
+            left_out
+                .iter()
+                .map(|(why, count)| format!("  {count:5}  {why}")),
+        );
+        printer.lines(&lines)?;
+    }
+    Ok(Exit::DONE)
+}
+
+impl LessonsArgs {
+    /// A line for each.
+    fn lessons(
+        &self,
+        task: &Task,
+    ) -> Result<Result<Vec<String>, serde_json::Error>, teacher::NotCovered> {
+        let target = match self.target {
+            TargetOfLessons::Cuda => Target::Cuda,
+            TargetOfLessons::Cpu => Target::Cpu,
+        };
+        let styles: Vec<&str> = self.styles.iter().map(|style| style.name()).collect();
+        let replies = teacher::replies(task, target, &styles, self.seed)?;
+        let policy = teacher::version();
+        let lines = replies.into_iter().zip(1..).map(|(reply, sample)| {
+            serde_json::to_string(&unjudged(task, target, &policy, sample, reply))
+        });
+        Ok(lines.collect())
+    }
+}
