@@ -6,13 +6,15 @@ mod functions;
 pub(super) mod library;
 mod loops;
 pub(super) mod python;
+mod strides;
 
 use std::collections::{BTreeSet, HashMap};
 
 use functions::{VECTORISED, float_function, function};
+use strides::Strides;
 use warpsmith_schema::Target;
 
-use super::index::{Index, Var};
+use super::index::{Index, Var, Words};
 use super::plan::Plan;
 use super::scalar::{Binary, Buffer, Kind, Node, Scalar, Unary, Within};
 
@@ -55,6 +57,7 @@ pub(super) struct Writer<'p> {
     vars: HashMap<Var, String>,
     values: HashMap<Scalar, String>,
     taken: BTreeSet<String>,
+    strides: Strides,
     pub(super) helpers: BTreeSet<Helper>,
     /// Buffers that are read, in the order of their first use.
     pub(super) read: Vec<Buffer>,
@@ -70,9 +73,21 @@ enum Binds {
     Atom,
 }
 
+impl Words for Writer<'_> {
+    fn name(&self, var: Var) -> String {
+        let known = self.vars.get(&var).cloned();
+        known.unwrap_or_else(|| format!("unknown{}", var.id))
+    }
+
+    fn number(&self, number: i64) -> String {
+        self.strides.spelled(number)
+    }
+}
+
 impl<'p> Writer<'p> {
     pub(super) fn new(plan: &'p mut Plan, buffers: &'p [String]) -> Self {
         let taken = buffers.iter().cloned().collect();
+        let strides = Strides::of(plan.rooms.iter().map(|room| room.shape.as_slice()));
         Self {
             plan,
             buffers,
@@ -81,6 +96,7 @@ impl<'p> Writer<'p> {
             vars: HashMap::new(),
             values: HashMap::new(),
             taken,
+            strides,
             helpers: BTreeSet::new(),
             read: Vec::new(),
         }
@@ -144,12 +160,7 @@ impl<'p> Writer<'p> {
     }
 
     pub(super) fn index(&self, index: &Index) -> String {
-        index.code(&|var| self.var(var))
-    }
-
-    fn var(&self, var: Var) -> String {
-        let known = self.vars.get(&var).cloned();
-        known.unwrap_or_else(|| format!("unknown{}", var.id))
+        index.code(self)
     }
 
     /// Gives variables to what some values are made of, as far as it does not depend on `inner`.
@@ -300,7 +311,7 @@ impl<'p> Writer<'p> {
     fn guard(&self, guard: &[Within]) -> String {
         let mut parts = Vec::new();
         for Within { index, low, high } in guard {
-            let text = index.operand(&|var| self.var(var));
+            let text = index.operand(self);
             let (least, greatest) = index.range();
             if least < *low {
                 parts.push(format!("{text} >= {low}"));

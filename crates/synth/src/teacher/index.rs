@@ -20,6 +20,16 @@ enum Atom {
     Mod(Box<Index>, i64),
 }
 
+/// What variables and numbers are called.
+pub(super) trait Words {
+    fn name(&self, var: Var) -> String;
+
+    /// Not negative; in brackets where it is more than a number.
+    fn number(&self, number: i64) -> String {
+        number.to_string()
+    }
+}
+
 /// A sum of multiples of variables and of quotients and remainders, and a constant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Index {
@@ -306,20 +316,24 @@ impl Index {
     }
 
     /// In C; the same in CUDA.
-    pub(super) fn code(&self, name: &dyn Fn(Var) -> String) -> String {
+    pub(super) fn code(&self, words: &dyn Words) -> String {
         let mut text = String::new();
         // Large factors first, and what is taken away last, as a person writes them.
         let mut terms: Vec<&(Atom, i64)> = self.terms.iter().collect();
         terms.sort_by_key(|(_, factor)| (*factor < 0, std::cmp::Reverse(factor.abs())));
         for (atom, factor) in terms {
             let part = match atom {
-                Atom::Var(var) => name(*var),
-                Atom::Div(inner, by) => format!("{} / {by}", inner.operand(name)),
-                Atom::Mod(inner, by) => format!("{} % {by}", inner.operand(name)),
+                Atom::Var(var) => words.name(*var),
+                Atom::Div(inner, by) => {
+                    format!("{} / {}", inner.operand(words), words.number(*by))
+                }
+                Atom::Mod(inner, by) => {
+                    format!("{} % {}", inner.operand(words), words.number(*by))
+                }
             };
             let part = match factor.abs() {
                 1 => part,
-                size => format!("{part} * {size}"),
+                size => format!("{part} * {}", words.number(size)),
             };
             match (text.is_empty(), *factor < 0) {
                 (true, false) => text.push_str(&part),
@@ -337,14 +351,14 @@ impl Index {
         match (text.is_empty(), self.constant) {
             (true, constant) => constant.to_string(),
             (false, 0) => text,
-            (false, constant) if constant < 0 => format!("{text} - {}", -constant),
-            (false, constant) => format!("{text} + {constant}"),
+            (false, constant) if constant < 0 => format!("{text} - {}", words.number(-constant)),
+            (false, constant) => format!("{text} + {}", words.number(constant)),
         }
     }
 
     /// In brackets where it must be.
-    pub(super) fn operand(&self, name: &dyn Fn(Var) -> String) -> String {
-        let text = self.code(name);
+    pub(super) fn operand(&self, words: &dyn Words) -> String {
+        let text = self.code(words);
         if text.contains(' ') || text.starts_with('-') {
             format!("({text})")
         } else {
@@ -434,8 +448,12 @@ mod tests {
         Var { id, extent }
     }
 
-    fn name(var: Var) -> String {
-        ["i", "j", "k"][var.id as usize].to_owned()
+    struct Plainly;
+
+    impl Words for Plainly {
+        fn name(&self, var: Var) -> String {
+            ["i", "j", "k"][var.id as usize].to_owned()
+        }
     }
 
     #[test]
@@ -480,20 +498,20 @@ mod tests {
         let (v, l) = (var(0, 256), var(1, 4));
         let i = Index::from(v).times(4).plus(&l.into());
         let column = i.remainder(64);
-        assert_eq!(column.code(&name), "i % 16 * 4 + j");
+        assert_eq!(column.code(&Plainly), "i % 16 * 4 + j");
         assert_eq!(column.stride(l), Some(1));
         assert!(column.aligned(4, l));
-        assert_eq!(i.divided(64).code(&name), "i / 16");
+        assert_eq!(i.divided(64).code(&Plainly), "i / 16");
     }
 
     #[test]
     fn views_of_rows_and_columns() {
         let (i, j) = (var(0, 10), var(1, 7));
         let transposed = linear(&[7, 10], &[j.into(), i.into()]);
-        assert_eq!(transposed.code(&name), "j * 10 + i");
+        assert_eq!(transposed.code(&Plainly), "j * 10 + i");
         let flat = linear(&[10, 7], &[i.into(), j.into()]);
         assert_eq!(flat.divided(7), i.into());
         assert_eq!(flat.remainder(7), j.into());
-        assert_eq!(flat.offset(-3).code(&name), "i * 7 + j - 3");
+        assert_eq!(flat.offset(-3).code(&Plainly), "i * 7 + j - 3");
     }
 }

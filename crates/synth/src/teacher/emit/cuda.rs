@@ -64,6 +64,22 @@ fn folded(plan: &mut Plan, pass: &Pass, passes: &[Pass], row: &[Index], at: &[In
     plan.resolved(value, passes)
 }
 
+/// The extents that a kernel's rows are counted by, as a tensor has them before the others, where they were taken together.
+fn rows_of(plan: &Plan, kernel: &Rows) -> Vec<i64> {
+    let [count] = kernel.outer[..] else {
+        return kernel.outer.clone();
+    };
+    let before = |shape: &[i64]| {
+        let fits = |end: &usize| shape[..*end].iter().product::<i64>() == count;
+        let end = (1..=shape.len()).find(fits)?;
+        Some(shape[..end].to_vec())
+    };
+    let mut rooms = plan.rooms.iter();
+    rooms
+        .find_map(|room| before(&room.shape))
+        .unwrap_or_else(|| vec![count])
+}
+
 /// One thread a row.
 fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
     let count: i64 = kernel.outer.iter().product();
@@ -133,5 +149,5 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
     for _ in 0..opened {
         writer.close();
     }
-    Launch::over(&kernel.outer, 1)
+    Launch::over(&rows_of(writer.plan, kernel), 1)
 }

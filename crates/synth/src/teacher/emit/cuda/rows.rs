@@ -3,7 +3,7 @@
 use super::kept::{Kept, keep, worth_keeping};
 use super::team::Team;
 use super::vectors::{unpack, vector, wide};
-use super::{Launch, folded, stored};
+use super::{Launch, folded, rows_of, stored};
 use crate::teacher::emit::cpu::combine;
 use crate::teacher::emit::{Writer, float};
 use crate::teacher::index::{Index, Var, coordinates, linear};
@@ -89,7 +89,7 @@ pub(super) fn together(writer: &mut Writer<'_>, kernel: &Rows, team: Team) -> La
     }
     let target = linear(&kernel.shape, &at);
     store(writer, kernel, &last, &target, &kept, (lane, team));
-    team.launch(&kernel.outer)
+    team.launch(&rows_of(writer.plan, kernel))
 }
 
 /// Whether a value can be computed in the same loop: it needs nothing that the loop finds.
