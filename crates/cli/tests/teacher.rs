@@ -134,6 +134,16 @@ fn lessons_need_no_judge_and_are_what_a_student_learns() {
             (&json!([]), &json!("teacher"))
         );
     }
+    // Validation is not taught, and nothing that is like it.
+    let tasks = tasks();
+    let first = tasks.lines().next().unwrap();
+    context.write("validation.jsonl", first);
+    fs_err::remove_file(context.path("lessons.jsonl")).unwrap();
+    let fewer = json(&lessons("cuda", &["--except", "validation.jsonl"]));
+    assert_eq!(fewer["spared"], json!(1));
+    let spared: Value = serde_json::from_str(first).unwrap();
+    let taught = |file: &str| file.contains(&format!(r#""name":{}"#, spared["name"]));
+    assert!(taught(&file) && !taught(&context.read("lessons.jsonl")));
     // What is there is not written over, and tasks that nobody can teach are an error.
     assert_eq!(code(&lessons("cuda", &[])), 2);
     context.write(

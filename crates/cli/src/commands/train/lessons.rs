@@ -8,7 +8,7 @@ use serde_json::json;
 use warpsmith_agent::unjudged;
 use warpsmith_schema::{FORMAT, Target, Task};
 use warpsmith_synth::teacher;
-use warpsmith_tasks::load_all;
+use warpsmith_tasks::{Benchmark, FAMILY, Structure, load_all};
 
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -27,6 +27,9 @@ pub(crate) struct LessonsArgs {
     /// The file to make, a JSONL of trajectories
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Tasks for validation: neither they nor relatives of theirs are taught; as often as you like
+    #[arg(long, value_name = "FILE")]
+    except: Vec<PathBuf>,
     /// What the solutions are for
     #[arg(long, value_enum)]
     target: TargetOfLessons,
@@ -76,7 +79,13 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
         tasks.extend(load_all(path)?);
     }
     let (mut lessons, mut left_out) = (Vec::new(), BTreeMap::<String, u32>::new());
+    let spared = args.spared()?;
+    let mut relatives = 0;
     for task in &tasks {
+        if has_relatives(task, &spared) {
+            relatives += 1;
+            continue;
+        }
         match args.lessons(task) {
             Ok(lines) => lessons.extend(lines?),
             Err(why) => *left_out.entry(why.to_string()).or_default() += 1,
@@ -100,12 +109,13 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
             "lessons": lessons.len(),
             "tasks": tasks.len(),
             "not_covered": not_covered,
+            "spared": relatives,
             "reasons": left_out,
             "file": args.out,
         }))?;
     } else {
         let mut lines = vec![format!(
-            "{} lessons of {} tasks, {not_covered} not covered: {}",
+            "{} lessons of {} tasks, {not_covered} not covered, {relatives} spared: {}",
             lessons.len(),
             tasks.len(),
             args.out.display()
@@ -121,6 +131,15 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
 }
 
 impl LessonsArgs {
+    /// What must not be taught.
+    fn spared(&self) -> Result<Benchmark, Stop> {
+        let mut tasks = Vec::new();
+        for path in &self.except {
+            tasks.extend(load_all(path)?);
+        }
+        Ok(Benchmark::of(&tasks)?)
+    }
+
     /// A line for each.
     fn lessons(
         &self,
@@ -138,4 +157,10 @@ impl LessonsArgs {
         });
         Ok(lines.collect())
     }
+}
+
+/// Whether one of those is this task, or too much like it.
+fn has_relatives(task: &Task, among: &Benchmark) -> bool {
+    let near = Structure::of(&task.source).map(|structure| among.nearest(&structure));
+    matches!(near, Ok(Some(near)) if near.similarity > FAMILY)
 }
