@@ -94,15 +94,19 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
     let not_covered: u32 = left_out.values().sum();
     if lessons.is_empty() {
         let most = left_out.iter().max_by_key(|(_, count)| **count);
-        let why = most.map_or("there is no task", |(why, _)| why.as_str());
+        let why = most.map_or("none is left to be taught", |(why, _)| why.as_str());
         let message = format!("not one lesson for {} tasks: {why}", tasks.len());
         let hint =
             "lessons need the graphs that `warpsmith synth` writes beside its tasks".to_owned();
         return Err(Stop::config("no_lesson", message, Some(hint)));
     }
     let partial = args.out.with_extension("partial");
-    fs_err::write(&partial, lessons.join("\n") + "\n")?;
-    fs_err::rename(&partial, &args.out)?;
+    fs_err::write(&partial, lessons.join("\n") + "\n")
+        .and_then(|()| fs_err::rename(&partial, &args.out))
+        .inspect_err(|_| {
+            // Half a file is of no use; that it could not be written is what is told.
+            let _ = fs_err::remove_file(&partial);
+        })?;
     if printer.json() {
         printer.object(&json!({
             "format": FORMAT,
