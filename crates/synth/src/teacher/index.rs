@@ -3,8 +3,11 @@
 //! Views, reshapes and broadcasts are nothing but such expressions. They are kept simple as they are built, because what
 //! remains of them decides whether a load is contiguous.
 
+mod code;
+
 use std::collections::BTreeSet;
-use std::fmt::Write;
+
+pub(super) use code::Words;
 
 /// A loop variable; it runs from zero up to its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,16 +21,6 @@ enum Atom {
     Var(Var),
     Div(Box<Index>, i64),
     Mod(Box<Index>, i64),
-}
-
-/// What variables and numbers are called.
-pub(super) trait Words {
-    fn name(&self, var: Var) -> String;
-
-    /// Not negative; in brackets where it is more than a number.
-    fn number(&self, number: i64) -> String {
-        number.to_string()
-    }
 }
 
 /// A sum of multiples of variables and of quotients and remainders, and a constant.
@@ -313,57 +306,6 @@ impl Index {
         let part = self.constant.rem_euclid(4);
         let fours = self.terms.iter().all(|(_, factor)| factor % 4 == 0);
         fours.then(|| (self.offset(-part).divided(4), part))
-    }
-
-    /// In C; the same in CUDA.
-    pub(super) fn code(&self, words: &dyn Words) -> String {
-        let mut text = String::new();
-        // Large factors first, and what is taken away last, as a person writes them.
-        let mut terms: Vec<&(Atom, i64)> = self.terms.iter().collect();
-        terms.sort_by_key(|(_, factor)| (*factor < 0, std::cmp::Reverse(factor.abs())));
-        for (atom, factor) in terms {
-            let part = match atom {
-                Atom::Var(var) => words.name(*var),
-                Atom::Div(inner, by) => {
-                    format!("{} / {}", inner.operand(words), words.number(*by))
-                }
-                Atom::Mod(inner, by) => {
-                    format!("{} % {}", inner.operand(words), words.number(*by))
-                }
-            };
-            let part = match factor.abs() {
-                1 => part,
-                size => format!("{part} * {}", words.number(size)),
-            };
-            match (text.is_empty(), *factor < 0) {
-                (true, false) => text.push_str(&part),
-                (true, true) => {
-                    let _ = write!(text, "-{part}");
-                }
-                (false, false) => {
-                    let _ = write!(text, " + {part}");
-                }
-                (false, true) => {
-                    let _ = write!(text, " - {part}");
-                }
-            }
-        }
-        match (text.is_empty(), self.constant) {
-            (true, constant) => constant.to_string(),
-            (false, 0) => text,
-            (false, constant) if constant < 0 => format!("{text} - {}", words.number(-constant)),
-            (false, constant) => format!("{text} + {}", words.number(constant)),
-        }
-    }
-
-    /// In brackets where it must be.
-    pub(super) fn operand(&self, words: &dyn Words) -> String {
-        let text = self.code(words);
-        if text.contains(' ') || text.starts_with('-') {
-            format!("({text})")
-        } else {
-            text
-        }
     }
 }
 

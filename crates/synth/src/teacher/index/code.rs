@@ -1,0 +1,68 @@
+//! Indices as text.
+
+use std::fmt::Write;
+
+use super::{Atom, Index, Var};
+
+/// What variables and numbers are called.
+pub(in crate::teacher) trait Words {
+    fn name(&self, var: Var) -> String;
+
+    /// Not negative; in brackets where it is more than a number.
+    fn number(&self, number: i64) -> String {
+        number.to_string()
+    }
+}
+
+impl Index {
+    /// In C; the same in CUDA.
+    pub(in crate::teacher) fn code(&self, words: &dyn Words) -> String {
+        let mut text = String::new();
+        // Large factors first, and what is taken away last, as a person writes them.
+        let mut terms: Vec<&(Atom, i64)> = self.terms.iter().collect();
+        terms.sort_by_key(|(_, factor)| (*factor < 0, std::cmp::Reverse(factor.abs())));
+        for (atom, factor) in terms {
+            let part = match atom {
+                Atom::Var(var) => words.name(*var),
+                Atom::Div(inner, by) => {
+                    format!("{} / {}", inner.operand(words), words.number(*by))
+                }
+                Atom::Mod(inner, by) => {
+                    format!("{} % {}", inner.operand(words), words.number(*by))
+                }
+            };
+            let part = match factor.abs() {
+                1 => part,
+                size => format!("{part} * {}", words.number(size)),
+            };
+            match (text.is_empty(), *factor < 0) {
+                (true, false) => text.push_str(&part),
+                (true, true) => {
+                    let _ = write!(text, "-{part}");
+                }
+                (false, false) => {
+                    let _ = write!(text, " + {part}");
+                }
+                (false, true) => {
+                    let _ = write!(text, " - {part}");
+                }
+            }
+        }
+        match (text.is_empty(), self.constant) {
+            (true, constant) => constant.to_string(),
+            (false, 0) => text,
+            (false, constant) if constant < 0 => format!("{text} - {}", words.number(-constant)),
+            (false, constant) => format!("{text} + {}", words.number(constant)),
+        }
+    }
+
+    /// In brackets where it must be.
+    pub(in crate::teacher) fn operand(&self, words: &dyn Words) -> String {
+        let text = self.code(words);
+        if text.contains(' ') || text.starts_with('-') {
+            format!("({text})")
+        } else {
+            text
+        }
+    }
+}
