@@ -230,7 +230,7 @@ impl Judging for Cramped {
 }
 
 #[test]
-fn a_task_is_too_large_only_where_it_has_the_device_to_itself() {
+fn a_task_that_is_too_large_in_company_is_asked_again() {
     let place = TempDir::new().unwrap();
     let script = script(place.path(), 2, 1);
     let (looking, looked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
