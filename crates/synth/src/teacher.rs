@@ -30,7 +30,7 @@ use course::Course;
 use lesson::Lesson;
 pub use lower::NotCovered;
 use luck::Luck;
-use plan::Strategy;
+pub use plan::Strategy;
 pub use solution::Files;
 
 /// What it is called on the command line.
@@ -115,20 +115,15 @@ pub fn solutions(task: &Task, target: Target) -> Result<Vec<(&'static str, Files
 pub fn replies(
     task: &Task,
     target: Target,
-    strategies: &[&str],
+    strategies: &[Strategy],
     seed: u64,
 ) -> Result<Vec<String>, NotCovered> {
     let mut luck = Luck::new(&task.source, seed);
     let course = Course::plan(task, target, Mode::Single, &mut luck)?;
-    // Two strategies may come to the same.
-    let wanted: Vec<Files> = solutions(task, target)?
-        .into_iter()
-        .filter(|(name, _)| strategies.contains(name))
-        .map(|(_, files)| files)
-        .collect();
+    let wanted = |strategy: &Strategy| strategies.contains(strategy);
     let drafts = course.drafts.iter();
     Ok(drafts
-        .filter(|draft| wanted.contains(&draft.solution.files))
+        .filter(|draft| draft.strategies.iter().any(wanted))
         .map(|draft| lesson::only(&course, draft, &mut luck))
         .collect())
 }

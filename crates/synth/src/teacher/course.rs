@@ -11,7 +11,9 @@ use super::solution::{Files, Solution, write};
 /// A solution as it is first written.
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
+    /// The last of those that come to this solution.
     pub(super) strategy: Strategy,
+    pub(super) strategies: Vec<Strategy>,
     pub(super) solution: Solution,
     pub(super) mistake: Option<Mistake>,
 }
@@ -59,10 +61,12 @@ impl Course {
                 && before.solution.files == solution.files
             {
                 before.strategy = strategy;
+                before.strategies.push(strategy);
                 continue;
             }
             drafts.push(Draft {
                 strategy,
+                strategies: vec![strategy],
                 solution,
                 mistake: None,
             });

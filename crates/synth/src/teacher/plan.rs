@@ -21,7 +21,7 @@ use super::tensor::{Body, Tensor};
 
 /// How a solution is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Strategy {
+pub enum Strategy {
     /// A kernel for every operator, one thread an element.
     Plain,
     /// As few kernels as possible.
@@ -31,7 +31,7 @@ pub(super) enum Strategy {
 }
 
 impl Strategy {
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Fused => "fused",

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use warpsmith_agent::unjudged;
-use warpsmith_schema::{FORMAT, Target, Task};
-use warpsmith_synth::teacher;
+use warpsmith_schema::{FORMAT, Target, Task, Trajectory};
+use warpsmith_synth::teacher::{self, NotCovered, Strategy};
 use warpsmith_tasks::{Benchmark, FAMILY, Structure, load_all};
 
 use crate::exit::Exit;
@@ -58,12 +58,12 @@ enum Style {
     Tuned,
 }
 
-impl Style {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Fused => "fused",
-            Self::Tuned => "tuned",
+impl From<Style> for Strategy {
+    fn from(style: Style) -> Self {
+        match style {
+            Style::Plain => Self::Plain,
+            Style::Fused => Self::Fused,
+            Style::Tuned => Self::Tuned,
         }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
             continue;
         }
         match args.lessons(task) {
-            Ok(lines) => lessons.extend(lines?),
+            Ok(taught) => lessons.extend(taught),
             Err(why) => *left_out.entry(why.to_string()).or_default() += 1,
         }
     }
@@ -100,8 +100,13 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
             "lessons need the graphs that `warpsmith synth` writes beside its tasks".to_owned();
         return Err(Stop::config("no_lesson", message, Some(hint)));
     }
-    let partial = args.out.with_extension("partial");
-    fs_err::write(&partial, lessons.join("\n") + "\n")
+    let mut lines = String::new();
+    for lesson in &lessons {
+        lines += &(serde_json::to_string(lesson)? + "\n");
+    }
+    let mut partial = args.out.clone().into_os_string();
+    partial.push(".partial");
+    fs_err::write(&partial, lines)
         .and_then(|()| fs_err::rename(&partial, &args.out))
         .inspect_err(|_| {
             // Half a file is of no use; that it could not be written is what is told.
@@ -144,22 +149,16 @@ impl LessonsArgs {
         Ok(Benchmark::of(&tasks)?)
     }
 
-    /// A line for each.
-    fn lessons(
-        &self,
-        task: &Task,
-    ) -> Result<Result<Vec<String>, serde_json::Error>, teacher::NotCovered> {
+    fn lessons(&self, task: &Task) -> Result<Vec<Trajectory>, NotCovered> {
         let target = match self.target {
             TargetOfLessons::Cuda => Target::Cuda,
             TargetOfLessons::Cpu => Target::Cpu,
         };
-        let styles: Vec<&str> = self.styles.iter().map(|style| style.name()).collect();
+        let styles: Vec<Strategy> = self.styles.iter().map(|style| (*style).into()).collect();
         let replies = teacher::replies(task, target, &styles, self.seed)?;
         let policy = teacher::version();
-        let lines = replies.into_iter().zip(1..).map(|(reply, sample)| {
-            serde_json::to_string(&unjudged(task, target, &policy, sample, reply))
-        });
-        Ok(lines.collect())
+        let lesson = |(reply, sample)| unjudged(task, target, &policy, sample, reply);
+        Ok(replies.into_iter().zip(1..).map(lesson).collect())
     }
 }
 
