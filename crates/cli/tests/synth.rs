@@ -21,7 +21,7 @@ fn lines(context: &Context, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_set_is_made_is_not_made_again_and_takes_no_other_settings() {
+fn a_set_is_made_is_not_made_again_takes_no_other_settings_and_grows() {
     let _alone = alone();
     let context = Context::new();
     let made = json(&command(&context, &["--count", "2"]).output().unwrap());
@@ -57,6 +57,13 @@ fn a_set_is_made_is_not_made_again_and_takes_no_other_settings() {
         .unwrap();
     assert_eq!(code(&other), 2, "{:#}", json(&other));
     assert_eq!(lines(&context, "set/tasks.jsonl"), tasks);
+
+    let grown = json(&command(&context, &["--count", "3"]).output().unwrap());
+    assert_eq!(grown["summary"]["kept"], 3, "{grown:#}");
+    let more = lines(&context, "set/tasks.jsonl");
+    let names =
+        |tasks: &[Value]| -> Vec<Value> { tasks.iter().map(|one| one["id"].clone()).collect() };
+    assert!(names(&tasks).iter().all(|one| names(&more).contains(one)));
 }
 
 #[test]

@@ -144,6 +144,15 @@ fn lessons_need_no_judge_and_are_what_a_student_learns() {
     let spared: Value = serde_json::from_str(first).unwrap();
     let taught = |file: &str| file.contains(&format!(r#""name":{}"#, spared["name"]));
     assert!(taught(&file) && !taught(&context.read("lessons.jsonl")));
+    // Composed ones come on top, by their seed.
+    let composed = |seed: &str| {
+        fs_err::remove_file(context.path("lessons.jsonl")).unwrap();
+        let told = json(&lessons("cuda", &["--compose", "20", "--seed", seed]));
+        assert_eq!(told["tasks"], json!(24));
+        context.read("lessons.jsonl")
+    };
+    let (some, others) = (composed("5"), composed("6"));
+    assert!(some.contains("exercise-5-torch2-") && !others.contains("exercise-5-"));
     // What is there is not written over, and tasks that nobody can teach are an error.
     assert_eq!(code(&lessons("cuda", &[])), 2);
     context.write(

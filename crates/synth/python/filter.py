@@ -5,12 +5,15 @@
     {"verb": "agree", "code": …, "device": …}             do eager and `torch.compile` say the same
     {"verb": "time", "code": …, "device": …, "limit_ms": …}     how long one call takes, what it needs of memory
 
-A reply is `{"kept": facts}`, `{"dropped": [reason, detail]}` or `{"failed": message}`. A task of a composer that is not
-ours is checked by `allowed.py` before any of it runs.
+A reply is `{"kept": facts}`, `{"dropped": [reason, detail]}` or `{"failed": message}`. On its way to a time
+it says `{"wants": "visit"}` for what others may do beside it, `{"wants": "device"}` for what nobody may, waits for a line each
+time, and says `{"wants": "nothing"}` after it. A task of a composer that is not ours is checked by `allowed.py` before any of
+it runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import linecache
@@ -35,7 +38,7 @@ AGREEMENT = 1e-3
 # Outputs for different inputs differ by more than this share of their size.
 DISTINCT = 1e-3
 LARGEST = 1e8
-WARM_UPS, RUNS, SECONDS = 2, 9, 1.5
+WARM_UPS, RUNS, SECONDS = 1, 9, 1.5
 DETAIL = 300
 
 
@@ -45,6 +48,28 @@ class Dropped(Exception):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
         self.reason, self.detail = reason, detail
+
+
+class Channel:
+    """To whoever asks: a line of JSON each."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(fileno=3)
+        self.lines = self.socket.makefile("r", encoding="utf-8")
+
+    def send(self, message: dict) -> None:
+        text = re.sub(r"\bNaN\b|-?\bInfinity\b", "null", json.dumps(message))
+        self.socket.sendall(text.encode() + b"\n")
+
+    @contextlib.contextmanager
+    def has(self, what: str):
+        """With the device for ourselves, or for a visit while nobody else has it so."""
+        self.send({"wants": what})
+        self.lines.readline()
+        try:
+            yield
+        finally:
+            self.send({"wants": "nothing"})
 
 
 class Module:
@@ -256,39 +281,50 @@ def agree(code: str, device: str) -> dict:
     return {"compile_seconds": round(seconds, 3), "compile_error": worst}
 
 
-def measure(code: str, device: str, limit_ms: float) -> dict:
+def measure(code: str, device: str, limit_ms: float, channel: Channel) -> dict:
     """One call's time. Values are looked at as well: a sum over more elements may tell inputs apart no longer."""
     torch.set_num_threads(os.cpu_count() or 1)
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
     try:
-        module = Module(code, device)
-        inputs = module.inputs(1)
-        times = []
-        begun = time.monotonic()
-        answer = None
-        for turn in range(WARM_UPS + RUNS):
+        with channel.has("visit"):
+            module = Module(code, device)
+            inputs = module.inputs(1)
+            # Not timed: what is far too long is not called again, and the first call loads and chooses.
             started = time.perf_counter()
             answer = module.run(inputs)
             elapsed = time.perf_counter() - started
-            if turn == 0 and elapsed > 4e-3 * limit_ms + 0.1:
-                return {"eager_ms": elapsed * 1e3, "runs": 1}
-            if turn >= WARM_UPS:
-                times.append(elapsed)
-            if time.monotonic() - begun > SECONDS and len(times) >= 3:
-                break
+        if elapsed > 4e-3 * limit_ms + 0.1:
+            return {"eager_ms": elapsed * 1e3, "runs": 1}
+        with channel.has("device"):
+            times = timed(module, inputs)
         facts = {"eager_ms": statistics.median(times) * 1e3, "runs": len(times)}
         if device != "cpu":
             facts["peak_bytes"] = torch.cuda.max_memory_allocated()
-        check_values(answer)
-        kept = [tensor.clone() for tensor in answer]
-        check_distinct(kept, module.run(module.inputs(2)))
+        with channel.has("visit"):
+            check_values(answer)
+            kept = [tensor.clone() for tensor in answer]
+            check_distinct(kept, module.run(module.inputs(2)))
+            module.wait()
         return facts
     finally:
         torch.set_num_threads(1)
 
 
-def answer(request: dict, tensors: dict[str, list[str]]) -> dict:
+def timed(module: Module, inputs: list) -> list[float]:
+    times: list[float] = []
+    begun = time.monotonic()
+    for turn in range(WARM_UPS + RUNS):
+        started = time.perf_counter()
+        module.run(inputs)
+        if turn >= WARM_UPS:
+            times.append(time.perf_counter() - started)
+        if time.monotonic() - begun > SECONDS and len(times) >= 3:
+            break
+    return times
+
+
+def answer(request: dict, tensors: dict[str, list[str]], channel: Channel) -> dict:
     try:
         if request.get("untrusted"):
             import allowed
@@ -305,7 +341,7 @@ def answer(request: dict, tensors: dict[str, list[str]]) -> dict:
                 case "agree":
                     return {"kept": agree(request["code"], request["device"])}
                 case "time":
-                    return {"kept": measure(request["code"], request["device"], request["limit_ms"])}
+                    return {"kept": measure(request["code"], request["device"], request["limit_ms"], channel)}
         return {"failed": f"no verb {request['verb']}"}
     except Dropped as dropped:
         return {"dropped": [dropped.reason, dropped.detail]}
@@ -322,8 +358,7 @@ def answer(request: dict, tensors: dict[str, list[str]]) -> dict:
 
 def main() -> None:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    channel = socket.socket(fileno=3)
-    lines = channel.makefile("r", encoding="utf-8")
+    channel = Channel()
     torch.set_num_threads(1)
     # Like the judge's own baselines.
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -331,15 +366,14 @@ def main() -> None:
     # What PyTorch itself is made of stays; looking through it after every task would take longer than many a task.
     gc.freeze()
     tensors: dict[str, list[str]] = {}
-    for line in lines:
+    for line in channel.lines:
         request = json.loads(line)
         if request["verb"] == "hello":
             tensors = request["tensors"]
             reply = {"kept": {"torch": torch.__version__}}
         else:
-            reply = answer(request, tensors)
-        text = re.sub(r"\bNaN\b|-?\bInfinity\b", "null", json.dumps(reply))
-        channel.sendall(text.encode() + b"\n")
+            reply = answer(request, tensors, channel)
+        channel.send(reply)
 
 
 if __name__ == "__main__":

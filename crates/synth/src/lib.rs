@@ -6,6 +6,7 @@
 
 mod candidate;
 mod compose;
+mod exercises;
 mod filter;
 mod grammar;
 mod llm;
@@ -19,6 +20,7 @@ pub mod teacher;
 
 pub use candidate::{Candidate, Made};
 pub use compose::{Composer, Grammar, Unmade};
+pub use exercises::exercises;
 pub use filter::{Containment, Dropped, Facts, Worker, WorkerError, Workshop};
 pub use grammar::{Composition, MOST_OPS, Size};
 pub use llm::Llm;

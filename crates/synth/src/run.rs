@@ -1,8 +1,8 @@
 //! A run: candidates through the filters until the set is full.
 //!
 //! This thread composes, compares with benchmarks and writes down what became of each candidate. Workers screen and
-//! compile on all cores. One thread times what they let through, under the device's lease, and on a CPU
-//! while workers and judges pause. Judges try out what fits. What was written down is never done again, so a run can be
+//! compile on all cores. What they let through is timed under the device's lease, and on a CPU while workers and judges
+//! pause. Judges try out what fits. What was written down is never done again, so a run can be
 //! killed at any moment.
 
 mod feed;
@@ -33,6 +33,8 @@ use timing::{Fitting, Timer};
 
 /// So many wait before workers pause for them to be timed: pausing costs the rest of what is being compiled.
 const TIMED_TOGETHER: usize = 8;
+/// One has the device, the others make their tasks or look at what came out.
+const TIMERS_ON_A_GPU: usize = 4;
 const GLANCE: Duration = Duration::from_millis(200);
 
 /// What is wanted.
@@ -83,8 +85,6 @@ pub enum SynthError {
     Judge(#[source] JudgeError),
     #[error("the composer failed")]
     Composer(#[source] warpsmith_model::policy::PolicyError),
-    #[error("could not lease the device")]
-    Lease(#[source] std::io::Error),
     #[error("{0} candidates were tried and the set is still not full: {1} of {2} tasks")]
     Exhausted(u64, usize, usize),
     /// Whoever writes records down failed, and has said how.
@@ -167,7 +167,7 @@ pub fn run(
         let queue = Arc::new(Mutex::new(for_workers));
         let fitting = Arc::new(Mutex::new(for_surveyors));
         // What is timed on a CPU is timed alone. Two gates, so that workers go on while the timer waits for a judge. On a GPU
-        // what others launch is small beside it.
+        // timers and judges keep out of each other's way by the lease, and what workers launch is small.
         let closing = |gate| (plan.target == Target::Cpu).then_some(gate);
         let (gate, judges_gate) = (closing(&gates.0), closing(&gates.1));
         for number in 0..plan.workers.max(1) {
@@ -182,16 +182,26 @@ pub fn run(
             scope.spawn(move || bench.work(&queue, &to_timer, &to_main));
         }
         drop(to_timer);
-        let timer = Timer {
-            plan,
-            workshop,
-            isolation,
-            lease,
-            gate,
-            judges_gate,
+        let screened = Arc::new(Mutex::new(for_timer));
+        let timers = match plan.target {
+            Target::Cpu => 1,
+            Target::Cuda => TIMERS_ON_A_GPU,
         };
-        let from_timer = to_main.clone();
-        scope.spawn(move || timer.work(&for_timer, &to_surveyors, &from_timer));
+        for timer in 0..timers {
+            let timer = Timer {
+                plan,
+                workshop,
+                isolation,
+                number: plan.workers.max(1) + timer,
+                lease: &lease,
+                gate,
+                judges_gate,
+            };
+            let queue = Arc::clone(&screened);
+            let (to_surveyors, to_main) = (to_surveyors.clone(), to_main.clone());
+            scope.spawn(move || timer.work(&queue, &to_surveyors, &to_main));
+        }
+        drop(to_surveyors);
         let mut judges: Vec<Option<Judge>> = judges.into_iter().map(Some).collect();
         if judges.is_empty() {
             judges.push(None);

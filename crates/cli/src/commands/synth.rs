@@ -16,7 +16,7 @@ use warpsmith_schema::{FORMAT, Failure, FailureKind, Profile, Target};
 use warpsmith_store::{EventLog, RunFolder};
 use warpsmith_synth::{
     Composer, Decontamination, Grammar, Group, Llm, Means, Mix, Plan, Record, Seeds, Set, Summary,
-    SynthError, Wish, Workshop, transformers,
+    SynthError, Wish, WorkerError, Workshop, transformers,
 };
 use warpsmith_tasks::{Benchmark, load_all};
 
@@ -364,7 +364,8 @@ impl SynthSettings {
     }
 }
 
-/// Everything that decides what comes out names the run; how many processes work at it does not.
+/// Everything that decides what comes out names the run; how many processes work at it does not. Nor does how many tasks are
+/// wanted: a set can grow.
 fn folder(
     args: &SynthArgs,
     settings: &SynthSettings,
@@ -373,7 +374,7 @@ fn folder(
 ) -> Result<RunFolder, Stop> {
     let mut config = serde_json::to_value(settings)?;
     if let Value::Object(config) = &mut config {
-        for name in ["workers", "python", "offline", "model_on"] {
+        for name in ["count", "workers", "python", "offline", "model_on"] {
             config.remove(name);
         }
         config.insert("format".into(), json!(FORMAT));
@@ -397,7 +398,7 @@ fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
     });
 }
 
-fn broken_seeds(error: &warpsmith_synth::BrokenSeed) -> Stop {
+pub(super) fn broken_seeds(error: &warpsmith_synth::BrokenSeed) -> Stop {
     let source = std::error::Error::source(error).map(ToString::to_string);
     let message = format!("{error}: {}", source.unwrap_or_default());
     Stop::config("seeds", message, None)
@@ -448,7 +449,7 @@ fn synth_stop(error: SynthError) -> Stop {
             }
             let code = match other {
                 SynthError::Composer(_) => "policy",
-                SynthError::Lease(_) => "lease",
+                SynthError::Filter(WorkerError::Lease(_)) => "lease",
                 _ => "filter",
             };
             Stop(Failure {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warpsmith_machine::Python;
+use warpsmith_machine::{Guest, Lease, Python};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
@@ -32,6 +32,8 @@ runpy.run_path(sys.argv[0], run_name='__main__')";
 const START_LIMIT: Duration = Duration::from_mins(2);
 /// After so many tasks a process is replaced: compilers keep too much behind.
 const TASKS: u32 = 150;
+/// Judges lease it too, for seconds.
+const LEASE_PATIENCE: Duration = Duration::from_mins(10);
 const SCRATCH_BYTES: u64 = 2 << 30;
 
 /// Why filters cannot be run at all. Never a task's fault.
@@ -45,6 +47,8 @@ pub enum WorkerError {
     },
     #[error("the sandbox failed")]
     Sandbox(#[from] sandbox::SandboxError),
+    #[error("could not lease the device")]
+    Lease(#[source] io::Error),
     #[error("the filter process failed: {message}")]
     Failed { message: String },
 }
@@ -210,25 +214,27 @@ impl<'a> Worker<'a> {
         graph: Option<&Value>,
     ) -> Result<Result<Value, Dropped>, WorkerError> {
         let request = json!({ "verb": "screen", "code": code, "graph": graph });
-        self.ask(&request, Duration::from_mins(1))
+        self.ask(&request, Duration::from_mins(1), None)
     }
 
     /// Whether eager and `torch.compile` agree on a device.
     pub fn agree(&mut self, code: &str) -> Result<Result<Value, Dropped>, WorkerError> {
         let request = json!({ "verb": "agree", "code": code, "device": self.workshop.device() });
-        self.ask(&request, Duration::from_mins(3))
+        self.ask(&request, Duration::from_mins(3), None)
     }
 
-    /// How long one call takes. Gives up early on what is far above `limit_ms`.
+    /// How long one call takes. Gives up early on what is far above `limit_ms`. For the calls that are timed the device is leased;
+    /// the task is made and its values are looked at beside others who do the same.
     pub fn time(
         &mut self,
         code: &str,
         limit_ms: f64,
+        lease: &str,
     ) -> Result<Result<Value, Dropped>, WorkerError> {
         let request = json!({
             "verb": "time", "code": code, "device": self.workshop.device(), "limit_ms": limit_ms,
         });
-        self.ask(&request, Duration::from_mins(1))
+        self.ask(&request, Duration::from_mins(1), Some(lease))
     }
 
     /// One request. A process that dies or does not answer is replaced: the task is dropped for it.
@@ -236,6 +242,7 @@ impl<'a> Worker<'a> {
         &mut self,
         request: &Value,
         limit: Duration,
+        lease: Option<&str>,
     ) -> Result<Result<Value, Dropped>, WorkerError> {
         if self.tried >= TASKS {
             self.process = None;
@@ -254,17 +261,20 @@ impl<'a> Worker<'a> {
                 message: "it did not start".into(),
             });
         };
-        let answered = process.exchange(&request, limit);
+        let answered = process.exchange(&request, limit, lease);
         if self.containment == Containment::Sandboxed || answered.is_err() {
             self.process = None;
         }
         match answered {
             Ok(reply) => understood(&reply),
-            Err(error) if is_timeout(&error) => Ok(Err(Dropped::new(
+            Err(Broken::Lease(error)) => Err(WorkerError::Lease(error)),
+            Err(Broken::Process(error)) if is_timeout(&error) => Ok(Err(Dropped::new(
                 "too_slow",
                 format!("no answer within {} s", limit.as_secs()),
             ))),
-            Err(_) => Ok(Err(Dropped::new("crashed", "the process that ran it died"))),
+            Err(Broken::Process(_)) => {
+                Ok(Err(Dropped::new("crashed", "the process that ran it died")))
+            }
         }
     }
 
@@ -280,7 +290,7 @@ impl<'a> Worker<'a> {
             lines: BufReader::new(ours),
         };
         let hello = json!({ "verb": "hello", "tensors": self.workshop.tensors });
-        let greeted = process.exchange(&hello, START_LIMIT);
+        let greeted = process.exchange(&hello, START_LIMIT, None);
         match greeted {
             Ok(reply) if reply.get("kept").is_some() => Ok(process),
             Ok(reply) => Err(WorkerError::Failed {
@@ -362,18 +372,51 @@ impl<'a> Worker<'a> {
     }
 }
 
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Process(#[from] io::Error),
+    #[error("could not lease the device: {0}")]
+    Lease(#[source] io::Error),
+}
+
 impl Process {
-    fn exchange(&mut self, request: &Value, limit: Duration) -> io::Result<Value> {
-        let mut line = serde_json::to_vec(request)?;
+    /// Sends a request and reads its answer. In between the process may ask for the device, where there is a `lease` to be had.
+    fn exchange(
+        &mut self,
+        request: &Value,
+        limit: Duration,
+        lease: Option<&str>,
+    ) -> Result<Value, Broken> {
+        let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
         line.push(b'\n');
         let stream = self.lines.get_mut();
         stream.set_read_timeout(Some(limit))?;
         stream.write_all(&line)?;
-        let mut reply = String::new();
-        if self.lines.read_line(&mut reply)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let (guest, mut visit, mut leased) = match lease {
+            Some(lease) => (Some(Guest::of(lease).map_err(Broken::Lease)?), None, None),
+            None => (None, None, None),
+        };
+        loop {
+            let mut reply = String::new();
+            if self.lines.read_line(&mut reply)? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let reply: Value = serde_json::from_str(&reply).map_err(io::Error::from)?;
+            let Some(wants) = reply["wants"].as_str() else {
+                return Ok(reply);
+            };
+            drop((visit.take(), leased.take()));
+            match (wants, lease, &guest) {
+                ("device", Some(lease), _) => {
+                    leased = Some(Lease::take(lease, LEASE_PATIENCE).map_err(Broken::Lease)?);
+                }
+                ("visit", _, Some(guest)) => visit = Some(guest.enter().map_err(Broken::Lease)?),
+                _ => continue,
+            }
+            self.lines.get_mut().write_all(b"\n")?;
         }
-        Ok(serde_json::from_str(&reply)?)
     }
 }
 

@@ -1,17 +1,15 @@
-//! One task at a time on the target, in the size that fits the window.
+//! Tasks on the target, each in the size that fits the window.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{PoisonError, RwLock};
-use std::thread;
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use warpsmith_machine::Lease;
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
 
 use super::screening::Screened;
-use super::{Done, Plan, SynthError, TIMED_TOGETHER};
+use super::{Done, Plan, SynthError, TIMED_TOGETHER, locked};
 use crate::candidate::Candidate;
 use crate::filter::{Containment, Dropped, Worker, Workshop};
 use crate::grammar::Size;
@@ -19,10 +17,18 @@ use crate::spent::Stage;
 
 /// How long more to time is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the device is left to judges, which survey what was timed. Who waits for a lease looks every few milliseconds whether
-/// the device is free, and would never find it so if it were leased again at once.
-const GIVING_WAY: Duration = Duration::from_millis(12);
-const LEASE_PATIENCE: Duration = Duration::from_mins(10);
+
+/// The next ones to be timed; none when there will be no more.
+fn gathered(queue: &Receiver<Screened>, most: usize) -> Vec<Screened> {
+    let mut together: Vec<Screened> = queue.recv().into_iter().collect();
+    while !together.is_empty() && together.len() < most {
+        match queue.recv_timeout(PATIENCE) {
+            Ok(next) => together.push(next),
+            Err(_) => break,
+        }
+    }
+    together
+}
 
 /// What fits the window.
 pub(super) struct Fitting {
@@ -36,12 +42,14 @@ pub(super) struct Timed {
     pub(super) bytes: u64,
 }
 
-/// The thread that times.
+/// A thread that times.
 pub(super) struct Timer<'a> {
     pub(super) plan: &'a Plan,
     pub(super) workshop: &'a Workshop,
     pub(super) isolation: Isolation,
-    pub(super) lease: String,
+    /// After those of the workers.
+    pub(super) number: usize,
+    pub(super) lease: &'a str,
     /// Closed to workers meanwhile.
     pub(super) gate: Option<&'a RwLock<()>>,
     /// Closed to judges meanwhile.
@@ -53,35 +61,26 @@ type TimedOrNot = (Screened, Result<Timed, Dropped>);
 impl<'a> Timer<'a> {
     pub(super) fn work(
         &self,
-        for_timer: &Receiver<Screened>,
+        queue: &Mutex<Receiver<Screened>>,
         to_surveyors: &Sender<Fitting>,
         to_main: &Sender<Done>,
     ) {
-        let number = self.plan.workers.max(1);
-        let new = |containment| Worker::new(self.workshop, containment, self.isolation, number);
+        let new =
+            |containment| Worker::new(self.workshop, containment, self.isolation, self.number);
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
         // Where nobody pauses, nothing is gained by timing several in a row.
         let most = self.gate.map_or(1, |_| TIMED_TOGETHER);
-        while let Ok(first) = for_timer.recv() {
-            let mut together = vec![first];
-            while together.len() < most {
-                match for_timer.recv_timeout(PATIENCE) {
-                    Ok(next) => together.push(next),
-                    Err(_) => break,
-                }
-            }
-            if self.gate.is_none() {
-                thread::sleep(GIVING_WAY);
+        loop {
+            let together = gathered(&locked(queue), most);
+            if together.is_empty() {
+                return;
             }
             let timed = {
                 let closed =
                     |gate: &'a RwLock<()>| gate.write().unwrap_or_else(PoisonError::into_inner);
                 let _judges = self.judges_gate.map(closed);
                 let _workers = self.gate.map(closed);
-                match Lease::take(&self.lease, LEASE_PATIENCE) {
-                    Ok(_lease) => self.time_all(together, &mut ours, &mut others),
-                    Err(error) => Err(SynthError::Lease(error)),
-                }
+                self.time_all(together, &mut ours, &mut others)
             };
             match timed {
                 Ok(timed) => {
@@ -147,7 +146,7 @@ impl<'a> Timer<'a> {
                     format!("{} bytes", bytes.unwrap_or(0)),
                 ))
             } else {
-                worker.time(&made.code(size), most)?
+                worker.time(&made.code(size), most, self.lease)?
             };
             // Too large is like too long: a smaller size may do.
             let (next, why) = match timed {

@@ -8,8 +8,10 @@ use serde_json::json;
 use warpsmith_agent::unjudged;
 use warpsmith_schema::{FORMAT, Target, Task, Trajectory};
 use warpsmith_synth::teacher::{self, NotCovered, Strategy};
+use warpsmith_synth::{Seeds, exercises};
 use warpsmith_tasks::{Benchmark, FAMILY, Structure, load_all};
 
+use crate::commands::synth::broken_seeds;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -22,8 +24,11 @@ use crate::printer::Printer;
 #[derive(Debug, Args)]
 pub(crate) struct LessonsArgs {
     /// Tasks with graphs, as `synth` writes them; as often as you like
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE", required_unless_present = "compose")]
     tasks: Vec<PathBuf>,
+    /// So many tasks more, composed for this in many sizes and not run; none is in KernelBench
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    compose: usize,
     /// The file to make, a JSONL of trajectories
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -36,7 +41,7 @@ pub(crate) struct LessonsArgs {
     /// Which solutions of a task become lessons
     #[arg(long, value_name = "NAME,…", value_enum, value_delimiter = ',', default_values_t = [Style::Fused, Style::Tuned])]
     styles: Vec<Style>,
-    /// Of the words around the code
+    /// Of the words around the code, and of composed tasks
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
 }
@@ -77,6 +82,10 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
     let mut tasks: Vec<Task> = Vec::new();
     for path in &args.tasks {
         tasks.extend(load_all(path)?);
+    }
+    if args.compose > 0 {
+        let seeds = Seeds::torch().map_err(|error| broken_seeds(&error))?;
+        tasks.extend(exercises(&seeds, args.seed).take(args.compose));
     }
     let (mut lessons, mut left_out) = (Vec::new(), BTreeMap::<String, u32>::new());
     let spared = args.spared()?;
