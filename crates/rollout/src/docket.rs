@@ -2,8 +2,11 @@
 //!
 //! Every running episode has at most one question here, so the queue is never longer than there are episodes. A judge that
 //! is free takes one about the task it has loaded, if there is one, else the oldest. What fails for reasons of ours is
-//! tried again, a few times and each time later, and so is a task that seems too large while other judges are at work. The same submission of the same task is judged once: who asks meanwhile
-//! waits for the same verdict.
+//! tried again, a few times and each time later, and so is a task that seems too large while other judges are at work. The
+//! same submission of the same task is judged once: who asks meanwhile waits for the same verdict.
+//!
+//! A policy that rests while judges have its device would write a token between two judgements. So judges let it finish: first
+//! all replies under way are written, then all that waits is judged, task by task.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +29,8 @@ use crate::meter::Meter;
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
+/// So long judges wait for replies to be written.
+const COURTESY: Duration = Duration::from_mins(1);
 
 /// The judge's word for a task whose tensors do not fit beside what is there already.
 const TOO_LARGE: &str = "too_large";
@@ -75,6 +80,8 @@ struct State {
     known: HashMap<Key, Known>,
     /// Judges that are at work.
     busy: usize,
+    /// Judges were let in, and stay until nothing waits.
+    in_session: bool,
     closed: bool,
 }
 
@@ -84,6 +91,8 @@ pub(crate) struct Docket {
     journal: Arc<Journal>,
     meter: Arc<Meter>,
     fate: Arc<Fate>,
+    /// Whether replies are written and judged in turns.
+    in_turns: bool,
     first_pause: Duration,
 }
 
@@ -93,6 +102,7 @@ impl Docket {
         journal: Arc<Journal>,
         meter: Arc<Meter>,
         fate: Arc<Fate>,
+        in_turns: bool,
     ) -> Self {
         let known = verdicts
             .into_iter()
@@ -106,6 +116,7 @@ impl Docket {
             journal,
             meter,
             fate,
+            in_turns,
             first_pause: FIRST_PAUSE,
         }
     }
@@ -193,22 +204,38 @@ impl Docket {
     fn next(&self, loaded: Option<&str>) -> Option<Case> {
         let mut state = self.state();
         loop {
-            let at_hand = state
-                .waiting
-                .iter()
-                .position(|case| loaded == Some(case.task.id.as_str()));
-            if let Some(case) = state.waiting.remove(at_hand.unwrap_or(0)) {
-                state.busy += 1;
-                return Some(case);
+            let mut look = LOOK;
+            if self.may_judge(&mut state) {
+                let at_hand = state
+                    .waiting
+                    .iter()
+                    .position(|case| loaded == Some(case.task.id.as_str()));
+                if let Some(case) = state.waiting.remove(at_hand.unwrap_or(0)) {
+                    state.busy += 1;
+                    return Some(case);
+                }
+                // Who comes or closes will say so.
+                look = Duration::MAX;
             }
             if state.closed {
                 return None;
             }
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(state, look);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn may_judge(&self, state: &mut State) -> bool {
+        if !self.in_turns {
+            return true;
+        }
+        if state.waiting.is_empty() {
+            state.in_session &= state.busy > 0;
+        } else {
+            let oldest = state.waiting.front().map(|case| case.since.elapsed());
+            state.in_session |= self.meter.asking() == 0 || oldest > Some(COURTESY);
+        }
+        state.in_session
     }
 
     fn hear(&self, judge: &mut dyn Judging, case: &Case) -> Answered {

@@ -113,6 +113,7 @@ pub fn run(
             journal.clone(),
             meter.clone(),
             fate.clone(),
+            matches!(plan.way, Way::Single(_)) && means.policy.rests(),
         ),
         policy: means.policy,
         journal,

@@ -16,9 +16,11 @@ use serde_json::json;
 use tempfile::TempDir;
 use warpsmith_agent::Files;
 use warpsmith_judge::{JudgeError, Reach};
-use warpsmith_model::policy::{OpenAi, Script};
-use warpsmith_rollout::{Judging, Means, Outcome, Plan, Wish, run, trajectories};
-use warpsmith_schema::{Ending, Event, FailureKind, Happening, Task, Trajectory, Verdict};
+use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Reply, Request, Script, SharedPolicy};
+use warpsmith_rollout::{Judging, Means, Outcome, Plan, Way, Wish, run, trajectories};
+use warpsmith_schema::{
+    Ending, EpisodeId, Event, FailureKind, Happening, PolicyVersion, Task, Trajectory, Verdict,
+};
 use warpsmith_store::{EventLog, RunFolder};
 
 fn folder(place: &Path) -> RunFolder {
@@ -226,6 +228,125 @@ impl Judging for Cramped {
 
     fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
         self.inner.another()
+    }
+}
+
+/// Says how many are being written to, takes its time, and rests while judges are at work or does not.
+struct Slow {
+    script: Script,
+    writing: Arc<AtomicU32>,
+    rests: bool,
+}
+
+struct SlowReply {
+    inner: Box<dyn Policy>,
+    writing: Arc<AtomicU32>,
+    takes: Duration,
+}
+
+impl SharedPolicy for Slow {
+    fn version(&self) -> &PolicyVersion {
+        SharedPolicy::version(&self.script)
+    }
+
+    fn for_episode(&self, episode: &EpisodeId, replies: usize) -> Box<dyn Policy> {
+        let number: u64 = episode.task["task".len()..].parse().unwrap();
+        Box::new(SlowReply {
+            inner: self.script.for_episode(episode, replies),
+            writing: self.writing.clone(),
+            takes: Duration::from_millis(100 * number),
+        })
+    }
+
+    fn rests(&self) -> bool {
+        self.rests
+    }
+}
+
+impl Policy for SlowReply {
+    fn version(&self) -> &PolicyVersion {
+        self.inner.version()
+    }
+
+    fn reply(
+        &mut self,
+        request: &Request<'_>,
+        on_text: &mut dyn FnMut(&str),
+    ) -> Result<Reply, PolicyError> {
+        self.writing.fetch_add(1, Ordering::SeqCst);
+        thread::sleep(self.takes);
+        let reply = self.inner.reply(request, on_text);
+        self.writing.fetch_sub(1, Ordering::SeqCst);
+        reply
+    }
+}
+
+/// Notes how many were being written to when it began to judge.
+struct Disturbs {
+    inner: StandIn,
+    writing: Arc<AtomicU32>,
+    disturbed: Arc<AtomicU32>,
+}
+
+impl Judging for Disturbs {
+    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
+        self.inner.survey(task)
+    }
+
+    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
+        let writing = self.writing.load(Ordering::SeqCst);
+        self.disturbed.fetch_add(writing, Ordering::SeqCst);
+        self.inner.judge(task, files)
+    }
+
+    fn rehearse(
+        &mut self,
+        task: &Task,
+        files: &Files,
+        reach: Reach,
+    ) -> Result<Option<Verdict>, JudgeError> {
+        self.inner.rehearse(task, files, reach)
+    }
+
+    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
+        self.inner.profile(task, files)
+    }
+
+    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
+        self.inner.another()
+    }
+}
+
+#[test]
+fn a_policy_that_rests_is_let_to_finish_before_anything_is_judged() {
+    for rests in [true, false] {
+        let place = TempDir::new().unwrap();
+        let script = script(place.path(), 4, 1);
+        let (writing, disturbed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let disturbs = || -> Box<dyn Judging> {
+            Box::new(Disturbs {
+                inner: quick(None),
+                writing: writing.clone(),
+                disturbed: disturbed.clone(),
+            })
+        };
+        let slow = Slow {
+            script: Script::open(&script).unwrap(),
+            writing: writing.clone(),
+            rests,
+        };
+        let means = Means {
+            judges: vec![disturbs(), disturbs()],
+            ..means(slow, Vec::new())
+        };
+        let mut plan = plan((1..=4).map(task).collect(), 1, 4);
+        let Way::Single(settings) = &mut plan.way else {
+            panic!("another way")
+        };
+        settings.repairs = 0;
+        let outcome = go(&place.path().join("run"), plan, means);
+        assert_eq!((outcome.tally.episodes, outcome.unfinished), (4, 0));
+        assert_eq!(disturbed.load(Ordering::SeqCst) == 0, rests);
     }
 }
 

@@ -21,12 +21,18 @@ pub struct Room {
 
 impl Room {
     /// For a model on a device with so many bytes free, half of which are left to others: whoever judges kernels needs the
-    /// same device.
-    pub fn within(free: usize, config: &Config) -> Result<Self, ModelError> {
-        const MOST_SLOTS: usize = 64;
+    /// same device. Where it is known how long a conversation becomes, more of them have room.
+    pub fn within(
+        free: usize,
+        config: &Config,
+        longest: Option<usize>,
+    ) -> Result<Self, ModelError> {
         const MOST_POSITIONS: usize = 16_384;
+        const MOST_TOGETHER: usize = 64 * MOST_POSITIONS;
+        const MOST_SLOTS: usize = 256;
         let weights = 2 * config.parameters();
-        let positions = config.context.min(MOST_POSITIONS);
+        let longest = longest.unwrap_or(MOST_POSITIONS).min(MOST_POSITIONS);
+        let positions = config.context.min(longest.next_multiple_of(256));
         let slot = 2 * 2 * config.layers * config.kv_heads * config.head_dim * positions;
         let slots = (free / 2).saturating_sub(weights) / slot;
         // One to go on and one to keep.
@@ -36,7 +42,7 @@ impl Room {
                 needed: 2 * (weights + 2 * slot),
             });
         }
-        let slots = slots.min(MOST_SLOTS);
+        let slots = slots.min(MOST_TOGETHER / positions).min(MOST_SLOTS);
         Ok(Self {
             sequences: slots - slots / 4,
             slots,

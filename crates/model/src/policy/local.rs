@@ -29,12 +29,14 @@ pub struct Local {
     dialogue: Arc<Dialogue>,
     version: PolicyVersion,
     pasts: Pasts,
+    rests: bool,
 }
 
 impl Local {
     /// The model gets a thread of its own. As a guest it rests while somebody has the device for himself.
     pub fn start(model: ChatModel, guest: Option<Guest>) -> io::Result<Self> {
         Ok(Self {
+            rests: guest.is_some(),
             generation: Generation::start(model.engine, guest)?,
             dialogue: Arc::new(model.dialogue),
             version: model.version,
@@ -195,6 +197,11 @@ impl SharedPolicy for Local {
             dialogue: self.dialogue.clone(),
             version: self.version.clone(),
             pasts: Pasts::default(),
+            rests: self.rests,
         })
+    }
+
+    fn rests(&self) -> bool {
+        self.rests
     }
 }

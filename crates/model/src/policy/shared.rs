@@ -11,6 +11,11 @@ pub trait SharedPolicy: Send + Sync {
     /// For one episode alone. An earlier process may have had replies for it: a policy that gives them in an order goes on
     /// after these.
     fn for_episode(&self, episode: &EpisodeId, replies: usize) -> Box<dyn Policy>;
+
+    /// Whether it writes on the device that judges time on, and rests meanwhile.
+    fn rests(&self) -> bool {
+        false
+    }
 }
 
 /// Requests go side by side, over connections that are kept.

@@ -195,7 +195,8 @@ impl<'a> Rollouts<'a> {
         self.rest();
         let weights = policy.on(&self.voice.weights)?;
         let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
-        let model = ChatModel::new(weights, dialogue, version.clone(), self.voice.on)?;
+        let longest = longest(&self.practice.way);
+        let model = ChatModel::new(weights, dialogue, version.clone(), self.voice.on, longest)?;
         let local = (self.voice.start)(model).map_err(|error| failed(&error.to_string()))?;
         let local = Arc::new(local);
         self.speaking = Some((version.clone(), local.clone()));
@@ -383,4 +384,20 @@ fn operators(task: &Task) -> u32 {
         applied.count() as u32
     });
     applied.or(task.level).unwrap_or(1)
+}
+
+/// How many tokens a conversation can come to. The policy has no room for longer ones, and the more for others.
+fn longest(way: &Way) -> usize {
+    /// Of the largest task that anybody wrote, and of what a repair is told.
+    const TASK: usize = 4096;
+    const FEEDBACK: usize = 1024;
+    match way {
+        Way::Single(settings) => {
+            let attempts = 1 + settings.repairs as usize;
+            TASK + attempts * (settings.sampling.max_tokens as usize + FEEDBACK)
+        }
+        Way::Agent(settings) => {
+            settings.limits.tokens as usize + settings.sampling.max_tokens as usize
+        }
+    }
 }

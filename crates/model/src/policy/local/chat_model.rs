@@ -62,7 +62,7 @@ impl ChatModel {
             Some(stack_hash(&known, &adapters)?)
         };
         Ok(Self {
-            engine: engine(weights, dialogue.tokenizer().clone(), gpu)?,
+            engine: engine(weights, dialogue.tokenizer().clone(), gpu, None)?,
             dialogue,
             version: PolicyVersion {
                 name: format!("local:{name}"),
@@ -72,19 +72,20 @@ impl ChatModel {
         })
     }
 
-    /// From weights that are in memory, such as those that were just learnt.
+    /// From weights that are in memory, such as those that were just learnt, for conversations of at most so many tokens.
     pub fn new(
         weights: Weights,
         dialogue: Dialogue,
         version: PolicyVersion,
         on: RunsOn,
+        longest: usize,
     ) -> Result<Self, ModelError> {
         let gpu = match on {
             RunsOn::Processor => None,
             RunsOn::Gpu(number) => Some(Gpu::open(number)?),
         };
         Ok(Self {
-            engine: engine(weights, dialogue.tokenizer().clone(), gpu)?,
+            engine: engine(weights, dialogue.tokenizer().clone(), gpu, Some(longest))?,
             dialogue,
             version,
         })
@@ -95,6 +96,7 @@ fn engine(
     weights: Weights,
     tokenizer: Arc<Tokenizer>,
     gpu: Option<Gpu>,
+    longest: Option<usize>,
 ) -> Result<Engine, ModelError> {
     let Some(gpu) = gpu else {
         let model = Transformer::new(Arc::new(weights));
@@ -103,7 +105,7 @@ fn engine(
     // What others gave back counts only then.
     gpu.wait()?;
     let (free, _) = gpu.memory()?;
-    let room = Room::within(free, &weights.config)?;
+    let room = Room::within(free, &weights.config, longest)?;
     let limits = Limits {
         sequences: room.sequences,
         prompt_tokens_per_step: room.rows,
