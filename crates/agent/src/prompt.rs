@@ -55,6 +55,7 @@ fn fill(text: &str, target: Target) -> String {
     text.replace("{language}", words.language)
         .replace("{kernels}", words.kernels)
         .replace("{stream}", words.stream)
+        .replace("{exactness}", words.exactness)
         .replace("{advice}", words.advice)
         .replace("{libraries}", words.libraries)
         .replace("{tuning}", words.tuning)
@@ -65,6 +66,8 @@ struct Words {
     language: &'static str,
     kernels: &'static str,
     stream: &'static str,
+    /// What the compiler's flags mean for it.
+    exactness: &'static str,
     /// In one line, for small models.
     advice: &'static str,
     libraries: &'static str,
@@ -80,6 +83,7 @@ fn words(target: Target) -> Words {
             language: "C++ with OpenMP",
             kernels: "kernels/NAME.cpp",
             stream: "void*",
+            exactness: "",
             advice: "Use `#pragma omp parallel for`, and inner loops that the compiler can vectorise.",
             libraries: "the one library routine is `extern \"C\" void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, int64_t k, \
                         float alpha, const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc)`, \
@@ -93,6 +97,7 @@ fn words(target: Target) -> Words {
             language: "CUDA C++",
             kernels: "kernels/NAME.cu",
             stream: "cudaStream_t",
+            exactness: " `--use_fast_math` is on: `sinf`, `cosf`, `tanf`, `tanhf`, `logf` and `powf` are not, `float(sin(double(x)))` is.",
             advice: "Neighbouring threads read neighbouring addresses, wide (`float4`) where aligned; launch on the given stream.",
             libraries: "cuBLAS or cuBLASLt with its epilogues, cuDNN's fused convolution; tensor cores, in TF32 where the baseline's class allows it",
             tuning: "- Neighbouring threads read neighbouring addresses, 16 bytes each (`float4`) where aligned.\n   \
@@ -145,6 +150,7 @@ mod tests {
                     "language",
                     "kernels",
                     "stream",
+                    "exactness",
                     "advice",
                     "example",
                     "libraries",

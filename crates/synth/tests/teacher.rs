@@ -192,6 +192,22 @@ fn a_window_takes_in_what_it_is_laid_over() {
 }
 
 #[test]
+fn a_window_over_what_was_made_on_the_way_reads_nothing_beside_it() {
+    let window = serde_json::json!({ "kernel_size": 3, "stride": 1, "padding": 1 });
+    let mean = serde_json::json!({ "dim": 2 });
+    let kernel = tuned(&chain(
+        &[&[8, 16, 64, 1024]],
+        &[
+            ("mean", &[0], mean, &[8, 16, 1024]),
+            ("max_pool1d", &[1], window, &[8, 16, 1024]),
+        ],
+    ));
+    let beside = |line: &&str| line.contains("= hidden[") && line.contains(" - 1]");
+    assert_eq!(kernel.lines().find(beside), None, "{kernel}");
+    assert!(kernel.contains("? hidden["), "{kernel}");
+}
+
+#[test]
 fn a_long_row_is_read_once_for_both_of_its_sums() {
     let shape: &[u64] = &[1024, 131_072];
     let normal = serde_json::json!({ "normalized_shape": [131_072] });

@@ -15,7 +15,7 @@ use strides::Strides;
 use warpsmith_schema::Target;
 
 use super::index::{Index, Var, Words};
-use super::plan::Plan;
+use super::plan::{Origin, Plan, Strategy};
 use super::scalar::{Binary, Buffer, Kind, Node, Scalar, Unary, Within};
 
 /// A function that is written into the file because a kernel calls it.
@@ -87,7 +87,12 @@ impl Words for Writer<'_> {
 impl<'p> Writer<'p> {
     pub(super) fn new(plan: &'p mut Plan, buffers: &'p [String]) -> Self {
         let taken = buffers.iter().cloned().collect();
-        let strides = Strides::of(plan.rooms.iter().map(|room| room.shape.as_slice()));
+        // Words of the task: what is made on the way may have extents of its own.
+        let given = plan.rooms.iter().filter(|room| room.origin != Origin::Made);
+        let words: BTreeSet<i64> = given.flat_map(|room| room.shape.clone()).collect();
+        let told = |shape: &&[i64]| shape.iter().all(|extent| words.contains(extent));
+        let shapes = plan.rooms.iter().map(|room| room.shape.as_slice());
+        let strides = Strides::of(shapes.filter(told), plan.strategy == Strategy::Tuned);
         Self {
             plan,
             buffers,
@@ -340,7 +345,20 @@ impl<'p> Writer<'p> {
                 (format!("!{x}"), Binds::Atom)
             }
             Unary::ToFloat => call("float", &inner),
-            // The compiler's fast mathematics has neither of these exact enough.
+            // The compiler's fast mathematics has none of these exact enough. In double it has, which is short to write; the last
+            // word is a function of our own in single precision.
+            Unary::Tanh
+            | Unary::Log
+            | Unary::Log2
+            | Unary::Log10
+            | Unary::Sin
+            | Unary::Cos
+            | Unary::Tan
+                if cuda && self.plan.strategy != Strategy::Tuned =>
+            {
+                let name = function(op);
+                (format!("float({name}(double({inner})))"), Binds::Atom)
+            }
             Unary::Tanh if cuda => {
                 self.helpers.insert(Helper::Tanh);
                 call("exact_tanh", &inner)
@@ -414,6 +432,9 @@ impl<'p> Writer<'p> {
                 let (a, b) = (self.value(a), self.value(b));
                 // Fast mathematics would take the logarithm in passing.
                 if self.plan.target == Target::Cuda && op == Binary::Pow {
+                    if self.plan.strategy != Strategy::Tuned {
+                        return (format!("float(pow(double({a}), double({b})))"), Binds::Atom);
+                    }
                     self.helpers.insert(Helper::Pow);
                     return (format!("exact_pow({a}, {b})"), Binds::Atom);
                 }

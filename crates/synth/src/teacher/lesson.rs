@@ -157,9 +157,9 @@ fn time_us(text: &str) -> Option<f64> {
 }
 
 /// A solution as if nothing else had ever been said, without a mistake.
-pub(super) fn only(course: &Course, draft: &Draft, luck: &mut Luck) -> String {
+pub(super) fn only(draft: &Draft, luck: &mut Luck) -> String {
     let speech = Speech {
-        text: prose::about(course, draft, luck),
+        text: prose::about(draft, luck),
         acts: writes(&draft.solution.files),
     };
     speech.fenced().text
@@ -177,7 +177,7 @@ fn single(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
     let draft = &course.drafts[last];
     let Some(before) = turns.last() else {
         return Speech {
-            text: prose::about(course, draft, luck),
+            text: prose::about(draft, luck),
             acts: writes(&draft.first()),
         };
     };
@@ -299,7 +299,7 @@ fn agent(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
             "judge"
         }));
         return Speech {
-            text: format!("{lead}{}", prose::about(course, draft, luck)),
+            text: format!("{lead}{}", prose::about(draft, luck)),
             acts,
         };
     }

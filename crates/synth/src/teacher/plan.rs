@@ -16,7 +16,7 @@ use warpsmith_schema::Target;
 
 use super::index::{Index, coordinates, linear};
 use super::library::Library;
-use super::scalar::{Arena, Buffer, Kind, Node, Reduced, Scalar};
+use super::scalar::{Arena, Buffer, Kind, Node, Reduced, Scalar, Within};
 use super::tensor::{Body, Tensor};
 
 /// How a solution is written.
@@ -391,8 +391,16 @@ impl Plan {
                 first,
                 step,
             } = *made.get(&reduction)?;
-            let place = linear(&shapes[&reduction], &at);
-            Some(arena.load(buffer, place.times(step).offset(first)))
+            let shape = &shapes[&reduction];
+            let place = linear(shape, &at);
+            let loaded = arena.load(buffer, place.times(step).offset(first));
+            // A window may lie over it whose border was looked at before there was anything to load.
+            let guard: Vec<Within> = shape
+                .iter()
+                .zip(&at)
+                .filter_map(|(extent, index)| Within::new(index.clone(), 0, *extent))
+                .collect();
+            Some(arena.guarded(loaded, &guard))
         })
     }
 }

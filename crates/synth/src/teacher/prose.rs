@@ -46,13 +46,8 @@ fn amount(bytes: u64) -> String {
 }
 
 /// What a draft is about, before its code.
-pub(super) fn about(course: &Course, draft: &Draft, luck: &mut Luck) -> String {
+pub(super) fn about(draft: &Draft, luck: &mut Luck) -> String {
     let launches = draft.solution.launches;
-    let kernels = if launches == 1 {
-        "one kernel".to_owned()
-    } else {
-        format!("{launches} steps")
-    };
     let what = match draft.strategy {
         Strategy::Plain => luck.of(&[
             "First the simplest thing that is right: a kernel for every operator.",
@@ -84,15 +79,12 @@ pub(super) fn about(course: &Course, draft: &Draft, luck: &mut Luck) -> String {
     } else {
         None
     };
-    let ops = if draft.strategy == Strategy::Tuned {
-        String::new()
-    } else {
-        format!(" ({}: {kernels})", chain(&course.facts))
-    };
+    // Whoever has said what is done to how many of what hardly loses count on the way.
     format!(
-        "{}{}{ops}",
+        "{}{} {}.",
         what.unwrap_or_default(),
-        library.unwrap_or_default()
+        library.unwrap_or_default(),
+        draft.solution.outline.join("; ")
     )
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Solution {
     pub(super) launches: usize,
     /// Whether a library is called for matrices or convolutions.
     pub(super) library: bool,
+    /// What each of them does, in a few words.
+    pub(super) outline: Vec<String>,
 }
 
 /// Writes a solution for a task.
@@ -98,7 +100,7 @@ fn title(graph: &OpGraph) -> String {
     for value in &graph.values {
         if let ValueSource::Applied { op, .. } = &value.from {
             let more = format!("{title}_{op}");
-            if more.len() > 32 && title != "run" {
+            if more.len() > 64 && title != "run" {
                 break;
             }
             title = more;
@@ -178,7 +180,55 @@ impl Composer {
             files,
             launches: steps.len(),
             library,
+            outline: steps.iter().map(|step| self.outlined(step)).collect(),
         }
+    }
+
+    /// `mean`: 8 x 64 rows of 256, to (8, 64).
+    fn outlined(&self, step: &Step) -> String {
+        let listed = |shape: &[i64], between: &str| {
+            let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
+            extents.join(between)
+        };
+        let times = |shape: &[i64]| match shape {
+            [] => "1".to_owned(),
+            shape => listed(shape, " x "),
+        };
+        let plan = self.plan();
+        let what = match &step.kernel {
+            Kernel::Rows(rows) => {
+                let result = listed(&plan.rooms[rows.out.0].shape, ", ");
+                let mut lengths: Vec<String> = rows
+                    .passes
+                    .iter()
+                    .map(|pass| times(&plan.reductions[pass.reduction.0].extents))
+                    .collect();
+                lengths.dedup();
+                match &lengths[..] {
+                    [] => format!("each of ({result})"),
+                    lengths => {
+                        // As the reduction leaves them: a kernel may have them all in one line.
+                        let first = &plan.reductions[rows.passes[0].reduction.0];
+                        let is_same = first.rows() == rows.outer.iter().product::<i64>();
+                        let outer = if is_same { &first.outer } else { &rows.outer };
+                        let (rows, lengths) = (times(outer), lengths.join(" and "));
+                        format!("{rows} rows of {lengths}, to ({result})")
+                    }
+                }
+            }
+            Kernel::Scan(scan) => {
+                let [before, along, after] = scan.shape;
+                format!(
+                    "{} lines of {along}, one after another along each",
+                    before * after
+                )
+            }
+            Kernel::Library(Library::Gemm(gemm)) => {
+                format!("library, {} x {} over {}", gemm.m, gemm.n, gemm.k)
+            }
+            Kernel::Library(Library::Convolution(_)) => "library".to_owned(),
+        };
+        format!("`{}`: {what}", step.name)
     }
 
     fn step(&mut self, step: &Step, name: &str, helpers: &mut BTreeSet<Helper>) -> Written {

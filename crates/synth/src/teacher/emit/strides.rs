@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 
 /// Smaller numbers are as clear as their factors.
-const LARGE: i64 = 1024;
+const LARGE: i64 = 64;
 
 pub(super) struct Strides {
     known: HashMap<i64, String>,
 }
 
 impl Strides {
-    pub(super) fn of<'s>(shapes: impl Iterator<Item = &'s [i64]> + Clone) -> Self {
+    /// Made of these extents; in quarters too, where kernels take vectors of four.
+    pub(super) fn of<'s>(shapes: impl Iterator<Item = &'s [i64]> + Clone, quarters: bool) -> Self {
         let mut known = HashMap::new();
         let mut spell = |number: i64, text: String| {
             if number >= LARGE {
@@ -25,7 +26,9 @@ impl Strides {
         for (number, text) in &products {
             spell(*number, format!("({text})"));
         }
-        // Of vectors of four.
+        if !quarters {
+            return Self { known };
+        }
         let extents = shapes.flatten().map(|extent| (*extent, extent.to_string()));
         for (number, text) in extents.chain(products) {
             if number % 4 == 0 {
@@ -64,13 +67,15 @@ mod tests {
     #[test]
     fn strides_are_products_of_what_lies_within() {
         let shapes: [&[i64]; 2] = [&[128, 160, 16_384], &[8, 1, 2048]];
-        let strides = Strides::of(shapes.into_iter());
+        let whole = Strides::of(shapes.into_iter(), false);
+        assert_eq!(whole.spelled(4096), "4096");
+        let strides = Strides::of(shapes.into_iter(), true);
         assert_eq!(strides.spelled(160 * 16_384), "(160 * 16384)");
         assert_eq!(strides.spelled(40 * 16_384), "(160 * 16384 / 4)");
         assert_eq!(strides.spelled(8 * 2048), "16384");
         assert_eq!(strides.spelled(2048), "2048");
         assert_eq!(strides.spelled(4096), "(16384 / 4)");
-        assert_eq!(strides.spelled(1000), "1000");
+        assert_eq!(strides.spelled(40), "40");
         assert_eq!(strides.spelled(1025), "1025");
     }
 }

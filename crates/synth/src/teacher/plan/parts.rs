@@ -150,10 +150,20 @@ impl Plan {
             Target::Cpu => rows < 8 && length >= 1 << 16,
             Target::Cuda => {
                 // A column has up to 32 threads without being split.
-                let few_columns = rows * 32 < COLUMNS && length >= 256;
-                rows < 512 && length >= 1 << 14
+                let few_columns =
+                    self.strategy == Strategy::Tuned && rows * 32 < COLUMNS && length >= 256;
+                rows < self.few() && length >= 1 << 14
                     || few_columns && self.pair_of(number).is_none() && self.lies_across(&reduction)
             }
+        }
+    }
+
+    /// Fewer rows than these leave much of a GPU idle. Taking them in parts is worth its two kernels to whoever tunes, and to
+    /// others where hardly anything would be at work.
+    fn few(&self) -> i64 {
+        match self.strategy {
+            Strategy::Tuned => 512,
+            Strategy::Plain | Strategy::Fused => 32,
         }
     }
 
@@ -186,7 +196,7 @@ impl Plan {
         self.pair_of(number)?;
         let reduction = self.reductions[number.0].clone();
         let (rows, length) = (reduction.rows(), reduction.length());
-        let few = rows < 512 && length >= 1 << 14;
+        let few = rows < self.few() && length >= 1 << 14;
         if self.target == Target::Cpu || self.strategy == Strategy::Plain {
             return None;
         }
@@ -196,7 +206,7 @@ impl Plan {
         } else {
             (PART, 2048, BLOCKS)
         };
-        let long = length > if across { COLUMN } else { ROW };
+        let long = self.strategy == Strategy::Tuned && length > if across { COLUMN } else { ROW };
         if !few && !long {
             return None;
         }
