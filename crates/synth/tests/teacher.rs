@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use warpsmith_machine::{Caches, PythonChoice, find_python};
 use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, SharedPolicy};
 use warpsmith_schema::{EpisodeId, Message, Mode, OpGraph, Target, Task, ValueSource};
 use warpsmith_synth::teacher::{Files, Teacher, solutions};
@@ -87,6 +88,56 @@ fn a_compiler_takes_what_is_written() {
         }
     }
     assert!(tried > 25, "only {tried}");
+}
+
+/// Kernels run thread by thread on the processor and are compared with PyTorch in float64.
+#[test]
+fn kernels_compute_what_modules_do() {
+    let caches = Caches::locate().unwrap();
+    let python = find_python(&PythonChoice::Auto, &caches).unwrap();
+    let python = python.expect("this test needs a Python with torch");
+    let folder = tempfile::tempdir().unwrap();
+    let mut written = 0;
+    for task in composed(18) {
+        let place = folder.path().join(&task.id);
+        for (strategy, files) in solutions(&task, Target::Cuda).unwrap_or_default() {
+            for (path, text) in files {
+                let path = place.join(strategy).join(path);
+                fs_err::create_dir_all(path.parent().unwrap()).unwrap();
+                fs_err::write(path, text).unwrap();
+            }
+            fs_err::write(place.join("model.py"), &task.source).unwrap();
+            written += 1;
+        }
+    }
+    let check = |limit: &str, expected: i32| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/check_solutions.py");
+        let output = Command::new(&python.executable)
+            .arg(script)
+            .arg(folder.path())
+            .args(["--only", "fused,tuned", "--limit", limit])
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let failed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(expected), "{told}\n{failed}");
+        told
+    };
+    let told = check("18", 0);
+    let right: u32 = told.trim().split(' ').next().unwrap().parse().unwrap();
+    assert!(right >= 20 && written > right, "{told}");
+
+    let mut tasks: Vec<_> = fs_err::read_dir(folder.path()).unwrap().collect();
+    tasks.retain(|one| one.as_ref().unwrap().path().is_dir());
+    let first = tasks
+        .into_iter()
+        .map(|one| one.unwrap().path())
+        .min()
+        .unwrap();
+    let module = first.join("fused/model_new.py");
+    let text = fs_err::read_to_string(&module).unwrap();
+    fs_err::write(&module, text.replace("return out", "return out + 1")).unwrap();
+    assert!(check("1", 1).contains("1 wrong"));
 }
 
 /// A task that everything is known of: `relu(x * scale)`.
