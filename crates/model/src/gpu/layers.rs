@@ -7,7 +7,7 @@ use warpsmith_kernels::{AT_ONCE, Buffer, Cached, Gpu, GpuError, Rotation, bf16};
 use super::slots::Slots;
 use super::work::Work;
 use crate::matrix::Linear;
-use crate::{Config, ModelError, Weights};
+use crate::{Config, Layer, ModelError, Weights};
 
 pub(super) struct DeviceWeights {
     embedding: Buffer<bf16>,
@@ -33,24 +33,29 @@ struct DeviceLayer {
 
 impl DeviceWeights {
     pub(super) fn upload(gpu: &Gpu, weights: &Weights) -> Result<Self, ModelError> {
-        let layers = weights.layers.iter().map(|layer| {
-            Ok(DeviceLayer {
-                attention_norm: gpu.upload(&layer.attention_norm)?,
-                qkv: matrices(gpu, &[&layer.query, &layer.key, &layer.value])?,
-                bias: biases(gpu, &[&layer.query, &layer.key, &layer.value])?,
-                head_norms: match &layer.head_norms {
-                    Some(norms) => Some((gpu.upload(&norms.query)?, gpu.upload(&norms.key)?)),
-                    None => None,
-                },
-                attention_output: matrices(gpu, &[&layer.attention_output])?,
-                feed_forward_norm: gpu.upload(&layer.feed_forward_norm)?,
-                gate_and_up: interleaved(gpu, &layer.gate, &layer.up)?,
-                down: matrices(gpu, &[&layer.down])?,
-            })
-        });
+        let mut layers = Vec::with_capacity(weights.layers.len());
+        for some in weights.layers.chunks(TOGETHER) {
+            let made = some.par_iter().map(Matrices::of);
+            let made: Vec<Matrices> = made.collect::<Result<_, ModelError>>()?;
+            for (layer, made) in some.iter().zip(made) {
+                layers.push(DeviceLayer {
+                    attention_norm: gpu.upload(&layer.attention_norm)?,
+                    qkv: gpu.upload(&made.qkv)?,
+                    bias: biases(gpu, &[&layer.query, &layer.key, &layer.value])?,
+                    head_norms: match &layer.head_norms {
+                        Some(norms) => Some((gpu.upload(&norms.query)?, gpu.upload(&norms.key)?)),
+                        None => None,
+                    },
+                    attention_output: gpu.upload(&made.attention_output)?,
+                    feed_forward_norm: gpu.upload(&layer.feed_forward_norm)?,
+                    gate_and_up: gpu.upload(&made.gate_and_up)?,
+                    down: gpu.upload(&made.down)?,
+                });
+            }
+        }
         Ok(Self {
             embedding: gpu.upload(&narrow(&weights.embedding.numbers()?)?)?,
-            layers: layers.collect::<Result<_, ModelError>>()?,
+            layers,
             final_norm: gpu.upload(&weights.final_norm)?,
             output: match &weights.output {
                 Some(output) => Some(gpu.upload(&narrow(&output.numbers()?)?)?),
@@ -71,26 +76,50 @@ fn narrow(numbers: &Tensor) -> Result<Vec<bf16>, ModelError> {
     Ok(numbers.into_par_iter().map(bf16::from_f32).collect())
 }
 
-fn matrices(gpu: &Gpu, linears: &[&Linear]) -> Result<Buffer<bf16>, ModelError> {
+/// Layers that are made ready at the same time: each takes some hundred megabytes on the way.
+const TOGETHER: usize = 16;
+
+/// A layer's, as the device has them.
+struct Matrices {
+    qkv: Vec<bf16>,
+    attention_output: Vec<bf16>,
+    gate_and_up: Vec<bf16>,
+    down: Vec<bf16>,
+}
+
+impl Matrices {
+    fn of(layer: &Layer) -> Result<Self, ModelError> {
+        Ok(Self {
+            qkv: below_each_other(&[&layer.query, &layer.key, &layer.value])?,
+            attention_output: below_each_other(&[&layer.attention_output])?,
+            gate_and_up: interleaved(&layer.gate, &layer.up)?,
+            down: below_each_other(&[&layer.down])?,
+        })
+    }
+}
+
+fn below_each_other(linears: &[&Linear]) -> Result<Vec<bf16>, ModelError> {
     let mut rows = Vec::new();
     for linear in linears {
         rows.extend(narrow(&linear.merged_weight()?)?);
     }
-    Ok(gpu.upload(&rows)?)
+    Ok(rows)
 }
 
 /// Some rows of one, as many of the other, and so on: what belongs together is made together.
-fn interleaved(gpu: &Gpu, one: &Linear, other: &Linear) -> Result<Buffer<bf16>, ModelError> {
+fn interleaved(one: &Linear, other: &Linear) -> Result<Vec<bf16>, ModelError> {
     let (left, right) = (
         narrow(&one.merged_weight()?)?,
         narrow(&other.merged_weight()?)?,
     );
     let some = AT_ONCE * (left.len() / one.weight.rows());
     let pairs = left.chunks(some).zip(right.chunks(some));
-    let rows: Vec<bf16> = pairs
-        .flat_map(|(left, right)| left.iter().chain(right).copied())
-        .collect();
-    Ok(gpu.upload(&rows)?)
+    let mut rows = Vec::with_capacity(left.len() + right.len());
+    for (left, right) in pairs {
+        rows.extend_from_slice(left);
+        rows.extend_from_slice(right);
+    }
+    Ok(rows)
 }
 
 /// All biases one after the other; where some have one, the others' are zeros.

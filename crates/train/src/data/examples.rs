@@ -1,5 +1,8 @@
 //! What is imitated: every reply of a trajectory.
 
+use std::panic::resume_unwind;
+use std::thread;
+
 use serde::{Deserialize, Serialize};
 use warpsmith_model::policy::Dialogue;
 use warpsmith_schema::{EpisodeId, ToolSchema, Trajectory};
@@ -45,6 +48,30 @@ pub struct Examples<'a> {
 }
 
 impl Examples<'_> {
+    /// Of many, in their order and on all cores: thousands of conversations take a single one half a minute to read.
+    pub fn of_all(&self, trajectories: &[&Trajectory]) -> Result<Vec<Example>, TrainError> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let share = trajectories.len().div_ceil(cores).max(1);
+        let read = |some: &[&Trajectory]| -> Result<Vec<Example>, TrainError> {
+            let mut found = Vec::new();
+            for trajectory in some {
+                found.extend(self.of(trajectory)?);
+            }
+            Ok(found)
+        };
+        thread::scope(|scope| {
+            let readers: Vec<_> = trajectories
+                .chunks(share)
+                .map(|some| scope.spawn(move || read(some)))
+                .collect();
+            let mut all = Vec::new();
+            for reader in readers {
+                all.extend(reader.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+            }
+            Ok(all)
+        })
+    }
+
     /// From the tokens that were sampled where the trajectory has them and they are this model's, else from its text, by the
     /// model's template. `None` where nothing is left to learn.
     pub fn of(&self, trajectory: &Trajectory) -> Result<Option<Example>, TrainError> {

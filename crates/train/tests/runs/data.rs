@@ -131,3 +131,22 @@ fn trajectories_are_read_from_files_and_runs_and_forgeable_verdicts_refused() {
     assert_eq!(read_trajectories(&file).unwrap().len(), 1);
     assert!(read_trajectories(&folder.path().join("nowhere")).is_err());
 }
+
+#[test]
+fn many_are_read_at_once_and_keep_their_order() {
+    let tiny = Tiny::new();
+    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
+    let examples = Examples {
+        dialogue: &dialogue,
+        tools: &[],
+        max_tokens: 256,
+        too_long: TooLong::Drop,
+    };
+    let trajectories: Vec<Trajectory> = (1..=9).map(trajectory).collect();
+    let one_by_one = trajectories
+        .iter()
+        .filter_map(|one| examples.of(one).unwrap());
+    let all = examples.of_all(&trajectories.iter().collect::<Vec<_>>());
+    assert_eq!(all.unwrap(), one_by_one.collect::<Vec<_>>());
+    assert_eq!(examples.of_all(&[]).unwrap(), []);
+}

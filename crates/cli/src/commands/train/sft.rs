@@ -346,11 +346,7 @@ impl Job<'_> {
                 TooLongChoice::Cut => TooLong::Cut,
             },
         };
-        let mut found = Vec::new();
-        for trajectory in kept {
-            found.extend(examples.of(trajectory)?);
-        }
-        Ok(found)
+        Ok(examples.of_all(kept)?)
     }
 }
 
