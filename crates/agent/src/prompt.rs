@@ -97,7 +97,7 @@ fn words(target: Target) -> Words {
             language: "CUDA C++",
             kernels: "kernels/NAME.cu",
             stream: "cudaStream_t",
-            exactness: " `--use_fast_math` is on: `sinf`, `cosf`, `tanf`, `tanhf`, `logf` and `powf` are not, `float(sin(double(x)))` is.",
+            exactness: " `--use_fast_math` is on: `sinf`, `cosf`, `tanf`, `tanhf`, `logf` and `powf` are not exact enough, `float(sin(double(x)))` is.",
             advice: "Neighbouring threads read neighbouring addresses, wide (`float4`) where aligned; launch on the given stream.",
             libraries: "cuBLAS or cuBLASLt with its epilogues, cuDNN's fused convolution; tensor cores, in TF32 where the baseline's class allows it",
             tuning: "- Neighbouring threads read neighbouring addresses, 16 bytes each (`float4`) where aligned.\n   \

@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let judge = || StandIn {
             takes: Duration::ZERO,
             notes: None,
+            ..StandIn::default()
         };
         let means = scripted(&script, (0..judges).map(|_| judge()).collect());
         let plan = plan((1..=tasks).map(task).collect(), SAMPLES, at_once);

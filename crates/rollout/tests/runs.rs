@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{StandIn, means, plan, reply, script, scripted, task};
+use common::{Hook, StandIn, means, plan, reply, script, scripted, task};
 use serde_json::json;
 use tempfile::TempDir;
 use warpsmith_agent::Files;
@@ -29,8 +29,8 @@ fn folder(place: &Path) -> RunFolder {
 
 fn quick(notes: Option<PathBuf>) -> StandIn {
     StandIn {
-        takes: Duration::ZERO,
         notes,
+        ..StandIn::default()
     }
 }
 
@@ -90,6 +90,7 @@ fn the_same_submission_is_judged_once_even_by_those_who_come_at_the_same_time() 
     let slow = || StandIn {
         takes: Duration::from_millis(200),
         notes: None,
+        ..StandIn::default()
     };
     let judges = vec![slow(), slow(), slow()];
     let run = place.path().join("run");
@@ -181,54 +182,25 @@ fn a_broken_task_is_listed_and_the_others_go_on() {
     }
 }
 
-/// Finds a task too large while another of its kind looks at one; the first waits for the second.
-struct Cramped {
-    inner: StandIn,
-    looking: Arc<AtomicU32>,
-    looked: Arc<AtomicU32>,
-}
-
-impl Judging for Cramped {
-    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
-        let others = self.looking.fetch_add(1, Ordering::SeqCst);
-        let begun = self.looked.fetch_add(1, Ordering::SeqCst) + 1;
-        let since = Instant::now();
-        while begun == 1
-            && self.looked.load(Ordering::SeqCst) < 2
-            && since.elapsed() < Duration::from_secs(20)
-        {
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.looking.fetch_sub(1, Ordering::SeqCst);
-        if others == 0 {
-            return self.inner.survey(task);
-        }
-        Err(JudgeError::Task {
-            code: "too_large".to_owned(),
-            message: "it does not fit".to_owned(),
-        })
+/// Finds a task too large while another looks at one; the first waits for the second.
+fn cramped(looking: &AtomicU32, looked: &AtomicU32) -> Result<(), JudgeError> {
+    let others = looking.fetch_add(1, Ordering::SeqCst);
+    let begun = looked.fetch_add(1, Ordering::SeqCst) + 1;
+    let since = Instant::now();
+    while begun == 1
+        && looked.load(Ordering::SeqCst) < 2
+        && since.elapsed() < Duration::from_secs(20)
+    {
+        thread::sleep(Duration::from_millis(5));
     }
-
-    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
-        self.inner.judge(task, files)
+    looking.fetch_sub(1, Ordering::SeqCst);
+    if others == 0 {
+        return Ok(());
     }
-
-    fn rehearse(
-        &mut self,
-        task: &Task,
-        files: &Files,
-        reach: Reach,
-    ) -> Result<Option<Verdict>, JudgeError> {
-        self.inner.rehearse(task, files, reach)
-    }
-
-    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
-        self.inner.profile(task, files)
-    }
-
-    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
-        self.inner.another()
-    }
+    Err(JudgeError::Task {
+        code: "too_large".to_owned(),
+        message: "it does not fit".to_owned(),
+    })
 }
 
 /// Says how many are being written to, takes its time, and rests while judges are at work or does not.
@@ -281,64 +253,30 @@ impl Policy for SlowReply {
     }
 }
 
-/// Notes how many were being written to when it began to judge.
-struct Disturbs {
-    inner: StandIn,
-    writing: Arc<AtomicU32>,
-    disturbed: Arc<AtomicU32>,
-}
-
-impl Judging for Disturbs {
-    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
-        self.inner.survey(task)
-    }
-
-    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
-        let writing = self.writing.load(Ordering::SeqCst);
-        self.disturbed.fetch_add(writing, Ordering::SeqCst);
-        self.inner.judge(task, files)
-    }
-
-    fn rehearse(
-        &mut self,
-        task: &Task,
-        files: &Files,
-        reach: Reach,
-    ) -> Result<Option<Verdict>, JudgeError> {
-        self.inner.rehearse(task, files, reach)
-    }
-
-    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
-        self.inner.profile(task, files)
-    }
-
-    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
-        self.inner.another()
-    }
-}
-
 #[test]
 fn a_policy_that_rests_is_let_to_finish_before_anything_is_judged() {
     for rests in [true, false] {
         let place = TempDir::new().unwrap();
         let script = script(place.path(), 4, 1);
         let (writing, disturbed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let disturbs = || -> Box<dyn Judging> {
-            Box::new(Disturbs {
-                inner: quick(None),
-                writing: writing.clone(),
-                disturbed: disturbed.clone(),
+        let counts: Hook = {
+            let (writing, disturbed) = (writing.clone(), disturbed.clone());
+            Arc::new(move || {
+                let writing = writing.load(Ordering::SeqCst);
+                disturbed.fetch_add(writing, Ordering::SeqCst);
+                Ok(())
             })
+        };
+        let judge = StandIn {
+            on_judge: Some(counts),
+            ..StandIn::default()
         };
         let slow = Slow {
             script: Script::open(&script).unwrap(),
             writing: writing.clone(),
             rests,
         };
-        let means = Means {
-            judges: vec![disturbs(), disturbs()],
-            ..means(slow, Vec::new())
-        };
+        let means = means(slow, vec![judge.clone(), judge]);
         let mut plan = plan((1..=4).map(task).collect(), 1, 4);
         let Way::Single(settings) = &mut plan.way else {
             panic!("another way")
@@ -354,18 +292,12 @@ fn a_policy_that_rests_is_let_to_finish_before_anything_is_judged() {
 fn a_task_that_is_too_large_in_company_is_asked_again() {
     let place = TempDir::new().unwrap();
     let script = script(place.path(), 2, 1);
-    let (looking, looked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let cramped = || -> Box<dyn Judging> {
-        Box::new(Cramped {
-            inner: quick(None),
-            looking: looking.clone(),
-            looked: looked.clone(),
-        })
+    let (looking, looked) = (AtomicU32::new(0), AtomicU32::new(0));
+    let judge = StandIn {
+        on_survey: Some(Arc::new(move || cramped(&looking, &looked))),
+        ..StandIn::default()
     };
-    let means = Means {
-        judges: vec![cramped(), cramped()],
-        ..scripted(&script, Vec::new())
-    };
+    let means = scripted(&script, vec![judge.clone(), judge]);
     let plan = Plan {
         survey: true,
         ..plan((1..=2).map(task).collect(), 1, 2)
@@ -432,6 +364,7 @@ fn draining_judges_to_the_end_what_is_being_judged_and_keeps_the_rest() {
     let slow = StandIn {
         takes: Duration::from_millis(300),
         notes: Some(place.path().join("notes")),
+        ..StandIn::default()
     };
     let tasks = || (1..=8).map(task).collect();
     let mut means = scripted(&script, vec![slow]);
@@ -488,6 +421,7 @@ fn child() {
     let judge = || StandIn {
         takes: Duration::from_millis(20),
         notes: Some(place.join("notes")),
+        ..StandIn::default()
     };
     let tasks = (1..=TASKS).map(task).collect();
     let means = scripted(&place.join("script.jsonl"), vec![judge(), judge()]);

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use warpsmith_machine::{Caches, PythonChoice, find_python};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{OpGraph, Target, ValueSource};
 use warpsmith_synth::{Composition, Containment, MOST_OPS, Seeds, Size, Worker, Workshop};
+
+use super::python;
 
 const SEED: u64 = 20_26;
 /// How many are executed.
@@ -27,11 +28,8 @@ fn composed(count: u64) -> Vec<Composition> {
 
 #[test]
 fn modules_run_and_graphs_compute_the_same() {
-    let caches = Caches::locate().unwrap();
-    let python = find_python(&PythonChoice::Auto, &caches).unwrap();
-    let python = python.expect("this test needs a Python with torch");
     let seeds = Seeds::torch().unwrap();
-    let workshop = Workshop::new(python, Target::Cpu, 0, &seeds).unwrap();
+    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
     let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
     let mut wrong = Vec::new();
     let mut kept = 0;

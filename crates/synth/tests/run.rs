@@ -1,13 +1,7 @@
 //! Whole runs on the CPU with PyTorch: stopped, gone on with, and read back.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a failed expectation is a failed test"
-)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use warpsmith_machine::{Caches, Python, PythonChoice, find_python};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
 use warpsmith_synth::{
@@ -16,11 +10,7 @@ use warpsmith_synth::{
 };
 use warpsmith_tasks::{Benchmark, LoadedTask, load_all};
 
-fn python() -> Python {
-    let caches = Caches::locate().unwrap();
-    let found = find_python(&PythonChoice::Auto, &caches).unwrap();
-    found.expect("these tests need a Python with torch")
-}
+use super::python;
 
 /// Tasks of a whole run; the first of them ends the one that is stopped.
 const WANTED: usize = 2;

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use warpsmith_machine::{Caches, PythonChoice, find_python};
 use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, SharedPolicy};
 use warpsmith_schema::{EpisodeId, Message, Mode, OpGraph, Target, Task, ValueSource};
 use warpsmith_synth::teacher::{Files, Teacher, solutions};
 use warpsmith_synth::{Composition, Seeds, Size};
+
+use super::python;
 
 fn composed(count: usize) -> Vec<Task> {
     let seeds = Seeds::torch().unwrap();
@@ -93,9 +94,7 @@ fn a_compiler_takes_what_is_written() {
 /// Kernels run thread by thread on the processor and are compared with PyTorch in float64.
 #[test]
 fn kernels_compute_what_modules_do() {
-    let caches = Caches::locate().unwrap();
-    let python = find_python(&PythonChoice::Auto, &caches).unwrap();
-    let python = python.expect("this test needs a Python with torch");
+    let python = python();
     let folder = tempfile::tempdir().unwrap();
     let mut written = 0;
     for task in composed(18) {

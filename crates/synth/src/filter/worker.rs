@@ -34,6 +34,8 @@ const START_LIMIT: Duration = Duration::from_mins(2);
 const TASKS: u32 = 150;
 /// Judges lease it too, for seconds.
 const LEASE_PATIENCE: Duration = Duration::from_mins(10);
+/// Two visits and a lease, each asked for and given back. Whoever asks more often would hold the device for ever.
+const MOST_WISHES: usize = 6;
 const SCRATCH_BYTES: u64 = 2 << 30;
 
 /// Why filters cannot be run at all. Never a task's fault.
@@ -394,11 +396,9 @@ impl Process {
         let stream = self.lines.get_mut();
         stream.set_read_timeout(Some(limit))?;
         stream.write_all(&line)?;
-        let (guest, mut visit, mut leased) = match lease {
-            Some(lease) => (Some(Guest::of(lease).map_err(Broken::Lease)?), None, None),
-            None => (None, None, None),
-        };
-        loop {
+        let guest = lease.map(Guest::of).transpose().map_err(Broken::Lease)?;
+        let (mut visit, mut leased) = (None, None);
+        for _ in 0..=MOST_WISHES {
             let mut reply = String::new();
             if self.lines.read_line(&mut reply)? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -417,6 +417,7 @@ impl Process {
             }
             self.lines.get_mut().write_all(b"\n")?;
         }
+        Err(io::Error::from(io::ErrorKind::InvalidData).into())
     }
 }
 

@@ -136,12 +136,7 @@ fn trajectories_are_read_from_files_and_runs_and_forgeable_verdicts_refused() {
 fn many_are_read_at_once_and_keep_their_order() {
     let tiny = Tiny::new();
     let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
-    let examples = Examples {
-        dialogue: &dialogue,
-        tools: &[],
-        max_tokens: 256,
-        too_long: TooLong::Drop,
-    };
+    let examples = maker(&dialogue);
     let trajectories: Vec<Trajectory> = (1..=9).map(trajectory).collect();
     let one_by_one = trajectories
         .iter()

@@ -78,16 +78,19 @@ fn verdict(passed: bool) -> Verdict {
     verdict
 }
 
-fn examples(tiny: &Tiny, numbers: std::ops::Range<usize>) -> Vec<Example> {
-    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
-    let examples = Examples {
-        dialogue: &dialogue,
+fn maker(dialogue: &Dialogue) -> Examples<'_> {
+    Examples {
+        dialogue,
         tools: &[],
         max_tokens: 256,
         too_long: TooLong::Drop,
-    };
+    }
+}
+
+fn examples(tiny: &Tiny, numbers: std::ops::Range<usize>) -> Vec<Example> {
+    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
     numbers
-        .map(|number| examples.of(&trajectory(number)).unwrap().unwrap())
+        .map(|number| maker(&dialogue).of(&trajectory(number)).unwrap().unwrap())
         .collect()
 }
 
