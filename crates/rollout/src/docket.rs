@@ -1,8 +1,9 @@
 //! The queue in front of the judges.
 //!
-//! Every running episode has at most one question here, so the queue is never longer than there are episodes. A judge that
-//! is free takes one about the task it has loaded, if there is one, else the oldest. What fails for reasons of ours is
-//! tried again, a few times and each time later, and so is a task that seems too large while other judges are at work. The
+//! Every running episode has at most one question here, so the queue is never longer than there are episodes. To load a task
+//! costs a judge as much as to look at a wrong submission, and the device meanwhile is nobody else's. So one that is free takes
+//! a question about the task it has loaded, else about one that no other has, else the oldest. What fails for reasons of ours
+//! is tried again, a few times and each time later, and so is a task that seems too large while other judges are at work. The
 //! same submission of the same task is judged once: who asks meanwhile waits for the same verdict.
 //!
 //! A policy that rests while judges have its device would write a token between two judgements. So judges let it finish: first
@@ -78,11 +79,38 @@ enum Known {
 struct State {
     waiting: VecDeque<Case>,
     known: HashMap<Key, Known>,
+    /// Tasks that judges have loaded, one for each judge that has.
+    loaded: Vec<String>,
     /// Judges that are at work.
     busy: usize,
     /// Judges were let in, and stay until nothing waits.
     in_session: bool,
     closed: bool,
+}
+
+impl State {
+    /// What a judge with this task takes next.
+    fn take(&mut self, own: Option<&str>) -> Option<Case> {
+        let first = |wanted: &dyn Fn(&str) -> bool| {
+            let mut waiting = self.waiting.iter();
+            waiting.position(|case| wanted(&case.task.id))
+        };
+        let at_hand = first(&|task| own == Some(task));
+        let nobodys = || first(&|task| !self.loaded.iter().any(|loaded| loaded == task));
+        let chosen = at_hand.or_else(nobodys).unwrap_or(0);
+        let case = self.waiting.remove(chosen)?;
+        self.unload(own);
+        self.loaded.push(case.task.id.clone());
+        self.busy += 1;
+        Some(case)
+    }
+
+    fn unload(&mut self, task: Option<&str>) {
+        let mut loaded = self.loaded.iter();
+        if let Some(place) = loaded.position(|one| task == Some(one.as_str())) {
+            self.loaded.swap_remove(place);
+        }
+    }
 }
 
 pub(crate) struct Docket {
@@ -191,7 +219,7 @@ impl Docket {
             let answer = heard.unwrap_or_else(|_| {
                 // Whatever state it is in, the next question is put to another.
                 sound = false;
-                loaded = None;
+                self.state().unload(loaded.take().as_deref());
                 Err(Failure::panicked())
             });
             let worked = begun.elapsed();
@@ -206,12 +234,7 @@ impl Docket {
         loop {
             let mut look = LOOK;
             if self.may_judge(&mut state) {
-                let at_hand = state
-                    .waiting
-                    .iter()
-                    .position(|case| loaded == Some(case.task.id.as_str()));
-                if let Some(case) = state.waiting.remove(at_hand.unwrap_or(0)) {
-                    state.busy += 1;
+                if let Some(case) = state.take(loaded) {
                     return Some(case);
                 }
                 // Who comes or closes will say so.

@@ -289,6 +289,38 @@ fn a_policy_that_rests_is_let_to_finish_before_anything_is_judged() {
 }
 
 #[test]
+fn judges_share_out_tasks_before_they_share_one() {
+    let place = TempDir::new().unwrap();
+    let notes = ["a", "b"].map(|name| place.path().join(name));
+    let judges = notes.each_ref().map(|notes| StandIn {
+        takes: Duration::from_millis(30),
+        ..quick(Some(notes.clone()))
+    });
+    let slow = Slow {
+        script: Script::open(&script(place.path(), 2, 4)).unwrap(),
+        writing: Arc::default(),
+        // So that all submissions wait before the first is judged.
+        rests: true,
+    };
+    let mut plan = plan((1..=2).map(task).collect(), 4, 8);
+    let Way::Single(settings) = &mut plan.way else {
+        panic!("another way")
+    };
+    settings.repairs = 0;
+    let outcome = go(
+        &place.path().join("run"),
+        plan,
+        means(slow, judges.to_vec()),
+    );
+    assert_eq!((outcome.tally.episodes, outcome.unfinished), (8, 0));
+    let first = notes.map(|notes| {
+        let notes = fs_err::read_to_string(notes).unwrap();
+        notes.split(' ').next().unwrap().to_owned()
+    });
+    assert_ne!(first[0], first[1]);
+}
+
+#[test]
 fn a_task_that_is_too_large_in_company_is_asked_again() {
     let place = TempDir::new().unwrap();
     let script = script(place.path(), 2, 1);
