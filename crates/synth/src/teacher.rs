@@ -124,7 +124,7 @@ pub fn replies(
     let drafts = course.drafts.iter();
     Ok(drafts
         .filter(|draft| draft.strategies.iter().any(wanted))
-        .map(|draft| lesson::only(draft, &mut luck))
+        .map(|draft| lesson::only(&course.facts, draft, &mut luck))
         .collect())
 }
 

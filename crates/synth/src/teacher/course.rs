@@ -37,8 +37,8 @@ pub(super) struct Course {
 /// What can be said about a task.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
-    /// In the order in which they are applied.
-    pub(super) ops: Vec<String>,
+    /// In the order in which they are applied, with the shapes of their results.
+    pub(super) ops: Vec<(String, Vec<u64>)>,
     /// Bytes that must be read and written at least.
     pub(super) bytes: u64,
 }
@@ -93,7 +93,7 @@ impl Course {
 impl Facts {
     fn of(graph: &OpGraph) -> Self {
         let ops = graph.values.iter().filter_map(|value| match &value.from {
-            ValueSource::Applied { op, .. } => Some(op.clone()),
+            ValueSource::Applied { op, .. } => Some((op.clone(), value.shape.clone())),
             _ => None,
         });
         let bytes = |place: usize| {

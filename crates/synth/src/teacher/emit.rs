@@ -82,6 +82,10 @@ impl Words for Writer<'_> {
     fn number(&self, number: i64) -> String {
         self.strides.spelled(number)
     }
+
+    fn offset(&self, by: i64) -> String {
+        self.strides.steps(by)
+    }
 }
 
 impl<'p> Writer<'p> {
@@ -104,6 +108,29 @@ impl<'p> Writer<'p> {
             strides,
             helpers: BTreeSet::new(),
             read: Vec::new(),
+        }
+    }
+
+    /// How many there are of something, as what that is made of.
+    pub(super) fn count(&self, number: i64) -> String {
+        match self.strides.product(number) {
+            Some(factors) => factors.to_owned(),
+            None => number.to_string(),
+        }
+    }
+
+    /// In single precision; what a mean is divided by, as what it is made of.
+    fn literal(&self, value: f64) -> String {
+        let single = value as f32;
+        let factors = |whole: u32| self.strides.product(whole.into());
+        if let Some(factors) = reciprocal(single).and_then(factors) {
+            return format!("(1.0f / ({factors}))");
+        }
+        // Larger ones may be no number in single precision.
+        let is_whole = single.fract() == 0.0 && (0.0..=16_777_216.0).contains(&single);
+        match is_whole.then_some(single as u32).and_then(factors) {
+            Some(factors) => format!("float({factors})"),
+            None => float(value),
         }
     }
 
@@ -250,7 +277,7 @@ impl<'p> Writer<'p> {
 
     fn expression(&mut self, scalar: Scalar) -> (String, Binds) {
         match self.plan.arena.node(scalar).clone() {
-            Node::Const(bits) => (float(f64::from_bits(bits)), Binds::Atom),
+            Node::Const(bits) => (self.literal(f64::from_bits(bits)), Binds::Atom),
             Node::Int(value) => (value.to_string(), Binds::Atom),
             Node::Place(index) => (self.index(&index), Binds::Sum),
             Node::Load {

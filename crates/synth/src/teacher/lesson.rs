@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use warpsmith_model::policy::{Finish, Policy, PolicyError, Reply, Request};
 use warpsmith_schema::{Message, Mode, PolicyVersion, Target, Task, ToolCall, Usage};
 
-use super::course::{Course, Draft};
+use super::course::{Course, Draft, Facts};
 use super::luck::Luck;
 use super::prose;
 use super::solution::Files;
@@ -157,9 +157,9 @@ fn time_us(text: &str) -> Option<f64> {
 }
 
 /// A solution as if nothing else had ever been said, without a mistake.
-pub(super) fn only(draft: &Draft, luck: &mut Luck) -> String {
+pub(super) fn only(facts: &Facts, draft: &Draft, luck: &mut Luck) -> String {
     let speech = Speech {
-        text: prose::about(draft, luck),
+        text: prose::about_all(facts, draft, luck),
         acts: writes(&draft.solution.files),
     };
     speech.fenced().text
@@ -177,7 +177,7 @@ fn single(course: &Course, turns: &[Turn], luck: &mut Luck) -> Speech {
     let draft = &course.drafts[last];
     let Some(before) = turns.last() else {
         return Speech {
-            text: prose::about(draft, luck),
+            text: prose::about_all(&course.facts, draft, luck),
             acts: writes(&draft.first()),
         };
     };

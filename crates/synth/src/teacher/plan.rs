@@ -65,6 +65,18 @@ pub(super) enum Fold {
     ArgMax,
 }
 
+impl Fold {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Product => "product",
+            Self::Max => "maximum",
+            Self::Min => "minimum",
+            Self::ArgMax => "place of the maximum",
+        }
+    }
+}
+
 /// What it costs to compute an element that needs a reduction: more than anything that needs none.
 pub(super) const REDUCTION: u32 = 100;
 

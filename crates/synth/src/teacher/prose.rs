@@ -28,7 +28,11 @@ pub(super) fn opening(course: &Course, luck: &mut Luck) -> String {
 }
 
 fn chain(facts: &Facts) -> String {
-    let ops: Vec<String> = facts.ops.iter().map(|op| format!("`{op}`")).collect();
+    let said = |(op, shape): &(String, Vec<u64>)| {
+        let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
+        format!("`{op}` to ({})", extents.join(", "))
+    };
+    let ops: Vec<String> = facts.ops.iter().map(said).collect();
     match ops.split_last() {
         None => "nothing".to_owned(),
         Some((only, [])) => only.clone(),
@@ -43,6 +47,13 @@ fn amount(bytes: u64) -> String {
         10_000_000..10_000_000_000 => format!("{} MB", bytes / 1_000_000),
         _ => format!("{} GB", bytes / 1_000_000_000),
     }
+}
+
+/// What a draft is about when nothing was said before: whoever has gone through the shapes decides better what can be fused.
+pub(super) fn about_all(facts: &Facts, draft: &Draft, luck: &mut Luck) -> String {
+    let begin = luck.of(&["Step by step:", "The shapes:", "In order:"]);
+    let begin = begin.unwrap_or_default();
+    format!("{begin} {}. {}", chain(facts), about(draft, luck))
 }
 
 /// What a draft is about, before its code.
@@ -60,9 +71,9 @@ pub(super) fn about(draft: &Draft, luck: &mut Luck) -> String {
             "The operators can be fused completely.",
         ]),
         Strategy::Fused => luck.of(&[
-            "Elementwise work belongs where its values are needed: nothing is stored that can be computed in passing.",
+            "Elementwise work belongs where its values are needed; what must be whole before others can begin is a kernel of its own.",
             "I fuse what can be fused; what remains are steps that need a whole result before them.",
-            "Fewer passes over memory: intermediate results stay in registers.",
+            "Not everything fits into one pass: some values are needed whole before others can be computed.",
         ]),
         Strategy::Tuned => luck.of(&[
             "Now the details: wide loads, values kept in registers, enough work for all cores.",

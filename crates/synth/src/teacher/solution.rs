@@ -184,7 +184,7 @@ impl Composer {
         }
     }
 
-    /// `mean`: 8 x 64 rows of 256, to (8, 64).
+    /// `mean`: 8 x 64 rows of 256 (sum), to (8, 64).
     fn outlined(&self, step: &Step) -> String {
         let listed = |shape: &[i64], between: &str| {
             let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
@@ -211,17 +211,30 @@ impl Composer {
                         let first = &plan.reductions[rows.passes[0].reduction.0];
                         let is_same = first.rows() == rows.outer.iter().product::<i64>();
                         let outer = if is_same { &first.outer } else { &rows.outer };
+                        let mut folds: Vec<&str> = Vec::new();
+                        for pass in &rows.passes {
+                            let fold = plan.reductions[pass.reduction.0].fold.word();
+                            if !folds.contains(&fold) {
+                                folds.push(fold);
+                            }
+                        }
                         let (rows, lengths) = (times(outer), lengths.join(" and "));
-                        format!("{rows} rows of {lengths}, to ({result})")
+                        let folds = folds.join(", ");
+                        format!("{rows} rows of {lengths} ({folds}), to ({result})")
                     }
                 }
             }
             Kernel::Scan(scan) => {
                 let [before, along, after] = scan.shape;
-                format!(
-                    "{} lines of {along}, one after another along each",
-                    before * after
-                )
+                let shape = &plan.rooms[scan.out.0].shape;
+                let dim = (0..shape.len()).find(|dim| {
+                    shape[*dim] == along && shape[..*dim].iter().product::<i64>() == before
+                });
+                let lines = match dim {
+                    Some(dim) => times(&[&shape[..dim], &shape[dim + 1..]].concat()),
+                    None => (before * after).to_string(),
+                };
+                format!("{lines} lines of {along}, one after another along each")
             }
             Kernel::Library(Library::Gemm(gemm)) => {
                 format!("library, {} x {} over {}", gemm.m, gemm.n, gemm.k)

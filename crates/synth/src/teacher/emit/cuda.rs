@@ -49,6 +49,7 @@ fn thread_number(writer: &mut Writer<'_>, name: &str, count: i64) {
         "const {int} {name} = {block} * {THREADS} + threadIdx.x;"
     ));
     if count % THREADS != 0 {
+        let count = writer.count(count);
         writer.line(format!("if ({name} >= {count}) return;"));
     }
 }

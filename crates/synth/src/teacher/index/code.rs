@@ -12,6 +12,12 @@ pub(in crate::teacher) trait Words {
     fn number(&self, number: i64) -> String {
         number.to_string()
     }
+
+    /// What is added to an index, with its sign before it: not zero.
+    fn offset(&self, by: i64) -> String {
+        let sign = if by < 0 { '-' } else { '+' };
+        format!(" {sign} {}", self.number(by.abs()))
+    }
 }
 
 impl Index {
@@ -51,8 +57,7 @@ impl Index {
         match (text.is_empty(), self.constant) {
             (true, constant) => constant.to_string(),
             (false, 0) => text,
-            (false, constant) if constant < 0 => format!("{text} - {}", words.number(-constant)),
-            (false, constant) => format!("{text} + {}", words.number(constant)),
+            (false, constant) => text + &words.offset(constant),
         }
     }
 

@@ -205,6 +205,7 @@ pub(super) fn open_row(writer: &mut Writer<'_>, team: Team, rolled: bool) {
             });
         }
         let first = team.member().unwrap_or("0");
+        let groups = writer.count(groups);
         writer.open(format!(
             "for (int c = {first}; c < {groups}; c += {threads}) {{"
         ));
@@ -217,6 +218,7 @@ pub(super) fn open_row(writer: &mut Writer<'_>, team: Team, rolled: bool) {
         None => writer.line("const int c = n;"),
     }
     if groups % threads != 0 {
+        let groups = writer.count(groups);
         writer.open(format!("if (c < {groups}) {{"));
     }
 }
@@ -256,10 +258,10 @@ fn over_row(
         for var in &vars {
             writer.call(*var, &name);
         }
+        let length = writer.count(one.length);
         writer.open(format!(
-            "for (int {name} = {}; {name} < {}; {name} += {}) {{",
+            "for (int {name} = {}; {name} < {length}; {name} += {}) {{",
             team.member().unwrap_or("0"),
-            one.length,
             team.threads
         ));
         writer.define(&one.values, &[]);

@@ -65,6 +65,7 @@ impl Team {
         };
         writer.line(format!("const {int} row = {number};"));
         if count % self.rows != 0 {
+            let count = writer.count(count);
             writer.line(format!("if (row >= {count}) return;"));
         }
     }
