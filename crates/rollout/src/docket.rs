@@ -2,7 +2,7 @@
 //!
 //! Every running episode has at most one question here, so the queue is never longer than there are episodes. To load a task
 //! costs a judge as much as to look at a wrong submission, and the device meanwhile is nobody else's. So one that is free takes
-//! a question about the task it has loaded, else about one that no other has, else the oldest. What fails for reasons of ours
+//! a question about the task it has loaded, else about one that no other has, else one that would have to wait for others. What fails for reasons of ours
 //! is tried again, a few times and each time later, and so is a task that seems too large while other judges are at work. The
 //! same submission of the same task is judged once: who asks meanwhile waits for the same verdict.
 //!
@@ -79,37 +79,43 @@ enum Known {
 struct State {
     waiting: VecDeque<Case>,
     known: HashMap<Key, Known>,
-    /// Tasks that judges have loaded, one for each judge that has.
-    loaded: Vec<String>,
-    /// Judges that are at work.
-    busy: usize,
+    seats: Vec<Seat>,
     /// Judges were let in, and stay until nothing waits.
     in_session: bool,
     closed: bool,
 }
 
+/// A judge's.
+#[derive(Default)]
+struct Seat {
+    /// The task that it has loaded.
+    task: Option<String>,
+    busy: bool,
+}
+
 impl State {
-    /// What a judge with this task takes next.
-    fn take(&mut self, own: Option<&str>) -> Option<Case> {
+    /// What the judge on this seat takes next.
+    fn take(&mut self, seat: usize) -> Option<Case> {
         let first = |wanted: &dyn Fn(&str) -> bool| {
             let mut waiting = self.waiting.iter();
             waiting.position(|case| wanted(&case.task.id))
         };
-        let at_hand = first(&|task| own == Some(task));
-        let nobodys = || first(&|task| !self.loaded.iter().any(|loaded| loaded == task));
-        let chosen = at_hand.or_else(nobodys).unwrap_or(0);
+        let has = |seat: &Seat, task: &str| seat.task.as_deref() == Some(task);
+        let mine = || first(&|task| has(&self.seats[seat], task));
+        let nobodys = || first(&|task| !self.seats.iter().any(|seat| has(seat, task)));
+        // Who has nothing to do and the task loaded takes it without our help.
+        let late = || first(&|task| !self.seats.iter().any(|seat| !seat.busy && has(seat, task)));
+        let chosen = mine().or_else(nobodys).or_else(late)?;
         let case = self.waiting.remove(chosen)?;
-        self.unload(own);
-        self.loaded.push(case.task.id.clone());
-        self.busy += 1;
+        self.seats[seat] = Seat {
+            task: Some(case.task.id.clone()),
+            busy: true,
+        };
         Some(case)
     }
 
-    fn unload(&mut self, task: Option<&str>) {
-        let mut loaded = self.loaded.iter();
-        if let Some(place) = loaded.position(|one| task == Some(one.as_str())) {
-            self.loaded.swap_remove(place);
-        }
+    fn busy(&self) -> usize {
+        self.seats.iter().filter(|seat| seat.busy).count()
     }
 }
 
@@ -197,17 +203,21 @@ impl Docket {
                 since: Instant::now(),
                 answer,
             });
-            self.changed.notify_one();
+            // Who is woken may not be who has the task.
+            self.changed.notify_all();
         }
         Entered::Waiting(answered)
     }
 
     /// A judge's working life.
     pub(crate) fn serve(&self, mut judge: Box<dyn Judging>) {
-        let mut loaded = None;
+        let seat = {
+            let mut state = self.state();
+            state.seats.push(Seat::default());
+            state.seats.len() - 1
+        };
         let mut sound = true;
-        while let Some(case) = self.next(loaded.as_deref()) {
-            loaded = Some(case.task.id.clone());
+        while let Some(case) = self.next(seat) {
             let (waited, begun) = (case.since.elapsed(), Instant::now());
             let heard = catch_unwind(AssertUnwindSafe(|| {
                 if !sound {
@@ -219,22 +229,22 @@ impl Docket {
             let answer = heard.unwrap_or_else(|_| {
                 // Whatever state it is in, the next question is put to another.
                 sound = false;
-                self.state().unload(loaded.take().as_deref());
+                self.state().seats[seat].task = None;
                 Err(Failure::panicked())
             });
             let worked = begun.elapsed();
             self.meter.judge_worked(worked);
             let answer = answer.and_then(|answer| self.keep(&case, answer, waited, worked));
-            self.settle(case, &answer);
+            self.settle(seat, case, &answer);
         }
     }
 
-    fn next(&self, loaded: Option<&str>) -> Option<Case> {
+    fn next(&self, seat: usize) -> Option<Case> {
         let mut state = self.state();
         loop {
             let mut look = LOOK;
             if self.may_judge(&mut state) {
-                if let Some(case) = state.take(loaded) {
+                if let Some(case) = state.take(seat) {
                     return Some(case);
                 }
                 // Who comes or closes will say so.
@@ -253,7 +263,7 @@ impl Docket {
             return true;
         }
         if state.waiting.is_empty() {
-            state.in_session &= state.busy > 0;
+            state.in_session &= state.busy() > 0;
         } else {
             let oldest = state.waiting.front().map(|case| case.since.elapsed());
             state.in_session |= self.meter.asking() == 0 || oldest > Some(COURTESY);
@@ -294,7 +304,7 @@ impl Docket {
 
     /// Whether another judge is at work too.
     fn has_company(&self) -> bool {
-        self.state().busy > 1
+        self.state().busy() > 1
     }
 
     /// A verdict is a line of the log before anybody hears of it.
@@ -312,10 +322,10 @@ impl Docket {
         Ok(answer)
     }
 
-    fn settle(&self, case: Case, answer: &Answered) {
+    fn settle(&self, seat: usize, case: Case, answer: &Answered) {
         let mut told = vec![case.answer];
         let mut state = self.state();
-        state.busy -= 1;
+        state.seats[seat].busy = false;
         if let Some(hash) = case.hash {
             let key = (case.task.id.clone(), hash);
             if let Some(Known::Underway(others)) = state.known.remove(&key) {
@@ -352,7 +362,7 @@ impl Docket {
     /// What waits, and judges at work.
     pub(crate) fn load(&self) -> (usize, usize) {
         let state = self.state();
-        (state.waiting.len(), state.busy)
+        (state.waiting.len(), state.busy())
     }
 }
 

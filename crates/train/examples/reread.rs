@@ -35,9 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .iter()
         .flat_map(|one| one.tokens.iter().flatten())
         .collect();
-    let step = records.len().div_ceil(count.max(1)).max(1);
+    let count = count.min(records.len());
     let (mut here, mut there) = (Vec::new(), Vec::new());
-    for record in records.into_iter().step_by(step) {
+    for place in 0..count {
+        let record = records[place * records.len() / count];
         let said = log_probabilities(&transformer, &record.ids)?;
         for (position, sampled) in record.logprobs.iter().enumerate() {
             if let (Some(sampled), true) = (sampled, record.loss_mask[position]) {
@@ -52,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let loss = |of: &[f32]| -of.iter().map(|one| f64::from(*one)).sum::<f64>() / of.len() as f64;
     writeln!(
         std::io::stdout().lock(),
-        "{} tokens: {:.4} apart in the mean, |ratio - 1| up to {:.3} for 99.9 %; loss {:.4} there, {:.4} here",
+        "{count} replies, {} tokens: {:.4} apart in the mean, |ratio - 1| up to {:.3} for 99.9 %; loss {:.4} there, {:.4} here",
         here.len(),
         mismatch.mean_difference,
         mismatch.usual_deviation,
@@ -66,7 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn log_probabilities(model: &Transformer, tokens: &[u32]) -> Result<Vec<f32>, Box<dyn Error>> {
     let mut cache = model.new_cache();
     let mut said = Vec::with_capacity(tokens.len());
-    for (chunk, next) in tokens.chunks(AT_ONCE).zip(tokens[1..].chunks(AT_ONCE)) {
+    let after = tokens.get(1..).unwrap_or_default();
+    for (chunk, next) in tokens.chunks(AT_ONCE).zip(after.chunks(AT_ONCE)) {
         let segment = Segment {
             cache: &mut cache,
             tokens: chunk,
@@ -75,8 +77,8 @@ fn log_probabilities(model: &Transformer, tokens: &[u32]) -> Result<Vec<f32>, Bo
         let logits = model.forward(&mut [segment])?.remove(0);
         for (row, token) in logits.data.chunks(logits.width).zip(next) {
             let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let sum: f32 = row.iter().map(|one| (one - top).exp()).sum();
-            said.push(row[*token as usize] - top - sum.ln());
+            let sum: f64 = row.iter().map(|one| f64::from(one - top).exp()).sum();
+            said.push(row[*token as usize] - top - sum.ln() as f32);
         }
     }
     Ok(said)

@@ -27,7 +27,7 @@ pub(crate) struct RolloutArgs {
     // Before all other flags: it looks at which of them were given.
     #[command(flatten)]
     config: ConfigArgs,
-    /// A JSONL of `name`, `code` and, where known, `level` and `problem_id`, or a folder of modules
+    /// A JSONL or Parquet of `name`, `code` and, where known, `level` and `problem_id`, or a folder of modules
     #[arg(long, value_name = "FILE")]
     tasks: PathBuf,
     /// The run's folder, begun or resumed; else a new one below `runs/`

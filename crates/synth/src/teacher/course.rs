@@ -60,7 +60,6 @@ impl Course {
             if let Some(before) = drafts.last_mut()
                 && before.solution.files == solution.files
             {
-                before.strategy = strategy;
                 before.strategies.push(strategy);
                 continue;
             }

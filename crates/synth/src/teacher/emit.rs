@@ -11,11 +11,11 @@ mod strides;
 use std::collections::{BTreeSet, HashMap};
 
 use functions::{VECTORISED, float_function, function};
-use strides::Strides;
+use strides::{Lines, Strides, said};
 use warpsmith_schema::Target;
 
 use super::index::{Index, Var, Words};
-use super::plan::{Origin, Plan, Strategy};
+use super::plan::{Plan, Strategy};
 use super::scalar::{Binary, Buffer, Kind, Node, Scalar, Unary, Within};
 
 /// A function that is written into the file because a kernel calls it.
@@ -82,21 +82,41 @@ impl Words for Writer<'_> {
     fn number(&self, number: i64) -> String {
         self.strides.spelled(number)
     }
+}
+
+/// Words for a place in a buffer, which has lines of its own.
+struct Placed<'w, 'p> {
+    writer: &'w Writer<'p>,
+    lines: Lines,
+}
+
+impl Words for Placed<'_, '_> {
+    fn name(&self, var: Var) -> String {
+        self.writer.name(var)
+    }
+
+    fn number(&self, number: i64) -> String {
+        self.writer.number(number)
+    }
+
+    fn factor(&self, number: i64) -> String {
+        match self.lines.several(number) {
+            Some(several) if !self.writer.strides.knows(number) => several,
+            _ => self.number(number),
+        }
+    }
 
     fn offset(&self, by: i64) -> String {
-        self.strides.steps(by)
+        let steps = self.lines.steps(by);
+        steps.unwrap_or_else(|| said(by, &self.number(by.abs())))
     }
 }
 
 impl<'p> Writer<'p> {
     pub(super) fn new(plan: &'p mut Plan, buffers: &'p [String]) -> Self {
         let taken = buffers.iter().cloned().collect();
-        // Words of the task: what is made on the way may have extents of its own.
-        let given = plan.rooms.iter().filter(|room| room.origin != Origin::Made);
-        let words: BTreeSet<i64> = given.flat_map(|room| room.shape.clone()).collect();
-        let told = |shape: &&[i64]| shape.iter().all(|extent| words.contains(extent));
-        let shapes = plan.rooms.iter().map(|room| room.shape.as_slice());
-        let strides = Strides::of(shapes.filter(told), plan.strategy == Strategy::Tuned);
+        let told = plan.told.iter().map(Vec::as_slice);
+        let strides = Strides::of(told, plan.strategy == Strategy::Tuned);
         Self {
             plan,
             buffers,
@@ -193,6 +213,18 @@ impl<'p> Writer<'p> {
 
     pub(super) fn index(&self, index: &Index) -> String {
         index.code(self)
+    }
+
+    /// Where in a buffer.
+    pub(super) fn place(&self, buffer: Buffer, index: &Index) -> String {
+        let shape = &self.plan.rooms[buffer.0].shape;
+        // What was made on the way may have lines that nobody has heard of.
+        let told = self.plan.told.contains(shape);
+        let lines = Lines::of(if told { shape } else { &[] });
+        index.code(&Placed {
+            writer: self,
+            lines,
+        })
     }
 
     /// Gives variables to what some values are made of, as far as it does not depend on `inner`.
@@ -311,13 +343,13 @@ impl<'p> Writer<'p> {
         if !self.read.contains(&buffer) {
             self.read.push(buffer);
         }
-        let mut place = self.index(index);
+        let mut place = self.place(buffer, index);
         for (scalar, stride) in looked_up {
             let value = self.at_least(*scalar, Binds::Product);
             let part = if *stride == 1 {
                 value
             } else {
-                format!("{value} * {stride}")
+                format!("{value} * {}", self.number(*stride))
             };
             place = if place == "0" {
                 part

@@ -54,6 +54,9 @@ pub(super) fn planned(
     target: Target,
     strategy: Strategy,
 ) -> Result<Planned, NotCovered> {
+    let extents = |shape: &[u64]| shape.iter().map(|extent| *extent as i64).collect();
+    let told = graph.values.iter().map(|value| extents(&value.shape));
+    let mut plan = Plan::new(target, strategy, told.collect());
     let simple;
     let graph = if strategy == Strategy::Plain {
         graph
@@ -61,11 +64,10 @@ pub(super) fn planned(
         simple = simplified(graph, target);
         &simple
     };
-    let mut plan = Plan::new(target, strategy);
     let mut values: Vec<Option<Tensor>> = Vec::new();
     let needed = needed(graph);
     for (number, value) in graph.values.iter().enumerate() {
-        let shape: Vec<i64> = value.shape.iter().map(|extent| *extent as i64).collect();
+        let shape: Vec<i64> = extents(&value.shape);
         if !needed.contains(&number) {
             values.push(None);
             continue;

@@ -72,7 +72,8 @@ impl Fold {
             Self::Product => "product",
             Self::Max => "maximum",
             Self::Min => "minimum",
-            Self::ArgMax => "place of the maximum",
+            // Of the least, where the values were turned round before.
+            Self::ArgMax => "place",
         }
     }
 }
@@ -183,6 +184,8 @@ pub(super) struct Step {
 pub(super) struct Plan {
     pub(super) target: Target,
     pub(super) strategy: Strategy,
+    /// Shapes that the task goes through: their extents are words that a reader knows.
+    pub(super) told: Vec<Vec<i64>>,
     pub(super) arena: Arena,
     pub(super) rooms: Vec<Room>,
     pub(super) reductions: Vec<Reduction>,
@@ -196,10 +199,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(target: Target, strategy: Strategy) -> Self {
+    pub(super) fn new(target: Target, strategy: Strategy, told: Vec<Vec<i64>>) -> Self {
         Self {
             target,
             strategy,
+            told,
             arena: Arena::default(),
             rooms: Vec::new(),
             reductions: Vec::new(),

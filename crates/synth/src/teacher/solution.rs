@@ -109,6 +109,24 @@ fn title(graph: &OpGraph) -> String {
     title
 }
 
+fn listed(shape: &[i64], between: &str) -> String {
+    let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    extents.join(between)
+}
+
+/// So many of something: 8 x 64.
+fn times(shape: &[i64]) -> String {
+    let several: Vec<i64> = shape
+        .iter()
+        .copied()
+        .filter(|extent| *extent != 1)
+        .collect();
+    match &several[..] {
+        [] => "1".to_owned(),
+        several => listed(several, " x "),
+    }
+}
+
 /// A kernel as text.
 struct Written {
     /// A function, whole.
@@ -186,51 +204,44 @@ impl Composer {
 
     /// `mean`: 8 x 64 rows of 256 (sum), to (8, 64).
     fn outlined(&self, step: &Step) -> String {
-        let listed = |shape: &[i64], between: &str| {
-            let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
-            extents.join(between)
-        };
-        let times = |shape: &[i64]| match shape {
-            [] => "1".to_owned(),
-            shape => listed(shape, " x "),
-        };
         let plan = self.plan();
         let what = match &step.kernel {
             Kernel::Rows(rows) => {
                 let result = listed(&plan.rooms[rows.out.0].shape, ", ");
-                let mut lengths: Vec<String> = rows
-                    .passes
-                    .iter()
-                    .map(|pass| times(&plan.reductions[pass.reduction.0].extents))
-                    .collect();
-                lengths.dedup();
-                match &lengths[..] {
-                    [] => format!("each of ({result})"),
-                    lengths => {
-                        // As the reduction leaves them: a kernel may have them all in one line.
-                        let first = &plan.reductions[rows.passes[0].reduction.0];
-                        let is_same = first.rows() == rows.outer.iter().product::<i64>();
-                        let outer = if is_same { &first.outer } else { &rows.outer };
-                        let mut folds: Vec<&str> = Vec::new();
-                        for pass in &rows.passes {
-                            let fold = plan.reductions[pass.reduction.0].fold.word();
-                            if !folds.contains(&fold) {
-                                folds.push(fold);
-                            }
-                        }
-                        let (rows, lengths) = (times(outer), lengths.join(" and "));
-                        let folds = folds.join(", ");
-                        format!("{rows} rows of {lengths} ({folds}), to ({result})")
+                let mut lengths: Vec<(String, Vec<&str>)> = Vec::new();
+                for pass in &rows.passes {
+                    let reduction = &plan.reductions[pass.reduction.0];
+                    let (length, fold) = (times(&reduction.extents), reduction.fold.word());
+                    match lengths.iter_mut().find(|(known, _)| *known == length) {
+                        Some((_, folds)) if folds.contains(&fold) => {}
+                        Some((_, folds)) => folds.push(fold),
+                        None => lengths.push((length, vec![fold])),
                     }
+                }
+                if lengths.is_empty() {
+                    format!("each of ({result})")
+                } else {
+                    // As the reduction leaves them: a kernel may have them all in one line.
+                    let first = &plan.reductions[rows.passes[0].reduction.0];
+                    let is_same = first.rows() == rows.outer.iter().product::<i64>();
+                    let outer = times(if is_same { &first.outer } else { &rows.outer });
+                    let lengths = lengths.iter();
+                    let lengths =
+                        lengths.map(|(length, folds)| format!("{length} ({})", folds.join(", ")));
+                    let lengths: Vec<String> = lengths.collect();
+                    let noun = if outer == "1" { "row" } else { "rows" };
+                    format!("{outer} {noun} of {}, to ({result})", lengths.join(" and "))
                 }
             }
             Kernel::Scan(scan) => {
                 let [before, along, after] = scan.shape;
                 let shape = &plan.rooms[scan.out.0].shape;
-                let dim = (0..shape.len()).find(|dim| {
-                    shape[*dim] == along && shape[..*dim].iter().product::<i64>() == before
-                });
-                let lines = match dim {
+                let is_along = |dim: &usize| {
+                    let (outer, rest) = shape.split_at(*dim);
+                    let inner: i64 = rest[1..].iter().product();
+                    (outer.iter().product::<i64>(), rest[0], inner) == (before, along, after)
+                };
+                let lines = match (0..shape.len()).find(is_along) {
                     Some(dim) => times(&[&shape[..dim], &shape[dim + 1..]].concat()),
                     None => (before * after).to_string(),
                 };

@@ -66,7 +66,7 @@ pub(crate) struct GrpoArgs {
 /// What is tried, and where the run goes.
 #[derive(Debug, Args)]
 pub(super) struct Tried {
-    /// A JSONL of `name`, `code` and, where known, `level` and `problem_id`, or a folder of modules
+    /// A JSONL or Parquet of `name`, `code` and, where known, `level` and `problem_id`, or a folder of modules
     #[arg(long, value_name = "FILE")]
     pub(super) tasks: PathBuf,
     /// Tasks that are never learnt from: how the policy does on them is looked at now and then

@@ -1,19 +1,21 @@
-//! Large strides, written as what they are made of: `(160 * 16384)` where a tensor has rows of 160 by 16384. A step back and one to
-//! the left in rows of 56 is `- 56 - 1`. Whoever reads the task can find such numbers in it, where `57` could only be guessed.
+//! Numbers in indices, written as what they are made of: `(160 * 16384)` where a tensor has rows of 160 by 16384, and `- 56 - 1` a line
+//! back and one to the left in lines of 56. Whoever reads the task can find such numbers in it, where `57` could only be guessed.
 
 use std::collections::HashMap;
 
 /// Smaller numbers are as clear as their factors.
 const LARGE: i64 = 64;
-/// So far a window reaches, in any direction.
+/// So many lines and elements away most of what a window sees lies.
 const REACH: i64 = 3;
-/// Shorter lines are not told from the reach of a window.
-const LINE: i64 = 4 * REACH;
+/// In shorter lines a few elements and a line less a few look alike.
+const LINE: i64 = 16;
 
+/// Of all shapes that a task goes through.
 pub(super) struct Strides {
+    /// In brackets where it is more than a number.
     known: HashMap<i64, String>,
-    /// Of each shape: its line, plane and so on, the longest first.
-    units: Vec<Vec<(i64, String)>>,
+    /// Those that are no extent themselves, without brackets.
+    products: HashMap<i64, String>,
 }
 
 impl Strides {
@@ -21,99 +23,99 @@ impl Strides {
     pub(super) fn of<'s>(shapes: impl Iterator<Item = &'s [i64]> + Clone, quarters: bool) -> Self {
         let mut known = HashMap::new();
         let mut spell = |number: i64, text: String| {
-            if number >= LARGE {
-                known.entry(number).or_insert(text);
+            let is_new = number >= LARGE && !known.contains_key(&number);
+            if is_new {
+                known.insert(number, text);
             }
+            is_new
         };
         // An extent is a word of the task itself.
         for extent in shapes.clone().flatten() {
             spell(*extent, extent.to_string());
         }
-        let products: Vec<(i64, String)> = shapes.clone().flat_map(products).collect();
-        for (number, text) in &products {
-            spell(*number, format!("({text})"));
+        let mut products = HashMap::new();
+        for (number, text) in shapes.clone().flat_map(self::products) {
+            if spell(number, format!("({text})")) {
+                products.insert(number, text);
+            }
         }
         if quarters {
             let extents = shapes.clone().flatten();
             let extents = extents.map(|extent| (*extent, extent.to_string()));
-            for (number, text) in extents.chain(products) {
+            for (number, text) in extents.chain(shapes.flat_map(self::products)) {
                 if number % 4 == 0 {
                     spell(number / 4, format!("({text} / 4)"));
                 }
             }
         }
-        Self {
-            known,
-            units: shapes.map(units).collect(),
-        }
+        Self { known, products }
+    }
+
+    pub(super) fn knows(&self, number: i64) -> bool {
+        self.known.contains_key(&number)
     }
 
     pub(super) fn spelled(&self, number: i64) -> String {
-        if let Some(known) = self.known.get(&number) {
-            return known.clone();
-        }
-        // Every second or third line.
-        let is_several = |unit: i64| number % unit == 0 && (2..=REACH).contains(&(number / unit));
-        let mut units = self.units.iter().flatten();
-        match units.find(|(unit, _)| is_several(*unit)) {
-            Some((unit, text)) if number >= LARGE => format!("({} * {text})", number / unit),
-            _ => number.to_string(),
-        }
+        let known = self.known.get(&number);
+        known.cloned().unwrap_or_else(|| number.to_string())
     }
 
     /// The factors of a number that is some of the last extents of a shape multiplied.
     pub(super) fn product(&self, number: i64) -> Option<&str> {
-        let known = self.known.get(&number)?;
-        let inner = known.strip_prefix('(')?.strip_suffix(')')?;
-        (!inner.contains('/')).then_some(inner)
+        self.products.get(&number).map(String::as_str)
+    }
+}
+
+/// Lines, planes and so on of one shape, the longest first.
+pub(super) struct Lines(Vec<(i64, String)>);
+
+impl Lines {
+    pub(super) fn of(shape: &[i64]) -> Self {
+        let line = shape.iter().rev().find(|extent| **extent > 1);
+        let line = line.map(|extent| (*extent, extent.to_string()));
+        let mut units: Vec<(i64, String)> = line.into_iter().chain(products(shape)).collect();
+        units.retain(|(number, _)| *number >= LINE);
+        units.reverse();
+        Self(units)
     }
 
-    /// ` + 56 - 1`: so many lines and so many elements further, where it can be said like that.
-    pub(super) fn steps(&self, by: i64) -> String {
-        if by.abs() > REACH && !self.known.contains_key(&by.abs()) {
-            let mut ways = self.units.iter().filter_map(|units| walked(units, by));
-            if let Some(way) = ways.next() {
-                return way;
-            }
+    /// Every second or third line or plane.
+    pub(super) fn several(&self, number: i64) -> Option<String> {
+        let is_several = |unit: i64| number % unit == 0 && (2..=REACH).contains(&(number / unit));
+        let fits = (LARGE..=i64::from(i32::MAX)).contains(&number);
+        let found = self.0.iter().find(|(unit, _)| fits && is_several(*unit));
+        found.map(|(unit, text)| format!("({} * {text})", number / unit))
+    }
+
+    /// ` + 56 - 1`: so many planes, lines and elements further, where all are within reach.
+    pub(super) fn steps(&self, by: i64) -> Option<String> {
+        if by.abs() > i64::from(i32::MAX) {
+            return None;
         }
-        said(by, &self.spelled(by.abs()))
+        let mut text = String::new();
+        let mut rest = by;
+        for (unit, word) in &self.0 {
+            // To the nearest one.
+            let times = (rest + rest.signum() * unit / 2) / unit;
+            text += &match times.abs() {
+                0 => continue,
+                1 => said(times, word),
+                several if several <= REACH => said(times, &format!("{several} * {word}")),
+                _ => return None,
+            };
+            rest -= times * unit;
+        }
+        match rest.abs() {
+            _ if text.is_empty() => None,
+            0 => Some(text),
+            few if few <= REACH => Some(text + &said(rest, &few.to_string())),
+            _ => None,
+        }
     }
 }
 
-/// Lines, planes and so on of a shape, the longest first.
-fn units(shape: &[i64]) -> Vec<(i64, String)> {
-    let line = shape.iter().rev().find(|extent| **extent > 1);
-    let line = line.map(|extent| (*extent, extent.to_string()));
-    let mut units: Vec<(i64, String)> = line.into_iter().chain(products(shape)).collect();
-    units.retain(|(number, _)| *number >= LINE);
-    units.reverse();
-    units
-}
-
-/// So many of the first, of the second and so on, and what is left: all within reach.
-fn walked(units: &[(i64, String)], by: i64) -> Option<String> {
-    let mut text = String::new();
-    let mut rest = by;
-    for (unit, word) in units {
-        // To the nearest one.
-        let times = (rest + rest.signum() * unit / 2) / unit;
-        text += &match times.abs() {
-            0 => continue,
-            1 => said(times, word),
-            several if several <= REACH => said(times, &format!("{several} * {word}")),
-            _ => return None,
-        };
-        rest -= times * unit;
-    }
-    match rest.abs() {
-        _ if text.is_empty() => None,
-        0 => Some(text),
-        few if few <= REACH => Some(text + &said(rest, &few.to_string())),
-        _ => None,
-    }
-}
-
-fn said(by: i64, size: &str) -> String {
+/// With its sign before it.
+pub(super) fn said(by: i64, size: &str) -> String {
     let sign = if by < 0 { '-' } else { '+' };
     format!(" {sign} {size}")
 }
@@ -142,8 +144,7 @@ mod tests {
     fn strides_are_products_of_what_lies_within() {
         let shapes: [&[i64]; 2] = [&[128, 160, 16_384], &[8, 1, 2048]];
         let whole = Strides::of(shapes.into_iter(), false);
-        assert_eq!(whole.spelled(4096), "(2 * 2048)");
-        assert_eq!(whole.spelled(4097), "4097");
+        assert_eq!(whole.spelled(4096), "4096");
         let strides = Strides::of(shapes.into_iter(), true);
         assert_eq!(strides.spelled(160 * 16_384), "(160 * 16384)");
         assert_eq!(strides.spelled(40 * 16_384), "(160 * 16384 / 4)");
@@ -158,19 +159,21 @@ mod tests {
 
     #[test]
     fn steps_are_lines_and_elements() {
-        let shapes: [&[i64]; 2] = [&[16, 24, 56, 56], &[4, 32, 32, 32]];
-        let strides = Strides::of(shapes.into_iter(), false);
-        let said = |by: i64| strides.steps(by);
-        assert_eq!([said(1), said(-3)], [" + 1", " - 3"]);
+        let lines = Lines::of(&[16, 24, 56, 56]);
+        let said = |by: i64| lines.steps(by).unwrap_or_default();
         assert_eq!([said(56), said(-56)], [" + 56", " - 56"]);
         assert_eq!([said(-57), said(55)], [" - 56 - 1", " + 56 - 1"]);
         assert_eq!(said(2 * 56 + 2), " + 2 * 56 + 2");
         assert_eq!(said(-(56 * 56) - 56 + 1), " - 56 * 56 - 56 + 1");
-        assert_eq!(said(1024 + 32 + 1), " + 32 * 32 + 32 + 1");
-        // Nothing that a window reaches.
-        assert_eq!([said(300), said(11)], [" + 300", " + 11"]);
+        // Elements of the same line, and nothing that a window reaches.
+        assert_eq!(
+            [1, -3, 28, 300].map(|by| lines.steps(by)),
+            [const { None }; 4]
+        );
         // Every second line and plane.
-        assert_eq!(strides.spelled(112), "(2 * 56)");
-        assert_eq!(strides.spelled(2048), "(2 * 32 * 32)");
+        assert_eq!(lines.several(112).as_deref(), Some("(2 * 56)"));
+        assert_eq!(lines.several(2 * 3136).as_deref(), Some("(2 * 56 * 56)"));
+        assert_eq!([lines.several(28), lines.several(56)], [None, None]);
+        assert!(Lines::of(&[65_536, 16_384]).several(2 << 30).is_none());
     }
 }

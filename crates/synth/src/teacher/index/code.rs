@@ -13,6 +13,11 @@ pub(in crate::teacher) trait Words {
         number.to_string()
     }
 
+    /// What something is multiplied by.
+    fn factor(&self, number: i64) -> String {
+        self.number(number)
+    }
+
     /// What is added to an index, with its sign before it: not zero.
     fn offset(&self, by: i64) -> String {
         let sign = if by < 0 { '-' } else { '+' };
@@ -39,7 +44,7 @@ impl Index {
             };
             let part = match factor.abs() {
                 1 => part,
-                size => format!("{part} * {}", words.number(size)),
+                size => format!("{part} * {}", words.factor(size)),
             };
             match (text.is_empty(), *factor < 0) {
                 (true, false) => text.push_str(&part),
