@@ -168,12 +168,16 @@ pub(crate) enum IsolationChoice {
 #[serde(try_from = "u32", into = "u32")]
 pub(crate) struct Count(u32);
 
+impl Count {
+    const MUST: &'static str = "must be a whole number from 1 to 4294967295";
+}
+
 impl TryFrom<u32> for Count {
     type Error = &'static str;
 
     fn try_from(value: u32) -> Result<Self, Self::Error> {
         match value {
-            0 => Err("must be a whole number above 0"),
+            0 => Err(Self::MUST),
             some => Ok(Self(some)),
         }
     }
@@ -193,33 +197,50 @@ impl From<Count> for u32 {
     }
 }
 
-/// A number above zero.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
-pub(crate) struct Positive(f64);
+/// A number that can only be of its kind: whatever else is said is refused where it is said, with what it must be.
+macro_rules! number {
+    ($(#[$what:meta])* $name:ident: $must:literal, $holds:expr) => {
+        $(#[$what])*
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+        #[serde(try_from = "f64", into = "f64")]
+        pub(crate) struct $name(f64);
 
-impl TryFrom<f64> for Positive {
-    type Error = &'static str;
+        impl TryFrom<f64> for $name {
+            type Error = &'static str;
 
-    fn try_from(value: f64) -> Result<Self, Self::Error> {
-        if value.is_finite() && value > 0.0 {
-            Ok(Self(value))
-        } else {
-            Err("must be a number above 0")
+            fn try_from(value: f64) -> Result<Self, Self::Error> {
+                let holds: fn(f64) -> bool = $holds;
+                if value.is_finite() && holds(value) {
+                    Ok(Self(value))
+                } else {
+                    Err($must)
+                }
+            }
         }
-    }
+
+        impl FromStr for $name {
+            type Err = &'static str;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                text.parse().unwrap_or(f64::NAN).try_into()
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(number: $name) -> Self {
+                number.0
+            }
+        }
+    };
 }
 
-impl FromStr for Positive {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().unwrap_or(f64::NAN).try_into()
-    }
-}
-
-impl From<Positive> for f64 {
-    fn from(number: Positive) -> Self {
-        number.0
-    }
-}
+number!(Positive: "must be a number above 0", |value| value > 0.0);
+number!(NotNegative: "must be a number, 0 or more", |value| value >= 0.0);
+#[cfg(feature = "local-models")]
+number!(Finite: "must be a number", |_| true);
+#[cfg(feature = "local-models")]
+number!(Share: "must be a number from 0 to 1", |value| (0.0..=1.0).contains(&value));
+number!(
+    /// A share that leaves something.
+    ShareBelowOne: "must be a number, at least 0 and less than 1", |value| (0.0..1.0).contains(&value)
+);

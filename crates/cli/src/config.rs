@@ -21,12 +21,18 @@ use crate::nearest::nearest;
 use crate::printer::Printer;
 
 const CODE: &str = "config";
-const LIST: &str = "`--print-config` lists them all";
 
 /// What a verb can be told.
 pub(crate) trait Settings: Serialize + DeserializeOwned {
+    /// As it is called, such as `train sft`.
+    const VERB: &'static str;
     /// The defaults as a TOML file with comments, each key on a line of its own.
     const TEXT: &'static str;
+}
+
+/// Where all of its settings can be seen, also by somebody who told them to a stage of another verb.
+fn list<S: Settings>() -> String {
+    format!("`warpsmith {} --print-config` lists them all", S::VERB)
 }
 
 /// Flags of every verb that has settings. To be flattened before all other flags: who comes first sees them all.
@@ -122,7 +128,7 @@ impl ConfigArgs {
             }
         }
         for pair in &self.flags.set {
-            let (key, value) = parse(pair)?;
+            let (key, value) = parse::<S>(pair)?;
             match key.split_once('.') {
                 Some((stage, key)) if stages.contains(&stage) => {
                     let table = tables.entry(stage.to_owned()).or_default();
@@ -223,7 +229,7 @@ struct Layers {
 impl Layers {
     fn put<S: Settings>(&mut self, key: &str, value: Value, origin: &str) -> Result<(), Stop> {
         let Some(place) = self.values.get_mut(key) else {
-            return Err(self.unknown(key, origin));
+            return Err(self.unknown::<S>(key, origin));
         };
         *place = value;
         self.said.insert(key.to_owned());
@@ -233,18 +239,18 @@ impl Layers {
             Err(error) => Err(Stop::config(
                 CODE,
                 format!("{origin}: `{key}` cannot be this: {error}"),
-                Some("`--print-config` shows what each may be".to_owned()),
+                Some(list::<S>()),
             )),
         }
     }
 
-    fn unknown(&self, key: &str, origin: &str) -> Stop {
+    fn unknown<S: Settings>(&self, key: &str, origin: &str) -> Stop {
         let nearest = nearest(key, self.values.keys().map(String::as_str));
         let meant = nearest.map(|nearest| format!("did you mean `{nearest}`? "));
         Stop::config(
             CODE,
             format!("{origin}: there is no setting `{key}`"),
-            Some(format!("{}{LIST}", meant.unwrap_or_default())),
+            Some(meant.unwrap_or_default() + &list::<S>()),
         )
     }
 }
@@ -265,12 +271,12 @@ fn read(path: &PathBuf) -> Result<Map<String, Value>, Stop> {
 }
 
 /// `KEY=VALUE` with a value as the file has it; a text needs no quotes.
-fn parse(pair: &str) -> Result<(&str, Value), Stop> {
+fn parse<S: Settings>(pair: &str) -> Result<(&str, Value), Stop> {
     let (key, text) = pair.split_once('=').ok_or_else(|| {
         Stop::config(
             CODE,
             format!("`--set {pair}` gives no value"),
-            Some(format!("say `--set KEY=VALUE`; {LIST}")),
+            Some(format!("say `--set KEY=VALUE`; {}", list::<S>())),
         )
     })?;
     let (key, text) = (key.trim(), text.trim());
@@ -348,6 +354,7 @@ mod tests {
     }
 
     impl Settings for Cooking {
+        const VERB: &'static str = "cook";
         const TEXT: &'static str =
             "# How hot.\ndegrees = 180\nplace = \"oven\"\n# At most.\n# minutes = 20.0\n";
     }
@@ -412,7 +419,10 @@ mod tests {
     fn mistakes_are_told_with_their_place() {
         let (message, hint) = failure(&["--set", "degreees=1"]);
         assert_eq!(message, "--set: there is no setting `degreees`");
-        assert!(hint.starts_with("did you mean `degrees`?"), "{hint}");
+        assert_eq!(
+            hint,
+            "did you mean `degrees`? `warpsmith cook --print-config` lists them all"
+        );
         let (message, _) = failure(&["--set", "degrees=hot"]);
         assert_eq!(
             message,

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -17,7 +16,7 @@ use warpsmith_rollout::Way;
 use warpsmith_sandbox::system_paths;
 use warpsmith_schema::Target;
 
-use crate::args::{Count, IsolationChoice, JudgingArgs, Means, ModelOn, TargetChoice};
+use crate::args::{Count, IsolationChoice, JudgingArgs, Means, ModelOn, NotNegative, TargetChoice};
 use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::policy::{self, Kind};
@@ -68,7 +67,7 @@ pub(crate) struct EpisodeSettings {
         default_value = "0.7",
         allow_negative_numbers = true
     )]
-    temperature: Temperature,
+    temperature: NotNegative,
     /// Makes sampling repeatable, where a policy can
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
@@ -98,37 +97,6 @@ enum WireChoice {
     Fenced,
 }
 
-/// Zero or more.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
-struct Temperature(f64);
-
-impl TryFrom<f64> for Temperature {
-    type Error = &'static str;
-
-    fn try_from(value: f64) -> Result<Self, Self::Error> {
-        if value.is_finite() && value >= 0.0 {
-            Ok(Self(value))
-        } else {
-            Err("must be a number, 0 or more")
-        }
-    }
-}
-
-impl FromStr for Temperature {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse().unwrap_or(f64::NAN).try_into()
-    }
-}
-
-impl From<Temperature> for f64 {
-    fn from(temperature: Temperature) -> Self {
-        temperature.0
-    }
-}
-
 /// Repairs of episodes whose point is a good submission.
 pub(crate) const USUAL_REPAIRS: u32 = 2;
 
@@ -155,7 +123,7 @@ impl EpisodeSettings {
     /// What each can be on its own and not together.
     pub(crate) fn check(&self) -> Result<(), Stop> {
         let samples = u32::from(self.samples);
-        if samples > 1 && self.temperature.0 == 0.0 {
+        if samples > 1 && f64::from(self.temperature) == 0.0 {
             return Err(Stop::config(
                 "config",
                 format!("{samples} samples at `temperature` 0 would all be the same"),
@@ -235,7 +203,7 @@ pub(crate) fn way(
     wall: Option<Duration>,
 ) -> Way {
     let sampling = Sampling {
-        temperature: settings.temperature.0 as f32,
+        temperature: f64::from(settings.temperature) as f32,
         seed: settings.seed,
         max_tokens: settings.max_tokens.into(),
         ..Sampling::default()

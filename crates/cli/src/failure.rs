@@ -150,11 +150,18 @@ impl From<ModelError> for Stop {
 impl From<TrainError> for Stop {
     fn from(error: TrainError) -> Self {
         let (kind, code) = match error {
+            // Who hears of tokens that there are not was given another model's.
+            TrainError::Model(error @ ModelError::Token { .. }) => {
+                let hint = "collect with the model that is to learn, named in the same way";
+                return Self::config("training_data", chain(&error), Some(hint.to_owned()));
+            }
             TrainError::Model(error) => return error.into(),
             TrainError::Store(error) => return error.into(),
             TrainError::Collect(failure) => return Self(failure),
             TrainError::Interrupted => return Self::interrupted(),
             TrainError::NothingToLearn { .. }
+            | TrainError::NotATrajectory { .. }
+            | TrainError::OtherFormat { .. }
             | TrainError::NoTokens { .. }
             | TrainError::OtherTokens { .. }
             | TrainError::Uncontained { .. } => (FailureKind::Config, "training_data"),

@@ -1,11 +1,12 @@
 //! Language models of this process, by name or path.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use warpsmith_machine::Caches;
 use warpsmith_model::catalogue::{self, Network, Reference};
 use warpsmith_model::policy::{ChatModel, RunsOn};
-use warpsmith_model::{Adapter, ModelError};
+use warpsmith_model::{Adapter, Config, ModelError};
 
 use crate::args::{Means, ModelOn};
 use crate::failure::Stop;
@@ -42,6 +43,61 @@ impl Found {
         let stem = self.path.file_stem().unwrap_or_default();
         stem.to_string_lossy().into_owned()
     }
+
+    /// What tells it from others, whatever they are called: of the model, then of each adapter.
+    pub(crate) fn identity(&self) -> Result<Vec<String>, Stop> {
+        let model = match &self.hash {
+            Some(hash) => hash[..16].to_owned(),
+            None => fingerprint(&self.path)?,
+        };
+        let mut all = vec![model];
+        for adapter in &self.adapters {
+            all.push(fingerprint(adapter)?);
+        }
+        Ok(all)
+    }
+}
+
+/// Of a file, or of the files of a folder.
+fn fingerprint(path: &Path) -> Result<String, Stop> {
+    let mut files = vec![path.to_path_buf()];
+    if path.is_dir() {
+        files = fs_err::read_dir(path)?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<io::Result<_>>()?;
+        // What else lies beside them changes nothing.
+        let counts = |path: &Path| {
+            let kind = path.extension().and_then(|kind| kind.to_str());
+            path.is_file() && matches!(kind, Some("json" | "safetensors"))
+        };
+        files.retain(|path| counts(path));
+        files.sort();
+    }
+    let mut hasher = blake3::Hasher::new();
+    for file in files {
+        let mut read = fs_err::File::open(&file)?;
+        hasher.update(&read.metadata()?.len().to_le_bytes());
+        io::copy(&mut read, &mut hasher)?;
+    }
+    Ok(hasher.finalize().to_hex()[..16].to_owned())
+}
+
+/// Its shape, and its size in bytes, as far as they can be known without reading or fetching it.
+pub(crate) fn shape(name: &str) -> Result<(Config, u64), Stop> {
+    match Reference::parse(parts(name).0)? {
+        Reference::Known(model) => Ok((model.config.clone(), model.bytes)),
+        Reference::Path(path) => Ok((Config::read(&path)?, bytes(&path)?)),
+    }
+}
+
+/// Of a file, or of the files of a folder.
+fn bytes(path: &Path) -> Result<u64, Stop> {
+    if !path.is_dir() {
+        return Ok(fs_err::metadata(path)?.len());
+    }
+    let entries = fs_err::read_dir(path)?;
+    let sizes = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
+    Ok(sizes.sum())
 }
 
 /// Fetches it if it must.
@@ -51,7 +107,7 @@ pub(crate) fn find(name: &str, offline: bool, printer: &Printer) -> Result<Found
         Reference::Path(path) => (path, None),
         Reference::Known(model) => {
             let caches = Caches::locate()?;
-            if !model.is_present(&caches) {
+            if !offline && !model.is_present(&caches) {
                 printer.note(&format!(
                     "fetching {}: {}",
                     model.description,
@@ -64,7 +120,7 @@ pub(crate) fn find(name: &str, offline: bool, printer: &Printer) -> Result<Found
                 Network::Allowed
             };
             let path = catalogue::pull(&model, &caches, network, printer.progress().as_ref())?;
-            (path, Some(model.sha256))
+            (path, Some(model.sha256.clone()))
         }
     };
     Ok(Found {

@@ -73,8 +73,13 @@ fn prepared() -> Context {
 
 fn pipeline(context: &Context, more: &[&str]) -> Command {
     let usual = ["train", "pipeline", "--config", "pipeline.toml"];
-    let usual = [&usual[..], &["--out", "run", "--json", "-q"]].concat();
-    context.command(&[&usual[..], more].concat())
+    let usual = [&usual[..], &["--json", "-q"]].concat();
+    let out: &[&str] = if more.contains(&"--out") {
+        &[]
+    } else {
+        &["--out", "run"]
+    };
+    context.command(&[&usual[..], out, more].concat())
 }
 
 fn stages(found: &Value) -> Vec<&str> {
@@ -181,6 +186,17 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
         (code(&other), &json(&other)["failure"]["code"]),
         (2, &json!("other_run"))
     );
+
+    // Where nothing was paid for there is nothing to imitate, and what comes after goes on without.
+    let arguments = "--no-sft --no-single-turn --no-value --set rft.above=0 --out poor";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    let output = pipeline(&context, &arguments).output().unwrap();
+    let found = json(&output);
+    assert_eq!(code(&output), 0, "{found:#}");
+    assert_eq!(stages(&found), ["collect", "rft", "agentic"]);
+    let why = found["stages"][1]["result"]["left_out"].as_str().unwrap();
+    assert!(why.contains("2 are left out by outcome"), "{why}");
+    assert_eq!(found["stages"][1]["model"], "./model");
 }
 
 #[test]
@@ -240,8 +256,13 @@ fn a_dry_run_reckons_every_stage_and_starts_nothing() {
             "validation.jsonl",
         ],
     ];
-    for verb in verbs {
-        let output = bare(&[&["train"], verb, &["--model", "./model", "--dry-run"]].concat());
+    // The second one would have to be fetched.
+    let models = ["./model", "qwen2.5-coder-1.5b"];
+    for (verb, model) in verbs
+        .iter()
+        .flat_map(|verb| models.map(|model| (verb, model)))
+    {
+        let output = bare(&[&["train"], *verb, &["--model", model, "--dry-run"]].concat());
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(code(&output), 0, "{said}");
         assert!(

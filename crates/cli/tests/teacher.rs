@@ -159,19 +159,23 @@ fn lessons_need_no_judge_and_are_what_a_student_learns() {
         "bare.jsonl",
         &json!({ "name": "bare", "code": "x" }).to_string(),
     );
-    let arguments = [
-        "train",
-        "lessons",
-        "--tasks",
-        "bare.jsonl",
-        "--target",
-        "cpu",
-        "--out",
-        "none.jsonl",
-        "--json",
-    ];
-    let refused = context.command(&arguments).output().unwrap();
-    assert_eq!(code(&refused), 2);
-    assert_eq!(json(&refused)["failure"]["code"], "no_lesson");
-    assert!(!context.path("none.jsonl").exists());
+    for (more, hint) in [
+        ("--tasks bare.jsonl", "lessons need the graphs"),
+        ("--tasks tasks.jsonl --except tasks.jsonl", "fewer to spare"),
+        ("", "`--compose N` makes some up"),
+    ] {
+        let arguments = format!("train lessons {more} --target cpu --out a/b/c.jsonl --json");
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let refused = context.command(&arguments).output().unwrap();
+        assert_eq!(code(&refused), 2);
+        let failure = &json(&refused)["failure"];
+        assert_eq!(failure["code"], "no_lesson");
+        let found = failure["hint"].as_str().unwrap();
+        assert!(found.contains(hint), "{found}");
+        assert!(!context.path("a").exists());
+    }
+    let arguments = "train lessons --compose 3 --target cpu --out a/b/c.jsonl";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    assert_eq!(code(&context.command(&arguments).output().unwrap()), 0);
+    assert!(context.path("a/b/c.jsonl").is_file());
 }

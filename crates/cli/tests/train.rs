@@ -194,6 +194,14 @@ fn value_needs_tokens_and_learns_from_them() {
     let explained = found["metrics"]["explained_variance"].as_f64().unwrap();
     assert!(explained > 0.3, "{found:#}");
     assert_eq!(found["published"], Value::Null);
+    for trajectory in &mut recorded {
+        let records = trajectory.tokens.iter_mut().flatten();
+        records.for_each(|record| record.ids[1] = 999_999);
+    }
+    context.write("data.jsonl", &lines(&recorded));
+    let (code, message) = refused(&train(&context, "value", "--out other"), 2);
+    assert_eq!(code, "training_data");
+    assert!(message.contains("token 999999"), "{message}");
 }
 
 #[test]
@@ -208,6 +216,13 @@ fn nothing_to_learn_from_is_the_users_to_mend() {
     );
     let (code, _) = refused(&train(&context, "sft", "--data nowhere"), 2);
     assert_eq!(code, "unreadable");
+    context.write("data.jsonl", &task_lines(1..2));
+    let (code, message) = refused(&train(&context, "sft", ""), 2);
+    assert_eq!(code, "training_data");
+    assert!(
+        message.starts_with("data.jsonl:1: not a trajectory"),
+        "{message}"
+    );
 }
 
 /// No file may grow beyond a limit that a checkpoint exceeds, as on a full disk.
@@ -256,6 +271,30 @@ fn a_run_travels() {
     let (code, message) = refused(&context.bare(&arguments).output().unwrap(), 2);
     assert_eq!(code, "config");
     assert!(message.contains("is there already"), "{message}");
+
+    // One that is done brings along what it came to, and what was best on the way there.
+    let travel = |run: &str, to: &str| {
+        let arguments = ["train", "travel", run, to, "--json"];
+        context.bare(&arguments).output().unwrap()
+    };
+    assert_eq!(self::code(&travel("whole", "far/away")), 0);
+    let arrived = done(&context, "sft", "--out far/away");
+    assert_eq!(arrived["best"], whole["best"]);
+    for name in ["published", "best"] {
+        let file = context.path(&format!("far/away/{name}/adapter_config.json"));
+        assert!(file.is_file(), "{name}");
+    }
+    // Whole or not there.
+    let last = "whole/checkpoints/step-000009/actor.safetensors";
+    context.write(last, "broken");
+    let (code, _) = refused(&travel("whole", "half"), 2);
+    assert_eq!(code, "checkpoint");
+    let left = fs_err::read_dir(context.path(".")).unwrap();
+    let names = left.map(|entry| entry.unwrap().file_name());
+    let names: Vec<_> = names
+        .filter(|name| name.to_string_lossy().contains("half"))
+        .collect();
+    assert!(names.is_empty(), "{names:?}");
 }
 
 #[test]
@@ -266,8 +305,51 @@ fn settings_can_be_printed_and_mistaken() {
     let (code, message) = refused(&train(&context, "sft", "--set rat=1"), 2);
     assert_eq!(code, "config");
     assert!(message.contains("there is no setting `rat`"), "{message}");
-    let (code, _) = refused(&train(&context, "sft", "--held-out 1.5"), 2);
+    for (verb, flag) in [
+        ("sft", "--held-out 1.5"),
+        ("sft", "--weight-decay nan"),
+        ("rft", "--above inf"),
+        ("value", "--gamma 2"),
+        ("value", "--enough 5"),
+    ] {
+        let (code, message) = refused(&train(&context, verb, flag), 2);
+        assert_eq!(code, "usage");
+        // It is this one's mistake and nobody else's.
+        let named = flag.split_whitespace().next().unwrap();
+        assert!(message.contains(named), "{message}");
+    }
+    context.write("tasks.jsonl", &task_lines(1..3));
+    let alone = "train grpo --tasks tasks.jsonl --model ./model --samples 1 --json";
+    let alone: Vec<&str> = alone.split_whitespace().collect();
+    let (code, message) = refused(&context.bare(&alone).output().unwrap(), 2);
     assert_eq!(code, "config");
+    assert!(
+        message.contains("`samples` must be at least 2"),
+        "{message}"
+    );
+}
+
+/// What is refused leaves nothing that would be in the way of asking again.
+#[test]
+fn mistakes_can_be_mended_in_the_same_folder() {
+    let context = context();
+    let (code, message) = refused(&train(&context, "sft", "--max-tokens 1"), 2);
+    assert_eq!(code, "training_data");
+    assert!(message.contains("ends within 1 tokens"), "{message}");
+    let (code, message) = refused(&train(&context, "rft", "--above 5"), 2);
+    assert_eq!(code, "nothing_paid");
+    assert!(message.contains("12 are left out by outcome"), "{message}");
+    let (code, _) = refused(&train(&context, "sft", "--model-on gpu"), 3);
+    assert_eq!(code, "model");
+    done(&context, "sft", "");
+    // Another model under the same name would learn on from what this one learnt.
+    let settings = context.read("model/config.json");
+    context.write("model/README.md", "It says nothing.");
+    done(&context, "sft", "");
+    context.write("model/config.json", &(settings + "\n"));
+    let (code, message) = refused(&train(&context, "sft", ""), 2);
+    assert_eq!(code, "other_run");
+    assert!(message.contains("`weights`"), "{message}");
 }
 
 /// The same task under several numbers, as a task set.

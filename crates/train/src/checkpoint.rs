@@ -151,19 +151,49 @@ impl Checkpoints {
         self.folder.join(format!("{STEP}{step:06}"))
     }
 
-    /// Writes the last one to another run's folder as one that travels, without what was published. Gives its step and its
-    /// size in bytes. `None` where there is none.
+    /// Has a checkpoint publish what it did not bring along. True where there was something to do.
+    pub fn publish(
+        &self,
+        step: u64,
+        publish: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
+    ) -> Result<bool, TrainError> {
+        let place = self.place(step).join(PUBLISHED);
+        if has_files(&place) {
+            return Ok(false);
+        }
+        let begun = self.folder.join(format!("{BEGUN}{PUBLISHED}"));
+        remove(&begun)?;
+        fs_err::create_dir_all(&begun).map_err(write_failed(&begun))?;
+        publish(&begun)?;
+        remove(&place)?;
+        fs_err::rename(&begun, &place).map_err(write_failed(&place))?;
+        Ok(true)
+    }
+
+    /// Writes the last one to another run's folder as one that travels. What it published can be made again where it
+    /// arrives and stays behind; what the one of step `best` published cannot, and goes along. Gives its step and the size of
+    /// all that in bytes. `None` where there is none.
     pub fn send(&self, to: &Self) -> Result<Option<(u64, u64)>, TrainError> {
         let Some(mut checkpoint) = self.load()? else {
             return Ok(None);
         };
+        let best = checkpoint.memory["best"]["step"].as_u64();
         let mut packed = BTreeMap::new();
         for (name, state) in checkpoint.networks {
             packed.insert(format!("{name}{TRAVELS}"), travel::pack(&state)?);
         }
         checkpoint.networks = packed;
-        let place = to.save(&checkpoint, None, &mut |_| Ok(()))?;
-        let files = files_below(&place).map_err(read_failed(&place))?;
+        to.save(&checkpoint, None, &mut |_| Ok(()))?;
+        if let Some(best) = best.filter(|best| *best != checkpoint.step) {
+            let (from, to) = (self.place(best), to.place(best));
+            for file in files_below(&from.join(PUBLISHED)).unwrap_or_default() {
+                let copy = to.join(file.strip_prefix(&from).unwrap_or(&file));
+                let folder = copy.parent().unwrap_or(&to);
+                fs_err::create_dir_all(folder).map_err(write_failed(folder))?;
+                fs_err::copy(&file, &copy).map_err(write_failed(&copy))?;
+            }
+        }
+        let files = files_below(&to.folder).map_err(read_failed(&to.folder))?;
         let mut bytes = 0;
         for file in files {
             bytes += fs_err::metadata(&file).map_err(read_failed(&file))?.len();
@@ -270,6 +300,11 @@ fn hash(path: &Path) -> Result<String, TrainError> {
         .and_then(|mut file| io::copy(&mut file, &mut hasher))
         .map_err(read_failed(path))?;
     Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Whether there is anything in a folder.
+pub(crate) fn has_files(folder: &Path) -> bool {
+    fs_err::read_dir(folder).is_ok_and(|mut files| files.next().is_some())
 }
 
 fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {

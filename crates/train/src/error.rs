@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use warpsmith_kernels::GpuError;
 use warpsmith_model::ModelError;
-use warpsmith_schema::Failure;
+use warpsmith_schema::{FORMAT, Failure};
 use warpsmith_store::StoreError;
 
 /// Why learning could not go on. What was kept before stays as it is.
@@ -10,6 +10,19 @@ use warpsmith_store::StoreError;
 pub enum TrainError {
     #[error("there is nothing to learn from: {why}")]
     NothingToLearn { why: String },
+    #[error("{}:{line}: not a trajectory", path.display())]
+    NotATrajectory {
+        path: PathBuf,
+        line: usize,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{}:{line}: a trajectory of format {found}, and this program reads {FORMAT}", path.display())]
+    OtherFormat {
+        path: PathBuf,
+        line: usize,
+        found: u32,
+    },
     #[error("the trajectory of {episode} has no record of its tokens")]
     NoTokens { episode: String },
     #[error("the tokens of {episode} are not those of `{model}`")]
@@ -71,6 +84,10 @@ impl TrainError {
             Self::NothingToLearn { .. } => {
                 Some("`warpsmith rollout` collects trajectories".into())
             }
+            Self::NotATrajectory { .. } => Some(
+                "trajectories come from `warpsmith rollout`, or for tasks with graphs from `warpsmith train lessons`".into(),
+            ),
+            Self::OtherFormat { .. } => Some("collect again, or use the program that wrote it".into()),
             Self::NoTokens { .. } => Some(
                 "collect with a `local:` policy, or an endpoint that tells its tokens; `sft` and `rft` can do without".into(),
             ),
@@ -87,10 +104,10 @@ impl TrainError {
             ),
             Self::Diverged { good, .. } => Some(match good {
                 Some(path) => format!(
-                    "the last good checkpoint is `{}`; lower the rate, or go on from its `published` folder",
+                    "the last good checkpoint is `{}`; in another run, lower the rate, or go on from its `published` folder",
                     path.display()
                 ),
-                None => "lower the rate, or make the warm-up longer".into(),
+                None => "in another run, lower the rate or make the warm-up longer".into(),
             }),
             Self::NotRepeatable { .. } => Some("this is a defect of the program: please report it".into()),
             Self::BrokenCheckpoint { path, .. } => Some(format!(

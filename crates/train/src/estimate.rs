@@ -179,28 +179,12 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use warpsmith_model::{Family, Rope, RopeScaling};
+    use warpsmith_model::catalogue;
 
     use super::*;
 
     fn qwen() -> Config {
-        Config {
-            family: Family::Qwen2,
-            layers: 28,
-            hidden: 1536,
-            feed_forward: 8960,
-            heads: 12,
-            kv_heads: 2,
-            head_dim: 128,
-            vocabulary: 151_936,
-            norm_epsilon: 1e-6,
-            rope: Rope {
-                theta: 1e6,
-                scaling: RopeScaling::None,
-            },
-            context: 32_768,
-            tied: true,
-        }
+        catalogue::find("qwen2.5-coder-1.5b").unwrap().config
     }
 
     /// The model's card says 1.54 billion; PEFT prints 36,929,536 for rank 32 on all seven projections.

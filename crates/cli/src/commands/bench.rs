@@ -62,6 +62,7 @@ pub(crate) struct BenchSettings {
 }
 
 impl Settings for BenchSettings {
+    const VERB: &'static str = "bench";
     const TEXT: &'static str = include_str!("bench/default.toml");
 }
 

@@ -45,13 +45,20 @@ pub(crate) struct RolloutSettings {
 }
 
 impl Settings for RolloutSettings {
+    const VERB: &'static str = "rollout";
     const TEXT: &'static str = include_str!("rollout/default.toml");
+}
+
+impl RolloutSettings {
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        self.run.episodes.check()
+    }
 }
 
 pub(crate) fn run(args: &RolloutArgs, printer: &Printer) -> Result<Exit, Stop> {
     let resolved = args.config.resolve(&args.settings)?;
     let settings = &resolved.settings;
-    settings.run.episodes.check()?;
+    settings.check()?;
     if let Some(exit) = args.config.print(settings, printer)? {
         return Ok(exit);
     }
@@ -67,7 +74,7 @@ pub(crate) fn play(
     out: &Path,
     printer: &Printer,
 ) -> Result<Played, Stop> {
-    settings.run.episodes.check()?;
+    settings.check()?;
     let said = BTreeSet::new();
     runs::play(&job(settings, tasks, Some(out), &said)?, printer)
 }

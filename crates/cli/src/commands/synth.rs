@@ -20,7 +20,7 @@ use warpsmith_synth::{
 };
 use warpsmith_tasks::{Benchmark, load_all};
 
-use crate::args::{self, Count, IsolationChoice, MachineArgs, ModelOn};
+use crate::args::{self, Count, IsolationChoice, MachineArgs, ModelOn, Positive, ShareBelowOne};
 use crate::config::{ConfigArgs, Settings};
 use crate::engine::{Engine, Manner};
 use crate::exit::Exit;
@@ -65,8 +65,8 @@ pub(crate) struct SynthSettings {
     #[arg(long, value_name = "GROUP:SHARE,…", default_value_t)]
     mix: Mix,
     /// Of the tasks, in whole families, how many are for validation
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
-    validation: f64,
+    #[arg(long, value_name = "SHARE", default_value = "0.1")]
+    validation: ShareBelowOne,
     /// Who composes
     #[arg(long, value_enum, default_value_t)]
     composer: ComposerChoice,
@@ -89,7 +89,7 @@ pub(crate) struct SynthSettings {
     window_ms: Window,
     /// The most memory a task may use; else 24 on a GPU, an eighth of the machine's on a CPU
     #[arg(long, value_name = "GB")]
-    memory_gb: Option<f64>,
+    memory_gb: Option<Positive>,
     /// Do not have the judge try each task out
     #[arg(long)]
     no_survey: bool,
@@ -111,6 +111,7 @@ pub(crate) struct SynthSettings {
 }
 
 impl Settings for SynthSettings {
+    const VERB: &'static str = "synth";
     const TEXT: &'static str = include_str!("synth/default.toml");
 }
 
@@ -180,7 +181,6 @@ impl TryFrom<String> for Window {
 pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     let resolved = args.config.resolve(&args.settings)?;
     let settings = &resolved.settings;
-    settings.check()?;
     if let Some(exit) = args.config.print(settings, printer)? {
         return Ok(exit);
     }
@@ -257,7 +257,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     let pace = show.finish();
 
     // Whatever ended the run, the set is what was kept so far.
-    let set = Set::new(&records, settings.validation, settings.seed);
+    let set = Set::new(&records, settings.validation.into(), settings.seed);
     let summary = Summary::new(&records, &quotas, &set, decontamination);
     let written = write(&set, &summary, folder.path());
     let stopped = match outcome {
@@ -289,20 +289,6 @@ fn wish() -> Wish {
 }
 
 impl SynthSettings {
-    fn check(&self) -> Result<(), Stop> {
-        let wrong = |what: &str| Err(Stop::config("config", what.to_owned(), None));
-        if !(0.0..1.0).contains(&self.validation) {
-            return wrong("`validation` must be a share: 0 or more and below 1");
-        }
-        if self
-            .memory_gb
-            .is_some_and(|memory| !(memory > 0.0 && memory.is_finite()))
-        {
-            return wrong("`memory_gb` must be above 0");
-        }
-        Ok(())
-    }
-
     /// What the set must not hold.
     fn excluded(&self) -> Result<Benchmark, Stop> {
         if self.no_decontaminate {
@@ -330,7 +316,7 @@ impl SynthSettings {
 
     fn plan(&self, engine: &Engine) -> Plan {
         let memory_bytes = match (self.memory_gb, engine.target) {
-            (Some(memory), _) => (memory * 1e9) as u64,
+            (Some(memory), _) => (f64::from(memory) * 1e9) as u64,
             (None, Target::Cuda) => GPU_BYTES,
             (None, Target::Cpu) => memory_bytes() / 8,
         };

@@ -1,11 +1,13 @@
 //! Trajectories as runs leave them.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use warpsmith_schema::{EpisodeId, Trajectory};
+use warpsmith_schema::{EpisodeId, FORMAT, Trajectory};
 use warpsmith_store::EventLog;
 
 use crate::TrainError;
+use crate::checkpoint::read_failed;
 
 const KEPT: &str = "trajectories.jsonl";
 
@@ -15,8 +17,9 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
     let mut found = Vec::new();
     let file = path.join(KEPT);
     if path.is_file() {
-        found = EventLog::read(path)?.events;
+        found = read_file(path)?;
     } else if file.is_file() {
+        // A run's own log: a crash may have torn its last line.
         found = EventLog::read(&file)?.events;
     } else if path.is_dir() {
         warpsmith_rollout::trajectories(path, |one| found.push(one))?;
@@ -32,6 +35,33 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
         }),
         None => Ok(found),
     }
+}
+
+/// Somebody may have made it by hand or cut it short: all that is in it counts, its last line too.
+fn read_file(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
+    let file = fs_err::File::open(path).map_err(read_failed(path))?;
+    let mut found = Vec::new();
+    for (text, line) in BufReader::new(file).split(b'\n').zip(1..) {
+        let text = text.map_err(read_failed(path))?;
+        if text.trim_ascii().is_empty() {
+            continue;
+        }
+        let trajectory: Trajectory =
+            serde_json::from_slice(&text).map_err(|source| TrainError::NotATrajectory {
+                path: path.to_path_buf(),
+                line,
+                source,
+            })?;
+        if trajectory.format != FORMAT {
+            return Err(TrainError::OtherFormat {
+                path: path.to_path_buf(),
+                line,
+                found: trajectory.format,
+            });
+        }
+        found.push(trajectory);
+    }
+    Ok(found)
 }
 
 fn uncontained(trajectory: &Trajectory) -> bool {

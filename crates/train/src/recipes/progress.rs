@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::checkpoint::{Checkpoint, Checkpoints, PUBLISHED, write_failed};
+use crate::checkpoint::{Checkpoint, Checkpoints, PUBLISHED, has_files, write_failed};
 use crate::metrics::{Metrics, Numbers};
 use crate::network::{Published, Trainable};
 use crate::optimizer::{AdamW, Decline, Schedule, Update};
@@ -150,7 +150,6 @@ impl<'a> Progress<'a> {
             best = serde_json::from_value(found.memory["best"].take())
                 .map_err(|error| broken(error.to_string()))?;
             step = found.step;
-            point(&keeping.folder, &checkpoints, step, best)?;
             recalled = Some(Recalled {
                 tensors: found.networks.remove(OWN).unwrap_or_default(),
                 memory: found.memory["recipe"].take(),
@@ -165,7 +164,28 @@ impl<'a> Progress<'a> {
             step,
             steps,
         };
+        // A process may have been killed before it could point there.
+        if step > 0 {
+            progress.point()?;
+        }
         Ok((progress, recalled))
+    }
+
+    /// Publishes what was learnt before, where the checkpoint it is from travelled and did not bring that along.
+    pub(super) fn arrived(
+        &self,
+        publish: &dyn Fn() -> Result<Published, TrainError>,
+    ) -> Result<(), TrainError> {
+        let origin = &self.keeping.origin;
+        if self.step > 0 {
+            let published = self
+                .checkpoints
+                .publish(self.step, &mut |folder| publish()?.save(origin, folder))?;
+            if published {
+                self.point()?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes down what was found before the first step.
@@ -243,12 +263,16 @@ impl<'a> Progress<'a> {
             kept.published
                 .map_or(Ok(()), |publish| publish()?.save(origin, folder))
         })?;
-        point(
-            &self.keeping.folder,
-            &self.checkpoints,
-            self.step,
-            self.best,
-        )
+        self.point()
+    }
+
+    /// The run's `published` leads to what its last checkpoint has, its `best` to what the best one has.
+    fn point(&self) -> Result<(), TrainError> {
+        let folder = &self.keeping.folder;
+        if let Some(best) = self.best {
+            point_at(folder, BEST, &self.checkpoints.place(best.step))?;
+        }
+        point_at(folder, PUBLISHED, &self.checkpoints.place(self.step))
     }
 
     pub(super) fn outcome(&self, interrupted: bool) -> Outcome {
@@ -263,25 +287,9 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// The run's `published` leads to what its last checkpoint has, its `best` to what the best one has. Also when a run goes on:
-/// a process may have been killed before it could point there.
-fn point(
-    folder: &Path,
-    checkpoints: &Checkpoints,
-    step: u64,
-    best: Option<Best>,
-) -> Result<(), TrainError> {
-    if let Some(best) = best {
-        point_at(folder, BEST, &checkpoints.place(best.step))?;
-    }
-    point_at(folder, PUBLISHED, &checkpoints.place(step))
-}
-
 /// Where a checkpoint has published anything. Replaced in one step.
 fn point_at(folder: &Path, name: &str, checkpoint: &Path) -> Result<(), TrainError> {
-    // A checkpoint that travelled has published nothing, and the best one may have stayed behind.
-    let published = fs_err::read_dir(checkpoint.join(PUBLISHED));
-    if published.map_or(true, |mut files| files.next().is_none()) {
+    if !has_files(&checkpoint.join(PUBLISHED)) {
         return Ok(());
     }
     let link = folder.join(name);

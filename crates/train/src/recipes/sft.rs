@@ -45,6 +45,7 @@ pub fn sft(
     let in_epoch = examples.len().div_ceil(settings.batch.max(1)) as u64;
     let steps = settings.epochs * in_epoch;
     let (mut progress, _) = Progress::open(keeping, steps, &mut [("actor", &mut *actor)])?;
+    progress.arrived(&|| actor.publish())?;
     while progress.step < steps {
         let begun = Instant::now();
         let epoch = progress.step / in_epoch;

@@ -133,6 +133,41 @@ fn trajectories_are_read_from_files_and_runs_and_forgeable_verdicts_refused() {
 }
 
 #[test]
+fn a_file_with_something_else_is_told_from_a_torn_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trajectories.jsonl");
+    let whole = serde_json::to_string(&trajectory(1)).unwrap();
+    let second = serde_json::to_string(&trajectory(2)).unwrap();
+    let refused = |text: &str| {
+        fs_err::write(&file, text).unwrap();
+        let error = read_trajectories(&file).unwrap_err();
+        (error.to_string(), error.hint().unwrap())
+    };
+    let shown = file.display();
+    for (text, line) in [
+        ("{\"name\": \"a\", \"code\": \"\"}\n".to_owned(), 1),
+        ("\0\u{1}\u{2}".to_owned(), 1),
+        (format!("{whole}\n\n{}", &second[..second.len() / 2]), 3),
+    ] {
+        let (message, hint) = refused(&text);
+        assert_eq!(message, format!("{shown}:{line}: not a trajectory"));
+        assert!(hint.contains("train lessons"), "{hint}");
+    }
+    // In a run's folder that is what a crash leaves.
+    assert_eq!(read_trajectories(folder.path()).unwrap(), [trajectory(1)]);
+    let mut later = trajectory(1);
+    later.format += 1;
+    let (message, _) = refused(&serde_json::to_string(&later).unwrap());
+    assert!(message.contains("a trajectory of format"), "{message}");
+    // Nobody need end the last line.
+    fs_err::write(&file, format!("{whole}\n{second}")).unwrap();
+    assert_eq!(
+        read_trajectories(&file).unwrap(),
+        [trajectory(1), trajectory(2)]
+    );
+}
+
+#[test]
 fn many_are_read_at_once_and_keep_their_order() {
     let tiny = Tiny::new();
     let dialogue = Dialogue::open(&tiny.path(), None).unwrap();

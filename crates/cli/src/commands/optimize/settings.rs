@@ -26,6 +26,7 @@ pub(super) struct OptimizeSettings {
 }
 
 impl Settings for OptimizeSettings {
+    const VERB: &'static str = "optimize";
     const TEXT: &'static str = include_str!("default.toml");
 }
 

@@ -90,12 +90,12 @@ impl Machine {
             Self::Cpu => Speed {
                 rate: 99.0,
                 weights: SMOLLM,
-                source: "assumed: two cores at 80 Gflop/s, six for each weight; not measured",
+                source: "assumed for the size of the model: two cores at 80 Gflop/s, six for each weight; not measured",
             },
             Self::H200 => Speed {
                 rate: 295_048.0,
                 weights: SMOLLM,
-                source: "docs/results/training.md: full fine-tuning, 135M, 16 x 2048",
+                source: "by the size of the model, from docs/results/training.md: full fine-tuning, 135M, 16 x 2048",
             },
         }
     }
@@ -105,12 +105,12 @@ impl Machine {
             Self::Cpu => Speed {
                 rate: 51.1,
                 weights: QWEN,
-                source: "docs/results/models.md: 16 replies at once, 1.5B, two cores",
+                source: "by the size of the model, from docs/results/models.md: 16 replies at once, 1.5B, two cores",
             },
             Self::H200 => Speed {
                 rate: 64.0 / 2.110e-3,
                 weights: QWEN,
-                source: "docs/results/models.md: 64 at once, 1.5B, 2.110 ms a step",
+                source: "by the size of the model, from docs/results/models.md: 64 at once, 1.5B, 2.110 ms a step",
             },
         }
     }
@@ -171,20 +171,12 @@ pub(super) struct Doing<'a> {
 }
 
 impl DryRunArgs {
-    /// Reads the shape of a model that is here, and nothing else of it.
-    pub(super) fn given(&self, model: &str, printer: &Printer) -> Result<Given<'_>, Stop> {
-        let found = language_model::find(model, true, printer)?;
-        let path = &found.path;
-        let file_bytes: u64 = if path.is_dir() {
-            let entries = fs_err::read_dir(path)?;
-            let sizes = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
-            sizes.sum()
-        } else {
-            fs_err::metadata(path)?.len()
-        };
+    /// Of a model that need not be here.
+    pub(super) fn given(&self, model: &str) -> Result<Given<'_>, Stop> {
+        let (config, file_bytes) = language_model::shape(model)?;
         Ok(Given {
             args: self,
-            config: Config::read(path)?,
+            config,
             file_bytes,
             tasks: 0,
             held_out: 0,
@@ -321,14 +313,8 @@ impl Given<'_> {
         lines.extend([
             String::new(),
             format!("all: {}, at most {:.2} GiB", clock(total), gib(peak)),
-            format!(
-                "learning {:.0} tokens/s ({}), by the size of the model",
-                speeds.learn, sources[0]
-            ),
-            format!(
-                "writing {:.0} tokens/s ({}), by the size of the model",
-                speeds.generate, sources[1]
-            ),
+            format!("learning {:.0} tokens/s ({})", speeds.learn, sources[0]),
+            format!("writing {:.0} tokens/s ({})", speeds.generate, sources[1]),
             format!("judging {:.1} a minute ({})", speeds.judge, sources[2]),
             format!(
                 "prompts of {:.0} tokens and replies of {:.0} (assumed); every episode uses all its replies",

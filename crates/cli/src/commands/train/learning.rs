@@ -16,7 +16,7 @@ use warpsmith_train::network::Learns;
 use warpsmith_train::optimizer::{AdamW, Decline};
 use warpsmith_train::recipes::{Keeping, Rates};
 
-use crate::args::{Count, ModelOn, Positive};
+use crate::args::{Count, ModelOn, NotNegative, Positive, ShareBelowOne};
 use crate::failure::Stop;
 use crate::language_model::{self, Found};
 use crate::printer::Printer;
@@ -60,8 +60,8 @@ pub(super) struct LearningSettings {
     #[arg(long, value_enum, default_value_t)]
     decline: DeclineChoice,
     /// How much matrices shrink, apart from what they learn
-    #[arg(long, value_name = "X", default_value_t = 0.01)]
-    weight_decay: f64,
+    #[arg(long, value_name = "X", default_value = "0.01")]
+    weight_decay: NotNegative,
     /// Gradients longer than this are shortened to it
     #[arg(long, value_name = "X", default_value = "1")]
     gradient_clip: Positive,
@@ -86,8 +86,8 @@ pub(super) struct LearningSettings {
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(super) struct DataSettings {
     /// Share of the tasks that is not learnt from but looked at
-    #[arg(long, value_name = "X", default_value_t = 0.1)]
-    pub(super) held_out: f64,
+    #[arg(long, value_name = "X", default_value = "0.1")]
+    pub(super) held_out: ShareBelowOne,
     /// Which GPU
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) device: u32,
@@ -178,9 +178,6 @@ pub(super) struct Pupil {
 impl LearningSettings {
     pub(super) fn check(&self) -> Result<(), Stop> {
         let refuse = |message: &str| Err(Stop::config("config", message, None));
-        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
-            return refuse("`weight_decay` must be 0 or more");
-        }
         if self.targets.is_empty() {
             return refuse("`targets` must name at least one projection");
         }
@@ -197,7 +194,7 @@ impl LearningSettings {
                 DeclineChoice::Cosine => Decline::Cosine,
             },
             adamw: AdamW {
-                weight_decay: self.weight_decay,
+                weight_decay: self.weight_decay.into(),
                 max_gradient_norm: self.gradient_clip.into(),
                 ..AdamW::default()
             },
@@ -290,6 +287,18 @@ impl Places {
         for path in &self.data {
             trajectories.extend(read_trajectories(path)?);
         }
+        if trajectories.is_empty() {
+            let paths: Vec<String> = self
+                .data
+                .iter()
+                .map(|path| format!("`{}`", path.display()))
+                .collect();
+            return Err(nothing_to_learn(
+                "training_data",
+                &format!("no episode has ended in {}", paths.join(", ")),
+                "`warpsmith rollout` collects trajectories, `warpsmith train lessons` writes a teacher's",
+            ));
+        }
         let mut hasher = blake3::Hasher::new();
         for trajectory in &trajectories {
             serde_json::to_writer(&mut hasher, trajectory)?;
@@ -303,29 +312,32 @@ impl Places {
         &self,
         verb: &str,
         settings: &impl Serialize,
-        model: &str,
+        model: &Found,
         data: &Data,
         printer: &Printer,
     ) -> Result<RunFolder, Stop> {
         let count = data.trajectories.len();
-        let known = json!({ "count": count, "hash": data.hash });
-        folder(
-            self.out.as_deref(),
-            verb,
-            settings,
-            ("data", known),
-            model,
-            printer,
-        )
+        let known = json!({
+            "data": { "count": count, "hash": data.hash },
+            "weights": model.identity()?,
+        });
+        let out = self.out.as_deref();
+        folder(out, verb, settings, known, &model.name(), printer)
     }
 }
 
-/// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
+pub(super) fn nothing_to_learn(code: &str, why: &str, hint: &str) -> Stop {
+    let message = format!("there is nothing to learn from: {why}");
+    Stop::config(code, message, Some(hint.to_owned()))
+}
+
+/// Everything that decides what a run does names it: the same again resumes, another is refused with the difference. `known`
+/// is an object with what tells apart the things that settings only name.
 pub(super) fn folder(
     out: Option<&Path>,
     verb: &str,
     settings: &impl Serialize,
-    (name, known): (&str, Value),
+    known: Value,
     model: &str,
     printer: &Printer,
 ) -> Result<RunFolder, Stop> {
@@ -345,7 +357,7 @@ pub(super) fn folder(
     }
     config.insert("format".to_owned(), json!(FORMAT));
     config.insert("verb".to_owned(), json!(format!("train {verb}")));
-    config.insert(name.to_owned(), known);
+    config.extend(serde_json::from_value::<Map<String, Value>>(known)?);
     let config = Value::Object(config);
     let verb = format!("train-{verb}");
     let folder = match out {
@@ -357,14 +369,6 @@ pub(super) fn folder(
 }
 
 impl DataSettings {
-    pub(super) fn check(&self) -> Result<(), Stop> {
-        if (0.0..1.0).contains(&self.held_out) {
-            return Ok(());
-        }
-        let message = "`held_out` must be at least 0 and less than 1";
-        Err(Stop::config("config", message, None))
-    }
-
     /// What is learnt from, and what is held out; tasks are in one of the two with all that belongs to them.
     pub(super) fn split<T>(
         &self,
@@ -373,7 +377,7 @@ impl DataSettings {
         task: impl Fn(&T) -> &str,
     ) -> (Vec<T>, Vec<T>) {
         let tasks: Vec<&str> = items.iter().map(&task).collect();
-        let mut out = held_out(&tasks, self.held_out, seed).into_iter();
+        let mut out = held_out(&tasks, self.held_out.into(), seed).into_iter();
         let (held, learnt) = items
             .into_iter()
             .partition(|_| out.next().unwrap_or_default());

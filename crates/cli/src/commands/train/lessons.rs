@@ -1,12 +1,14 @@
 //! `warpsmith train lessons`: what the teacher would say, for many tasks at once and without a judge.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use warpsmith_agent::unjudged;
 use warpsmith_schema::{FORMAT, Target, Task, Trajectory};
+use warpsmith_store::StoreError;
 use warpsmith_synth::teacher::{self, NotCovered, Strategy};
 use warpsmith_synth::{Seeds, exercises};
 use warpsmith_tasks::{Benchmark, FAMILY, Structure, load_all};
@@ -24,7 +26,7 @@ use crate::printer::Printer;
 #[derive(Debug, Args)]
 pub(crate) struct LessonsArgs {
     /// Tasks with graphs, as `synth` writes them; as often as you like
-    #[arg(long, value_name = "FILE", required_unless_present = "compose")]
+    #[arg(long, value_name = "FILE")]
     tasks: Vec<PathBuf>,
     /// So many tasks more, composed for this in many sizes and not run; none is in KernelBench
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
@@ -87,6 +89,14 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
         let seeds = Seeds::torch().map_err(|error| broken_seeds(&error))?;
         tasks.extend(exercises(&seeds, args.seed).take(args.compose));
     }
+    if tasks.is_empty() {
+        let hint = "`--tasks FILE` names some, `--compose N` makes some up".to_owned();
+        return Err(Stop::config(
+            "no_lesson",
+            "there is no task to teach",
+            Some(hint),
+        ));
+    }
     let (mut lessons, mut left_out) = (Vec::new(), BTreeMap::<String, u32>::new());
     let spared = args.spared()?;
     let mut relatives = 0;
@@ -103,11 +113,18 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
     let not_covered: u32 = left_out.values().sum();
     if lessons.is_empty() {
         let most = left_out.iter().max_by_key(|(_, count)| **count);
-        let why = most.map_or("none is left to be taught", |(why, _)| why.as_str());
+        let (why, hint) = match most {
+            Some((why, _)) => (
+                why.as_str(),
+                "lessons need the graphs that `warpsmith synth` writes beside its tasks",
+            ),
+            None => (
+                "all are among those of `--except`, or relatives of theirs",
+                "name other tasks, or fewer to spare",
+            ),
+        };
         let message = format!("not one lesson for {} tasks: {why}", tasks.len());
-        let hint =
-            "lessons need the graphs that `warpsmith synth` writes beside its tasks".to_owned();
-        return Err(Stop::config("no_lesson", message, Some(hint)));
+        return Err(Stop::config("no_lesson", message, Some(hint.to_owned())));
     }
     let mut lines = String::new();
     for lesson in &lessons {
@@ -115,11 +132,15 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     let mut partial = args.out.clone().into_os_string();
     partial.push(".partial");
-    fs_err::write(&partial, lines)
-        .and_then(|()| fs_err::rename(&partial, &args.out))
-        .inspect_err(|_| {
+    let folder = args.out.parent().unwrap_or(&args.out);
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&partial, lines))
+        .and_then(|()| fs::rename(&partial, &args.out))
+        .map_err(|source| {
             // Half a file is of no use; that it could not be written is what is told.
-            let _ = fs_err::remove_file(&partial);
+            let _ = fs::remove_file(&partial);
+            let path = args.out.clone();
+            StoreError::Write { path, source }
         })?;
     if printer.json() {
         printer.object(&json!({

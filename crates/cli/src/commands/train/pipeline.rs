@@ -18,9 +18,10 @@ use self::stage::{Stage, after, tables};
 use super::dry_run::DryRunArgs;
 use super::learning::{self, Places};
 use super::reinforce::{PpoSettings, Tried, ppo};
-use super::sft::{RftSettings, SftSettings, rft, sft};
+use super::sft::{NOTHING_PAID, RftSettings, SftSettings, rft, sft};
 use super::show::Learnt;
 use super::value::{ValueSettings, value};
+use crate::args::Share;
 use crate::commands::rollout::{self, RolloutSettings};
 use crate::config::{ConfigArgs, Settings, Tables};
 use crate::exit::Exit;
@@ -87,11 +88,11 @@ pub(super) struct PipelineSettings {
     #[arg(long)]
     no_agent_loop: bool,
     /// Share of validation tasks that one of several replies must solve after `sft`
-    #[arg(long, value_name = "X", default_value_t = 0.3)]
-    gate_pass_at_k: f64,
+    #[arg(long, value_name = "X", default_value = "0.3")]
+    gate_pass_at_k: Share,
     /// Share of replies that may be unreadable after `sft`
-    #[arg(long, value_name = "X", default_value_t = 0.05)]
-    gate_unreadable: f64,
+    #[arg(long, value_name = "X", default_value = "0.05")]
+    gate_unreadable: Share,
     /// Fetch nothing from the network
     #[arg(long)]
     offline: bool,
@@ -107,6 +108,7 @@ enum GoOnFrom {
 }
 
 impl Settings for PipelineSettings {
+    const VERB: &'static str = "train pipeline";
     const TEXT: &'static str = include_str!("pipeline.toml");
 }
 
@@ -120,19 +122,13 @@ pub(crate) fn run(args: &PipelineArgs, printer: &Printer) -> Result<Exit, Stop> 
     if args.dry_run.dry_run {
         return dry_run(&settings, &tables, &args.dry_run, printer);
     }
-    let stages = json!({ "tables": tables, "order": settings.stages() });
+    let known = json!({ "stages": { "tables": tables, "order": settings.stages() } });
     let model = settings.model.replace(['/', '+'], "-");
     let out = args.out.as_deref();
-    let folder = learning::folder(
-        out,
-        "pipeline",
-        &settings,
-        ("stages", stages),
-        &model,
-        printer,
-    )?;
+    let tasks = settings.tasks()?;
+    let folder = learning::folder(out, "pipeline", &settings, known, &model, printer)?;
     let pipeline = Pipeline {
-        tasks: settings.tasks()?,
+        tasks,
         settings: &settings,
         tables: &tables,
         folder: &folder,
@@ -151,7 +147,7 @@ fn dry_run(
 ) -> Result<Exit, Stop> {
     let count = |path: &Path| Ok::<_, Stop>(load_all(path)?.len() as u64);
     let model = &settings.model;
-    let mut given = args.given(model, printer)?;
+    let mut given = args.given(model)?;
     given.tasks = count(settings.tasks()?)?;
     given.held_out = settings.validation.as_deref().map_or(Ok(0), count)?;
     for path in &settings.teacher {
@@ -207,6 +203,7 @@ struct Done {
 }
 
 const DONE: &str = "stages";
+const GATE_HINT: &str = "more of a teacher's trajectories may help, in another run; `--ignore-gates` goes on with this one";
 
 struct Pipeline<'a> {
     settings: &'a PipelineSettings,
@@ -234,6 +231,7 @@ impl Pipeline<'_> {
                     let gate = self.gate(model)?;
                     self.say(stage, &gate.words());
                     if !gate.passed() && !self.ignore_gates {
+                        self.say(stage, GATE_HINT);
                         self.report(&done, Some(&gate))?;
                         return Ok(Exit::NO);
                     }
@@ -246,14 +244,21 @@ impl Pipeline<'_> {
                     played.whole()?;
                     (json!({ "run": played.folder }), model.clone())
                 }
-                _ => {
-                    let learnt = self.learn(stage, model)?;
-                    if learnt.outcome.interrupted {
-                        return Err(Stop::interrupted());
+                _ => match self.learn(stage, model) {
+                    // The actor stays as it is. A critic learns from failures too.
+                    Err(Stop(failure)) if failure.code == NOTHING_PAID => {
+                        self.say(stage, &format!("left out: {}", failure.message));
+                        (json!({ "left_out": failure.message }), model.clone())
                     }
-                    let next = self.next(model, &learnt);
-                    (Value::Object(learnt.object()?), next)
-                }
+                    learnt => {
+                        let learnt = learnt?;
+                        if learnt.outcome.interrupted {
+                            return Err(Stop::interrupted());
+                        }
+                        let next = self.next(model, &learnt);
+                        (Value::Object(learnt.object()?), next)
+                    }
+                },
             };
             let one = Done {
                 stage,
@@ -338,8 +343,7 @@ impl Pipeline<'_> {
         }
         let mut lines: Vec<String> = done.iter().map(Done::line).collect();
         if let Some(gate) = stopped {
-            lines.push(gate.words());
-            lines.push("hint: more of a teacher's trajectories, or `--ignore-gates`".to_owned());
+            lines.push(format!("{:<12} {}", Stage::Gate.name(), gate.words()));
         }
         lines.push(format!("model: {model}"));
         Ok(self.printer.lines(&lines)?)
@@ -360,33 +364,33 @@ impl Done {
             let number = self.result["metrics"][name].as_f64()?;
             Some(format!("{} {number:.4}", name.replace('_', " ")))
         };
+        let name = self.stage.name();
+        if let Some(why) = self.result["left_out"].as_str() {
+            return format!("{name:<12} left out  {why}");
+        }
         let said: Vec<String> = numbers.iter().filter_map(number).collect();
-        format!("{:<12} done  {}", self.stage.name(), said.join(", "))
+        format!("{name:<12} done  {}", said.join(", "))
     }
 }
 
 impl PipelineSettings {
     /// Finds mistakes of every stage before the first begins.
     fn check(&self, tables: &Tables) -> Result<(), Stop> {
-        let refuse = |message: &str| Err(Stop::config("config", message, None));
-        for share in [self.gate_pass_at_k, self.gate_unreadable] {
-            if !(0.0..=1.0).contains(&share) {
-                return refuse("`gate_pass_at_k` and `gate_unreadable` must be between 0 and 1");
-            }
-        }
         for stage in self.stages() {
             let model = &self.model;
             match stage {
-                Stage::Sft => drop(self.of_stage::<SftSettings>(stage, tables, model)?),
-                Stage::Rft => drop(self.of_stage::<RftSettings>(stage, tables, model)?),
-                Stage::Value => drop(self.of_stage::<ValueSettings>(stage, tables, model)?),
-                Stage::Gate | Stage::Collect => {
-                    drop(self.of_stage::<RolloutSettings>(stage, tables, model)?);
-                }
+                Stage::Sft => self.of_stage::<SftSettings>(stage, tables, model)?.check(),
+                Stage::Rft => self.of_stage::<RftSettings>(stage, tables, model)?.check(),
+                Stage::Value => self
+                    .of_stage::<ValueSettings>(stage, tables, model)?
+                    .check(),
+                Stage::Gate | Stage::Collect => self
+                    .of_stage::<RolloutSettings>(stage, tables, model)?
+                    .check(),
                 Stage::SingleTurn | Stage::Agentic => {
-                    drop(self.of_stage::<PpoSettings>(stage, tables, model)?);
+                    self.of_stage::<PpoSettings>(stage, tables, model)?.check()
                 }
-            }
+            }?;
         }
         Ok(())
     }

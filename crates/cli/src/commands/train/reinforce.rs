@@ -5,7 +5,7 @@ mod settings;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::Local;
 use warpsmith_rollout::JudgePool;
@@ -82,9 +82,8 @@ impl Tried {
         &self,
         args: &'a DryRunArgs,
         settings: &TryingSettings,
-        printer: &Printer,
     ) -> Result<Given<'a>, Stop> {
-        let mut given = args.given(&settings.learning.model, printer)?;
+        let mut given = args.given(&settings.learning.model)?;
         let tasks = load_all(&self.tasks)?;
         given.tasks = tasks.len() as u64;
         given.held_out = self.held_out(&tasks)?.map_or(0, |held| held.len() as u64);
@@ -118,9 +117,7 @@ pub(crate) fn run_ppo(args: &PpoArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        let given = args
-            .places
-            .given(&args.dry_run, &settings.trying, printer)?;
+        let given = args.places.given(&args.dry_run, &settings.trying)?;
         let estimate = settings.estimate("ppo", &given);
         return given.report(&[estimate], printer);
     }
@@ -134,7 +131,7 @@ pub(super) fn ppo(
     critic: Option<&Path>,
     printer: &Printer,
 ) -> Result<Learnt, Stop> {
-    settings.trying.check()?;
+    settings.check()?;
     let job = Job {
         verb: "ppo",
         places,
@@ -147,14 +144,12 @@ pub(super) fn ppo(
 
 pub(crate) fn run_grpo(args: &GrpoArgs, printer: &Printer) -> Result<Exit, Stop> {
     let settings = args.config.resolve(&args.settings)?.settings;
-    settings.trying.check()?;
+    settings.check()?;
     if let Some(exit) = args.config.print(&settings, printer)? {
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        let given = args
-            .places
-            .given(&args.dry_run, &settings.trying, printer)?;
+        let given = args.places.given(&args.dry_run, &settings.trying)?;
         let estimate = settings.estimate("grpo", &given);
         return given.report(&[estimate], printer);
     }
@@ -189,7 +184,7 @@ impl Job<'_> {
         }
         let found = learning.find(settings.machine.python.offline, printer)?;
         let model = found.name();
-        let known = ("tasks", runs::known(&tasks));
+        let known = json!({ "tasks": runs::known(&tasks), "weights": found.identity()? });
         let out = self.places.out.as_deref();
         let folder = learning::folder(out, self.verb, &config, known, &model, printer)?;
         let engine = Engine::prepare(&settings.machine, printer)?;
@@ -200,7 +195,10 @@ impl Job<'_> {
         let pupil = learning.load(&found)?;
         let networks = Networks::open(&pupil, learning, settings.machine.device, printer)?;
         let mut actor = networks.actor()?;
-        let reference = (settings.kl > 0.0).then(|| networks.actor()).transpose()?;
+        let reference = settings
+            .has_reference()
+            .then(|| networks.actor())
+            .transpose()?;
         let mut critic = match self.advantages {
             Advantages::Group { .. } => None,
             Advantages::Critic(_) => {

@@ -11,10 +11,10 @@ use warpsmith_train::estimate::Work;
 use warpsmith_train::recipes::{self, SftSettings as Recipe};
 
 use super::dry_run::{Doing, DryRunArgs, Estimate, Given};
-use super::learning::{Data, DataSettings, LearningSettings, Places, Pupil};
+use super::learning::{Data, DataSettings, LearningSettings, Places, Pupil, nothing_to_learn};
 use super::networks::Networks;
 use super::show::{Learnt, Show};
-use crate::args::{Count, CountsChoice, Positive};
+use crate::args::{Count, CountsChoice, Finite, Positive};
 use crate::config::{ConfigArgs, Settings};
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -87,10 +87,10 @@ pub(super) struct RftSettings {
     #[arg(
         long,
         value_name = "X",
-        default_value_t = 0.0,
+        default_value = "0.0",
         allow_negative_numbers = true
     )]
-    above: f64,
+    above: Finite,
     /// Which attempt of a trajectory is its result
     #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     counts: CountsChoice,
@@ -103,10 +103,12 @@ pub(super) struct RftSettings {
 }
 
 impl Settings for SftSettings {
+    const VERB: &'static str = "train sft";
     const TEXT: &'static str = include_str!("sft.toml");
 }
 
 impl Settings for RftSettings {
+    const VERB: &'static str = "train rft";
     const TEXT: &'static str = include_str!("rft.toml");
 }
 
@@ -151,7 +153,7 @@ pub(crate) fn run(args: &SftArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        let mut given = args.dry_run.given(&settings.learning.model, printer)?;
+        let mut given = args.dry_run.given(&settings.learning.model)?;
         given.trajectories = args.places.read()?.trajectories.len() as u64;
         let estimate = settings.estimate("sft", 1.0, &given);
         return given.report(&[estimate], printer);
@@ -160,6 +162,10 @@ pub(crate) fn run(args: &SftArgs, printer: &Printer) -> Result<Exit, Stop> {
 }
 
 impl SftSettings {
+    pub(super) fn check(&self) -> Result<(), Stop> {
+        self.learning.check()
+    }
+
     /// Of trajectories with so many replies each.
     pub(super) fn estimate(
         &self,
@@ -167,7 +173,7 @@ impl SftSettings {
         replies: f64,
         given: &Given<'_>,
     ) -> Estimate {
-        let learnt = given.trajectories as f64 * (1.0 - self.data.held_out);
+        let learnt = given.trajectories as f64 * (1.0 - f64::from(self.data.held_out));
         let epochs = u32::from(self.epochs);
         let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * f64::from(epochs);
         let longest = f64::from(u32::from(self.max_tokens));
@@ -195,8 +201,7 @@ pub(super) fn sft(
     places: &Places,
     printer: &Printer,
 ) -> Result<Learnt, Stop> {
-    settings.learning.check()?;
-    settings.data.check()?;
+    settings.check()?;
     let data = places.read()?;
     let job = Job {
         verb: "sft",
@@ -213,7 +218,7 @@ pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        let mut given = args.dry_run.given(&settings.sft.learning.model, printer)?;
+        let mut given = args.dry_run.given(&settings.sft.learning.model)?;
         given.trajectories = args.places.read()?.trajectories.len() as u64;
         // At most: how many are left out is found out on the way.
         let estimate = settings.estimate(1.0, &given);
@@ -223,6 +228,10 @@ pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
 }
 
 impl RftSettings {
+    pub(super) fn check(&self) -> Result<(), Stop> {
+        self.sft.check()
+    }
+
     pub(super) fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
         self.sft.estimate("rft", replies, given)
     }
@@ -234,11 +243,10 @@ pub(super) fn rft(
     places: &Places,
     printer: &Printer,
 ) -> Result<Learnt, Stop> {
-    settings.sft.learning.check()?;
-    settings.sft.data.check()?;
+    settings.check()?;
     let data = places.read()?;
     let rule = Rejection {
-        above: settings.above,
+        above: settings.above.into(),
         repeats: u32::from(settings.repeats) as usize,
     };
     let paid = Paid {
@@ -256,6 +264,9 @@ pub(super) fn rft(
     job.run(&data, &flaw, printer)
 }
 
+/// All trajectories were left out.
+pub(super) const NOTHING_PAID: &str = "nothing_paid";
+
 type Flaw<'a> = dyn Fn(&Trajectory) -> Option<warpsmith_train::algorithms::Flaw> + 'a;
 
 struct Job<'a> {
@@ -268,12 +279,6 @@ struct Job<'a> {
 impl Job<'_> {
     fn run(&self, data: &Data, flaw: &Flaw<'_>, printer: &Printer) -> Result<Learnt, Stop> {
         let learning = &self.settings.learning;
-        let found = learning.find(self.settings.data.offline, printer)?;
-        let model = found.name();
-        let folder = self
-            .places
-            .folder(self.verb, &self.config, &model, data, printer)?;
-        let pupil = learning.load(&found)?;
         let mut rejections = Rejections::default();
         let kept = |trajectory: &&Trajectory| {
             let flaw = flaw(trajectory);
@@ -281,7 +286,32 @@ impl Job<'_> {
             flaw.is_none()
         };
         let kept: Vec<&Trajectory> = data.trajectories.iter().filter(kept).collect();
+        if kept.is_empty() {
+            let why = format!(
+                "of {} trajectories {} are left out by outcome, {} as loops, {} by their tool calls",
+                data.trajectories.len(),
+                rejections.outcome,
+                rejections.loops,
+                rejections.tool_schema
+            );
+            let hint = "a lower `--above`, another `--reward`, or more trajectories";
+            return Err(nothing_to_learn(NOTHING_PAID, &why, hint));
+        }
+        let found = learning.find(self.settings.data.offline, printer)?;
+        let folder = self
+            .places
+            .folder(self.verb, &self.config, &found, data, printer)?;
+        let pupil = learning.load(&found)?;
         let examples = self.examples(&pupil, &kept)?;
+        if examples.is_empty() {
+            let most = u32::from(self.settings.max_tokens);
+            let why = format!(
+                "no reply of {} trajectories ends within {most} tokens",
+                kept.len()
+            );
+            let hint = "raise `--max-tokens`, or keep what fits with `--too-long cut`";
+            return Err(nothing_to_learn("training_data", &why, hint));
+        }
         let mut about = Map::new();
         about.insert(
             "data".to_owned(),

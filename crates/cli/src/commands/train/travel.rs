@@ -1,6 +1,6 @@
 //! `warpsmith train travel`: what a run needs to go on elsewhere, in little.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -39,12 +39,20 @@ pub(crate) fn run(args: &TravelArgs, printer: &Printer) -> Result<Exit, Stop> {
         let message = format!("`{}` has no checkpoint", args.run.display());
         return Err(refuse(message, "name the folder of a run of `train`"));
     }
-    fs_err::create_dir_all(&args.to)?;
-    for name in KEPT {
-        fs_err::copy(args.run.join(name), args.to.join(name))?;
-    }
-    let to = Checkpoints::new(args.to.join(CHECKPOINTS), 1);
-    let (step, bytes) = from.send(&to)?.unwrap_or_default();
+    // Whole or not there.
+    let name = args.to.file_name().unwrap_or_default().to_string_lossy();
+    let begun = args.to.with_file_name(format!(".{name}.new"));
+    let packed = pack(&args.run, &from, &begun)
+        .and_then(|packed| {
+            fs_err::rename(&begun, &args.to)
+                .map(|()| packed)
+                .map_err(Stop::from)
+        })
+        .inspect_err(|_| {
+            // That it could not be packed is what is told.
+            let _ = fs_err::remove_dir_all(&begun);
+        });
+    let (step, bytes) = packed?;
     if printer.json() {
         printer
             .object(&json!({ "format": FORMAT, "run": args.to, "step": step, "bytes": bytes }))?;
@@ -53,4 +61,17 @@ pub(crate) fn run(args: &TravelArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.lines(&[line])?;
     }
     Ok(Exit::DONE)
+}
+
+/// Gives the step it is of, and its size in bytes.
+fn pack(run: &Path, from: &Checkpoints, to: &Path) -> Result<(u64, u64), Stop> {
+    if to.exists() {
+        fs_err::remove_dir_all(to)?;
+    }
+    fs_err::create_dir_all(to)?;
+    for name in KEPT {
+        fs_err::copy(run.join(name), to.join(name))?;
+    }
+    let to = Checkpoints::new(to.join(CHECKPOINTS), 1);
+    Ok(from.send(&to)?.unwrap_or_default())
 }

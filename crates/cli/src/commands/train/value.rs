@@ -14,7 +14,7 @@ use super::learning::{DataSettings, LearningSettings, Places};
 use super::networks::Networks;
 use super::sft::RewardChoice;
 use super::show::{Learnt, Show};
-use crate::args::{Count, CountsChoice, Positive};
+use crate::args::{Count, CountsChoice, Positive, Share};
 use crate::config::{ConfigArgs, Settings};
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -48,14 +48,14 @@ pub(super) struct ValueSettings {
     #[arg(long, value_name = "X", default_value = "0.0001")]
     rate: Positive,
     /// Done once this share of the variance held out is explained
-    #[arg(long, value_name = "X", default_value_t = 0.3)]
-    enough: f64,
+    #[arg(long, value_name = "X", default_value = "0.3")]
+    enough: Share,
     /// How much of later values counts
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    gamma: f64,
+    #[arg(long, value_name = "X", default_value = "1.0")]
+    gamma: Share,
     /// How far ahead targets look after the first pass; 1 takes only what was paid
-    #[arg(long, value_name = "X", default_value_t = 0.95)]
-    lambda: f64,
+    #[arg(long, value_name = "X", default_value = "0.95")]
+    lambda: Share,
     /// Which reward counts
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
@@ -71,6 +71,7 @@ pub(super) struct ValueSettings {
 }
 
 impl Settings for ValueSettings {
+    const VERB: &'static str = "train value";
     const TEXT: &'static str = include_str!("value.toml");
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        let mut given = args.dry_run.given(&settings.learning.model, printer)?;
+        let mut given = args.dry_run.given(&settings.learning.model)?;
         given.trajectories = args.places.read()?.trajectories.len() as u64;
         let estimate = settings.estimate(1.0, &given);
         return given.report(&[estimate], printer);
@@ -89,9 +90,13 @@ pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
 }
 
 impl ValueSettings {
+    pub(super) fn check(&self) -> Result<(), Stop> {
+        self.learning.check()
+    }
+
     /// Of trajectories with so many replies each, and if it is never enough.
     pub(super) fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
-        let learnt = given.trajectories as f64 * (1.0 - self.data.held_out);
+        let learnt = given.trajectories as f64 * (1.0 - f64::from(self.data.held_out));
         let epochs = f64::from(u32::from(self.epochs));
         let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * epochs;
         let length = given.prompt() + replies * given.reply();
@@ -120,13 +125,12 @@ pub(super) fn value(
     places: &Places,
     printer: &Printer,
 ) -> Result<Learnt, Stop> {
-    settings.learning.check()?;
-    settings.data.check()?;
+    settings.check()?;
     let learning = &settings.learning;
     let data = places.read()?;
     let found = learning.find(settings.data.offline, printer)?;
     let model = found.name();
-    let folder = places.folder("value", settings, &model, &data, printer)?;
+    let folder = places.folder("value", settings, &found, &data, printer)?;
     let pupil = learning.load(&found)?;
     let paid = Paid {
         kind: settings.reward.into(),
@@ -157,11 +161,11 @@ pub(super) fn value(
         tokens_at_once: learning.tokens_at_once(),
         seed: learning.seed,
         gae: Gae {
-            gamma: settings.gamma,
-            actor_lambda: settings.lambda,
-            critic_lambda: settings.lambda,
+            gamma: settings.gamma.into(),
+            actor_lambda: settings.lambda.into(),
+            critic_lambda: settings.lambda.into(),
         },
-        enough: settings.enough,
+        enough: settings.enough.into(),
     };
     let networks = Networks::open(&pupil, learning, settings.data.device, printer)?;
     let mut critic = networks.critic(mean as f32)?;

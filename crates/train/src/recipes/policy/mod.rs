@@ -149,6 +149,7 @@ impl PolicyRun<'_> {
         }
         let (mut progress, recalled) = Progress::open(keeping, steps, &mut networks)?;
         drop(networks);
+        progress.arrived(&|| self.actor.publish())?;
         let mut counters = Counters::default();
         if let Some(mut recalled) = recalled {
             counters =

@@ -32,8 +32,8 @@ impl Gate {
         })?;
         Ok(Self {
             standings,
-            pass_at_k: settings.gate_pass_at_k,
-            unreadable: settings.gate_unreadable,
+            pass_at_k: settings.gate_pass_at_k.into(),
+            unreadable: settings.gate_unreadable.into(),
         })
     }
 
@@ -45,7 +45,7 @@ impl Gate {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let found = &self.standings;
         format!(
-            "gate {}: {} of {} validation tasks solved by one of their replies (at least {} wanted), {} of {} replies \
+            "{}: {} of {} validation tasks solved by one of their replies (at least {} wanted), {} of {} replies \
              unreadable (at most {})",
             if self.passed() {
                 "passed"

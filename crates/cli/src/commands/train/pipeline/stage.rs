@@ -116,7 +116,7 @@ impl PipelineSettings {
                     return Err(Stop::config(
                         "config",
                         format!("[{name}]: `{key}` is the pipeline's to decide"),
-                        Some("`--print-config` lists what it can be told".to_owned()),
+                        Some(format!("leave it out of [{name}]")),
                     ));
                 }
                 table.insert(key.clone(), value.clone());

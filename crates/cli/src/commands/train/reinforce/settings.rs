@@ -23,7 +23,8 @@ use super::super::dry_run::{Doing, Estimate, Given};
 use super::super::learning::LearningSettings;
 use super::super::sft::RewardChoice;
 use crate::args::{
-    Count, CountsChoice, IsolationChoice, MachineArgs, Means, Positive, ProfileChoice,
+    Count, CountsChoice, IsolationChoice, MachineArgs, Means, NotNegative, Positive, ProfileChoice,
+    Share, ShareBelowOne,
 };
 use crate::config::Settings;
 use crate::engine::{Engine, Manner};
@@ -38,14 +39,14 @@ pub(in super::super) struct PpoSettings {
     #[arg(long, value_name = "X", default_value = "0.0001")]
     critic_rate: Positive,
     /// How much of later values counts
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    gamma: f64,
+    #[arg(long, value_name = "X", default_value = "1.0")]
+    gamma: Share,
     /// How far ahead advantages look
-    #[arg(long, value_name = "X", default_value_t = 0.95)]
-    actor_lambda: f64,
+    #[arg(long, value_name = "X", default_value = "0.95")]
+    actor_lambda: Share,
     /// How far ahead the critic's targets look
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    critic_lambda: f64,
+    #[arg(long, value_name = "X", default_value = "1.0")]
+    critic_lambda: Share,
     /// How far a value may move before it is no longer pushed; else no limit
     #[arg(long, value_name = "X")]
     value_clip: Option<Positive>,
@@ -125,11 +126,11 @@ pub(in super::super) struct TryingSettings {
     #[arg(long, value_enum, default_value_t)]
     cut_replies: CutChoice,
     /// Tasks whose running pass rate is lower are left for later
-    #[arg(long, value_name = "X", default_value_t = 0.1)]
-    lowest_pass_rate: f64,
+    #[arg(long, value_name = "X", default_value = "0.1")]
+    lowest_pass_rate: Share,
     /// Tasks whose running pass rate is higher are done
-    #[arg(long, value_name = "X", default_value_t = 0.9)]
-    highest_pass_rate: f64,
+    #[arg(long, value_name = "X", default_value = "0.9")]
+    highest_pass_rate: Share,
     /// Tasks with this many operators (levels, where they are not known) or fewer are open from the beginning
     #[arg(long, value_name = "N", default_value_t = 2)]
     open_operators: u32,
@@ -137,20 +138,20 @@ pub(in super::super) struct TryingSettings {
     #[arg(long, value_name = "X", default_value = "0.00003")]
     rate: Positive,
     /// How much less likely a token may become before it is no longer pushed
-    #[arg(long, value_name = "X", default_value_t = 0.2)]
-    clip_low: f64,
+    #[arg(long, value_name = "X", default_value = "0.2")]
+    clip_low: ShareBelowOne,
     /// How much likelier a token may become before it is no longer pushed
-    #[arg(long, value_name = "X", default_value_t = 0.28)]
-    clip_high: f64,
+    #[arg(long, value_name = "X", default_value = "0.28")]
+    clip_high: NotNegative,
     /// Largest weight that makes up for the sampler's arithmetic
-    #[arg(long, value_name = "X", default_value_t = 2.0)]
-    importance_cap: f64,
+    #[arg(long, value_name = "X", default_value = "2.0")]
+    importance_cap: Positive,
     /// How strongly the policy is held near where it began; 0 for not at all
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    pub(super) kl: f64,
+    #[arg(long, value_name = "X", default_value = "0.0")]
+    kl: NotNegative,
     /// What is paid for entropy
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    entropy_bonus: f64,
+    #[arg(long, value_name = "X", default_value = "0.0")]
+    entropy_bonus: NotNegative,
     /// Passes over what a step collected
     #[arg(long, value_name = "N", default_value = "1")]
     passes: Count,
@@ -196,20 +197,26 @@ enum CutChoice {
 }
 
 impl Settings for PpoSettings {
+    const VERB: &'static str = "train ppo";
     const TEXT: &'static str = include_str!("../ppo.toml");
 }
 
 impl Settings for GrpoSettings {
+    const VERB: &'static str = "train grpo";
     const TEXT: &'static str = include_str!("../grpo.toml");
 }
 
 impl PpoSettings {
+    pub(in super::super) fn check(&self) -> Result<(), Stop> {
+        self.trying.check()
+    }
+
     pub(super) fn advantages(&self) -> Advantages {
         Advantages::Critic(CriticSettings {
             gae: Gae {
-                gamma: self.gamma,
-                actor_lambda: self.actor_lambda,
-                critic_lambda: self.critic_lambda,
+                gamma: self.gamma.into(),
+                actor_lambda: self.actor_lambda.into(),
+                critic_lambda: self.critic_lambda.into(),
             },
             rates: self.trying.learning.rates(self.critic_rate),
             value_clip: self.value_clip.map(|clip| f64::from(clip) as f32),
@@ -219,6 +226,15 @@ impl PpoSettings {
 }
 
 impl GrpoSettings {
+    pub(super) fn check(&self) -> Result<(), Stop> {
+        if u32::from(self.trying.samples) < 2 {
+            let message =
+                "`samples` must be at least 2: what is learnt is how replies to one task differ";
+            return Err(Stop::config("config", message, None));
+        }
+        self.trying.check()
+    }
+
     pub(super) fn advantages(&self) -> Advantages {
         Advantages::Group {
             rule: GroupAdvantages {
@@ -286,7 +302,7 @@ impl TryingSettings {
         let length = given.prompt() + replies * given.reply();
         let read = learnt as f64 * length;
         let passes = f64::from(u32::from(self.passes));
-        let reference = u32::from(self.kl > 0.0);
+        let reference = u32::from(self.has_reference());
         let longest = match self.mode {
             ModeChoice::Single => length as u64,
             ModeChoice::Agent => self.tokens.unwrap_or(Size::Small.limits().tokens),
@@ -309,16 +325,15 @@ impl TryingSettings {
         })
     }
 
+    /// Whether the policy is held near where it began.
+    pub(super) fn has_reference(&self) -> bool {
+        f64::from(self.kl) > 0.0
+    }
+
     pub(super) fn check(&self) -> Result<(), Stop> {
         let refuse = |message: &str| Err(Stop::config("config", message, None));
-        if !(0.0..=self.highest_pass_rate).contains(&self.lowest_pass_rate) {
-            return refuse("`lowest_pass_rate` must be between 0 and `highest_pass_rate`");
-        }
-        if !(0.0..1.0).contains(&self.clip_low) || self.clip_high.is_nan() || self.clip_high < 0.0 {
-            return refuse("`clip_low` must be between 0 and 1, `clip_high` 0 or more");
-        }
-        if !(self.kl >= 0.0 && self.entropy_bonus >= 0.0 && self.importance_cap > 0.0) {
-            return refuse("`kl` and `entropy_bonus` must be 0 or more, `importance_cap` above 0");
+        if f64::from(self.lowest_pass_rate) > f64::from(self.highest_pass_rate) {
+            return refuse("`lowest_pass_rate` must not be above `highest_pass_rate`");
         }
         if f64::from(self.opinion_weight) > 1.0 {
             // Else somebody who is wrong could be paid more than somebody who is right.
@@ -439,8 +454,8 @@ impl TryingSettings {
             },
             reviewer,
             band: Band {
-                lowest: self.lowest_pass_rate,
-                highest: self.highest_pass_rate,
+                lowest: self.lowest_pass_rate.into(),
+                highest: self.highest_pass_rate.into(),
                 ..Band::default()
             },
             open: self.open_operators,
@@ -458,15 +473,15 @@ impl TryingSettings {
             rates: self.learning.rates(self.rate),
             advantages,
             clip: Some(Clip {
-                low: self.clip_low as f32,
-                high: self.clip_high as f32,
+                low: f64::from(self.clip_low) as f32,
+                high: f64::from(self.clip_high) as f32,
             }),
-            importance_cap: self.importance_cap as f32,
-            penalty: (self.kl > 0.0).then_some(Penalty {
+            importance_cap: f64::from(self.importance_cap) as f32,
+            penalty: self.has_reference().then_some(Penalty {
                 kl: Kl::K3,
-                coefficient: self.kl,
+                coefficient: self.kl.into(),
             }),
-            entropy_bonus: self.entropy_bonus,
+            entropy_bonus: self.entropy_bonus.into(),
             aggregation: self.learning.aggregation(),
             epochs: u32::from(self.passes).into(),
             minibatches: u32::from(self.minibatches) as usize,
