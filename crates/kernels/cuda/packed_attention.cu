@@ -5,39 +5,12 @@
 // else comes past in smaller tiles through shared memory, the next one while this one is worked on. Scores live in registers and
 // are made again on the way back. No sum depends on the order in which blocks run.
 #include "common.cuh"
+#include "packed_attention.cuh"
 #include "tensor.cuh"
-
-// Neighbouring rows of one sequence, which has rows `begin` up to `end`. None at all where a block has nothing to do.
-struct Stretch {
-    uint32_t row, count, begin, end;
-};
-
-// What the kernels take. Sums of a row and head are at [head][row].
-struct Forward {
-    bf16* out;         // [row][head][number]
-    float* log_totals;  // logarithm of the sum over exp(score)
-    const bf16* qkv;
-    const Stretch* stretches;
-    int heads, kv_heads, rows;
-    float scale;
-};
-
-struct Backward {
-    bf16* slopes;      // of qkv
-    float* agreements;  // sum over a head's outputs times their slopes
-    const bf16* out_slopes;
-    const bf16* out;
-    const float* log_totals;
-    const bf16* qkv;
-    const Stretch* stretches;
-    int heads, kv_heads, rows;
-    float scale;
-};
 
 namespace {
 
 constexpr int warps = 4, threads = 32 * warps;
-constexpr float nothing = -1e30f, log2e = 1.44269504f;
 
 // Rows of D numbers, a multiple of 64. Which 16 bytes are where depends on the row, so that eight rows lie in different banks.
 template <int D, int N>
@@ -74,53 +47,11 @@ struct Rows {
     }
 };
 
-// What a warp has of a product: 16 rows, C columns in tiles of 8.
-template <int C>
-struct Sums {
-    float at[C / 8][4];
-    __device__ void clear() {
-#pragma unroll
-        for (int n = 0; n < C / 8; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) at[n][i] = 0.0f;
-    }
-    // Sixteen columns as left factor of the next product.
-    __device__ void left(uint32_t (&to)[4], int column) const {
-        const float(&one)[4] = at[column / 8];
-        const float(&two)[4] = at[column / 8 + 1];
-        to[0] = narrow(one[0], one[1]);
-        to[1] = narrow(one[2], one[3]);
-        to[2] = narrow(two[0], two[1]);
-        to[3] = narrow(two[2], two[3]);
-    }
-};
-
 // Columns `column` and the fifteen after: += left * right.
 template <int C>
 __device__ inline void add(Sums<C>& sums, int column, const uint32_t (&left)[4], const uint32_t (&right)[4]) {
     multiply(sums.at[column / 8], left[0], left[1], left[2], left[3], right[0], right[1]);
     multiply(sums.at[column / 8 + 1], left[0], left[1], left[2], left[3], right[2], right[3]);
-}
-
-// Writes the warp's sums as rows of `to`, by way of its own rows of shared memory, which nobody else reads any more.
-template <int D, int N, int M>
-__device__ inline void write(bf16* to, size_t width, int count, Rows<D, N>& room, const Sums<D> (&sums)[M], float scale) {
-    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 * M, r = lane / 4, t = lane % 4;
-    __syncwarp();
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-            const float(&some)[4] = sums[m].at[n];
-            const int row = first + 16 * m + r;
-            reinterpret_cast<uint32_t*>(room.place(row, n))[t] = narrow(some[0] * scale, some[1] * scale);
-            reinterpret_cast<uint32_t*>(room.place(row + 8, n))[t] = narrow(some[2] * scale, some[3] * scale);
-        }
-    __syncwarp();
-    for (int i = lane; i < 16 * M * (D / 8); i += 32) {
-        const int row = first + i / (D / 8), c = i % (D / 8);
-        if (row < count) *reinterpret_cast<Eight*>(to + row * width + c * 8) = *room.place(row, c);
-    }
 }
 
 // Pieces of 16 rows that a warp has: sums of 128 columns, or twice 64, fit.
@@ -273,7 +204,7 @@ __device__ void forward(const Forward& asked) {
                     top[m][half] * asked.scale + logf(sum);
         }
     const size_t wide = static_cast<size_t>(asked.heads) * D;
-    write(asked.out + at.row * wide + head * D, wide, count, s.query, out, 1.0f);
+    write(asked.out + at.row * wide + head * D, wide, count, s.query, warp * 16 * M, out, 1.0f);
 }
 
 // ---- back to queries ----
@@ -407,7 +338,7 @@ __device__ void back_to_queries(const Backward& asked) {
         }
         __syncthreads();  // everybody is done with this tile
     }
-    write(asked.slopes + at.row * width + head * D, width, count, s.query, sums, asked.scale);
+    write(asked.slopes + at.row * width + head * D, width, count, s.query, warp * 16 * M, sums, asked.scale);
 }
 
 // ---- back to keys and values ----
@@ -558,8 +489,8 @@ __device__ void back_to_keys(const Backward& asked) {
         }
         __syncthreads();  // everybody is done with these queries
     }
-    write(asked.slopes + key_place, width, count, s.key, key_sums, asked.scale);
-    write(asked.slopes + value_place, width, count, s.value, value_sums, 1.0f);
+    write(asked.slopes + key_place, width, count, s.key, first, key_sums, asked.scale);
+    write(asked.slopes + value_place, width, count, s.value, first, value_sums, 1.0f);
 }
 
 }  // namespace

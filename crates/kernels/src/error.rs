@@ -21,6 +21,8 @@ pub enum GpuError {
     Width { width: usize },
     #[error("the GPU has no products of few rows: compute capability 9.0 is needed")]
     FewRows,
+    #[error("the GPU has no attention by groups of warps: compute capability 9.0 is needed")]
+    WarpGroups,
     #[error("{count} {what} do not fit: there is room for {room}")]
     NoRoom {
         what: &'static str,
@@ -71,6 +73,7 @@ impl GpuError {
             Self::NoRoom { .. } | Self::Memory { .. } => Some("learn from fewer or shorter sequences at once".into()),
             Self::OtherState { .. }
             | Self::FewRows
+            | Self::WarpGroups
             | Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
         }
     }

@@ -25,8 +25,10 @@ fn ptx_was_made_from_these_sources() {
         }
         let digest = digest.chain_update(&text).finalize();
         let name = source.file_stem().unwrap().to_str().unwrap();
-        // Products of few rows need Hopper.
-        let kinds: &[u32] = if name == "few_rows" { &[90] } else { &[80, 90] };
+        let kinds: &[u32] = match name {
+            "few_rows" | "hopper_attention" => &[90],
+            _ => &[80, 90],
+        };
         for kind in kinds {
             let ptx = fs::read_to_string(root.join(format!("ptx/{kind}/{name}.ptx"))).unwrap();
             let wanted = format!("// made by scripts/kernels-ptx from {digest:x}");

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Instant;
 
 use warpsmith_kernels::training::{
-    AdamW, Adding, Attended, AttendedBack, PARTS, Parameters, Scored, Shape, Stretch, Turning,
+    AdamW, Adding, Attended, AttendedBack, PARTS, Parameters, Scored, Shape, Stretches, Turning,
     Wanted, turns,
 };
 use warpsmith_kernels::{Gpu, GpuError, bf16};
@@ -103,12 +103,6 @@ pub(crate) fn measure(
         gpu.training_turn_back(&mut slopes, None, &turning, shape, rows)
     })?;
 
-    let mut cut = Stretch::cut(&vec![length; sequences], shape.head_dim);
-    let count = cut.len();
-    cut.sort_by_key(|one| std::cmp::Reverse(one.before()));
-    let stretches = gpu.upload(&cut)?;
-    cut.sort_by_key(|one| std::cmp::Reverse(one.after()));
-    let by_keys = gpu.upload(&cut)?;
     let (mut attended, attended_slopes) = (some(rows * queries)?, some(rows * queries)?);
     let (mut log_totals, mut agreements) = (
         gpu.zeros::<f32>(rows * shape.heads)?,
@@ -116,20 +110,21 @@ pub(crate) fn measure(
     );
     // One product over the half that is seen.
     let product = (rows * queries * length) as f64;
-    time("attention, Tflop/s", 2.0 * product, &mut || {
-        let mut layer = Attended {
-            out: &mut attended,
-            log_totals: &mut log_totals,
-            qkv: &qkv,
-            stretches: &stretches,
-            count,
-        };
-        gpu.packed_attention(&mut layer, shape, rows)
-    })?;
-    time(
-        "attention back, Tflop/s (of 5 products, 7 are made)",
-        5.0 * product,
-        &mut || {
+    for kind in gpu.attentions()? {
+        let mut stretches = Stretches::new(&gpu, kind, rows, shape.head_dim)?;
+        stretches.load(&gpu, &vec![length; sequences])?;
+        let name = format!("attention by {kind:?}, Tflop/s");
+        time(&name, 2.0 * product, &mut || {
+            let mut layer = Attended {
+                out: &mut attended,
+                log_totals: &mut log_totals,
+                qkv: &qkv,
+                stretches: &stretches,
+            };
+            gpu.packed_attention(&mut layer, shape, rows)
+        })?;
+        let name = format!("back, by {kind:?}, Tflop/s (of 5 products, 7 are made)");
+        time(&name, 5.0 * product, &mut || {
             let mut layer = AttendedBack {
                 slopes: &mut slopes,
                 agreements: &mut agreements,
@@ -138,12 +133,10 @@ pub(crate) fn measure(
                 log_totals: &log_totals,
                 qkv: &qkv,
                 stretches: &stretches,
-                by_keys: &by_keys,
-                count,
             };
             gpu.packed_attention_back(&mut layer, shape, rows)
-        },
-    )?;
+        })?;
+    }
 
     for (name, inputs, outputs) in [
         ("qkv", hidden, width),

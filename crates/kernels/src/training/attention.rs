@@ -1,8 +1,11 @@
 //! Attention of packed sequences over themselves.
 
-use cudarc::driver::{CudaFunction, DeviceRepr};
+use std::sync::Arc;
+
+use cudarc::driver::{CudaFunction, CudaModule, DeviceRepr};
 
 use super::layout::Shape;
+use crate::gpu::allow_shared;
 use crate::launch::Spread;
 use crate::{Buffer, Gpu, GpuError, bf16};
 
@@ -21,14 +24,8 @@ pub struct Stretch {
 unsafe impl DeviceRepr for Stretch {}
 
 impl Stretch {
-    /// Rows that a block has, as many as its sums fit into registers.
-    pub fn most_rows(head_dim: usize) -> usize {
-        8192 / head_dim
-    }
-
-    /// Cuts sequences that lie one after the other.
-    pub fn cut(lengths: &[usize], head_dim: usize) -> Vec<Self> {
-        let most = Self::most_rows(head_dim);
+    /// Cuts sequences that lie one after the other into stretches of at most so many rows.
+    pub fn cut(lengths: &[usize], most: usize) -> Vec<Self> {
         let mut all = Vec::new();
         let mut begin = 0;
         for length in lengths {
@@ -46,13 +43,112 @@ impl Stretch {
     }
 
     /// Rows that its queries see.
-    pub fn before(&self) -> u32 {
+    fn before(&self) -> u32 {
         self.row + self.count - self.begin
     }
 
     /// Rows that see its keys.
-    pub fn after(&self) -> u32 {
+    fn after(&self) -> u32 {
         self.end - self.row
+    }
+}
+
+/// Which kernels attend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attention {
+    /// Each warp for itself: any device since 8.0.
+    Warps,
+    /// Four warps together, whose factors stay in shared memory: Hopper alone.
+    WarpGroups,
+}
+
+impl Attention {
+    /// Rows that a block has.
+    pub fn rows(self, head_dim: usize) -> usize {
+        match self {
+            // As many as its sums fit into registers.
+            Self::Warps => 8192 / head_dim,
+            Self::WarpGroups => 128,
+        }
+    }
+
+    fn threads(self) -> usize {
+        match self {
+            Self::Warps => 128,
+            Self::WarpGroups => 256,
+        }
+    }
+}
+
+/// Kernels of one kind, by head size.
+pub(super) struct Kernels {
+    forward: [CudaFunction; 2],
+    back_to_queries: [CudaFunction; 2],
+    back_to_keys: [CudaFunction; 2],
+}
+
+impl Kernels {
+    pub(super) fn load(module: &Arc<CudaModule>, kind: Attention) -> Result<Self, GpuError> {
+        let prefix = match kind {
+            Attention::Warps => "packed",
+            Attention::WarpGroups => "hopper",
+        };
+        let by_head = |name: &str, bytes: Bytes| {
+            let of = |head_dim: usize| -> Result<CudaFunction, GpuError> {
+                let name = format!("{prefix}_{name}_{head_dim}");
+                let function = module.load_function(&name)?;
+                allow_shared(&function, bytes(kind, head_dim))?;
+                Ok(function)
+            };
+            Ok::<_, GpuError>([of(64)?, of(128)?])
+        };
+        Ok(Self {
+            forward: by_head("forward", forward_bytes)?,
+            back_to_queries: by_head("back_to_queries", query_bytes)?,
+            back_to_keys: by_head("back_to_keys", key_bytes)?,
+        })
+    }
+}
+
+/// Rows of packed sequences, shared out among the blocks of one kind of kernels.
+pub struct Stretches {
+    kind: Attention,
+    head_dim: usize,
+    /// Longest work first: what is left at the end is short.
+    by_queries: Buffer<Stretch>,
+    by_keys: Buffer<Stretch>,
+    count: usize,
+}
+
+/// Counts are rounded up to a multiple of this, so that passes are often alike.
+const ROUND: usize = 32;
+
+impl Stretches {
+    /// With room for so many rows.
+    pub fn new(gpu: &Gpu, kind: Attention, rows: usize, head_dim: usize) -> Result<Self, GpuError> {
+        let none = vec![Stretch::default(); rows.next_multiple_of(ROUND)];
+        Ok(Self {
+            kind,
+            head_dim,
+            by_queries: gpu.upload(&none)?,
+            by_keys: gpu.upload(&none)?,
+            count: 0,
+        })
+    }
+
+    /// Of sequences that lie one after the other.
+    pub fn load(&mut self, gpu: &Gpu, lengths: &[usize]) -> Result<(), GpuError> {
+        let mut all = Stretch::cut(lengths, self.kind.rows(self.head_dim));
+        all.resize(all.len().next_multiple_of(ROUND), Stretch::default());
+        self.count = all.len();
+        all.sort_by_key(|one| std::cmp::Reverse(one.before()));
+        gpu.write(&mut self.by_queries, &all)?;
+        all.sort_by_key(|one| std::cmp::Reverse(one.after()));
+        gpu.write(&mut self.by_keys, &all)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 }
 
@@ -63,9 +159,7 @@ pub struct Attended<'a> {
     /// Logarithm of each row's sum over exp(score): `[head][row]`.
     pub log_totals: &'a mut Buffer<f32>,
     pub qkv: &'a Buffer<bf16>,
-    /// Longest work first.
-    pub stretches: &'a Buffer<Stretch>,
-    pub count: usize,
+    pub stretches: &'a Stretches,
 }
 
 /// And on the way back.
@@ -77,25 +171,31 @@ pub struct AttendedBack<'a> {
     pub out: &'a Buffer<bf16>,
     pub log_totals: &'a Buffer<f32>,
     pub qkv: &'a Buffer<bf16>,
-    pub stretches: &'a Buffer<Stretch>,
-    /// The same stretches in another order: those first whose keys are seen by most.
-    pub by_keys: &'a Buffer<Stretch>,
-    pub count: usize,
+    pub stretches: &'a Stretches,
 }
-
-const THREADS: usize = 128;
 
 /// As the `Shared` structs in the kernels.
-pub(super) fn forward_bytes(head_dim: usize) -> u32 {
-    (16_384 + 512 * head_dim) as u32
+type Bytes = fn(Attention, usize) -> u32;
+
+fn forward_bytes(kind: Attention, head_dim: usize) -> u32 {
+    (match kind {
+        Attention::Warps => 16_384 + 512 * head_dim,
+        Attention::WarpGroups => 1280 * head_dim,
+    }) as u32
 }
 
-pub(super) fn query_bytes(head_dim: usize) -> u32 {
-    (32_768 + 256 * head_dim) as u32
+fn query_bytes(kind: Attention, head_dim: usize) -> u32 {
+    (match kind {
+        Attention::Warps => 32_768 + 256 * head_dim,
+        Attention::WarpGroups => 65_536 + 512 * head_dim,
+    }) as u32
 }
 
-pub(super) fn key_bytes(head_dim: usize) -> u32 {
-    (33_280 + 256 * head_dim) as u32
+fn key_bytes(kind: Attention, head_dim: usize) -> u32 {
+    (match kind {
+        Attention::Warps => 33_280 + 256 * head_dim,
+        Attention::WarpGroups => 67_584 + 512 * head_dim,
+    }) as u32
 }
 
 #[repr(C)]
@@ -129,15 +229,42 @@ fn of_size<'a>(functions: &'a [CudaFunction; 2], shape: &Shape) -> &'a CudaFunct
     &functions[usize::from(shape.head_dim == 128)]
 }
 
-fn spread(heads: usize, count: usize, bytes: u32) -> Spread {
-    Spread {
-        shared: bytes,
-        ..Spread::plain((heads, count, 1), THREADS)
+impl Stretches {
+    /// A block for each of them and each of so many heads.
+    fn spread(&self, heads: usize, bytes: Bytes) -> Spread {
+        Spread {
+            shared: bytes(self.kind, self.head_dim),
+            ..Spread::plain((heads, self.count, 1), self.kind.threads())
+        }
     }
 }
 
 #[expect(unsafe_code, reason = "launches kernels; sizes are checked before")]
 impl Gpu {
+    /// What training attends with.
+    pub fn attention(&self) -> Attention {
+        Attention::Warps
+    }
+
+    /// All that this device can attend with.
+    pub fn attentions(&self) -> Result<Vec<Attention>, GpuError> {
+        let groups = self.training()?.hopper_attention.is_some();
+        let groups = groups.then_some(Attention::WarpGroups);
+        Ok([Attention::Warps].into_iter().chain(groups).collect())
+    }
+
+    fn kernels(&self, stretches: &Stretches, shape: &Shape) -> Result<&Kernels, GpuError> {
+        assert_eq!(stretches.head_dim, shape.head_dim);
+        let functions = self.training()?;
+        match stretches.kind {
+            Attention::Warps => Ok(&functions.attention),
+            Attention::WarpGroups => functions
+                .hopper_attention
+                .as_ref()
+                .ok_or(GpuError::WarpGroups),
+        }
+    }
+
     /// Each row over its sequence's rows up to it.
     pub fn packed_attention(
         &self,
@@ -149,19 +276,18 @@ impl Gpu {
         assert!(layer.out.len() >= rows * shape.query_width());
         assert!(layer.qkv.len() >= rows * shape.qkv_width());
         assert!(layer.log_totals.len() >= rows * shape.heads);
-        assert!(layer.stretches.len() >= layer.count);
         let asked = Forward {
             out: self.address(layer.out),
             log_totals: self.address(layer.log_totals),
             qkv: self.address(layer.qkv),
-            stretches: self.address(layer.stretches),
+            stretches: self.address(&layer.stretches.by_queries),
             heads: shape.heads as i32,
             kv_heads: shape.kv_heads as i32,
             rows: rows as i32,
             scale: (shape.head_dim as f32).sqrt().recip(),
         };
-        let spread = spread(shape.heads, layer.count, forward_bytes(shape.head_dim));
-        let function = of_size(&self.training()?.attention, shape);
+        let spread = layer.stretches.spread(shape.heads, forward_bytes);
+        let function = of_size(&self.kernels(layer.stretches, shape)?.forward, shape);
         // SAFETY: sizes were checked; stretches name rows that exist: the caller's word.
         unsafe { self.launch(function, &spread, &asked) }
     }
@@ -179,8 +305,7 @@ impl Gpu {
         assert!(layer.out_slopes.len() >= queries && layer.out.len() >= queries);
         assert!(layer.log_totals.len() >= rows * shape.heads);
         assert!(layer.agreements.len() >= rows * shape.heads);
-        assert!(layer.stretches.len() >= layer.count && layer.by_keys.len() >= layer.count);
-        let functions = self.training()?;
+        let kernels = self.kernels(layer.stretches, shape)?;
         let mut asked = Backward {
             slopes: self.address(layer.slopes),
             agreements: self.address(layer.agreements),
@@ -188,20 +313,20 @@ impl Gpu {
             out: self.address(layer.out),
             log_totals: self.address(layer.log_totals),
             qkv: self.address(layer.qkv),
-            stretches: self.address(layer.stretches),
+            stretches: self.address(&layer.stretches.by_queries),
             heads: shape.heads as i32,
             kv_heads: shape.kv_heads as i32,
             rows: rows as i32,
             scale: (shape.head_dim as f32).sqrt().recip(),
         };
-        let of_queries = spread(shape.heads, layer.count, query_bytes(shape.head_dim));
-        let of_keys = spread(shape.kv_heads, layer.count, key_bytes(shape.head_dim));
+        let of_queries = layer.stretches.spread(shape.heads, query_bytes);
+        let of_keys = layer.stretches.spread(shape.kv_heads, key_bytes);
         // SAFETY: sizes were checked; stretches name rows that exist: the caller's word.
         unsafe {
-            let function = of_size(&functions.attention_back_to_queries, shape);
+            let function = of_size(&kernels.back_to_queries, shape);
             self.launch(function, &of_queries, &asked)?;
-            asked.stretches = self.address(layer.by_keys);
-            let function = of_size(&functions.attention_back_to_keys, shape);
+            asked.stretches = self.address(&layer.stretches.by_keys);
+            let function = of_size(&kernels.back_to_keys, shape);
             self.launch(function, &of_keys, &asked)
         }
     }

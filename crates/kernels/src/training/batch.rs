@@ -1,6 +1,6 @@
 //! Sequences that are learnt from together: packed one after the other, none sees another.
 
-use super::attention::Stretch;
+use super::attention::Stretches;
 use super::rows::Uses;
 use super::step::Wanted;
 use crate::{AT_ONCE, Buffer, Gpu, GpuError, bf16};
@@ -62,8 +62,7 @@ pub(super) struct DeviceBatch {
     pub(super) positions: Buffer<u32>,
     pub(super) order: Buffer<u32>,
     pub(super) uses: Buffer<Uses>,
-    pub(super) stretches: Buffer<Stretch>,
-    pub(super) by_keys: Buffer<Stretch>,
+    pub(super) stretches: Stretches,
     pub(super) picked: Buffer<u32>,
     pub(super) targets: Buffer<u32>,
     pub(super) wanted: Buffer<Wanted>,
@@ -75,27 +74,23 @@ pub(super) struct DeviceBatch {
     pub(super) extent: Extent,
     /// Tokens that were said, without what was rounded up.
     pub(super) said: usize,
-    head_dim: usize,
 }
 
 const ROUND_ROWS: usize = 64;
 const ROUND_PICKED: usize = 64;
-const ROUND_STRETCHES: usize = 32;
 const ROUND_USES: usize = 1024;
 
 impl DeviceBatch {
     pub(super) fn new(gpu: &Gpu, rows: usize, head_dim: usize) -> Result<Self, GpuError> {
         let rows = rows.next_multiple_of(ROUND_ROWS);
         let picked = rows.next_multiple_of(ROUND_PICKED);
-        let stretches = rows.next_multiple_of(ROUND_STRETCHES);
         let uses = rows.next_multiple_of(ROUND_USES);
         Ok(Self {
             tokens: gpu.zeros(rows)?,
             positions: gpu.zeros(rows)?,
             order: gpu.zeros(rows)?,
             uses: gpu.upload(&vec![Uses::default(); uses])?,
-            stretches: gpu.upload(&vec![Stretch::default(); stretches])?,
-            by_keys: gpu.upload(&vec![Stretch::default(); stretches])?,
+            stretches: Stretches::new(gpu, gpu.attention(), rows, head_dim)?,
             picked: gpu.zeros(picked)?,
             targets: gpu.zeros(picked)?,
             wanted: gpu.upload(&vec![Wanted::default(); picked])?,
@@ -110,7 +105,6 @@ impl DeviceBatch {
                 uses: 0,
             },
             said: 0,
-            head_dim,
         })
     }
 
@@ -140,15 +134,7 @@ impl DeviceBatch {
             .collect();
         let (order, mut uses) = Uses::of(&tokens);
         uses.resize(uses.len().next_multiple_of(ROUND_USES), Uses::default());
-        let mut stretches = Stretch::cut(&lengths, self.head_dim);
-        stretches.resize(
-            stretches.len().next_multiple_of(ROUND_STRETCHES),
-            Stretch::default(),
-        );
-        let mut by_keys = stretches.clone();
-        // Longest work first: what is left at the end is short.
-        stretches.sort_by_key(|one| std::cmp::Reverse(one.before()));
-        by_keys.sort_by_key(|one| std::cmp::Reverse(one.after()));
+        self.stretches.load(gpu, &lengths)?;
         let (mut picked, mut targets): (Vec<u32>, Vec<u32>) = batch.picked.iter().copied().unzip();
         let round = picked.len().next_multiple_of(ROUND_PICKED);
         picked.resize(round, u32::MAX);
@@ -156,7 +142,7 @@ impl DeviceBatch {
         self.extent = Extent {
             rows,
             picked: round,
-            stretches: stretches.len(),
+            stretches: self.stretches.count(),
             uses: uses.len(),
         };
         self.said = batch.said();
@@ -164,8 +150,6 @@ impl DeviceBatch {
         gpu.write(&mut self.positions, &positions)?;
         gpu.write(&mut self.order, &order)?;
         gpu.write(&mut self.uses, &uses)?;
-        gpu.write(&mut self.stretches, &stretches)?;
-        gpu.write(&mut self.by_keys, &by_keys)?;
         gpu.write(&mut self.picked, &picked)?;
         gpu.write(&mut self.targets, &targets)
     }

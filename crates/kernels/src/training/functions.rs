@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction};
 
-use super::attention;
+use super::attention::{Attention, Kernels};
 use crate::gpu::{allow_shared, module};
 use crate::{Gpu, GpuError};
 
@@ -23,17 +23,16 @@ pub(crate) struct Functions {
     pub(super) score: CudaFunction,
     pub(super) squares: CudaFunction,
     pub(super) adamw: CudaFunction,
-    /// By head size, as are the others.
-    pub(super) attention: [CudaFunction; 2],
-    pub(super) attention_back_to_queries: [CudaFunction; 2],
-    pub(super) attention_back_to_keys: [CudaFunction; 2],
+    pub(super) attention: Kernels,
+    pub(super) hopper_attention: Option<Kernels>,
 }
 
 /// What any device since 8.0 gives a block, and what Hopper gives.
 const MOST_SHARED: [u32; 2] = [163 << 10, 227 << 10];
 
 impl Functions {
-    fn load(context: &Arc<CudaContext>, is_hopper: bool) -> Result<Self, GpuError> {
+    fn load(context: &Arc<CudaContext>, capability: (i32, i32)) -> Result<Self, GpuError> {
+        let is_hopper = capability.0 >= 9;
         macro_rules! module {
             ($name:literal) => {
                 module(
@@ -49,14 +48,6 @@ impl Functions {
         let rows = module!("training_rows");
         let step = module!("training_step");
         let packed = module!("packed_attention");
-        let by_head = |name: &str, bytes: fn(usize) -> u32| {
-            let of = |head_dim: usize| -> Result<CudaFunction, GpuError> {
-                let function = packed.load_function(&format!("packed_{name}_{head_dim}"))?;
-                allow_shared(&function, bytes(head_dim))?;
-                Ok(function)
-            };
-            Ok::<_, GpuError>([of(64)?, of(128)?])
-        };
         let norm_back = rows.load_function("training_norm_back")?;
         allow_shared(&norm_back, MOST_SHARED[usize::from(is_hopper)])?;
         Ok(Self {
@@ -74,9 +65,13 @@ impl Functions {
             score: step.load_function("training_score")?,
             squares: step.load_function("training_squares")?,
             adamw: step.load_function("training_adamw")?,
-            attention: by_head("forward", attention::forward_bytes)?,
-            attention_back_to_queries: by_head("back_to_queries", attention::query_bytes)?,
-            attention_back_to_keys: by_head("back_to_keys", attention::key_bytes)?,
+            attention: Kernels::load(&packed, Attention::Warps)?,
+            hopper_attention: if capability == (9, 0) {
+                let hopper = module(context, include_str!("../../ptx/90/hopper_attention.ptx"))?;
+                Some(Kernels::load(&hopper, Attention::WarpGroups)?)
+            } else {
+                None
+            },
         })
     }
 }
@@ -87,7 +82,8 @@ impl Gpu {
         if let Some(there) = self.training.get() {
             return Ok(there);
         }
-        let loaded = Functions::load(self.stream.context(), self.overlaps)?;
+        let context = self.stream.context();
+        let loaded = Functions::load(context, context.compute_capability()?)?;
         Ok(self.training.get_or_init(|| loaded))
     }
 }

@@ -22,7 +22,7 @@ mod step;
 mod valuer;
 mod work;
 
-pub use attention::{Attended, AttendedBack, Stretch};
+pub use attention::{Attended, AttendedBack, Attention, Stretch, Stretches};
 pub use batch::Batch;
 pub use bench::Bench;
 pub use factors::{Factors, LowRank};

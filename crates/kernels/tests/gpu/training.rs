@@ -7,10 +7,10 @@ mod step;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use warpsmith_kernels::training::{
-    AdamW, Adding, Attended, AttendedBack, PARTS, Parameters, Scored, Shape, Stretch, Turning,
-    Uses, Wanted, turns,
+    AdamW, Adding, Attended, AttendedBack, Attention, PARTS, Parameters, Scored, Shape, Stretches,
+    Turning, Uses, Wanted, turns,
 };
-use warpsmith_kernels::{Buffer, bf16, twin::training as twin};
+use warpsmith_kernels::{Buffer, Gpu, bf16, twin::training as twin};
 
 use crate::{ROUNDED, gpu, narrow, numbers, off, wide};
 

@@ -109,11 +109,20 @@ fn heads_are_turned_and_turned_back() {
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn packed_sequences_attend_to_themselves() {
-    let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(14));
+    let gpu = gpu();
+    for kind in gpu.attentions().unwrap() {
+        attends(&gpu, kind);
+    }
+}
+
+fn attends(gpu: &Gpu, kind: Attention) {
+    let mut random = StdRng::seed_from_u64(14);
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (4, 2, 128), (2, 2, 64), (8, 1, 128)] {
         for lengths in [&[1][..], &[64], &[128, 1, 31], &[300, 77], &[65, 129, 40]] {
             let what = |part: &str| {
-                format!("{part}, heads {heads} {kv_heads} {head_dim}, sequences {lengths:?}")
+                format!(
+                    "{part} by {kind:?}, heads {heads} {kv_heads} {head_dim}, sequences {lengths:?}"
+                )
             };
             let shape = shape(heads, kv_heads, head_dim);
             let of = twin::Heads {
@@ -128,12 +137,8 @@ fn packed_sequences_attend_to_themselves() {
             let (wanted, wanted_totals) = twin::attention(&exact(&qkv), of, lengths);
             let wanted_slopes = twin::attention_back(&exact(&qkv), of, lengths, &exact(&slopes));
 
-            let mut cut = Stretch::cut(lengths, head_dim);
-            // One that has nothing to do.
-            cut.push(Stretch::default());
-            let stretches = gpu.upload(&cut).unwrap();
-            cut.reverse();
-            let by_keys = gpu.upload(&cut).unwrap();
+            let mut stretches = Stretches::new(gpu, kind, rows, head_dim).unwrap();
+            stretches.load(gpu, lengths).unwrap();
             let on_device = gpu.upload(&narrow(&qkv)).unwrap();
             let out_slopes = gpu.upload(&narrow(&slopes)).unwrap();
             // What is not written must not be mistaken for a number.
@@ -149,7 +154,6 @@ fn packed_sequences_attend_to_themselves() {
                     log_totals: &mut log_totals,
                     qkv: &on_device,
                     stretches: &stretches,
-                    count: cut.len(),
                 };
                 gpu.packed_attention(&mut layer, &shape, rows).unwrap();
                 let mut layer = AttendedBack {
@@ -160,8 +164,6 @@ fn packed_sequences_attend_to_themselves() {
                     log_totals: &log_totals,
                     qkv: &on_device,
                     stretches: &stretches,
-                    by_keys: &by_keys,
-                    count: cut.len(),
                 };
                 gpu.packed_attention_back(&mut layer, &shape, rows).unwrap();
                 let seen = gpu.read(&back, rows * width).unwrap();

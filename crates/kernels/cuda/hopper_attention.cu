@@ -1,0 +1,413 @@
+// The same as packed_attention.cu for Hopper alone, whose tensor cores read from shared memory.
+//
+// A block has 128 neighbouring rows of one sequence, each four warps 64 of them. Everything else comes past in tiles, the next one
+// while this one is worked on. Where products wait for each other, the other four warps have work.
+#include "common.cuh"
+#include "packed_attention.cuh"
+#include "tensor.cuh"
+#include "warpgroups.cuh"
+
+namespace {
+
+constexpr int rows_of_block = 128, threads = 256;
+
+// Rows of 128 bytes lie in groups of eight, 1024 bytes each, 16-byte pieces exchanged; what is wider than that goes on `further`
+// bytes on.
+__device__ uint64_t described(const void* at, uint32_t further) {
+    const uint32_t place = static_cast<uint32_t>(__cvta_generic_to_shared(at));
+    return (place & 0x3ffff) >> 4 | static_cast<uint64_t>(further >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+
+// N rows of D numbers, as tensor cores read them: columns in halves of 64.
+template <int D, int N>
+struct Tile {
+    alignas(1024) Eight at[D / 64][N][8];
+
+    __device__ Eight* place(int row, int eight) { return &at[eight / 8][row][eight % 8 ^ (row & 7)]; }
+
+    // Starts to copy rows, of which the first `count` are there.
+    __device__ void fetch_from(const bf16* from, size_t width, int count) {
+        for (int i = threadIdx.x; i < N * (D / 8); i += threads) {
+            const int r = i / (D / 8), c = i % (D / 8);
+            const bool there = r < count;
+            fetch(place(r, c), from + (there ? r * width + c * 8 : 0), there);
+        }
+    }
+
+    // Rows from `row` on, of which sixteen columns are multiplied.
+    __device__ uint64_t by_columns(int row, int column) const {
+        return described(reinterpret_cast<const bf16*>(&at[column / 64][row][0]) + column % 64, 16);
+    }
+
+    // Sixteen rows from `row` on, which are multiplied; all columns.
+    __device__ uint64_t by_rows(int row) const { return described(&at[0][row][0], N * 128); }
+};
+
+// Where a thread's rows are: it has `row` and the eighth after it, counted from the block's first, and every fourth two columns.
+struct Part {
+    int first, row, t;  // `first`: of its four warps
+    __device__ Part() : first(threadIdx.x / 128 * 64), row(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4), t(threadIdx.x % 4) {}
+};
+
+// sums = left * right^T, of rows that both have in shared memory.
+template <int D, int N, int M>
+__device__ inline void multiply_rows(Sums<N>& sums, const Tile<D, M>& left, int row, const Tile<D, N>& right) {
+#pragma unroll
+    for (int k = 0; k < D; k += 16) multiply(sums, left.by_columns(row, k), right.by_columns(0, k), k == 0);
+}
+
+// sums += left * right.
+template <int D, int N>
+__device__ inline void add_product(Sums<D>& sums, const uint32_t (&left)[N / 16][4], const Tile<D, N>& right) {
+#pragma unroll
+    for (int k = 0; k < N; k += 16) multiply(sums, left[k / 16], right.by_rows(k));
+}
+
+template <int N>
+__device__ inline void as_left(uint32_t (&to)[N / 16][4], const Sums<N>& from) {
+#pragma unroll
+    for (int k = 0; k < N; k += 16) from.left(to[k / 16], k);
+}
+
+// ---- forward ----
+
+constexpr int forward_keys = 128;
+
+template <int D>
+struct ForwardShared {
+    Tile<D, rows_of_block> query;
+    Tile<D, forward_keys> key[2], value[2];
+};
+
+template <int D>
+__device__ void forward(const Forward& asked) {
+    extern __shared__ __align__(1024) unsigned char room[];
+    ForwardShared<D>& s = *reinterpret_cast<ForwardShared<D>*>(room);
+    constexpr int N = forward_keys;
+    wait_for_previous();
+    const Stretch at = asked.stretches[blockIdx.y];
+    if (at.count == 0) return;
+    const int head = blockIdx.x, kv_head = head / (asked.heads / asked.kv_heads), count = at.count;
+    const size_t width = static_cast<size_t>(asked.heads + 2 * asked.kv_heads) * D;
+    const bf16* keys = asked.qkv + at.begin * width + (asked.heads + kv_head) * D;
+    const bf16* values = keys + asked.kv_heads * D;
+    const int before = at.row - at.begin, seen = before + count, steps = (seen + N - 1) / N;
+
+    const auto fetch_step = [&](int step) {
+        const int from = step * N;
+        s.key[step % 2].fetch_from(keys + from * width, width, seen - from);
+        s.value[step % 2].fetch_from(values + from * width, width, seen - from);
+        end_group();
+    };
+    s.query.fetch_from(asked.qkv + at.row * width + head * D, width, count);
+    fetch_step(0);
+
+    const Part part;
+    const float scale = asked.scale * log2e;
+    Sums<D> out[1];
+    out[0].clear();
+    float top[2] = {nothing, nothing}, total[2] = {0.0f, 0.0f};
+    for (int step = 0; step < steps; ++step) {
+        const int from = step * N, now = step % 2;
+        wait_for_groups<0>();
+        show_copies();
+        __syncthreads();  // this tile is there, and everybody is done with the one before
+        if (step + 1 < steps) fetch_step(step + 1);
+        if (from > before + part.first + 63) continue;
+        Sums<N> score;
+        begin_products();
+        multiply_rows(score, s.query, part.first, s.key[now]);
+        end_lot();
+        wait_for_lots<0>();
+        arrived(score);
+        if (from + N - 1 > before + part.first) {
+#pragma unroll
+            for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    if (from + 8 * n + 2 * part.t + i % 2 > before + part.row + i / 2 * 8) score.at[n][i] = nothing;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float highest = top[half];
+#pragma unroll
+            for (int n = 0; n < N / 8; ++n) highest = fmaxf(highest, fmaxf(score.at[n][2 * half], score.at[n][2 * half + 1]));
+            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+            const float shrink = power_of_2((top[half] - highest) * scale), shift = highest * scale;
+            top[half] = highest;
+            float sum = 0.0f;
+#pragma unroll
+            for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                    score.at[n][i] = power_of_2(score.at[n][i] * scale - shift);
+                    sum += score.at[n][i];
+                }
+            total[half] = total[half] * shrink + sum;
+#pragma unroll
+            for (int n = 0; n < D / 8; ++n) {
+                out[0].at[n][2 * half] *= shrink;
+                out[0].at[n][2 * half + 1] *= shrink;
+            }
+        }
+        uint32_t share[N / 16][4];
+        as_left(share, score);
+        arrived(out[0]);
+        begin_products();
+        add_product(out[0], share, s.value[now]);
+        end_lot();
+        wait_for_lots<0>();
+        used(share);
+        arrived(out[0]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float sum = total[half];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const float inverse = 1.0f / sum;
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            out[0].at[n][2 * half] *= inverse;
+            out[0].at[n][2 * half + 1] *= inverse;
+        }
+        const int row = part.row + half * 8;
+        if (part.t == 0 && row < count)
+            asked.log_totals[static_cast<size_t>(head) * asked.rows + at.row + row] = top[half] * asked.scale + logf(sum);
+    }
+    __syncthreads();  // nobody multiplies queries any more
+    const size_t wide = static_cast<size_t>(asked.heads) * D;
+    write(asked.out + at.row * wide + head * D, wide, count, s.query, threadIdx.x / 32 * 16, out, 1.0f);
+}
+
+// Rows of a tile that comes past on the way back.
+template <int D>
+constexpr int past = 8192 / D;
+
+// ---- back to queries ----
+
+template <int D>
+struct QueryShared {
+    Tile<D, rows_of_block> query, slope;
+    Tile<D, past<D>> key[2], value[2];
+};
+
+// Also finds how far each row's outputs agree with their slopes, which the way back to keys needs too.
+template <int D>
+__device__ void back_to_queries(const Backward& asked) {
+    extern __shared__ __align__(1024) unsigned char room[];
+    QueryShared<D>& s = *reinterpret_cast<QueryShared<D>*>(room);
+    constexpr int N = past<D>;
+    wait_for_previous();
+    const Stretch at = asked.stretches[blockIdx.y];
+    if (at.count == 0) return;
+    const int head = blockIdx.x, kv_head = head / (asked.heads / asked.kv_heads), count = at.count;
+    const size_t width = static_cast<size_t>(asked.heads + 2 * asked.kv_heads) * D;
+    const size_t wide = static_cast<size_t>(asked.heads) * D;
+    const bf16* keys = asked.qkv + at.begin * width + (asked.heads + kv_head) * D;
+    const bf16* values = keys + asked.kv_heads * D;
+    const bf16* out_slopes = asked.out_slopes + at.row * wide + head * D;
+    const bf16* outs = asked.out + at.row * wide + head * D;
+    const int before = at.row - at.begin, seen = before + count, steps = (seen + N - 1) / N;
+
+    const auto fetch_step = [&](int step) {
+        const int from = step * N;
+        s.key[step % 2].fetch_from(keys + from * width, width, seen - from);
+        s.value[step % 2].fetch_from(values + from * width, width, seen - from);
+        end_group();
+    };
+    s.query.fetch_from(asked.qkv + at.row * width + head * D, width, count);
+    s.slope.fetch_from(out_slopes, wide, count);
+    fetch_step(0);
+
+    const Part part;
+    const float scale = asked.scale * log2e;
+    // Four lanes have a row: each adds up every fourth eight numbers of it.
+    float shift[2], agreement[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = part.row + half * 8;
+        float sum = 0.0f;
+        if (row < count)
+            for (int c = 8 * part.t; c < D; c += 32) {
+                float one[8], two[8];
+                widen(*reinterpret_cast<const Eight*>(out_slopes + row * wide + c), one);
+                widen(*reinterpret_cast<const Eight*>(outs + row * wide + c), two);
+#pragma unroll
+                for (int i = 0; i < 8; ++i) sum += one[i] * two[i];
+            }
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const size_t place = static_cast<size_t>(head) * asked.rows + at.row + row;
+        agreement[half] = sum;
+        shift[half] = row < count ? asked.log_totals[place] * log2e : 0.0f;
+        if (part.t == 0 && row < count) asked.agreements[place] = sum;
+    }
+    Sums<D> sums[1];
+    sums[0].clear();
+    for (int step = 0; step < steps; ++step) {
+        const int from = step * N, now = step % 2;
+        wait_for_groups<0>();
+        show_copies();
+        __syncthreads();
+        if (step + 1 < steps) fetch_step(step + 1);
+        if (from > before + part.first + 63) continue;
+        Sums<N> share, change;
+        begin_products();
+        multiply_rows(share, s.query, part.first, s.key[now]);
+        end_lot();
+        multiply_rows(change, s.slope, part.first, s.value[now]);
+        end_lot();
+        wait_for_lots<1>();
+        arrived(share);
+        const bool masks = from + N - 1 > before + part.first;
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int key = from + 8 * n + 2 * part.t + i % 2, row = before + part.row + i / 2 * 8;
+                const float one = power_of_2(share.at[n][i] * scale - shift[i / 2]);
+                share.at[n][i] = masks && key > row ? 0.0f : one;
+            }
+        wait_for_lots<0>();
+        arrived(change);
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) change.at[n][i] = share.at[n][i] * (change.at[n][i] - agreement[i / 2]);
+        uint32_t left[N / 16][4];
+        as_left(left, change);
+        begin_products();
+        add_product(sums[0], left, s.key[now]);
+        end_lot();
+        wait_for_lots<0>();
+        used(left);
+        arrived(sums[0]);
+    }
+    __syncthreads();  // nobody multiplies queries any more
+    write(asked.slopes + at.row * width + head * D, width, count, s.query, threadIdx.x / 32 * 16, sums, asked.scale);
+}
+
+// ---- back to keys and values ----
+
+template <int D>
+struct KeyShared {
+    Tile<D, rows_of_block> key, value;
+    Tile<D, past<D>> query[2], slope[2];
+    float shift[2][past<D>], agreement[2][past<D>];
+};
+
+// Scores are transposed, rows of keys and columns of queries. All query heads that share the keys come past.
+template <int D>
+__device__ void back_to_keys(const Backward& asked) {
+    extern __shared__ __align__(1024) unsigned char room[];
+    KeyShared<D>& s = *reinterpret_cast<KeyShared<D>*>(room);
+    constexpr int N = past<D>;
+    wait_for_previous();
+    const Stretch at = asked.stretches[blockIdx.y];
+    if (at.count == 0) return;
+    const int kv_head = blockIdx.x, group = asked.heads / asked.kv_heads, count = at.count;
+    const size_t width = static_cast<size_t>(asked.heads + 2 * asked.kv_heads) * D;
+    const size_t wide = static_cast<size_t>(asked.heads) * D;
+    const size_t key_place = at.row * width + (asked.heads + kv_head) * D, value_place = key_place + asked.kv_heads * D;
+    // Rows are counted from the tile's first: no query before it sees any of its keys.
+    const int after = at.end - at.row, rounds = (after + N - 1) / N, steps = group * rounds;
+
+    const auto fetch_step = [&](int step) {
+        const int head = kv_head * group + step / rounds, from = step % rounds * N, to = step % 2;
+        const size_t row = at.row + from;
+        s.query[to].fetch_from(asked.qkv + row * width + head * D, width, after - from);
+        s.slope[to].fetch_from(asked.out_slopes + row * wide + head * D, wide, after - from);
+        end_group();
+        if (threadIdx.x < N) {
+            const int i = threadIdx.x;
+            const size_t place = static_cast<size_t>(head) * asked.rows + row + i;
+            const bool there = from + i < after;
+            // A query that is not there gives nothing to anybody.
+            s.shift[to][i] = there ? asked.log_totals[place] * log2e : __int_as_float(0x7f800000);
+            s.agreement[to][i] = there ? asked.agreements[place] : 0.0f;
+        }
+    };
+    s.key.fetch_from(asked.qkv + key_place, width, count);
+    s.value.fetch_from(asked.qkv + value_place, width, count);
+    fetch_step(0);
+
+    const Part part;
+    const float scale = asked.scale * log2e;
+    Sums<D> key_sums[1], value_sums[1];
+    key_sums[0].clear();
+    value_sums[0].clear();
+    for (int step = 0; step < steps; ++step) {
+        const int from = step % rounds * N, now = step % 2;
+        wait_for_groups<0>();
+        show_copies();
+        __syncthreads();
+        if (step + 1 < steps) fetch_step(step + 1);
+        if (from + N - 1 < part.first) continue;
+        Sums<N> share, change;
+        begin_products();
+        multiply_rows(share, s.key, part.first, s.query[now]);
+        end_lot();
+        multiply_rows(change, s.value, part.first, s.slope[now]);
+        end_lot();
+        wait_for_lots<1>();
+        arrived(share);
+        const bool masks = from < part.first + 63;
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n) {
+            const float2 shift = *reinterpret_cast<const float2*>(&s.shift[now][8 * n + 2 * part.t]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int query = from + 8 * n + 2 * part.t + i % 2, key = part.row + i / 2 * 8;
+                const float one = power_of_2(share.at[n][i] * scale - (i % 2 ? shift.y : shift.x));
+                share.at[n][i] = masks && key > query ? 0.0f : one;
+            }
+        }
+        uint32_t left[N / 16][4];
+        as_left(left, share);
+        begin_products();
+        add_product(value_sums[0], left, s.slope[now]);
+        end_lot();
+        wait_for_lots<1>();
+        arrived(change);
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n) {
+            const float2 agreement = *reinterpret_cast<const float2*>(&s.agreement[now][8 * n + 2 * part.t]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                change.at[n][i] = share.at[n][i] * (change.at[n][i] - (i % 2 ? agreement.y : agreement.x));
+        }
+        uint32_t next[N / 16][4];
+        as_left(next, change);
+        begin_products();
+        add_product(key_sums[0], next, s.query[now]);
+        end_lot();
+        wait_for_lots<0>();
+        used(left);
+        used(next);
+        arrived(value_sums[0]);
+        arrived(key_sums[0]);
+    }
+    __syncthreads();  // nobody multiplies keys and values any more
+    write(asked.slopes + key_place, width, count, s.key, threadIdx.x / 32 * 16, key_sums, asked.scale);
+    write(asked.slopes + value_place, width, count, s.value, threadIdx.x / 32 * 16, value_sums, 1.0f);
+}
+
+}  // namespace
+
+#define HOPPER_ATTENTION(D)                                                                                               \
+    extern "C" __global__ __launch_bounds__(threads, 1) void hopper_forward_##D(const Forward asked) {                    \
+        static_assert(sizeof(ForwardShared<D>) == 1280 * D, "the host asks for this much");                               \
+        forward<D>(asked);                                                                                                \
+    }                                                                                                                     \
+    extern "C" __global__ __launch_bounds__(threads, 1) void hopper_back_to_queries_##D(const Backward asked) {           \
+        static_assert(sizeof(QueryShared<D>) == 65536 + 512 * D, "the host asks for this much");                          \
+        back_to_queries<D>(asked);                                                                                        \
+    }                                                                                                                     \
+    extern "C" __global__ __launch_bounds__(threads, 1) void hopper_back_to_keys_##D(const Backward asked) {              \
+        static_assert(sizeof(KeyShared<D>) <= 65536 + 512 * D + 2048, "the host asks for this much");                     \
+        back_to_keys<D>(asked);                                                                                           \
+    }
+HOPPER_ATTENTION(64)
+HOPPER_ATTENTION(128)
