@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaFunction, CudaModule, DeviceRepr};
 
 use super::layout::Shape;
-use crate::gpu::allow_shared;
+use crate::gpu::{allow_shared, module};
 use crate::launch::Spread;
 use crate::{Buffer, Gpu, GpuError, bf16};
 
@@ -126,6 +126,8 @@ const ROUND: usize = 32;
 impl Stretches {
     /// With room for so many rows.
     pub fn new(gpu: &Gpu, kind: Attention, rows: usize, head_dim: usize) -> Result<Self, GpuError> {
+        // Now, and not when somebody records a pass.
+        gpu.kernels(kind)?;
         let none = vec![Stretch::default(); rows.next_multiple_of(ROUND)];
         Ok(Self {
             kind,
@@ -248,20 +250,30 @@ impl Gpu {
 
     /// All that this device can attend with.
     pub fn attentions(&self) -> Result<Vec<Attention>, GpuError> {
-        let groups = self.training()?.hopper_attention.is_some();
-        let groups = groups.then_some(Attention::WarpGroups);
-        Ok([Attention::Warps].into_iter().chain(groups).collect())
+        let all = [Attention::Warps, Attention::WarpGroups];
+        let count = if self.is_hopper()? { 2 } else { 1 };
+        Ok(all[..count].to_vec())
     }
 
-    fn kernels(&self, stretches: &Stretches, shape: &Shape) -> Result<&Kernels, GpuError> {
-        assert_eq!(stretches.head_dim, shape.head_dim);
+    /// Groups of warps are for this alone.
+    fn is_hopper(&self) -> Result<bool, GpuError> {
+        Ok(self.stream.context().compute_capability()? == (9, 0))
+    }
+
+    /// Loaded at the first call.
+    fn kernels(&self, kind: Attention) -> Result<&Kernels, GpuError> {
         let functions = self.training()?;
-        match stretches.kind {
-            Attention::Warps => Ok(&functions.attention),
-            Attention::WarpGroups => functions
-                .hopper_attention
-                .as_ref()
-                .ok_or(GpuError::WarpGroups),
+        let hopper = &functions.hopper_attention;
+        match (kind, hopper.get()) {
+            (Attention::Warps, _) => Ok(&functions.attention),
+            (Attention::WarpGroups, Some(there)) => Ok(there),
+            (Attention::WarpGroups, None) if self.is_hopper()? => {
+                let text = include_str!("../../ptx/90/hopper_attention.ptx");
+                let module = module(self.stream.context(), text)?;
+                let loaded = Kernels::load(&module, kind)?;
+                Ok(hopper.get_or_init(|| loaded))
+            }
+            (Attention::WarpGroups, None) => Err(GpuError::WarpGroups),
         }
     }
 
@@ -276,6 +288,7 @@ impl Gpu {
         assert!(layer.out.len() >= rows * shape.query_width());
         assert!(layer.qkv.len() >= rows * shape.qkv_width());
         assert!(layer.log_totals.len() >= rows * shape.heads);
+        assert_eq!(layer.stretches.head_dim, shape.head_dim);
         let asked = Forward {
             out: self.address(layer.out),
             log_totals: self.address(layer.log_totals),
@@ -287,7 +300,7 @@ impl Gpu {
             scale: (shape.head_dim as f32).sqrt().recip(),
         };
         let spread = layer.stretches.spread(shape.heads, forward_bytes);
-        let function = of_size(&self.kernels(layer.stretches, shape)?.forward, shape);
+        let function = of_size(&self.kernels(layer.stretches.kind)?.forward, shape);
         // SAFETY: sizes were checked; stretches name rows that exist: the caller's word.
         unsafe { self.launch(function, &spread, &asked) }
     }
@@ -305,7 +318,8 @@ impl Gpu {
         assert!(layer.out_slopes.len() >= queries && layer.out.len() >= queries);
         assert!(layer.log_totals.len() >= rows * shape.heads);
         assert!(layer.agreements.len() >= rows * shape.heads);
-        let kernels = self.kernels(layer.stretches, shape)?;
+        assert_eq!(layer.stretches.head_dim, shape.head_dim);
+        let kernels = self.kernels(layer.stretches.kind)?;
         let mut asked = Backward {
             slopes: self.address(layer.slopes),
             agreements: self.address(layer.agreements),

@@ -1,6 +1,6 @@
 //! Kernels of training, which are loaded when they are first needed: running a model needs none of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaContext, CudaFunction};
 
@@ -24,15 +24,14 @@ pub(crate) struct Functions {
     pub(super) squares: CudaFunction,
     pub(super) adamw: CudaFunction,
     pub(super) attention: Kernels,
-    pub(super) hopper_attention: Option<Kernels>,
+    pub(super) hopper_attention: OnceLock<Kernels>,
 }
 
 /// What any device since 8.0 gives a block, and what Hopper gives.
 const MOST_SHARED: [u32; 2] = [163 << 10, 227 << 10];
 
 impl Functions {
-    fn load(context: &Arc<CudaContext>, capability: (i32, i32)) -> Result<Self, GpuError> {
-        let is_hopper = capability.0 >= 9;
+    fn load(context: &Arc<CudaContext>, is_hopper: bool) -> Result<Self, GpuError> {
         macro_rules! module {
             ($name:literal) => {
                 module(
@@ -66,12 +65,7 @@ impl Functions {
             squares: step.load_function("training_squares")?,
             adamw: step.load_function("training_adamw")?,
             attention: Kernels::load(&packed, Attention::Warps)?,
-            hopper_attention: if capability == (9, 0) {
-                let hopper = module(context, include_str!("../../ptx/90/hopper_attention.ptx"))?;
-                Some(Kernels::load(&hopper, Attention::WarpGroups)?)
-            } else {
-                None
-            },
+            hopper_attention: OnceLock::new(),
         })
     }
 }
@@ -82,8 +76,7 @@ impl Gpu {
         if let Some(there) = self.training.get() {
             return Ok(there);
         }
-        let context = self.stream.context();
-        let loaded = Functions::load(context, context.compute_capability()?)?;
+        let loaded = Functions::load(self.stream.context(), self.overlaps)?;
         Ok(self.training.get_or_init(|| loaded))
     }
 }
