@@ -12,11 +12,8 @@ namespace {
 constexpr int rows_of_block = 128, threads = 256;
 
 // Rows of 128 bytes lie in groups of eight, 1024 bytes each, 16-byte pieces exchanged; what is wider than that goes on `further`
-// bytes on.
-__device__ uint64_t described(const void* at, uint32_t further) {
-    const uint32_t place = static_cast<uint32_t>(__cvta_generic_to_shared(at));
-    return (place & 0x3ffff) >> 4 | static_cast<uint64_t>(further >> 4) << 16 | 64ull << 32 | 1ull << 62;
-}
+// pieces on. `at` counts pieces too.
+__device__ uint64_t described(uint32_t at, uint32_t further) { return joined(at | further << 16, 64 | 1u << 30); }
 
 // N rows of D numbers, as tensor cores read them: columns in halves of 64.
 template <int D, int N>
@@ -25,28 +22,38 @@ struct Tile {
 
     __device__ Eight* place(int row, int eight) { return &at[eight / 8][row][eight % 8 ^ (row & 7)]; }
 
-    // Starts to copy rows, of which the first `count` are there.
+    // Starts to copy rows, of which the first `count` are there. All threads together copy `rows` of them at a time, a multiple
+    // of eight: a thread's pieces stay in their column.
     __device__ void fetch_from(const bf16* from, size_t width, int count) {
-        for (int i = threadIdx.x; i < N * (D / 8); i += threads) {
-            const int r = i / (D / 8), c = i % (D / 8);
-            const bool there = r < count;
-            fetch(place(r, c), from + (there ? r * width + c * 8 : 0), there);
+        constexpr int pieces = D / 8, rows = threads / pieces;
+        static_assert(rows % 8 == 0 && N % rows == 0, "every thread copies as many");
+        const int r = threadIdx.x / pieces, c = threadIdx.x % pieces;
+        const bf16* piece = from + r * width + c * 8;
+        Eight* const to = place(r, c);
+#pragma unroll
+        for (int i = 0; i < N; i += rows) {
+            fetch(to + 8 * i, piece, r + i < count);
+            piece += rows * width;
         }
     }
 
+    // In pieces of 16 bytes.
+    __device__ uint32_t address() const { return (static_cast<uint32_t>(__cvta_generic_to_shared(this)) & 0x3ffff) >> 4; }
+
     // Rows from `row` on, of which sixteen columns are multiplied.
     __device__ uint64_t by_columns(int row, int column) const {
-        return described(reinterpret_cast<const bf16*>(&at[column / 64][row][0]) + column % 64, 16);
+        return described(address() + row * 8 + (column / 64 * N * 8 + column % 64 / 8), 1);
     }
 
     // Sixteen rows from `row` on, which are multiplied; all columns.
-    __device__ uint64_t by_rows(int row) const { return described(&at[0][row][0], N * 128); }
+    __device__ uint64_t by_rows(int row) const { return described(address() + row * 8, N * 8); }
 };
 
 // Where a thread's rows are: it has `row` and the eighth after it, counted from the block's first, and every fourth two columns.
 struct Part {
     int first, row, t;  // `first`: of its four warps
-    __device__ Part() : first(threadIdx.x / 128 * 64), row(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4), t(threadIdx.x % 4) {}
+    __device__ Part()
+        : first(of_warp(threadIdx.x / 128 * 64)), row(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4), t(threadIdx.x % 4) {}
 };
 
 // sums = left * right^T, of rows that both have in shared memory.
@@ -61,6 +68,13 @@ template <int D, int N>
 __device__ inline void add_product(Sums<D>& sums, const uint32_t (&left)[N / 16][4], const Tile<D, N>& right) {
 #pragma unroll
     for (int k = 0; k < N; k += 16) multiply(sums, left[k / 16], right.by_rows(k));
+}
+
+// Tiles that were fetched are there, and everybody is done with those before.
+__device__ inline void await_tiles() {
+    wait_for_groups<0>();
+    show_copies();
+    __syncthreads();
 }
 
 template <int N>
@@ -93,85 +107,72 @@ __device__ void forward(const Forward& asked) {
     const bf16* values = keys + asked.kv_heads * D;
     const int before = at.row - at.begin, seen = before + count, steps = (seen + N - 1) / N;
 
-    const auto fetch_step = [&](int step) {
-        const int from = step * N;
-        s.key[step % 2].fetch_from(keys + from * width, width, seen - from);
-        s.value[step % 2].fetch_from(values + from * width, width, seen - from);
-        end_group();
+    const auto fetch_keys = [&](int step) {
+        s.key[step % 2].fetch_from(keys + step * N * width, width, seen - step * N);
+    };
+    const auto fetch_values = [&](int step) {
+        s.value[step % 2].fetch_from(values + step * N * width, width, seen - step * N);
     };
     s.query.fetch_from(asked.qkv + at.row * width + head * D, width, count);
-    fetch_step(0);
+    fetch_keys(0);
+    end_group();
 
     const Part part;
     const float scale = asked.scale * log2e;
     Sums<D> out[1];
     out[0].clear();
-    float top[2] = {nothing, nothing}, total[2] = {0.0f, 0.0f};
-    for (int step = 0; step < steps; ++step) {
-        const int from = step * N, now = step % 2;
-        wait_for_groups<0>();
-        show_copies();
-        __syncthreads();  // this tile is there, and everybody is done with the one before
-        if (step + 1 < steps) fetch_step(step + 1);
-        if (from > before + part.first + 63) continue;
-        Sums<N> score;
-        begin_products();
-        multiply_rows(score, s.query, part.first, s.key[now]);
-        end_lot();
-        wait_for_lots<0>();
-        arrived(score);
-        if (from + N - 1 > before + part.first) {
-#pragma unroll
-            for (int n = 0; n < N / 8; ++n)
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    if (from + 8 * n + 2 * part.t + i % 2 > before + part.row + i / 2 * 8) score.at[n][i] = nothing;
-        }
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float highest = top[half];
-#pragma unroll
-            for (int n = 0; n < N / 8; ++n) highest = fmaxf(highest, fmaxf(score.at[n][2 * half], score.at[n][2 * half + 1]));
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-            highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-            const float shrink = power_of_2((top[half] - highest) * scale), shift = highest * scale;
-            top[half] = highest;
-            float sum = 0.0f;
-#pragma unroll
-            for (int n = 0; n < N / 8; ++n)
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                    score.at[n][i] = power_of_2(score.at[n][i] * scale - shift);
-                    sum += score.at[n][i];
-                }
-            total[half] = total[half] * shrink + sum;
-#pragma unroll
-            for (int n = 0; n < D / 8; ++n) {
-                out[0].at[n][2 * half] *= shrink;
-                out[0].at[n][2 * half + 1] *= shrink;
-            }
-        }
-        uint32_t share[N / 16][4];
-        as_left(share, score);
+    Sums<N> score;
+    uint32_t share[N / 16][4];
+    float top[2] = {nothing, nothing}, total[2] = {0.0f, 0.0f}, shrink[2];
+    const auto take_shares_of = [&](int step) {
+        const int from = step * N;
+        if (from + N - 1 > before + part.first) hide_later(score, from + 2 * part.t, before + part.row);
+        take_shares(score, top, total, shrink, scale);
+    };
+    await_tiles();
+    begin_products();
+    multiply_rows(score, s.query, part.first, s.key[0]);
+    end_lot();
+    fetch_values(0);
+    if (1 < steps) fetch_keys(1);
+    end_group();
+    wait_for_lots<0>();
+    arrived(score);
+    take_shares_of(0);
+    as_left(share, score);
+    // The values of a step are multiplied while the scores of the next become shares.
+    for (int step = 1; step < steps; ++step) {
+        await_tiles();
         arrived(out[0]);
         begin_products();
-        add_product(out[0], share, s.value[now]);
+        multiply_rows(score, s.query, part.first, s.key[step % 2]);
         end_lot();
+        add_product(out[0], share, s.value[(step - 1) % 2]);
+        end_lot();
+        fetch_values(step);
+        if (step + 1 < steps) fetch_keys(step + 1);
+        end_group();
+        wait_for_lots<1>();
+        arrived(score);
+        take_shares_of(step);
+        stay_above(step);
         wait_for_lots<0>();
         used(share);
         arrived(out[0]);
+        scale_rows(out[0], shrink);
+        as_left(share, score);
     }
+    await_tiles();
+    arrived(out[0]);
+    begin_products();
+    add_product(out[0], share, s.value[(steps - 1) % 2]);
+    end_lot();
+    wait_for_lots<0>();
+    used(share);
+    arrived(out[0]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        float sum = total[half];
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        const float inverse = 1.0f / sum;
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-            out[0].at[n][2 * half] *= inverse;
-            out[0].at[n][2 * half + 1] *= inverse;
-        }
+        const float sum = divide_by_total(out[0], half, total[half]);
         const int row = part.row + half * 8;
         if (part.t == 0 && row < count)
             asked.log_totals[static_cast<size_t>(head) * asked.rows + at.row + row] = top[half] * asked.scale + logf(sum);
@@ -223,22 +224,11 @@ __device__ void back_to_queries(const Backward& asked) {
 
     const Part part;
     const float scale = asked.scale * log2e;
-    // Four lanes have a row: each adds up every fourth eight numbers of it.
     float shift[2], agreement[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = part.row + half * 8;
-        float sum = 0.0f;
-        if (row < count)
-            for (int c = 8 * part.t; c < D; c += 32) {
-                float one[8], two[8];
-                widen(*reinterpret_cast<const Eight*>(out_slopes + row * wide + c), one);
-                widen(*reinterpret_cast<const Eight*>(outs + row * wide + c), two);
-#pragma unroll
-                for (int i = 0; i < 8; ++i) sum += one[i] * two[i];
-            }
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
+        const float sum = agreement_of<D>(out_slopes + row * wide, outs + row * wide, row < count);
         const size_t place = static_cast<size_t>(head) * asked.rows + at.row + row;
         agreement[half] = sum;
         shift[half] = row < count ? asked.log_totals[place] * log2e : 0.0f;
@@ -248,28 +238,25 @@ __device__ void back_to_queries(const Backward& asked) {
     sums[0].clear();
     for (int step = 0; step < steps; ++step) {
         const int from = step * N, now = step % 2;
-        wait_for_groups<0>();
-        show_copies();
-        __syncthreads();
-        if (step + 1 < steps) fetch_step(step + 1);
-        if (from > before + part.first + 63) continue;
+        await_tiles();
+        if (from > before + part.first + 63) {
+            if (step + 1 < steps) fetch_step(step + 1);
+            continue;
+        }
         Sums<N> share, change;
         begin_products();
         multiply_rows(share, s.query, part.first, s.key[now]);
         end_lot();
         multiply_rows(change, s.slope, part.first, s.value[now]);
         end_lot();
+        if (step + 1 < steps) fetch_step(step + 1);
         wait_for_lots<1>();
         arrived(share);
-        const bool masks = from + N - 1 > before + part.first;
+        if (from + N - 1 > before + part.first) hide_later(share, from + 2 * part.t, before + part.row);
 #pragma unroll
         for (int n = 0; n < N / 8; ++n)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int key = from + 8 * n + 2 * part.t + i % 2, row = before + part.row + i / 2 * 8;
-                const float one = power_of_2(share.at[n][i] * scale - shift[i / 2]);
-                share.at[n][i] = masks && key > row ? 0.0f : one;
-            }
+            for (int i = 0; i < 4; ++i) share.at[n][i] = power_of_2(share.at[n][i] * scale - shift[i / 2]);
         wait_for_lots<0>();
         arrived(change);
 #pragma unroll
@@ -340,29 +327,26 @@ __device__ void back_to_keys(const Backward& asked) {
     value_sums[0].clear();
     for (int step = 0; step < steps; ++step) {
         const int from = step % rounds * N, now = step % 2;
-        wait_for_groups<0>();
-        show_copies();
-        __syncthreads();
-        if (step + 1 < steps) fetch_step(step + 1);
-        if (from + N - 1 < part.first) continue;
+        await_tiles();
+        if (from + N - 1 < part.first) {
+            if (step + 1 < steps) fetch_step(step + 1);
+            continue;
+        }
         Sums<N> share, change;
         begin_products();
         multiply_rows(share, s.key, part.first, s.query[now]);
         end_lot();
         multiply_rows(change, s.value, part.first, s.slope[now]);
         end_lot();
+        if (step + 1 < steps) fetch_step(step + 1);
         wait_for_lots<1>();
         arrived(share);
-        const bool masks = from < part.first + 63;
+        if (from < part.first + 63) hide_earlier(share, from + 2 * part.t, part.row);
 #pragma unroll
         for (int n = 0; n < N / 8; ++n) {
             const float2 shift = *reinterpret_cast<const float2*>(&s.shift[now][8 * n + 2 * part.t]);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int query = from + 8 * n + 2 * part.t + i % 2, key = part.row + i / 2 * 8;
-                const float one = power_of_2(share.at[n][i] * scale - (i % 2 ? shift.y : shift.x));
-                share.at[n][i] = masks && key > query ? 0.0f : one;
-            }
+            for (int i = 0; i < 4; ++i) share.at[n][i] = power_of_2(share.at[n][i] * scale - (i % 2 ? shift.y : shift.x));
         }
         uint32_t left[N / 16][4];
         as_left(left, share);

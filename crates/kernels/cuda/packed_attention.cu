@@ -133,42 +133,14 @@ __device__ void forward(const Forward& asked) {
                 }
             if (from + N - 1 > first) {
 #pragma unroll
-                for (int m = 0; m < M; ++m)
-#pragma unroll
-                    for (int n = 0; n < N / 8; ++n)
-#pragma unroll
-                        for (int i = 0; i < 4; ++i) {
-                            const int key = from + 8 * n + 2 * t + i % 2, row = first + 16 * m + r + i / 2 * 8;
-                            if (key > row) score[m].at[n][i] = nothing;
-                        }
+                for (int m = 0; m < M; ++m) hide_later(score[m], from + 2 * t, first + 16 * m + r);
             }
 #pragma unroll
-            for (int m = 0; m < M; ++m)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    float highest = top[m][half];
-#pragma unroll
-                    for (int n = 0; n < N / 8; ++n)
-                        highest = fmaxf(highest, fmaxf(score[m].at[n][2 * half], score[m].at[n][2 * half + 1]));
-                    highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-                    highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
-                    const float shrink = power_of_2((top[m][half] - highest) * scale), shift = highest * scale;
-                    top[m][half] = highest;
-                    float part = 0.0f;
-#pragma unroll
-                    for (int n = 0; n < N / 8; ++n)
-#pragma unroll
-                        for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                            score[m].at[n][i] = power_of_2(score[m].at[n][i] * scale - shift);
-                            part += score[m].at[n][i];
-                        }
-                    total[m][half] = total[m][half] * shrink + part;
-#pragma unroll
-                    for (int n = 0; n < D / 8; ++n) {
-                        out[m].at[n][2 * half] *= shrink;
-                        out[m].at[n][2 * half + 1] *= shrink;
-                    }
-                }
+            for (int m = 0; m < M; ++m) {
+                float shrink[2];
+                take_shares(score[m], top[m], total[m], shrink, scale);
+                scale_rows(out[m], shrink);
+            }
 #pragma unroll
             for (int k = 0; k < N; k += 16) {
                 uint32_t share[M][4];
@@ -189,15 +161,7 @@ __device__ void forward(const Forward& asked) {
     for (int m = 0; m < M; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float sum = total[m][half];
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            const float inverse = 1.0f / sum;
-#pragma unroll
-            for (int n = 0; n < D / 8; ++n) {
-                out[m].at[n][2 * half] *= inverse;
-                out[m].at[n][2 * half + 1] *= inverse;
-            }
+            const float sum = divide_by_total(out[m], half, total[m][half]);
             const int row = (warp * M + m) * 16 + r + half * 8;
             if (t == 0 && row < count)
                 asked.log_totals[static_cast<size_t>(head) * asked.rows + at.row + row] =
@@ -244,24 +208,13 @@ __device__ void back_to_queries(const Backward& asked) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, t = lane % 4;
     const int first = before + warp * 16 * M;
     const float scale = asked.scale * log2e;
-    // Four lanes have a row: each adds up every fourth eight numbers of it.
     float shift[M][2], agreement[M][2];
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = (warp * M + m) * 16 + r + half * 8;
-            float sum = 0.0f;
-            if (row < count)
-                for (int c = 8 * t; c < D; c += 32) {
-                    float one[8], two[8];
-                    widen(*reinterpret_cast<const Eight*>(out_slopes + row * wide + c), one);
-                    widen(*reinterpret_cast<const Eight*>(outs + row * wide + c), two);
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) sum += one[i] * two[i];
-                }
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
+            const float sum = agreement_of<D>(out_slopes + row * wide, outs + row * wide, row < count);
             const size_t place = static_cast<size_t>(head) * asked.rows + at.row + row;
             agreement[m][half] = sum;
             shift[m][half] = row < count ? asked.log_totals[place] * log2e : 0.0f;

@@ -85,3 +85,17 @@ __device__ inline void used(uint32_t (&left)[N][4]) {
 
 // What was copied here can now be seen by the tensor cores.
 __device__ inline void show_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// What all lanes agree on, said so that the compiler knows.
+__device__ inline int of_warp(int value) { return __shfl_sync(~0u, value, 0); }
+
+__device__ inline uint64_t joined(uint32_t low, uint32_t high) {
+    uint64_t both;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+    return both;
+}
+
+// The compiler moves waits up over arithmetic, which is then not done meanwhile, but not over a branch. This one is never taken.
+__device__ inline void stay_above(int step) {
+    if (step > 1 << 30) asm volatile("trap;");
+}

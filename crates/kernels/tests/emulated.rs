@@ -191,7 +191,7 @@ fn a_kernel_that_does_not_wait_is_found_out() {
     for (number, left_out) in [
         "wait_for_groups<0>();",
         "wait_for_lots<1>();",
-        "__syncthreads();  // this tile is there, and everybody is done with the one before",
+        "__syncthreads();",
     ]
     .into_iter()
     .enumerate()

@@ -214,7 +214,8 @@ fn qwen() -> KnownModel {
                 scaling: RopeScaling::None,
             },
             context: 32_768,
-            tied: true,
+            // The file has the output layer by itself, though it says the same as the embedding.
+            tied: false,
         },
         whole: Source::Url(
             "https://huggingface.co/Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/resolve/main/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf".into(),

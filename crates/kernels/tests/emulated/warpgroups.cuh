@@ -20,6 +20,9 @@ void arrived(Sums<C>&) {}
 template <int N>
 void used(uint32_t (&)[N][4]) {}
 inline void show_copies() {}
+inline int of_warp(int value) { return value; }
+inline uint64_t joined(uint32_t low, uint32_t high) { return low | static_cast<uint64_t>(high) << 32; }
+inline void stay_above(int) {}
 
 // A number where a description says it is: PTX ISA, "Shared memory matrix layout", swizzled by 128 bytes. `along` counts in the
 // dimension whose numbers are neighbours.
