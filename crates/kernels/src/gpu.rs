@@ -24,6 +24,8 @@ pub struct Gpu {
     /// Whether a kernel may start before the one before it has ended.
     pub(crate) overlaps: bool,
     pub(crate) training: OnceLock<training::Functions>,
+    /// What training attends with.
+    pub(crate) attention: training::Attention,
     /// cuBLAS has its address.
     _blas_room: CudaSlice<u8>,
 }
@@ -79,6 +81,7 @@ impl Gpu {
             functions,
             overlaps: major >= 9,
             training: OnceLock::new(),
+            attention: training::Attention::Warps,
             _blas_room: room,
         })
     }

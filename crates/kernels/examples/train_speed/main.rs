@@ -1,8 +1,8 @@
 //! How fast a model learns on a GPU: `train_speed [low-rank] [SEQUENCES LENGTH [STEPS]]`
 //!
 //! Random weights of SmolLM2-135M's shape, all of them learning; or, with `low-rank`, of Qwen2.5-Coder-1.5B's, frozen, with
-//! matrices of rank 32 beside all of its own. Tokens a second and memory, as rows of a table. With `parts` instead, how long
-//! each kernel of a layer takes by itself.
+//! matrices of rank 32 beside all of its own. Tokens a second and memory, as rows of a table. `ATTENTION=groups` has groups of
+//! warps attend (Hopper). With `parts` instead, how long each kernel of a layer takes by itself.
 
 mod parts;
 
@@ -15,8 +15,8 @@ use std::time::Instant;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use warpsmith_kernels::training::{
-    AdamW, Batch, Bench, Factors, Frozen, Keep, Layout, Learner, Learns, LowRank, Parameter, Part,
-    Room, Shape, Wanted,
+    AdamW, Attention, Batch, Bench, Factors, Frozen, Keep, Layout, Learner, Learns, LowRank,
+    Parameter, Part, Room, Shape, Wanted,
 };
 use warpsmith_kernels::{Gpu, GpuError};
 
@@ -55,9 +55,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             let model = Model::low_rank(qwen2(), 32)?;
             model.measure(out, given.unwrap_or((8, 2048, 5)))
         }
-        Some("parts") => small
-            .into_iter()
-            .try_for_each(|one| parts::measure(out, &smollm2(), (one.0, one.1), one.2)),
+        Some("parts") => {
+            let models = [(smollm2(), small), (qwen2(), vec![(8, 2048, 5)])];
+            models.into_iter().try_for_each(|(shape, sizes)| {
+                sizes
+                    .into_iter()
+                    .try_for_each(|one| parts::measure(out, &shape, (one.0, one.1), one.2))
+            })
+        }
         Some(other) => Err(format!("there is no `{other}`").into()),
     }
 }
@@ -123,7 +128,11 @@ enum Learning {
 
 impl Model {
     fn begun(shape: Shape) -> Result<(Bench, usize, Layout), GpuError> {
-        let gpu = Gpu::open(0)?;
+        let kind = match std::env::var("ATTENTION").as_deref() {
+            Ok("groups") => Attention::WarpGroups,
+            _ => Attention::Warps,
+        };
+        let gpu = Gpu::open(0)?.attending_by(kind);
         let (free, _) = gpu.memory()?;
         let layout = Layout::new(shape.clone());
         Ok((Bench::new(gpu, shape)?, free, layout))

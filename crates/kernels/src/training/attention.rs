@@ -243,9 +243,11 @@ impl Stretches {
 
 #[expect(unsafe_code, reason = "launches kernels; sizes are checked before")]
 impl Gpu {
-    /// What training attends with.
-    pub fn attention(&self) -> Attention {
-        Attention::Warps
+    /// Has training attend by these kernels, where the device has them.
+    #[must_use]
+    pub fn attending_by(mut self, kind: Attention) -> Self {
+        self.attention = kind;
+        self
     }
 
     /// All that this device can attend with.

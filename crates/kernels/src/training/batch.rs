@@ -90,7 +90,7 @@ impl DeviceBatch {
             positions: gpu.zeros(rows)?,
             order: gpu.zeros(rows)?,
             uses: gpu.upload(&vec![Uses::default(); uses])?,
-            stretches: Stretches::new(gpu, gpu.attention(), rows, head_dim)?,
+            stretches: Stretches::new(gpu, gpu.attention, rows, head_dim)?,
             picked: gpu.zeros(picked)?,
             targets: gpu.zeros(picked)?,
             wanted: gpu.upload(&vec![Wanted::default(); picked])?,
