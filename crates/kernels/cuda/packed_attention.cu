@@ -19,12 +19,18 @@ struct Rows {
     alignas(128) Eight at[N][eights];
     __device__ Eight* place(int row, int eight) { return &at[row][eight ^ (row & 7)]; }
 
-    // Starts to copy rows, of which the first `count` are there.
+    // Starts to copy rows, of which the first `count` are there. All threads together copy `rows` of them at a time, a multiple
+    // of eight: a thread's pieces stay in their column.
     __device__ void fetch_from(const bf16* from, size_t width, int count) {
-        for (int i = threadIdx.x; i < N * eights; i += threads) {
-            const int r = i / eights, c = i % eights;
-            const bool there = r < count;
-            fetch(place(r, c), from + (there ? r * width + c * 8 : 0), there);
+        constexpr int rows = threads / eights;
+        static_assert(rows % 8 == 0 && N % rows == 0, "every thread copies as many");
+        const int r = threadIdx.x / eights, c = threadIdx.x % eights;
+        const bf16* piece = from + r * width + c * 8;
+        Eight* const to = place(r, c);
+#pragma unroll
+        for (int i = 0; i < N; i += rows) {
+            fetch(to + i * eights, piece, r + i < count);
+            piece += rows * width;
         }
     }
 
