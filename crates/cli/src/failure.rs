@@ -163,6 +163,7 @@ impl From<TrainError> for Stop {
             | TrainError::NotATrajectory { .. }
             | TrainError::OtherFormat { .. }
             | TrainError::NoTokens { .. }
+            | TrainError::BrokenTokens { .. }
             | TrainError::OtherTokens { .. }
             | TrainError::Uncontained { .. } => (FailureKind::Config, "training_data"),
             TrainError::Read { .. } => (FailureKind::Config, "unreadable"),

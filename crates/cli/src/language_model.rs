@@ -26,7 +26,15 @@ pub(crate) fn check(name: &str) -> Result<(), Stop> {
     for adapter in adapters {
         Adapter::load(&adapter)?;
     }
-    Ok(Reference::parse(model).map(drop)?)
+    if let Reference::Path(path) = Reference::parse(model)?
+        && path.join("adapter_config.json").is_file()
+        && !path.join("config.json").is_file()
+    {
+        let message = format!("`{}` is an adapter, not a model", path.display());
+        let hint = format!("name the model before it: `MODEL+{}`", path.display());
+        return Err(Stop::config("model", message, Some(hint)));
+    }
+    Ok(())
 }
 
 /// A model that is on this machine.

@@ -22,8 +22,8 @@ mod source;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
 use crate::args::OutputArgs;
 use crate::cli::Cli;
@@ -32,11 +32,26 @@ use crate::failure::Stop;
 use crate::printer::Printer;
 
 fn main() -> ExitCode {
-    let exit = match Cli::try_parse() {
+    let command = with_negative_numbers(Cli::command());
+    let parsed = command
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let exit = match parsed {
         Ok(cli) => run(&cli),
         Err(error) => usage(&error),
     };
     ExitCode::from(exit.code())
+}
+
+/// A number that must not be negative is refused for what it is, and not taken for a flag that there is not.
+fn with_negative_numbers(command: Command) -> Command {
+    let accept = |argument: Arg| {
+        let takes = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes)
+    };
+    command
+        .mut_args(accept)
+        .mut_subcommands(with_negative_numbers)
 }
 
 fn run(cli: &Cli) -> Exit {
@@ -45,6 +60,10 @@ fn run(cli: &Cli) -> Exit {
         .map_err(Stop::from)
         .and_then(|()| cli.run(&printer));
     if interrupt::happened() {
+        // Who was asked to come to an end, and had come to it, was not interrupted.
+        if let (Ok(exit), false) = (&result, interrupt::killing()) {
+            return *exit;
+        }
         interrupt::kill_descendants();
         interrupt::say(&printer);
         return Exit::INTERRUPTED;

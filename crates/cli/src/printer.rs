@@ -126,8 +126,15 @@ impl Printer {
     /// The object for wrong usage; clap has told the person already.
     pub(crate) fn failed_usage(&self, error: &clap::Error) {
         let text = error.render().to_string();
-        let first = text.lines().next().unwrap_or_default();
-        let message = first.strip_prefix("error: ").unwrap_or(first);
+        // All of what is wrong; how it is used is in the hint.
+        let ends = |line: &str| line.starts_with("Usage:") || line.starts_with("For more");
+        let said = text.lines().take_while(|line| !ends(line));
+        let said: Vec<&str> = said
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        let message = said.join(" ");
+        let message = message.strip_prefix("error: ").unwrap_or(&message);
         let hint = "`warpsmith help` lists the verbs, `warpsmith VERB --help` its flags".to_owned();
         let stop = Stop::config("usage", message, Some(hint));
         let _ = self.object(&FailureReport::new(stop.0));

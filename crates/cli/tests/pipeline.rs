@@ -199,6 +199,36 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
     assert_eq!(found["stages"][1]["model"], "./model");
 }
 
+/// Before anything is learnt; and once it is mended, in the same folder.
+#[test]
+fn mistakes_of_a_pipeline_are_told_at_once() {
+    let context = prepared();
+    let refused = |more: &[&str]| {
+        let output = pipeline(&context, more).output().unwrap();
+        let found = json(&output);
+        assert_eq!(code(&output), 2, "{found:#}");
+        found["failure"]["message"].as_str().unwrap().to_owned()
+    };
+    let message = refused(&["--tasks", "nowhere.jsonl"]);
+    assert!(message.contains("nowhere.jsonl"), "{message}");
+    let message = refused(&["--validation", "tasks.jsonl"]);
+    assert!(
+        message.contains("among those of `--validation`"),
+        "{message}"
+    );
+    let message = refused(&["--set", "value.rank=2"]);
+    assert!(message.contains("[value] and [agentic]"), "{message}");
+    let message = refused(&["--set", "sft.max_tokens=1"]);
+    assert!(message.contains("ends within 1 tokens"), "{message}");
+    let message = refused(&[
+        "--set",
+        "sft.max_tokens=2",
+        "--set",
+        "sft.checkpoint_every=7",
+    ]);
+    assert!(message.contains("ends within 2 tokens"), "{message}");
+}
+
 #[test]
 fn a_dry_run_reckons_every_stage_and_starts_nothing() {
     let context = prepared();

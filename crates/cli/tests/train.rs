@@ -202,11 +202,23 @@ fn value_needs_tokens_and_learns_from_them() {
     let (code, message) = refused(&train(&context, "value", "--out other"), 2);
     assert_eq!(code, "training_data");
     assert!(message.contains("token 999999"), "{message}");
+    for trajectory in &mut recorded {
+        let records = trajectory.tokens.iter_mut().flatten();
+        records.for_each(|record| record.loss_mask.truncate(3));
+    }
+    context.write("data.jsonl", &lines(&recorded));
+    let (code, message) = refused(&train(&context, "value", "--out other"), 2);
+    assert_eq!(code, "training_data");
+    assert!(message.contains("does not add up"), "{message}");
 }
 
 #[test]
 fn nothing_to_learn_from_is_the_users_to_mend() {
     let context = context();
+    let arguments = ["train", "sft", "--json"];
+    let (code, message) = refused(&context.bare(&arguments).output().unwrap(), 2);
+    assert_eq!(code, "usage");
+    assert!(message.ends_with("not provided: --data <RUN>"), "{message}");
     context.write("data.jsonl", "");
     let (code, message) = refused(&train(&context, "sft", ""), 2);
     assert_eq!(code, "training_data");
@@ -287,6 +299,7 @@ fn a_run_travels() {
     // Whole or not there.
     let last = "whole/checkpoints/step-000009/actor.safetensors";
     context.write(last, "broken");
+    context.write(".half.new/precious", "");
     let (code, _) = refused(&travel("whole", "half"), 2);
     assert_eq!(code, "checkpoint");
     let left = fs_err::read_dir(context.path(".")).unwrap();
@@ -294,7 +307,7 @@ fn a_run_travels() {
     let names: Vec<_> = names
         .filter(|name| name.to_string_lossy().contains("half"))
         .collect();
-    assert!(names.is_empty(), "{names:?}");
+    assert_eq!(names, [".half.new"]);
 }
 
 #[test]
@@ -311,6 +324,8 @@ fn settings_can_be_printed_and_mistaken() {
         ("rft", "--above inf"),
         ("value", "--gamma 2"),
         ("value", "--enough 5"),
+        ("sft", "--rate -1"),
+        ("sft", "--held-out -0.1"),
     ] {
         let (code, message) = refused(&train(&context, verb, flag), 2);
         assert_eq!(code, "usage");

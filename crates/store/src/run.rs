@@ -94,8 +94,9 @@ impl RunFolder {
                     source,
                 })?;
             let differences = differences(&before, config);
-            // Whoever was refused for a mistake may mend it and ask again.
-            resumed = differences.is_empty() || !is_bare(&path)?;
+            // Whoever was refused for a mistake may mend it and ask again. What is not a run's own is not ours to replace.
+            let ours = before.get("verb").is_some_and(Value::is_string);
+            resumed = differences.is_empty() || !ours || !is_bare(&path)?;
             if resumed && !differences.is_empty() {
                 return Err(StoreError::OtherConfig {
                     folder: path,
@@ -159,11 +160,14 @@ fn refuse_foreign(folder: &Path) -> Result<(), StoreError> {
     })
 }
 
-/// Whether nothing was done in a run's folder yet: no log has a line, no folder a file.
+/// Whether nothing was done in a run's folder yet: no log has a line, and no folder a file, but for runs in it that did nothing
+/// either.
 fn is_bare(folder: &Path) -> Result<bool, StoreError> {
     let mut rest: Vec<PathBuf> = entries(folder)?;
-    rest.retain(|entry| !is_beginning(entry));
     while let Some(path) = rest.pop() {
+        if is_beginning(&path) {
+            continue;
+        }
         let found = fs_err::symlink_metadata(&path).map_err(|source| StoreError::Read {
             path: path.clone(),
             source,

@@ -81,10 +81,15 @@ fn the_same_configuration_resumes_and_another_is_an_error() {
 #[test]
 fn a_run_that_did_nothing_yet_may_be_begun_anew() {
     let base = tempfile::tempdir().unwrap();
-    let (folder, config) = (base.path().join("out"), |rate| json!({ "rate": rate }));
+    let (folder, config) = (
+        base.path().join("out"),
+        |rate| json!({ "verb": "train", "rate": rate }),
+    );
     let run = RunFolder::at(&folder, &config(1)).unwrap();
     drop(run.log("metrics").unwrap());
     fs_err::create_dir_all(folder.join("evidence/of/nothing")).unwrap();
+    // A run within it that came no further.
+    drop(RunFolder::at(&folder.join("stage"), &config(1)).unwrap());
     drop(run);
     let run = RunFolder::at(&folder, &config(2)).unwrap();
     assert!(!run.resumed());
@@ -98,6 +103,14 @@ fn a_run_that_did_nothing_yet_may_be_begun_anew() {
     fs_err::write(folder.join("config.json"), "{").unwrap();
     let error = RunFolder::at(&folder, &config(2)).unwrap_err();
     assert_eq!(error.failure().code, "other_run", "{error}");
+    // Somebody else's file of that name stays as it is.
+    let theirs = base.path().join("theirs");
+    fs_err::create_dir(&theirs).unwrap();
+    fs_err::write(theirs.join("config.json"), "{\"my\": 1}").unwrap();
+    let error = RunFolder::at(&theirs, &config(2)).unwrap_err();
+    assert_eq!(error.failure().code, "other_run", "{error}");
+    let kept = fs_err::read_to_string(theirs.join("config.json")).unwrap();
+    assert_eq!(kept, "{\"my\": 1}");
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub enum TrainError {
     },
     #[error("the trajectory of {episode} has no record of its tokens")]
     NoTokens { episode: String },
+    #[error("the record of the tokens of {episode} does not add up")]
+    BrokenTokens { episode: String },
     #[error("the tokens of {episode} are not those of `{model}`")]
     OtherTokens { episode: String, model: String },
     #[error("a verdict on {episode} was given without the required protections")]
@@ -91,6 +93,7 @@ impl TrainError {
             Self::NoTokens { .. } => Some(
                 "collect with a `local:` policy, or an endpoint that tells its tokens; `sft` and `rft` can do without".into(),
             ),
+            Self::BrokenTokens { .. } => Some("collect it again, or leave it out".into()),
             Self::OtherTokens { .. } => Some(
                 "collect with the model that is to learn, named in the same way".into(),
             ),

@@ -64,7 +64,7 @@ impl Tokens {
             }
             tokens
                 .add(record)
-                .ok_or_else(|| TrainError::NoTokens { episode: episode() })?;
+                .ok_or_else(|| TrainError::BrokenTokens { episode: episode() })?;
         }
         Ok(tokens)
     }

@@ -75,7 +75,7 @@ impl Examples<'_> {
     /// From the tokens that were sampled where the trajectory has them and they are this model's, else from its text, by the
     /// model's template. `None` where nothing is left to learn.
     pub fn of(&self, trajectory: &Trajectory) -> Result<Option<Example>, TrainError> {
-        let sequences = match self.recorded(trajectory) {
+        let sequences = match self.recorded(trajectory)? {
             Some(sequences) => sequences,
             None => self.rendered(trajectory)?,
         };
@@ -90,19 +90,26 @@ impl Examples<'_> {
         }))
     }
 
-    fn recorded(&self, trajectory: &Trajectory) -> Option<Vec<Masked>> {
-        let records = trajectory.tokens.as_ref()?;
+    fn recorded(&self, trajectory: &Trajectory) -> Result<Option<Vec<Masked>>, TrainError> {
+        let Some(records) = trajectory.tokens.as_ref() else {
+            return Ok(None);
+        };
         let origin = self.dialogue.origin();
         let own = |record: &warpsmith_schema::TokenRecord| {
             record.tokenizer.as_ref() == Some(&origin.tokenizer)
                 && record.template.as_ref() == Some(&origin.template)
         };
-        records.iter().all(own).then(|| {
-            let pairs = records.iter();
-            pairs
-                .map(|record| (record.ids.clone(), record.loss_mask.clone()))
-                .collect()
-        })
+        if !records.iter().all(own) {
+            return Ok(None);
+        }
+        let pair = |record: &warpsmith_schema::TokenRecord| {
+            if record.ids.len() == record.loss_mask.len() {
+                return Ok((record.ids.clone(), record.loss_mask.clone()));
+            }
+            let episode = EpisodeId::of(trajectory).to_string();
+            Err(TrainError::BrokenTokens { episode })
+        };
+        records.iter().map(pair).collect::<Result<_, _>>().map(Some)
     }
 
     fn rendered(&self, trajectory: &Trajectory) -> Result<Vec<Masked>, TrainError> {

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use warpsmith_schema::{EpisodeId, FORMAT, Trajectory};
-use warpsmith_store::EventLog;
 
 use crate::TrainError;
 use crate::checkpoint::read_failed;
@@ -16,11 +15,10 @@ const KEPT: &str = "trajectories.jsonl";
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
     let mut found = Vec::new();
     let file = path.join(KEPT);
-    if path.is_file() {
-        found = read_file(path)?;
-    } else if file.is_file() {
-        // A run's own log: a crash may have torn its last line.
-        found = EventLog::read(&file)?.events;
+    if file.is_file() {
+        found = read_file(&file, LastLine::MayBeTorn)?;
+    } else if path.exists() && !path.is_dir() {
+        found = read_file(path, LastLine::Counts)?;
     } else if path.is_dir() {
         warpsmith_rollout::trajectories(path, |one| found.push(one))?;
     } else {
@@ -37,12 +35,30 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
     }
 }
 
-/// Somebody may have made it by hand or cut it short: all that is in it counts, its last line too.
-fn read_file(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
+/// One without its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LastLine {
+    /// In a run's own log, by a crash.
+    MayBeTorn,
+    /// Of a file that somebody made, or cut short.
+    Counts,
+}
+
+fn read_file(path: &Path, last: LastLine) -> Result<Vec<Trajectory>, TrainError> {
     let file = fs_err::File::open(path).map_err(read_failed(path))?;
-    let mut found = Vec::new();
-    for (text, line) in BufReader::new(file).split(b'\n').zip(1..) {
-        let text = text.map_err(read_failed(path))?;
+    let (mut lines, mut text, mut found) = (BufReader::new(file), Vec::new(), Vec::new());
+    for line in 1.. {
+        text.clear();
+        if lines
+            .read_until(b'\n', &mut text)
+            .map_err(read_failed(path))?
+            == 0
+        {
+            break;
+        }
+        if text.last() != Some(&b'\n') && last == LastLine::MayBeTorn {
+            break;
+        }
         if text.trim_ascii().is_empty() {
             continue;
         }

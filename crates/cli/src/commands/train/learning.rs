@@ -167,6 +167,8 @@ impl ProjectionChoice {
     }
 }
 
+const MOST_RANK: u32 = 4096;
+
 /// A model that is to learn.
 pub(super) struct Pupil {
     pub(super) weights: Weights,
@@ -181,7 +183,16 @@ impl LearningSettings {
         if self.targets.is_empty() {
             return refuse("`targets` must name at least one projection");
         }
+        if u32::from(self.rank) > MOST_RANK {
+            return refuse("`rank` must be at most 4096: no model here is wider");
+        }
         language_model::check(&self.model)
+    }
+
+    /// Whether a network of the one can go on as one of the other.
+    pub(super) fn fits(&self, other: &Self) -> bool {
+        let same = |one: &Self| (one.learns, one.rank, one.targets.clone());
+        same(self) == same(other)
     }
 
     pub(super) fn rates(&self, peak: Positive) -> Rates {
@@ -342,22 +353,10 @@ pub(super) fn folder(
     printer: &Printer,
 ) -> Result<RunFolder, Stop> {
     let mut config: Map<String, Value> = serde_json::from_value(serde_json::to_value(settings)?)?;
-    // How often it is kept decides what a crash costs, and how many at a time how long it takes; not what comes out.
-    for key in [
-        "offline",
-        "python",
-        "checkpoint_every",
-        "checkpoints",
-        "at_once",
-        "judges",
-        // Where a reviewer is served may change while a run rests.
-        "reviewer_url",
-    ] {
-        config.remove(key);
-    }
+    config.extend(serde_json::from_value::<Map<String, Value>>(known)?);
+    forget_manner(&mut config);
     config.insert("format".to_owned(), json!(FORMAT));
     config.insert("verb".to_owned(), json!(format!("train {verb}")));
-    config.extend(serde_json::from_value::<Map<String, Value>>(known)?);
     let config = Value::Object(config);
     let verb = format!("train-{verb}");
     let folder = match out {
@@ -366,6 +365,29 @@ pub(super) fn folder(
     };
     runs::say_where(&folder, out, printer);
     Ok(folder)
+}
+
+/// How often it is kept decides what a crash costs, and how many at a time how long it takes; not what comes out. The same of
+/// stages.
+fn forget_manner(config: &mut Map<String, Value>) {
+    config.retain(|key, _| {
+        ![
+            "offline",
+            "python",
+            "checkpoint_every",
+            "checkpoints",
+            "at_once",
+            "judges",
+            // Where a reviewer is served may change while a run rests.
+            "reviewer_url",
+        ]
+        .contains(&key.as_str())
+    });
+    for value in config.values_mut() {
+        if let Value::Object(inner) = value {
+            forget_manner(inner);
+        }
+    }
 }
 
 impl DataSettings {

@@ -76,7 +76,8 @@ impl From<Style> for Strategy {
 }
 
 pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
-    if args.out.exists() {
+    // A link counts, wherever it leads.
+    if fs::symlink_metadata(&args.out).is_ok() {
         let message = format!("`{}` is there already", args.out.display());
         let hint = "name a file that is to be made".to_owned();
         return Err(Stop::config("config", message, Some(hint)));
@@ -130,8 +131,9 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
     for lesson in &lessons {
         lines += &(serde_json::to_string(lesson)? + "\n");
     }
-    let mut partial = args.out.clone().into_os_string();
-    partial.push(".partial");
+    let name = args.out.file_name().unwrap_or_default().to_string_lossy();
+    let begun = format!(".{name}.new-{}", std::process::id());
+    let partial = args.out.with_file_name(begun);
     let folder = args.out.parent().unwrap_or(&args.out);
     fs::create_dir_all(folder)
         .and_then(|()| fs::write(&partial, lines))

@@ -24,6 +24,7 @@ use super::value::{ValueSettings, value};
 use crate::args::Share;
 use crate::commands::rollout::{self, RolloutSettings};
 use crate::config::{ConfigArgs, Settings, Tables};
+use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -126,6 +127,10 @@ pub(crate) fn run(args: &PipelineArgs, printer: &Printer) -> Result<Exit, Stop> 
     let model = settings.model.replace(['/', '+'], "-");
     let out = args.out.as_deref();
     let tasks = settings.tasks()?;
+    settings.tried(tasks, None).check()?;
+    let last: PpoSettings = settings.of_stage(Stage::Agentic, &tables, &settings.model)?;
+    // Whatever is missing is missed before anything is learnt.
+    drop(Engine::prepare(last.machine(), printer)?);
     let folder = learning::folder(out, "pipeline", &settings, known, &model, printer)?;
     let pipeline = Pipeline {
         tasks,
@@ -148,6 +153,7 @@ fn dry_run(
     let count = |path: &Path| Ok::<_, Stop>(load_all(path)?.len() as u64);
     let model = &settings.model;
     let mut given = args.given(model)?;
+    settings.tried(settings.tasks()?, None).check()?;
     given.tasks = count(settings.tasks()?)?;
     given.held_out = settings.validation.as_deref().map_or(Ok(0), count)?;
     for path in &settings.teacher {
@@ -288,11 +294,6 @@ impl Pipeline<'_> {
             out: out.clone(),
         };
         let collected = || vec![self.place(Stage::Collect)];
-        let tried = || Tried {
-            tasks: self.tasks.to_path_buf(),
-            validation: self.settings.validation.clone(),
-            out: out.clone(),
-        };
         let printer = self.printer;
         match stage {
             Stage::Sft => {
@@ -305,7 +306,8 @@ impl Pipeline<'_> {
                 let settings: PpoSettings = self.stage(stage, model)?;
                 let pretrained = stage == Stage::Agentic && !self.settings.no_value;
                 let critic = pretrained.then(|| self.place(Stage::Value));
-                ppo(&settings, &tried(), critic.as_deref(), printer)
+                let tried = self.settings.tried(self.tasks, out);
+                ppo(&settings, &tried, critic.as_deref(), printer)
             }
         }
     }
@@ -392,7 +394,23 @@ impl PipelineSettings {
                 }
             }?;
         }
+        if !self.no_value {
+            let value: ValueSettings = self.of_stage(Stage::Value, tables, &self.model)?;
+            let agentic: PpoSettings = self.of_stage(Stage::Agentic, tables, &self.model)?;
+            if !value.learning().fits(agentic.learning()) {
+                let message = "`learns`, `rank` and `targets` of [value] and [agentic] must be the same: the critic goes on";
+                return Err(Stop::config("config", message, None));
+            }
+        }
         Ok(())
+    }
+
+    fn tried(&self, tasks: &Path, out: Option<PathBuf>) -> Tried {
+        Tried {
+            tasks: tasks.to_path_buf(),
+            validation: self.validation.clone(),
+            out,
+        }
     }
 
     /// What there must be before anything begins.

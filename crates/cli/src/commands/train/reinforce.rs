@@ -90,6 +90,11 @@ impl Tried {
         Ok(given)
     }
 
+    /// Finds out whether there is anything to try.
+    pub(super) fn check(&self) -> Result<(), Stop> {
+        self.held_out(&load_all(&self.tasks)?).map(drop)
+    }
+
     /// What is looked at must not be learnt from.
     fn held_out(&self, tasks: &[Task]) -> Result<Option<Vec<Task>>, Stop> {
         let Some(path) = &self.validation else {
@@ -113,6 +118,7 @@ impl Tried {
 
 pub(crate) fn run_ppo(args: &PpoArgs, printer: &Printer) -> Result<Exit, Stop> {
     let settings = args.config.resolve(&args.settings)?.settings;
+    settings.check()?;
     if let Some(exit) = args.config.print(&settings, printer)? {
         return Ok(exit);
     }
@@ -203,7 +209,9 @@ impl Job<'_> {
             Advantages::Group { .. } => None,
             Advantages::Critic(_) => {
                 let mut critic = networks.critic(0.0)?;
-                if let Some(before) = self.critic {
+                let kept = Checkpoints::new(folder.path().join("checkpoints"), 1).last()?;
+                // A run that goes on has its own.
+                if let (Some(before), None) = (self.critic, kept) {
                     take_over(&mut *critic, before)?;
                 }
                 Some(critic)
@@ -293,6 +301,17 @@ fn take_over(critic: &mut dyn Critic, run: &Path) -> Result<(), Stop> {
                 Some("name the folder of a run of `train value`".to_owned()),
             )
         })?;
-    critic.restore(&without_moments(state)?)?;
-    Ok(())
+    critic.restore(&without_moments(state)?).map_err(|error| {
+        Stop::config(
+            "checkpoint",
+            format!(
+                "the critic of `{}` cannot go on here: {error}",
+                run.display()
+            ),
+            Some(
+                "both runs need the same `--model`, `--learns`, `--rank` and `--targets`"
+                    .to_owned(),
+            ),
+        )
+    })
 }

@@ -309,7 +309,7 @@ impl Job<'_> {
                 "no reply of {} trajectories ends within {most} tokens",
                 kept.len()
             );
-            let hint = "raise `--max-tokens`, or keep what fits with `--too-long cut`";
+            let hint = "raise `max_tokens`, or set `too_long` to `cut` to keep what fits of replies that begin in time";
             return Err(nothing_to_learn("training_data", &why, hint));
         }
         let mut about = Map::new();

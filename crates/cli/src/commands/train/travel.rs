@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 use warpsmith_schema::FORMAT;
+use warpsmith_store::is_held;
 use warpsmith_train::checkpoint::Checkpoints;
 
 use crate::exit::Exit;
@@ -34,6 +35,13 @@ pub(crate) fn run(args: &TravelArgs, printer: &Printer) -> Result<Exit, Stop> {
         let message = format!("`{}` is there already", args.to.display());
         return Err(refuse(message, "name a folder that is to be made"));
     }
+    if is_held(&args.run) {
+        let message = format!("`{}` is being worked on", args.run.display());
+        return Err(refuse(
+            message,
+            "stop it first: Ctrl-C finishes the step it is at and keeps it",
+        ));
+    }
     let from = Checkpoints::new(args.run.join(CHECKPOINTS), 1);
     if from.last()?.is_none() {
         let message = format!("`{}` has no checkpoint", args.run.display());
@@ -41,7 +49,13 @@ pub(crate) fn run(args: &TravelArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     // Whole or not there.
     let name = args.to.file_name().unwrap_or_default().to_string_lossy();
-    let begun = args.to.with_file_name(format!(".{name}.new"));
+    let begun = args
+        .to
+        .with_file_name(format!(".{name}.new-{}", std::process::id()));
+    if let Some(missing) = KEPT.into_iter().find(|name| !args.run.join(name).is_file()) {
+        let message = format!("`{}` has no `{missing}`", args.run.display());
+        return Err(refuse(message, "name the folder of a run of `train`"));
+    }
     let packed = pack(&args.run, &from, &begun)
         .and_then(|packed| {
             fs_err::rename(&begun, &args.to)
@@ -65,10 +79,10 @@ pub(crate) fn run(args: &TravelArgs, printer: &Printer) -> Result<Exit, Stop> {
 
 /// Gives the step it is of, and its size in bytes.
 fn pack(run: &Path, from: &Checkpoints, to: &Path) -> Result<(u64, u64), Stop> {
-    if to.exists() {
-        fs_err::remove_dir_all(to)?;
+    if let Some(above) = to.parent() {
+        fs_err::create_dir_all(above)?;
     }
-    fs_err::create_dir_all(to)?;
+    fs_err::create_dir(to)?;
     for name in KEPT {
         fs_err::copy(run.join(name), to.join(name))?;
     }

@@ -94,6 +94,10 @@ impl ValueSettings {
         self.learning.check()
     }
 
+    pub(super) fn learning(&self) -> &LearningSettings {
+        &self.learning
+    }
+
     /// Of trajectories with so many replies each, and if it is never enough.
     pub(super) fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
         let learnt = given.trajectories as f64 * (1.0 - f64::from(self.data.held_out));

@@ -211,6 +211,14 @@ impl PpoSettings {
         self.trying.check()
     }
 
+    pub(in super::super) fn machine(&self) -> &MachineArgs {
+        &self.trying.machine
+    }
+
+    pub(in super::super) fn learning(&self) -> &LearningSettings {
+        &self.trying.learning
+    }
+
     pub(super) fn advantages(&self) -> Advantages {
         Advantages::Critic(CriticSettings {
             gae: Gae {
