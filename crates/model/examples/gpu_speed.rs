@@ -15,8 +15,9 @@ use std::time::Instant;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use warpsmith_kernels::{Choice, Gpu};
+use warpsmith_model::catalogue;
 use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
-use warpsmith_model::{Config, Family, ModelError, Rope, RopeScaling, Weights};
+use warpsmith_model::{Config, ModelError, Weights};
 
 const PROMPT: usize = 512;
 const STEPS: usize = 32;
@@ -39,8 +40,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     )?;
     writeln!(out, "|---|---|---|---|---|---|---|")?;
     for (name, config, batches) in [
-        ("SmolLM2-135M", smollm2(), &[1, 256][..]),
-        ("Qwen2.5-Coder-1.5B", qwen(), &[1, 64][..]),
+        ("SmolLM2-135M", shape("smollm2-135m")?, &[1, 256][..]),
+        (
+            "Qwen2.5-Coder-1.5B",
+            shape("qwen2.5-coder-1.5b")?,
+            &[1, 64][..],
+        ),
     ] {
         let weights = shaped(&config);
         for &batch in batches
@@ -143,42 +148,10 @@ fn shaped(config: &Config) -> Weights {
     weights
 }
 
-fn smollm2() -> Config {
-    Config {
-        family: Family::Llama,
-        layers: 30,
-        hidden: 576,
-        feed_forward: 1536,
-        heads: 9,
-        kv_heads: 3,
-        head_dim: 64,
-        vocabulary: 49_152,
-        norm_epsilon: 1e-5,
-        rope: Rope {
-            theta: 100_000.0,
-            scaling: RopeScaling::None,
-        },
-        context: 8192,
+/// The output layer is the embedding again, as the models' cards have it.
+fn shape(name: &str) -> Result<Config, ModelError> {
+    Ok(Config {
         tied: true,
-    }
-}
-
-fn qwen() -> Config {
-    Config {
-        family: Family::Qwen2,
-        layers: 28,
-        hidden: 1536,
-        feed_forward: 8960,
-        heads: 12,
-        kv_heads: 2,
-        head_dim: 128,
-        vocabulary: 151_936,
-        norm_epsilon: 1e-6,
-        rope: Rope {
-            theta: 1_000_000.0,
-            scaling: RopeScaling::None,
-        },
-        context: 32_768,
-        tied: true,
-    }
+        ..catalogue::find(name)?.config
+    })
 }

@@ -99,11 +99,11 @@ impl ModelError {
             Self::NotFound { .. } => Some(
                 "give a `.gguf` file, a folder with `config.json` and `*.safetensors`, or a name from `warpsmith models list`".into(),
             ),
-            Self::Broken { .. } => Some(
-                "a model is a `.gguf` file, or a folder with `config.json`, `tokenizer.json` and `*.safetensors`; one that was cut short \
-                 must be fetched again"
-                    .into(),
-            ),
+            Self::Broken { path, .. } => Some(format!(
+                "a model is a `.gguf` file, or a folder with `config.json`, `tokenizer.json` and `*.safetensors`; if `{}` was fetched, \
+                 delete it and fetch it again: `warpsmith models pull` checks the hash",
+                path.display()
+            )),
             Self::Family { .. } => Some(format!(
                 "models of the families {} can be run here",
                 crate::Family::NAMES.join(", ")
