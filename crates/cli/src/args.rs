@@ -168,16 +168,12 @@ pub(crate) enum IsolationChoice {
 #[serde(try_from = "u32", into = "u32")]
 pub(crate) struct Count(u32);
 
-impl Count {
-    const MUST: &'static str = "must be a whole number from 1 to 4294967295";
-}
-
 impl TryFrom<u32> for Count {
     type Error = &'static str;
 
     fn try_from(value: u32) -> Result<Self, Self::Error> {
         match value {
-            0 => Err(Self::MUST),
+            0 => Err("must be a whole number from 1 to 4294967295"),
             some => Ok(Self(some)),
         }
     }

@@ -66,23 +66,25 @@ impl Found {
     }
 }
 
-/// Of a file, or of the files of a folder.
-fn fingerprint(path: &Path) -> Result<String, Stop> {
-    let mut files = vec![path.to_path_buf()];
-    if path.is_dir() {
-        files = fs_err::read_dir(path)?
-            .map(|entry| Ok(entry?.path()))
-            .collect::<io::Result<_>>()?;
-        // What else lies beside them changes nothing.
-        let counts = |path: &Path| {
-            let kind = path.extension().and_then(|kind| kind.to_str());
-            path.is_file() && matches!(kind, Some("json" | "safetensors"))
-        };
-        files.retain(|path| counts(path));
-        files.sort();
+/// A file, or what a folder has of a model or an adapter: whatever else lies beside it changes nothing.
+fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
     }
+    let mut files: Vec<PathBuf> = fs_err::read_dir(path)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<_>>()?;
+    files.retain(|file| {
+        let kind = file.extension().and_then(|kind| kind.to_str());
+        file.is_file() && matches!(kind, Some("json" | "safetensors"))
+    });
+    files.sort();
+    Ok(files)
+}
+
+fn fingerprint(path: &Path) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
-    for file in files {
+    for file in files(path)? {
         let mut read = fs_err::File::open(&file)?;
         hasher.update(&read.metadata()?.len().to_le_bytes());
         io::copy(&mut read, &mut hasher)?;
@@ -98,14 +100,9 @@ pub(crate) fn shape(name: &str) -> Result<(Config, u64), Stop> {
     }
 }
 
-/// Of a file, or of the files of a folder.
-fn bytes(path: &Path) -> Result<u64, Stop> {
-    if !path.is_dir() {
-        return Ok(fs_err::metadata(path)?.len());
-    }
-    let entries = fs_err::read_dir(path)?;
-    let sizes = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
-    Ok(sizes.sum())
+fn bytes(path: &Path) -> io::Result<u64> {
+    let sizes = files(path)?.into_iter();
+    sizes.map(|file| Ok(fs_err::metadata(file)?.len())).sum()
 }
 
 /// Fetches it if it must.

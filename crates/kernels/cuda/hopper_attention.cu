@@ -126,7 +126,7 @@ __device__ void forward(const Forward& asked) {
     float top[2] = {nothing, nothing}, total[2] = {0.0f, 0.0f}, shrink[2];
     const auto take_shares_of = [&](int step) {
         const int from = step * N;
-        if (from + N - 1 > before + part.first) hide_later(score, from + 2 * part.t, before + part.row);
+        if (from + N - 1 > before + part.first) hide<Hidden::later>(score, from + 2 * part.t, before + part.row);
         take_shares(score, top, total, shrink, scale);
     };
     await_tiles();
@@ -252,7 +252,7 @@ __device__ void back_to_queries(const Backward& asked) {
         if (step + 1 < steps) fetch_step(step + 1);
         wait_for_lots<1>();
         arrived(share);
-        if (from + N - 1 > before + part.first) hide_later(share, from + 2 * part.t, before + part.row);
+        if (from + N - 1 > before + part.first) hide<Hidden::later>(share, from + 2 * part.t, before + part.row);
 #pragma unroll
         for (int n = 0; n < N / 8; ++n)
 #pragma unroll
@@ -341,7 +341,7 @@ __device__ void back_to_keys(const Backward& asked) {
         if (step + 1 < steps) fetch_step(step + 1);
         wait_for_lots<1>();
         arrived(share);
-        if (from < part.first + 63) hide_earlier(share, from + 2 * part.t, part.row);
+        if (from < part.first + 63) hide<Hidden::earlier>(share, from + 2 * part.t, part.row);
 #pragma unroll
         for (int n = 0; n < N / 8; ++n) {
             const float2 shift = *reinterpret_cast<const float2*>(&s.shift[now][8 * n + 2 * part.t]);

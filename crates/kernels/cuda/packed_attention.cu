@@ -139,7 +139,7 @@ __device__ void forward(const Forward& asked) {
                 }
             if (from + N - 1 > first) {
 #pragma unroll
-                for (int m = 0; m < M; ++m) hide_later(score[m], from + 2 * t, first + 16 * m + r);
+                for (int m = 0; m < M; ++m) hide<Hidden::later>(score[m], from + 2 * t, first + 16 * m + r);
             }
 #pragma unroll
             for (int m = 0; m < M; ++m) {

@@ -52,27 +52,20 @@ struct Sums {
     }
 };
 
-// Scores of rows `row` and the eighth after it, at every fourth two columns from `column` on: what lies beyond a row's own place
-// counts for nothing.
-template <int N>
-__device__ inline void hide_later(Sums<N>& score, int column, int row) {
-    const int limit = row - column;
-#pragma unroll
-    for (int n = 0; n < N / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if (8 * n + i % 2 - i / 2 * 8 > limit) score.at[n][i] = nothing;
-}
+// What of a row's scores counts for nothing: those beyond its own place, or before it.
+enum class Hidden { later, earlier };
 
-// Or what lies before it.
-template <int N>
-__device__ inline void hide_earlier(Sums<N>& score, int column, int row) {
+// Scores of rows `row` and the eighth after it, at every fourth two columns from `column` on.
+template <Hidden hidden, int N>
+__device__ inline void hide(Sums<N>& score, int column, int row) {
     const int limit = row - column;
 #pragma unroll
     for (int n = 0; n < N / 8; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if (8 * n + i % 2 - i / 2 * 8 < limit) score.at[n][i] = nothing;
+        for (int i = 0; i < 4; ++i) {
+            const int place = 8 * n + i % 2 - i / 2 * 8;
+            if (hidden == Hidden::later ? place > limit : place < limit) score.at[n][i] = nothing;
+        }
 }
 
 // Scores become shares of what was seen so far, up to a factor of each row: its highest score and the lane's part of its total are

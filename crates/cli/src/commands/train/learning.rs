@@ -184,7 +184,7 @@ impl LearningSettings {
             return refuse("`targets` must name at least one projection");
         }
         if u32::from(self.rank) > MOST_RANK {
-            return refuse("`rank` must be at most 4096: no model here is wider");
+            return refuse("`rank` must be at most 4096");
         }
         language_model::check(&self.model)
     }
@@ -367,22 +367,21 @@ pub(super) fn folder(
     Ok(folder)
 }
 
-/// How often it is kept decides what a crash costs, and how many at a time how long it takes; not what comes out. The same of
-/// stages.
+/// How often it is kept decides what a crash costs, and how many at a time how long it takes; not what comes out.
+const MANNER: [&str; 7] = [
+    "offline",
+    "python",
+    "checkpoint_every",
+    "checkpoints",
+    "at_once",
+    "judges",
+    // Where a reviewer is served may change while a run rests.
+    "reviewer_url",
+];
+
+/// Also of stages, which have settings of their own.
 fn forget_manner(config: &mut Map<String, Value>) {
-    config.retain(|key, _| {
-        ![
-            "offline",
-            "python",
-            "checkpoint_every",
-            "checkpoints",
-            "at_once",
-            "judges",
-            // Where a reviewer is served may change while a run rests.
-            "reviewer_url",
-        ]
-        .contains(&key.as_str())
-    });
+    config.retain(|key, _| !MANNER.contains(&key.as_str()));
     for value in config.values_mut() {
         if let Value::Object(inner) = value {
             forget_manner(inner);
