@@ -1,7 +1,8 @@
 // The same as packed_attention.cu for Hopper alone, whose tensor cores read from shared memory.
 //
-// A block has 128 neighbouring rows of one sequence, each four warps 64 of them. Everything else comes past in tiles, the next one
-// while this one is worked on. Where products wait for each other, the other four warps have work.
+// A block has 128 neighbouring rows of one sequence, each four warps 64 of them. Everything else comes past in tiles, the next two
+// while this one is worked on. Four warps may be a tile ahead of the other four: where they wait for products or take shares, those
+// have the tensor cores.
 #include "common.cuh"
 #include "packed_attention.cuh"
 #include "tensor.cuh"
@@ -9,7 +10,7 @@
 
 namespace {
 
-constexpr int rows_of_block = 128, threads = 256;
+constexpr int rows_of_block = 128, threads = 256, places = 3;
 
 // Rows of 128 bytes lie in groups of eight, 1024 bytes each, 16-byte pieces exchanged; what is wider than that goes on `further`
 // pieces on. `at` counts pieces too.
@@ -70,12 +71,46 @@ __device__ inline void add_product(Sums<D>& sums, const uint32_t (&left)[N / 16]
     for (int k = 0; k < N; k += 16) multiply(sums, left[k / 16], right.by_rows(k));
 }
 
-// Tiles that were fetched are there, and everybody is done with those before.
-__device__ inline void await_tiles() {
-    wait_for_groups<0>();
-    show_copies();
-    __syncthreads();
-}
+// What comes past lies in a few places in turn. A step's tiles are fetched by all; a warp says when its part of them is there, and
+// when it needs them no more.
+struct Gates {
+    Gate there[places], free[places];
+};
+
+struct Turns {
+    Gates& gates;
+
+    __device__ Turns(Gates& gates) : gates(gates) {
+        if (threadIdx.x == 0)
+            for (int i = 0; i < places; ++i) {
+                set_up(gates.there[i], threads / 32);
+                set_up(gates.free[i], threads / 32);
+            }
+        __syncthreads();
+    }
+
+    // Before tiles of a step are fetched: everybody is done with those that lie there.
+    __device__ void await_place(int step) {
+        if (step >= places) await(gates.free[step % places], step / places - 1 & 1);
+    }
+
+    // What was fetched for a step is there; what was fetched after it, in so many groups, need not be.
+    template <int Later>
+    __device__ void hand_over(int step) {
+        wait_for_groups<Later>();
+        show_copies();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(gates.there[step % places]);
+    }
+
+    __device__ void await_tiles(int step) { await(gates.there[step % places], step / places & 1); }
+
+    // All products with a step's tiles were waited for.
+    __device__ void leave(int step) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(gates.free[step % places]);
+    }
+};
 
 template <int N>
 __device__ inline void as_left(uint32_t (&to)[N / 16][4], const Sums<N>& from) {
@@ -85,19 +120,23 @@ __device__ inline void as_left(uint32_t (&to)[N / 16][4], const Sums<N>& from) {
 
 // ---- forward ----
 
-constexpr int forward_keys = 128;
+// Keys that come past at once: where two blocks fit into a multiprocessor, half as many.
+template <int D>
+constexpr int forward_keys = D;
 
 template <int D>
 struct ForwardShared {
     Tile<D, rows_of_block> query;
-    Tile<D, forward_keys> key[2], value[2];
+    Tile<D, forward_keys<D>> key[places], value[places];
+    Gates gates;
 };
 
 template <int D>
 __device__ void forward(const Forward& asked) {
     extern __shared__ __align__(1024) unsigned char room[];
     ForwardShared<D>& s = *reinterpret_cast<ForwardShared<D>*>(room);
-    constexpr int N = forward_keys;
+    constexpr int N = forward_keys<D>;
+    Turns turns(s.gates);
     wait_for_previous();
     const Stretch at = asked.stretches[blockIdx.y];
     if (at.count == 0) return;
@@ -107,15 +146,20 @@ __device__ void forward(const Forward& asked) {
     const bf16* values = keys + asked.kv_heads * D;
     const int before = at.row - at.begin, seen = before + count, steps = (seen + N - 1) / N;
 
-    const auto fetch_keys = [&](int step) {
-        s.key[step % 2].fetch_from(keys + step * N * width, width, seen - step * N);
-    };
-    const auto fetch_values = [&](int step) {
-        s.value[step % 2].fetch_from(values + step * N * width, width, seen - step * N);
+    // Values are multiplied a step after their keys, while scores of that step become shares.
+    const auto fetch_step = [&](int step) {
+        if (step <= steps) {
+            turns.await_place(step);
+            const int from = step * N, to = step % places;
+            if (step < steps) s.key[to].fetch_from(keys + from * width, width, seen - from);
+            if (step > 0) s.value[to].fetch_from(values + (from - N) * width, width, seen - from + N);
+        }
+        end_group();
     };
     s.query.fetch_from(asked.qkv + at.row * width + head * D, width, count);
-    fetch_keys(0);
-    end_group();
+    fetch_step(0);
+    fetch_step(1);
+    turns.hand_over<1>(0);
 
     const Part part;
     const float scale = asked.scale * log2e;
@@ -129,44 +173,45 @@ __device__ void forward(const Forward& asked) {
         if (from + N - 1 > before + part.first) hide<Hidden::later>(score, from + 2 * part.t, before + part.row);
         take_shares(score, top, total, shrink, scale);
     };
-    await_tiles();
+    turns.await_tiles(0);
     begin_products();
     multiply_rows(score, s.query, part.first, s.key[0]);
     end_lot();
-    fetch_values(0);
-    if (1 < steps) fetch_keys(1);
-    end_group();
+    turns.hand_over<0>(1);
+    fetch_step(2);
     wait_for_lots<0>();
     arrived(score);
+    turns.leave(0);
     take_shares_of(0);
     as_left(share, score);
-    // The values of a step are multiplied while the scores of the next become shares.
     for (int step = 1; step < steps; ++step) {
-        await_tiles();
+        const int now = step % places;
+        turns.await_tiles(step);
         arrived(out[0]);
         begin_products();
-        multiply_rows(score, s.query, part.first, s.key[step % 2]);
+        multiply_rows(score, s.query, part.first, s.key[now]);
         end_lot();
-        add_product(out[0], share, s.value[(step - 1) % 2]);
+        add_product(out[0], share, s.value[now]);
         end_lot();
-        fetch_values(step);
-        if (step + 1 < steps) fetch_keys(step + 1);
-        end_group();
+        turns.hand_over<0>(step + 1);
         wait_for_lots<1>();
         arrived(score);
         take_shares_of(step);
+        fetch_step(step + 2);
         stay_above(step);
         wait_for_lots<0>();
         used(share);
         arrived(out[0]);
+        turns.leave(step);
         scale_rows(out[0], shrink);
         as_left(share, score);
     }
-    await_tiles();
+    turns.await_tiles(steps);
     arrived(out[0]);
     begin_products();
-    add_product(out[0], share, s.value[(steps - 1) % 2]);
+    add_product(out[0], share, s.value[steps % places]);
     end_lot();
+    wait_for_groups<0>();
     wait_for_lots<0>();
     used(share);
     arrived(out[0]);
@@ -182,16 +227,15 @@ __device__ void forward(const Forward& asked) {
     write(asked.out + at.row * wide + head * D, wide, count, s.query, threadIdx.x / 32 * 16, out, 1.0f);
 }
 
-// Rows of a tile that comes past on the way back.
-template <int D>
-constexpr int past = 8192 / D;
-
 // ---- back to queries ----
+
+constexpr int keys_past = 64;
 
 template <int D>
 struct QueryShared {
     Tile<D, rows_of_block> query, slope;
-    Tile<D, past<D>> key[2], value[2];
+    Tile<D, keys_past> key[places], value[places];
+    Gates gates;
 };
 
 // Also finds how far each row's outputs agree with their slopes, which the way back to keys needs too.
@@ -199,7 +243,8 @@ template <int D>
 __device__ void back_to_queries(const Backward& asked) {
     extern __shared__ __align__(1024) unsigned char room[];
     QueryShared<D>& s = *reinterpret_cast<QueryShared<D>*>(room);
-    constexpr int N = past<D>;
+    constexpr int N = keys_past;
+    Turns turns(s.gates);
     wait_for_previous();
     const Stretch at = asked.stretches[blockIdx.y];
     if (at.count == 0) return;
@@ -213,14 +258,18 @@ __device__ void back_to_queries(const Backward& asked) {
     const int before = at.row - at.begin, seen = before + count, steps = (seen + N - 1) / N;
 
     const auto fetch_step = [&](int step) {
-        const int from = step * N;
-        s.key[step % 2].fetch_from(keys + from * width, width, seen - from);
-        s.value[step % 2].fetch_from(values + from * width, width, seen - from);
+        if (step < steps) {
+            turns.await_place(step);
+            const int from = step * N, to = step % places;
+            s.key[to].fetch_from(keys + from * width, width, seen - from);
+            s.value[to].fetch_from(values + from * width, width, seen - from);
+        }
         end_group();
     };
     s.query.fetch_from(asked.qkv + at.row * width + head * D, width, count);
     s.slope.fetch_from(out_slopes, wide, count);
     fetch_step(0);
+    fetch_step(1);
 
     const Part part;
     const float scale = asked.scale * log2e;
@@ -234,13 +283,16 @@ __device__ void back_to_queries(const Backward& asked) {
         shift[half] = row < count ? asked.log_totals[place] * log2e : 0.0f;
         if (part.t == 0 && row < count) asked.agreements[place] = sum;
     }
+    turns.hand_over<1>(0);
     Sums<D> sums[1];
     sums[0].clear();
     for (int step = 0; step < steps; ++step) {
-        const int from = step * N, now = step % 2;
-        await_tiles();
+        const int from = step * N, now = step % places;
+        turns.await_tiles(step);
         if (from > before + part.first + 63) {
-            if (step + 1 < steps) fetch_step(step + 1);
+            turns.hand_over<0>(step + 1);
+            fetch_step(step + 2);
+            turns.leave(step);
             continue;
         }
         Sums<N> share, change;
@@ -249,7 +301,7 @@ __device__ void back_to_queries(const Backward& asked) {
         end_lot();
         multiply_rows(change, s.slope, part.first, s.value[now]);
         end_lot();
-        if (step + 1 < steps) fetch_step(step + 1);
+        turns.hand_over<0>(step + 1);
         wait_for_lots<1>();
         arrived(share);
         if (from + N - 1 > before + part.first) hide<Hidden::later>(share, from + 2 * part.t, before + part.row);
@@ -268,21 +320,29 @@ __device__ void back_to_queries(const Backward& asked) {
         begin_products();
         add_product(sums[0], left, s.key[now]);
         end_lot();
+        fetch_step(step + 2);
         wait_for_lots<0>();
         used(left);
         arrived(sums[0]);
+        turns.leave(step);
     }
+    wait_for_groups<0>();
     __syncthreads();  // nobody multiplies queries any more
     write(asked.slopes + at.row * width + head * D, width, count, s.query, threadIdx.x / 32 * 16, sums, asked.scale);
 }
 
 // ---- back to keys and values ----
 
+// As many as sums leave registers for.
+template <int D>
+constexpr int queries_past = 8192 / D;
+
 template <int D>
 struct KeyShared {
     Tile<D, rows_of_block> key, value;
-    Tile<D, past<D>> query[2], slope[2];
-    float shift[2][past<D>], agreement[2][past<D>];
+    Tile<D, queries_past<D>> query[places], slope[places];
+    float log_total[places][queries_past<D>], agreement[places][queries_past<D>];
+    Gates gates;
 };
 
 // Scores are transposed, rows of keys and columns of queries. All query heads that share the keys come past.
@@ -290,7 +350,8 @@ template <int D>
 __device__ void back_to_keys(const Backward& asked) {
     extern __shared__ __align__(1024) unsigned char room[];
     KeyShared<D>& s = *reinterpret_cast<KeyShared<D>*>(room);
-    constexpr int N = past<D>;
+    constexpr int N = queries_past<D>;
+    Turns turns(s.gates);
     wait_for_previous();
     const Stretch at = asked.stretches[blockIdx.y];
     if (at.count == 0) return;
@@ -301,24 +362,27 @@ __device__ void back_to_keys(const Backward& asked) {
     // Rows are counted from the tile's first: no query before it sees any of its keys.
     const int after = at.end - at.row, rounds = (after + N - 1) / N, steps = group * rounds;
 
+    // A query that is not there is zeros, and so are its slopes: it gives nothing to anybody.
     const auto fetch_step = [&](int step) {
-        const int head = kv_head * group + step / rounds, from = step % rounds * N, to = step % 2;
-        const size_t row = at.row + from;
-        s.query[to].fetch_from(asked.qkv + row * width + head * D, width, after - from);
-        s.slope[to].fetch_from(asked.out_slopes + row * wide + head * D, wide, after - from);
-        end_group();
-        if (threadIdx.x < N) {
-            const int i = threadIdx.x;
-            const size_t place = static_cast<size_t>(head) * asked.rows + row + i;
-            const bool there = from + i < after;
-            // A query that is not there gives nothing to anybody.
-            s.shift[to][i] = there ? asked.log_totals[place] * log2e : __int_as_float(0x7f800000);
-            s.agreement[to][i] = there ? asked.agreements[place] : 0.0f;
+        if (step < steps) {
+            turns.await_place(step);
+            const int head = kv_head * group + step / rounds, from = step % rounds * N, to = step % places;
+            const size_t row = at.row + from;
+            s.query[to].fetch_from(asked.qkv + row * width + head * D, width, after - from);
+            s.slope[to].fetch_from(asked.out_slopes + row * wide + head * D, wide, after - from);
+            if (const int i = threadIdx.x; i < N) {
+                const size_t place = static_cast<size_t>(head) * asked.rows + row + i;
+                fetch_number(&s.log_total[to][i], asked.log_totals + place, from + i < after);
+                fetch_number(&s.agreement[to][i], asked.agreements + place, from + i < after);
+            }
         }
+        end_group();
     };
     s.key.fetch_from(asked.qkv + key_place, width, count);
     s.value.fetch_from(asked.qkv + value_place, width, count);
     fetch_step(0);
+    fetch_step(1);
+    turns.hand_over<1>(0);
 
     const Part part;
     const float scale = asked.scale * log2e;
@@ -326,10 +390,12 @@ __device__ void back_to_keys(const Backward& asked) {
     key_sums[0].clear();
     value_sums[0].clear();
     for (int step = 0; step < steps; ++step) {
-        const int from = step % rounds * N, now = step % 2;
-        await_tiles();
+        const int from = step % rounds * N, now = step % places;
+        turns.await_tiles(step);
         if (from + N - 1 < part.first) {
-            if (step + 1 < steps) fetch_step(step + 1);
+            turns.hand_over<0>(step + 1);
+            fetch_step(step + 2);
+            turns.leave(step);
             continue;
         }
         Sums<N> share, change;
@@ -338,15 +404,16 @@ __device__ void back_to_keys(const Backward& asked) {
         end_lot();
         multiply_rows(change, s.value, part.first, s.slope[now]);
         end_lot();
-        if (step + 1 < steps) fetch_step(step + 1);
+        turns.hand_over<0>(step + 1);
         wait_for_lots<1>();
         arrived(share);
         if (from < part.first + 63) hide<Hidden::earlier>(share, from + 2 * part.t, part.row);
 #pragma unroll
         for (int n = 0; n < N / 8; ++n) {
-            const float2 shift = *reinterpret_cast<const float2*>(&s.shift[now][8 * n + 2 * part.t]);
+            const float2 log_total = *reinterpret_cast<const float2*>(&s.log_total[now][8 * n + 2 * part.t]);
+            const float even = log_total.x * log2e, odd = log_total.y * log2e;
 #pragma unroll
-            for (int i = 0; i < 4; ++i) share.at[n][i] = power_of_2(share.at[n][i] * scale - (i % 2 ? shift.y : shift.x));
+            for (int i = 0; i < 4; ++i) share.at[n][i] = power_of_2(share.at[n][i] * scale - (i % 2 ? odd : even));
         }
         uint32_t left[N / 16][4];
         as_left(left, share);
@@ -367,12 +434,15 @@ __device__ void back_to_keys(const Backward& asked) {
         begin_products();
         add_product(key_sums[0], next, s.query[now]);
         end_lot();
+        fetch_step(step + 2);
         wait_for_lots<0>();
         used(left);
         used(next);
         arrived(value_sums[0]);
         arrived(key_sums[0]);
+        turns.leave(step);
     }
+    wait_for_groups<0>();
     __syncthreads();  // nobody multiplies keys and values any more
     write(asked.slopes + key_place, width, count, s.key, threadIdx.x / 32 * 16, key_sums, asked.scale);
     write(asked.slopes + value_place, width, count, s.value, threadIdx.x / 32 * 16, value_sums, 1.0f);
@@ -381,16 +451,16 @@ __device__ void back_to_keys(const Backward& asked) {
 }  // namespace
 
 #define HOPPER_ATTENTION(D)                                                                                               \
-    extern "C" __global__ __launch_bounds__(threads, 1) void hopper_forward_##D(const Forward asked) {                    \
-        static_assert(sizeof(ForwardShared<D>) == 1280 * D, "the host asks for this much");                               \
+    extern "C" __global__ __launch_bounds__(threads, 128 / D) void hopper_forward_##D(const Forward asked) {                    \
+        static_assert(sizeof(ForwardShared<D>) == 1024 + (256 + 12 * D) * D, "the host asks for this much");                               \
         forward<D>(asked);                                                                                                \
     }                                                                                                                     \
-    extern "C" __global__ __launch_bounds__(threads, 1) void hopper_back_to_queries_##D(const Backward asked) {           \
-        static_assert(sizeof(QueryShared<D>) == 65536 + 512 * D, "the host asks for this much");                          \
+    extern "C" __global__ __launch_bounds__(threads, 128 / D) void hopper_back_to_queries_##D(const Backward asked) {           \
+        static_assert(sizeof(QueryShared<D>) == 1024 + 1280 * D, "the host asks for this much");                          \
         back_to_queries<D>(asked);                                                                                        \
     }                                                                                                                     \
     extern "C" __global__ __launch_bounds__(threads, 1) void hopper_back_to_keys_##D(const Backward asked) {              \
-        static_assert(sizeof(KeyShared<D>) <= 65536 + 512 * D + 2048, "the host asks for this much");                     \
+        static_assert(sizeof(KeyShared<D>) <= 98304 + 512 * D + 4096, "the host asks for this much");                     \
         back_to_keys<D>(asked);                                                                                           \
     }
 HOPPER_ATTENTION(64)

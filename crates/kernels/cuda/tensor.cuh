@@ -8,6 +8,12 @@ __device__ inline void fetch(void* to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
+// The same of a number.
+__device__ inline void fetch_number(float* to, const float* from, bool there) {
+    const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(there ? 4 : 0) : "memory");
+}
+
 // Everything fetched since the last call is one group.
 __device__ inline void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

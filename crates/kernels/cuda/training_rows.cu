@@ -54,15 +54,18 @@ constexpr int kept = 8;
 }
 
 // added = residual + delta; out = added / rms(added) * weight. Grid: rows / 8.
-extern "C" __global__ __launch_bounds__(threads) void training_add_norm(const AddNorm asked) {
+extern "C" __global__ __launch_bounds__(threads, 4) void training_add_norm(const AddNorm asked) {
     wait_for_previous();
     const int row = blockIdx.x * warps + threadIdx.x / 32, lane = threadIdx.x % 32, width = asked.width;
     if (row >= asked.rows) return;
     const size_t place = static_cast<size_t>(row) * width;
     float squares = 0.0f;
+    const auto look = [&](int i) {
+        const float4 one = four(asked.residual + place + i);
+        return asked.delta ? one + widen(four(asked.delta + place + i)) : one;
+    };
     const auto read = [&](int i) {
-        float4 one = four(asked.residual + place + i);
-        if (asked.delta) one = one + widen(four(asked.delta + place + i));
+        const float4 one = look(i);
         if (asked.added) four(asked.added + place + i) = one;
         squares += sum(one * one);
         return one;
@@ -79,7 +82,7 @@ extern "C" __global__ __launch_bounds__(threads) void training_add_norm(const Ad
 #pragma unroll
     for (int k = 0; k < kept; ++k)
         if (const int i = 4 * lane + 128 * k; i < width) write(i, mine[k]);
-    for (int i = 4 * lane + 128 * kept; i < width; i += 128) write(i, read(i));
+    for (int i = 4 * lane + 128 * kept; i < width; i += 128) write(i, look(i));
 }
 
 struct NormBack {
@@ -95,11 +98,14 @@ struct NormBack {
 };
 
 // Blocks have every so many rows, and add up slopes of the weight in shared memory: a warp in `width` numbers of its own.
-extern "C" __global__ __launch_bounds__(threads) void training_norm_back(const NormBack asked) {
+extern "C" __global__ __launch_bounds__(threads, 2) void training_norm_back(const NormBack asked) {
     extern __shared__ __align__(16) unsigned char norm_room[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, width = asked.width;
     float* sums = reinterpret_cast<float*>(norm_room) + warp * width;
     for (int i = 4 * lane; i < width; i += 128) four(sums + i) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const auto slopes_above = [&](size_t place) {
+        return asked.fresh ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : four(asked.slopes + place);
+    };
     wait_for_previous();
     for (int row = blockIdx.x * warps + warp; row < asked.rows; row += gridDim.x * warps) {
         const size_t place = static_cast<size_t>(row) * width;
@@ -108,13 +114,15 @@ extern "C" __global__ __launch_bounds__(threads) void training_norm_back(const N
             squares += sum(one * one);
             along += sum(one * widen(slope) * four(asked.weight + i));
         };
-        float4 mine[kept];
+        // All that is read of a row is asked for at once.
+        float4 mine[kept], above[kept];
         Four slopes[kept];
 #pragma unroll
         for (int k = 0; k < kept; ++k)
             if (const int i = 4 * lane + 128 * k; i < width) {
                 mine[k] = four(asked.residual + place + i);
                 slopes[k] = four(asked.normed + place + i);
+                above[k] = slopes_above(place + i);
             }
 #pragma unroll
         for (int k = 0; k < kept; ++k)
@@ -125,20 +133,19 @@ extern "C" __global__ __launch_bounds__(threads) void training_norm_back(const N
         along = warp_sum(along);
         const float scale = rsqrtf(squares / width + asked.epsilon);
         const float back = -along * scale * scale * scale / width;
-        const auto give = [&](int i, const float4& one, const Four& narrow_slope) {
+        const auto give = [&](int i, const float4& one, const Four& narrow_slope, const float4& above) {
             const float4 weight = four(asked.weight + i), slope = widen(narrow_slope), unit = one * scale;
             four(sums + i) = four(sums + i) + slope * unit;
             four(asked.normed + place + i) = narrow(unit * weight);
-            float4 all = slope * weight * scale + one * back;
-            if (!asked.fresh) all = all + four(asked.slopes + place + i);
+            const float4 all = slope * weight * scale + one * back + above;
             four(asked.slopes + place + i) = all;
             four(asked.narrow_slopes + place + i) = narrow(all);
         };
 #pragma unroll
         for (int k = 0; k < kept; ++k)
-            if (const int i = 4 * lane + 128 * k; i < width) give(i, mine[k], slopes[k]);
+            if (const int i = 4 * lane + 128 * k; i < width) give(i, mine[k], slopes[k], above[k]);
         for (int i = 4 * lane + 128 * kept; i < width; i += 128)
-            give(i, four(asked.residual + place + i), four(asked.normed + place + i));
+            give(i, four(asked.residual + place + i), four(asked.normed + place + i), slopes_above(place + i));
     }
     __syncthreads();
     sums = reinterpret_cast<float*>(norm_room);

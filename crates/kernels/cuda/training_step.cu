@@ -1,9 +1,15 @@
 // The two ends of a step: what was said against logits, and new weights from gradients.
 #include "common.cuh"
+#include "tensor.cuh"
+#if __CUDA_ARCH__ >= 900
+#include <cooperative_groups.h>
+#endif
 
 namespace {
 
 constexpr int threads = 512;
+
+constexpr float log2e = 1.44269504f;
 
 // Several sums of a block at once, for every thread.
 struct Partial {
@@ -12,7 +18,7 @@ struct Partial {
 
 __device__ inline Partial join(const Partial& one, const Partial& two) {
     const float top = fmaxf(one.top, two.top);
-    const float left = __expf(one.top - top), right = __expf(two.top - top);
+    const float left = power_of_2((one.top - top) * log2e), right = power_of_2((two.top - top) * log2e);
     return {top, one.total * left + two.total * right, one.weighted * left + two.weighted * right};
 }
 
@@ -40,54 +46,119 @@ struct Score {
     const uint32_t* targets;
     const float2* wanted;  // how the loss changes with a row's log-probability and entropy; only with slopes
     int vocabulary;
+    int share;  // logits of a row that one of its blocks has, a multiple of eight
+    int kept;   // of these in shared memory, a multiple of eight; others are read twice
 };
 
-// The log-probability of a row's target and the entropy of its distribution; then slopes of its logits. Grid: rows.
-// A row that the loss does not depend on is skipped where slopes are asked for.
+namespace {
+
+#if __CUDA_ARCH__ >= 900
+// Blocks that have a row together.
+struct Company {
+    cooperative_groups::cluster_group blocks = cooperative_groups::this_cluster();
+    __device__ int size() const { return blocks.num_blocks(); }
+    __device__ int rank() const { return blocks.block_rank(); }
+    __device__ Partial join(const Partial& mine, Partial& shown) const {
+        if (size() == 1) return mine;
+        if (threadIdx.x == 0) shown = mine;
+        blocks.sync();
+        Partial all = *blocks.map_shared_rank(&shown, 0);
+        for (int other = 1; other < size(); ++other) all = ::join(all, *blocks.map_shared_rank(&shown, other));
+        return all;
+    }
+    // Nobody leaves while others read.
+    __device__ void part() const {
+        if (size() > 1) blocks.sync();
+    }
+};
+#else
+struct Company {
+    __device__ int size() const { return 1; }
+    __device__ int rank() const { return 0; }
+    __device__ Partial join(const Partial& mine, Partial&) const { return mine; }
+    __device__ void part() const {}
+};
+#endif
+
+__device__ inline void take(Partial& mine, const float4& x) {
+    const float top = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
+    if (top > mine.top) {
+        const float shrink = power_of_2((mine.top - top) * log2e);
+        mine = {top, mine.total * shrink, mine.weighted * shrink};
+    }
+    const float shift = mine.top * log2e;
+    const float a = power_of_2(x.x * log2e - shift), b = power_of_2(x.y * log2e - shift), c = power_of_2(x.z * log2e - shift),
+                d = power_of_2(x.w * log2e - shift);
+    mine.total += (a + b) + (c + d);
+    mine.weighted += (a * x.x + b * x.y) + (c * x.z + d * x.w);
+}
+
+}  // namespace
+
+// The log-probability of a row's target and the entropy of its distribution; then slopes of its logits. Grid: rows times the blocks
+// that have one together. A row that the loss does not depend on is skipped where slopes are asked for.
 extern "C" __global__ __launch_bounds__(threads) void training_score(const Score asked) {
-    __shared__ Partial room[threads / 32];
+    extern __shared__ __align__(16) unsigned char score_room[];
+    __shared__ Partial room[threads / 32], shown;
     wait_for_previous();
-    const int vocabulary = asked.vocabulary;
-    const size_t row = blockIdx.x;
-    const float* logits = asked.logits + row * vocabulary;
-    bf16* slopes = asked.slopes ? asked.slopes + row * vocabulary : nullptr;
+    const Company company;
+    const int vocabulary = asked.vocabulary, first = company.rank() * asked.share;
+    const int count = max(0, min(asked.share, vocabulary - first)), kept = min(count, asked.kept);
+    const size_t row = blockIdx.x / company.size();
+    const float* logits = asked.logits + row * vocabulary + first;
+    bf16* slopes = asked.slopes ? asked.slopes + row * vocabulary + first : nullptr;
     const float2 wanted = slopes ? asked.wanted[row] : make_float2(0.0f, 0.0f);
     if (slopes && wanted.x == 0.0f && wanted.y == 0.0f) {
-        for (int i = 8 * threadIdx.x; i < vocabulary; i += 8 * threads) *reinterpret_cast<Eight*>(slopes + i) = {};
-        if (threadIdx.x == 0) asked.logprobs[row] = asked.entropies[row] = 0.0f;
+        for (int i = 8 * threadIdx.x; i < count; i += 8 * threads) *reinterpret_cast<Eight*>(slopes + i) = {};
+        if (threadIdx.x == 0 && first == 0) asked.logprobs[row] = asked.entropies[row] = 0.0f;
         return;
     }
-    Partial mine = {-1e30f, 0.0f, 0.0f};
-    for (int i = 4 * threadIdx.x; i < vocabulary; i += 4 * threads) {
-        const float4 x = *reinterpret_cast<const float4*>(logits + i);
-        const float top = fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
-        if (top > mine.top) {
-            const float shrink = __expf(mine.top - top);
-            mine = {top, mine.total * shrink, mine.weighted * shrink};
-        }
-        const float a = __expf(x.x - mine.top), b = __expf(x.y - mine.top), c = __expf(x.z - mine.top), d = __expf(x.w - mine.top);
-        mine.total += (a + b) + (c + d);
-        mine.weighted += (a * x.x + b * x.y) + (c * x.z + d * x.w);
-    }
-    mine = join_block(mine, room);
-    const float log_total = mine.top + logf(mine.total), entropy = log_total - mine.weighted / mine.total;
-    const int target = static_cast<int>(asked.targets[row]);
-    if (threadIdx.x == 0) {
-        asked.logprobs[row] = logits[target] - log_total;
-        asked.entropies[row] = entropy;
-    }
-    if (!slopes) return;
-    // Of the log-probability: (i is the target) - p. Of the entropy: -p * (log p + entropy).
-    for (int i = 8 * threadIdx.x; i < vocabulary; i += 8 * threads) {
-        const float4 low = *reinterpret_cast<const float4*>(logits + i), high = *reinterpret_cast<const float4*>(logits + i + 4);
-        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    // All that is kept is on its way at once; a thread waits for what it fetched itself, in four parts.
+    float* mine_kept = reinterpret_cast<float*>(score_room);
+    const int fours = (kept + 4 * threads - 1) / (4 * threads), quarter = (fours + 3) / 4;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            const float logp = x[j] - log_total, p = __expf(logp);
-            x[j] = -p * (wanted.x + wanted.y * (logp + entropy)) + (i + j == target ? wanted.x : 0.0f);
-        }
-        *reinterpret_cast<Eight*>(slopes + i) = narrow(x);
+    for (int part = 0; part < 4; ++part) {
+        for (int k = part * quarter; k < (part + 1) * quarter; ++k)
+            if (const int i = 4 * (k * threads + threadIdx.x); i < kept) fetch(mine_kept + i, logits + i, true);
+        end_group();
     }
+    Partial mine = {-1e30f, 0.0f, 0.0f};
+    for (int i = kept + 4 * threadIdx.x; i < count; i += 4 * threads) take(mine, *reinterpret_cast<const float4*>(logits + i));
+    const auto take_part = [&](int part) {
+        for (int k = part * quarter; k < (part + 1) * quarter; ++k)
+            if (const int i = 4 * (k * threads + threadIdx.x); i < kept) take(mine, *reinterpret_cast<const float4*>(mine_kept + i));
+    };
+    wait_for_groups<3>();
+    take_part(0);
+    wait_for_groups<2>();
+    take_part(1);
+    wait_for_groups<1>();
+    take_part(2);
+    wait_for_groups<0>();
+    take_part(3);
+    mine = company.join(join_block(mine, room), shown);
+    const float log_total = mine.top + logf(mine.total), entropy = log_total - mine.weighted / mine.total;
+    const int target = static_cast<int>(asked.targets[row]) - first;
+    if (threadIdx.x == 0 && target >= 0 && target < count) asked.logprobs[row] = logits[target] - log_total;
+    if (threadIdx.x == 0 && first == 0) asked.entropies[row] = entropy;
+    // Of the log-probability: (i is the target) - p. Of the entropy: -p * (log p + entropy).
+    const float shift = log_total * log2e, constant = wanted.x + wanted.y * (entropy - log_total);
+    const auto slope = [&](float x) { return -power_of_2(x * log2e - shift) * (constant + wanted.y * x); };
+    if (slopes) {
+        const auto write = [&](int i, const float* from) {
+            const float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
+            float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+            for (int j = 0; j < 8; ++j) x[j] = slope(x[j]);
+            *reinterpret_cast<Eight*>(slopes + i) = narrow(x);
+        };
+        for (int i = 8 * threadIdx.x; i < kept; i += 8 * threads) write(i, mine_kept + i);
+        for (int i = kept + 8 * threadIdx.x; i < count; i += 8 * threads) write(i, logits + i);
+        __syncthreads();  // only now: the target was written with the others
+        if (threadIdx.x == 0 && target >= 0 && target < count)
+            slopes[target] = __float2bfloat16_rn(wanted.x + slope(logits[target]));
+    }
+    company.part();
 }
 
 struct Squares {

@@ -99,3 +99,25 @@ __device__ inline uint64_t joined(uint32_t low, uint32_t high) {
 __device__ inline void stay_above(int step) {
     if (step > 1 << 30) asm volatile("trap;");
 }
+
+// Passed by all once so many have arrived; then again, and so on. Even times and odd ones can be told apart.
+using Gate = uint64_t;
+
+__device__ inline void set_up(Gate& gate, int arrivals) {
+    const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(&gate));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+// What was written before is seen by those who pass.
+__device__ inline void arrive(Gate& gate) {
+    const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(&gate));
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+__device__ inline void await(Gate& gate, int odd) {
+    const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(&gate));
+    asm volatile(
+        "{\n.reg .pred passed;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 passed, [%0], %1;\n@!passed bra again;\n}" ::"r"(at),
+        "r"(odd)
+        : "memory");
+}

@@ -81,7 +81,7 @@ impl Gpu {
             functions,
             overlaps: major >= 9,
             training: OnceLock::new(),
-            attention: training::Attention::Warps,
+            attention: training::Attention::of((major, minor)),
             _blas_room: room,
         })
     }

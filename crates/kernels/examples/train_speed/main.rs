@@ -15,8 +15,8 @@ use std::time::Instant;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use warpsmith_kernels::training::{
-    AdamW, Attention, Batch, Bench, Factors, Frozen, Keep, Layout, Learner, Learns, LowRank,
-    Parameter, Part, Room, Shape, Wanted,
+    AdamW, Attention, Batch, Bench, Between, Factors, Frozen, Keep, Layout, Learner, Learns,
+    LowRank, Parameter, Part, Room, Shape, Wanted,
 };
 use warpsmith_kernels::{Gpu, GpuError};
 
@@ -122,17 +122,16 @@ enum Learning {
         frozen: Rc<Frozen>,
         low_rank: LowRank,
         numbers: Vec<f32>,
-        inner: usize,
+        between: Between,
     },
 }
 
 impl Model {
     fn begun(shape: Shape) -> Result<(Bench, usize, Layout), GpuError> {
-        let kind = match std::env::var("ATTENTION").as_deref() {
-            Ok("groups") => Attention::WarpGroups,
-            _ => Attention::Warps,
-        };
-        let gpu = Gpu::open(0)?.attending_by(kind);
+        let mut gpu = Gpu::open(0)?;
+        if std::env::var("ATTENTION").as_deref() == Ok("warps") {
+            gpu = gpu.attending_by(Attention::Warps);
+        }
         let (free, _) = gpu.memory()?;
         let layout = Layout::new(shape.clone());
         Ok((Bench::new(gpu, shape)?, free, layout))
@@ -176,7 +175,7 @@ impl Model {
                 frozen: Rc::new(frozen),
                 low_rank,
                 numbers,
-                inner: factors.widest(),
+                between: factors.between(),
             },
             bench: Rc::new(RefCell::new(bench)),
             free,
@@ -189,16 +188,16 @@ impl Model {
         out: &mut impl Write,
         (sequences, length, steps): (usize, usize, usize),
     ) -> Result<(), Box<dyn Error>> {
-        let (learns, inner, what) = match &self.learning {
+        let (learns, between, what) = match &self.learning {
             Learning::Whole(weights) => {
                 let layout = self.layout.clone();
-                (Learns::All { layout, weights }, 0, "all")
+                (Learns::All { layout, weights }, Between::default(), "all")
             }
             Learning::Beside {
                 frozen,
                 low_rank,
                 numbers,
-                inner,
+                between,
             } => {
                 let frozen = frozen.clone();
                 let learns = Learns::Beside {
@@ -206,15 +205,16 @@ impl Model {
                     low_rank,
                     numbers,
                 };
-                (learns, *inner, "low rank")
+                (learns, *between, "low rank")
             }
         };
         for keep in [Keep::All, Keep::Starts] {
-            self.bench.borrow_mut().make_room(Room {
+            let room = Room {
                 keep,
-                inner,
+                between,
                 ..Room::new(self.layout.shape(), sequences * length, length)
-            })?;
+            };
+            self.bench.borrow_mut().make_room(room)?;
             let mut learner = Learner::on(&self.bench, &learns)?;
             let row = self.timed(&mut learner, (sequences, length, steps))?;
             let kept = match keep {

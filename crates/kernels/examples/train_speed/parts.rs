@@ -8,7 +8,10 @@ use warpsmith_kernels::training::{
     AdamW, Adding, Attended, AttendedBack, PARTS, Parameters, Scored, Shape, Stretches, Turning,
     Wanted, turns,
 };
-use warpsmith_kernels::{Gpu, GpuError, bf16};
+use warpsmith_kernels::{Gpu, GpuError, Sum, bf16};
+
+/// Of low-rank matrices.
+const RANK: usize = 32;
 
 pub(crate) fn measure(
     out: &mut impl Write,
@@ -142,11 +145,11 @@ pub(crate) fn measure(
         })?;
     }
 
-    for (name, inputs, outputs) in [
-        ("qkv", hidden, width),
-        ("attention output", queries, hidden),
-        ("gate and up", hidden, 2 * wide),
-        ("down", wide, hidden),
+    for (name, inputs, outputs, parts) in [
+        ("qkv", hidden, width, 3),
+        ("attention output", queries, hidden, 1),
+        ("gate and up", hidden, 2 * wide, 2),
+        ("down", wide, hidden, 1),
     ] {
         let (x, matrix, mut y) = (
             some(rows * inputs)?,
@@ -171,6 +174,48 @@ pub(crate) fn measure(
                 gpu.linear_back_to_weights((&mut gradient, Adding::Anew), &y, &x, (rows, inputs))
             },
         )?;
+        // The same with low-rank matrices beside it.
+        let inner = RANK * parts;
+        let (a, b, mut between) = (
+            some(inner * inputs)?,
+            some(outputs * inner)?,
+            some(rows * inner)?,
+        );
+        let (mut a_slopes, mut b_slopes) = (
+            gpu.zeros::<f32>(inner * inputs)?,
+            gpu.zeros::<f32>(outputs * inner)?,
+        );
+        let (reading, writing) = ((2 * rows * inputs) as f64, (2 * rows * outputs) as f64);
+        let mut beside = |what: &str, bytes: f64, run: &mut dyn FnMut() -> Result<(), GpuError>| {
+            time(&format!("{name}, low rank, {what}, TB/s"), bytes, run)
+        };
+        beside("by A", reading, &mut || {
+            gpu.linear(&mut between, &x, &a, (rows, inputs))
+        })?;
+        beside("by B", writing, &mut || {
+            gpu.linear(&mut y, &between, &b, (rows, inner))
+        })?;
+        beside("whole on top", writing, &mut || {
+            gpu.linear_sum(&mut y, &x, &matrix, (rows, inputs), Sum::ON_TOP)
+        })?;
+        beside("back by B", writing, &mut || {
+            gpu.linear_back_to_inputs(&mut between, &y, &b, (rows, inner))
+        })?;
+        beside("back by A", reading, &mut || {
+            gpu.linear_back_to_inputs(&mut x_slopes, &between, &a, (rows, inputs))
+        })?;
+        beside("whole back on top", reading, &mut || {
+            let sizes = (rows, inputs);
+            gpu.linear_back_to_inputs_sum(&mut x_slopes, &y, &matrix, sizes, Sum::ON_TOP)
+        })?;
+        beside("back to B", writing, &mut || {
+            let to = (&mut b_slopes, Adding::Anew);
+            gpu.linear_back_to_weights(to, &y, &between, (rows, inner))
+        })?;
+        beside("back to A", reading, &mut || {
+            let to = (&mut a_slopes, Adding::Anew);
+            gpu.linear_back_to_weights(to, &between, &x, (rows, inputs))
+        })?;
     }
 
     let (chunk, vocabulary) = (2048, shape.vocabulary);

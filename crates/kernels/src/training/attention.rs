@@ -63,6 +63,15 @@ pub enum Attention {
 }
 
 impl Attention {
+    /// The fastest that a device of this compute capability has.
+    pub(crate) fn of(capability: (i32, i32)) -> Self {
+        if capability == (9, 0) {
+            Self::WarpGroups
+        } else {
+            Self::Warps
+        }
+    }
+
     /// Rows that a block has.
     pub fn rows(self, head_dim: usize) -> usize {
         match self {
@@ -182,21 +191,21 @@ type Bytes = fn(Attention, usize) -> u32;
 fn forward_bytes(kind: Attention, head_dim: usize) -> u32 {
     (match kind {
         Attention::Warps => 16_384 + 512 * head_dim,
-        Attention::WarpGroups => 1280 * head_dim,
+        Attention::WarpGroups => 1024 + (256 + 12 * head_dim) * head_dim,
     }) as u32
 }
 
 fn query_bytes(kind: Attention, head_dim: usize) -> u32 {
     (match kind {
         Attention::Warps => 32_768 + 256 * head_dim,
-        Attention::WarpGroups => 65_536 + 512 * head_dim,
+        Attention::WarpGroups => 1024 + 1280 * head_dim,
     }) as u32
 }
 
 fn key_bytes(kind: Attention, head_dim: usize) -> u32 {
     (match kind {
         Attention::Warps => 33_280 + 256 * head_dim,
-        Attention::WarpGroups => 67_584 + 512 * head_dim,
+        Attention::WarpGroups => 102_400 + 512 * head_dim,
     }) as u32
 }
 
@@ -243,7 +252,7 @@ impl Stretches {
 
 #[expect(unsafe_code, reason = "launches kernels; sizes are checked before")]
 impl Gpu {
-    /// Has training attend by these kernels, where the device has them.
+    /// Has training attend by these kernels, where the device has them, and not by the fastest.
     #[must_use]
     pub fn attending_by(mut self, kind: Attention) -> Self {
         self.attention = kind;
@@ -252,14 +261,16 @@ impl Gpu {
 
     /// All that this device can attend with.
     pub fn attentions(&self) -> Result<Vec<Attention>, GpuError> {
-        let all = [Attention::Warps, Attention::WarpGroups];
-        let count = if self.is_hopper()? { 2 } else { 1 };
-        Ok(all[..count].to_vec())
+        let mut all = vec![Attention::Warps];
+        if self.has_warp_groups()? {
+            all.push(Attention::WarpGroups);
+        }
+        Ok(all)
     }
 
-    /// Groups of warps are for this alone.
-    fn is_hopper(&self) -> Result<bool, GpuError> {
-        Ok(self.stream.context().compute_capability()? == (9, 0))
+    fn has_warp_groups(&self) -> Result<bool, GpuError> {
+        let capability = self.stream.context().compute_capability()?;
+        Ok(Attention::of(capability) == Attention::WarpGroups)
     }
 
     /// Loaded at the first call.
@@ -269,7 +280,7 @@ impl Gpu {
         match (kind, hopper.get()) {
             (Attention::Warps, _) => Ok(&functions.attention),
             (Attention::WarpGroups, Some(there)) => Ok(there),
-            (Attention::WarpGroups, None) if self.is_hopper()? => {
+            (Attention::WarpGroups, None) if self.has_warp_groups()? => {
                 let text = include_str!("../../ptx/90/hopper_attention.ptx");
                 let module = module(self.stream.context(), text)?;
                 let loaded = Kernels::load(&module, kind)?;

@@ -1,6 +1,7 @@
 //! A device with room for the passes of all that learn on it in turn.
 
 use super::batch::{Batch, DeviceBatch};
+use super::factors::Between;
 use super::layout::Shape;
 use super::learnt::Learnt;
 use super::pass::Pass;
@@ -70,15 +71,15 @@ impl Bench {
 
     /// Makes room for sequences of so many tokens together, of which none is longer than `positions`, where there is not
     /// enough of it. Layers are kept if the device has the memory, and else made again.
-    pub fn fit(&mut self, rows: usize, positions: usize, inner: usize) -> Result<(), GpuError> {
-        let (mut wanted, mut longest, mut between) = (rows, positions, inner);
+    pub fn fit(&mut self, rows: usize, positions: usize, between: Between) -> Result<(), GpuError> {
+        let (mut wanted, mut longest, mut most) = (rows, positions, between);
         if let Some(there) = self.room() {
-            if rows <= there.rows && positions <= there.positions && inner <= there.inner {
+            most = most.max(there.between);
+            if rows <= there.rows && positions <= there.positions && most == there.between {
                 return Ok(());
             }
             wanted = wanted.max(there.rows);
             longest = longest.max(there.positions);
-            between = between.max(there.inner);
         }
         self.clear()?;
         // A little more than asked for: the next batch may be a little larger.
@@ -88,7 +89,7 @@ impl Bench {
         );
         let (free, _) = self.gpu.memory()?;
         let room = Room {
-            inner: between,
+            between: most,
             ..Room::new(&self.shape, wanted, longest)
         };
         // Others need some too.

@@ -17,6 +17,38 @@ pub struct LowRank {
     pub beside: Vec<Part>,
 }
 
+/// How many numbers low-rank matrices make of a row in between, beside each matrix of a layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Between {
+    pub qkv: usize,
+    pub attention_output: usize,
+    pub gate_and_up: usize,
+    pub down: usize,
+}
+
+impl Between {
+    pub(super) fn widest(self) -> usize {
+        let Self {
+            qkv,
+            attention_output,
+            gate_and_up,
+            down,
+        } = self;
+        qkv.max(attention_output).max(gate_and_up).max(down)
+    }
+
+    /// Enough for both.
+    #[must_use]
+    pub(super) fn max(self, other: Self) -> Self {
+        Self {
+            qkv: self.qkv.max(other.qkv),
+            attention_output: self.attention_output.max(other.attention_output),
+            gate_and_up: self.gate_and_up.max(other.gate_and_up),
+            down: self.down.max(other.down),
+        }
+    }
+}
+
 /// Where all of them lie: layer after layer, the matrices of a parameter together.
 #[derive(Debug, Clone)]
 pub struct Factors {
@@ -61,10 +93,14 @@ impl Factors {
         self.shape.layers * self.layer
     }
 
-    /// Most numbers between two matrices.
-    pub fn widest(&self) -> usize {
-        let each = Parameter::matrices(0).into_iter();
-        each.map(|of| self.width(of)).max().unwrap_or(0)
+    /// How many numbers there are between two of them.
+    pub fn between(&self) -> Between {
+        Between {
+            qkv: self.width(Parameter::Qkv(0)),
+            attention_output: self.width(Parameter::AttentionOutput(0)),
+            gate_and_up: self.width(Parameter::GateAndUp(0)),
+            down: self.width(Parameter::Down(0)),
+        }
     }
 
     /// Where a part's row of A is: `rank` of them have the inputs' numbers.
@@ -171,7 +207,10 @@ mod tests {
                     assert_eq!(pair.a.start, next, "{parameter:?}");
                     assert_eq!(pair.b.start, pair.a.end, "{parameter:?}");
                     assert!(pair.b.start.is_multiple_of(AT_ONCE));
-                    assert!(pair.width.is_multiple_of(AT_ONCE) && pair.width <= factors.widest());
+                    assert!(
+                        pair.width.is_multiple_of(AT_ONCE)
+                            && pair.width <= factors.between().widest()
+                    );
                     next = pair.b.end;
                 }
             }
@@ -221,6 +260,11 @@ mod tests {
         assert_eq!(factors.a_row(0, Part::Query, 0), None);
         assert_eq!(factors.b_row(0, Part::Down, 0), None);
         assert_eq!(factors.blocks(), [(Part::Value, 0..8), (Part::Up, 0..8)]);
-        assert_eq!(factors.widest(), 8);
+        let between = Between {
+            qkv: 8,
+            gate_and_up: 8,
+            ..Between::default()
+        };
+        assert_eq!(factors.between(), between);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::{CudaContext, CudaFunction};
 
 use super::attention::{Attention, Kernels};
+use super::step::most_kept;
 use crate::gpu::{allow_shared, module};
 use crate::{Gpu, GpuError};
 
@@ -48,7 +49,9 @@ impl Functions {
         let step = module!("training_step");
         let packed = module!("packed_attention");
         let norm_back = rows.load_function("training_norm_back")?;
+        let score = step.load_function("training_score")?;
         allow_shared(&norm_back, MOST_SHARED[usize::from(is_hopper)])?;
+        allow_shared(&score, most_kept(is_hopper) as u32)?;
         Ok(Self {
             add_norm: rows.load_function("training_add_norm")?,
             norm_back,
@@ -61,7 +64,7 @@ impl Functions {
             pick: rows.load_function("training_pick")?,
             put_back: rows.load_function("training_put_back")?,
             embed_back: rows.load_function("training_embed_back")?,
-            score: step.load_function("training_score")?,
+            score,
             squares: step.load_function("training_squares")?,
             adamw: step.load_function("training_adamw")?,
             attention: Kernels::load(&packed, Attention::Warps)?,

@@ -8,7 +8,6 @@ use super::frozen::Frozen;
 use super::layout::{Layout, Parameter, Shape};
 use super::rows::Adding;
 use super::step::Parameters;
-use super::work::Inner;
 use crate::{AT_ONCE, Buffer, Gpu, GpuError, Sum, View, ViewMut, bf16};
 
 /// What of a model learns, and the numbers it begins with.
@@ -171,55 +170,54 @@ impl Learnt {
         0..AT_ONCE * self.layout.shape().hidden
     }
 
-    /// `out = x · Wᵀ`, and what lies beside it.
+    /// `out = x · Wᵀ`, and what lies beside it. What is between low-rank matrices stays in `inner`.
     pub(super) fn forward(
         &self,
         gpu: &Gpu,
         of: Parameter,
         out: &mut Buffer<bf16>,
         x: &Buffer<bf16>,
-        (inner, rows): (&mut Inner, usize),
+        (inner, rows): (&mut Buffer<bf16>, usize),
     ) -> Result<(), GpuError> {
         let sizes = (rows, of.inputs(self.layout.shape()));
         let mut sum = Sum::PLAIN;
         // First, so that the whole is rounded once: on top of a rounded whole what is small would be lost.
         if let Some(low) = self.low(of) {
-            gpu.linear_sum(&mut inner.rows, x, &low.a, sizes, low.times)?;
-            gpu.linear(out, &inner.rows, &low.b, (rows, low.width))?;
+            gpu.linear_sum(inner, x, &low.a, sizes, low.times)?;
+            gpu.linear(out, inner, &low.b, (rows, low.width))?;
             sum = Sum::ON_TOP;
         }
         gpu.linear_sum(out, x, &self.matrix(of), sizes, sum)
     }
 
-    /// From slopes of what [`Self::forward`] made to slopes of what it read. Slopes of what is between low-rank matrices stay
-    /// in `inner`.
+    /// From slopes of what [`Self::forward`] made to slopes of what it read. Those of what is between low-rank matrices stay in
+    /// `inner_slopes`.
     pub(super) fn back_to_inputs(
         &self,
         gpu: &Gpu,
         of: Parameter,
         out: &mut Buffer<bf16>,
         slopes: &Buffer<bf16>,
-        (inner, rows): (&mut Inner, usize),
+        (inner_slopes, rows): (&mut Buffer<bf16>, usize),
     ) -> Result<(), GpuError> {
         let sizes = (rows, of.inputs(self.layout.shape()));
         let mut sum = Sum::PLAIN;
         if let Some(low) = self.low(of) {
             let between = (rows, low.width);
-            let to = &mut inner.slopes;
-            gpu.linear_back_to_inputs_sum(to, slopes, &low.b, between, low.times)?;
-            gpu.linear_back_to_inputs(out, &inner.slopes, &low.a, sizes)?;
+            gpu.linear_back_to_inputs_sum(inner_slopes, slopes, &low.b, between, low.times)?;
+            gpu.linear_back_to_inputs(out, inner_slopes, &low.a, sizes)?;
             sum = Sum::ON_TOP;
         }
         gpu.linear_back_to_inputs_sum(out, slopes, &self.matrix(of), sizes, sum)
     }
 
-    /// And to slopes of what learns; to be called after [`Self::back_to_inputs`], before that of another.
+    /// And to slopes of what learns. `inner` and its slopes are what the other two left.
     pub(super) fn back_to_weights(
         &mut self,
         gpu: &Gpu,
         of: Parameter,
         (slopes, x): (&Buffer<bf16>, &Buffer<bf16>),
-        (inner, rows): (&mut Inner, usize),
+        (inner, inner_slopes, rows): (&Buffer<bf16>, &Buffer<bf16>, usize),
         adding: Adding,
     ) -> Result<(), GpuError> {
         let sizes = (rows, of.inputs(self.layout.shape()));
@@ -229,14 +227,12 @@ impl Learnt {
         let Some(low) = self.low(of) else {
             return Ok(());
         };
-        // Cheaper to make again than to keep.
-        gpu.linear_sum(&mut inner.rows, x, &low.a, sizes, low.times)?;
         let (a, b, width) = (low.a_place, low.b_place, low.width);
         let gradient = &mut self.parameters.gradient;
         let mut to = gradient.slice_mut(b);
-        gpu.linear_back_to_weights((&mut to, adding), slopes, &inner.rows, (rows, width))?;
+        gpu.linear_back_to_weights((&mut to, adding), slopes, inner, (rows, width))?;
         let mut to = gradient.slice_mut(a);
-        gpu.linear_back_to_weights((&mut to, adding), &inner.slopes, x, sizes)
+        gpu.linear_back_to_weights((&mut to, adding), inner_slopes, x, sizes)
     }
 
     /// Takes slopes away that are of no number: those beside a part's block.

@@ -25,7 +25,7 @@ mod work;
 pub use attention::{Attended, AttendedBack, Attention, Stretch, Stretches};
 pub use batch::Batch;
 pub use bench::Bench;
-pub use factors::{Factors, LowRank};
+pub use factors::{Between, Factors, LowRank};
 pub use frozen::Frozen;
 pub(crate) use functions::Functions;
 pub use layout::{Layout, Parameter, Part, Shape};

@@ -38,9 +38,9 @@ impl Pass<'_> {
             let work = &mut *self.work;
             let kept = &work.kept[work.inside(layer)];
             gpu.swiglu(&mut work.gated, &kept.both, (rows, shape.feed_forward))?;
-            let (down, inner) = (Parameter::Down(layer), (&mut work.inner, rows));
+            let (down, inner) = (Parameter::Down(layer), &mut work.down_inner[layer]);
             self.learnt
-                .forward(gpu, down, &mut work.delta, &work.gated, inner)?;
+                .forward(gpu, down, &mut work.delta, &work.gated, (inner, rows))?;
         }
         self.start(shape.layers, Parameter::FinalNorm)
     }
@@ -74,13 +74,14 @@ impl Pass<'_> {
         let turning = turning(learnt, layer, self.turns, &self.batch.positions);
         let work = &mut *self.work;
         let place = work.inside(layer);
-        let (kept, inner) = (&mut work.kept[place], &mut work.inner);
+        let kept = &mut work.kept[place];
         let qkv = Parameter::Qkv(layer);
+        let inner = (&mut kept.inner.qkv, rows);
         if let Some(raw) = &mut kept.raw {
-            learnt.forward(gpu, qkv, raw, &work.normed, (&mut *inner, rows))?;
+            learnt.forward(gpu, qkv, raw, &work.normed, inner)?;
             gpu.training_turn(raw, Some(&mut kept.qkv), &turning, shape, rows)?;
         } else {
-            learnt.forward(gpu, qkv, &mut kept.qkv, &work.normed, (&mut *inner, rows))?;
+            learnt.forward(gpu, qkv, &mut kept.qkv, &work.normed, inner)?;
             gpu.training_turn(&mut kept.qkv, None, &turning, shape, rows)?;
         }
         gpu.packed_attention(
@@ -94,8 +95,8 @@ impl Pass<'_> {
             rows,
         )?;
         let output = Parameter::AttentionOutput(layer);
-        let attended = &kept.attended;
-        learnt.forward(gpu, output, &mut work.delta, attended, (&mut *inner, rows))?;
+        let inner = (&mut kept.inner.attention_output, rows);
+        learnt.forward(gpu, output, &mut work.delta, &kept.attended, inner)?;
         gpu.training_add_norm(
             &mut work.normed,
             Some(&mut kept.middle),
@@ -106,7 +107,8 @@ impl Pass<'_> {
             shape.norm_epsilon,
         )?;
         let both = Parameter::GateAndUp(layer);
-        learnt.forward(gpu, both, &mut kept.both, &work.normed, (&mut *inner, rows))
+        let inner = (&mut kept.inner.gate_and_up, rows);
+        learnt.forward(gpu, both, &mut kept.both, &work.normed, inner)
     }
 
     /// Log-probabilities and entropies of what was said, from `work.normed`. With `back` also slopes of those rows, in
@@ -250,19 +252,19 @@ impl Pass<'_> {
             let place = work.inside(layer);
             let both = &mut work.kept[place].both;
             let (slopes, gated) = (&work.narrow_slopes, &mut work.gated);
-            learnt.back_to_inputs(gpu, down, gated, slopes, (&mut work.inner, rows))?;
+            learnt.back_to_inputs(gpu, down, gated, slopes, (&mut work.inner_slopes, rows))?;
             gpu.training_swiglu_back(both, gated, (rows, wide))?;
-            let inner = (&mut work.inner, rows);
+            let inner = (&work.down_inner[layer], &work.inner_slopes, rows);
             learnt.back_to_weights(gpu, down, (slopes, gated), inner, adding)?;
-            let inner = (&mut work.inner, rows);
+            let inner = (&mut work.inner_slopes, rows);
             learnt.back_to_inputs(gpu, up, &mut work.delta, both, inner)?;
         }
         self.norm_back(NormOf::FeedForward(layer), Adding::OnTop)?;
         let work = &mut *self.work;
-        let both = &work.kept[work.inside(layer)].both;
-        let inner = (&mut work.inner, rows);
+        let kept = &work.kept[work.inside(layer)];
+        let inner = (&kept.inner.gate_and_up, &work.inner_slopes, rows);
         self.learnt
-            .back_to_weights(gpu, up, (both, &work.delta), inner, adding)
+            .back_to_weights(gpu, up, (&kept.both, &work.delta), inner, adding)
     }
 
     fn attention_back(&mut self, layer: usize, adding: Adding) -> Result<(), GpuError> {
@@ -272,9 +274,9 @@ impl Pass<'_> {
             let (learnt, work) = (&mut *self.learnt, &mut *self.work);
             let kept = &work.kept[work.inside(layer)];
             let slopes = &work.narrow_slopes;
-            let (attended, inner) = (&mut work.attended_slopes, (&mut work.inner, rows));
+            let (attended, inner) = (&mut work.attended_slopes, (&mut work.inner_slopes, rows));
             learnt.back_to_inputs(gpu, output, attended, slopes, inner)?;
-            let inner = (&mut work.inner, rows);
+            let inner = (&kept.inner.attention_output, &work.inner_slopes, rows);
             learnt.back_to_weights(gpu, output, (slopes, &kept.attended), inner, adding)?;
             gpu.packed_attention_back(
                 &mut AttendedBack {
@@ -308,14 +310,15 @@ impl Pass<'_> {
                 gpu.training_column_parts(&mut work.bias_parts, &work.qkv_slopes, (rows, width))?;
                 gpu.training_add_parts((&mut to, adding), &work.bias_parts, width)?;
             }
-            let inner = (&mut work.inner, rows);
+            let inner = (&mut work.inner_slopes, rows);
             learnt.back_to_inputs(gpu, qkv, &mut work.delta, &work.qkv_slopes, inner)?;
         }
         self.norm_back(NormOf::Attention(layer), Adding::OnTop)?;
         let work = &mut *self.work;
-        let (slopes, inner) = (&work.qkv_slopes, (&mut work.inner, rows));
-        self.learnt
-            .back_to_weights(gpu, qkv, (slopes, &work.delta), inner, adding)
+        let inner = &work.kept[work.inside(layer)].inner.qkv;
+        let inner = (inner, &work.inner_slopes, rows);
+        let read = (&work.qkv_slopes, &work.delta);
+        self.learnt.back_to_weights(gpu, qkv, read, inner, adding)
     }
 
     /// From slopes of normed rows, in `work.delta`, which then has the normed rows, to those of the residual.

@@ -85,6 +85,12 @@ pub fn turns(frequencies: &[f32], positions: usize) -> Vec<f32> {
     each.collect()
 }
 
+/// Blocks for so many heads.
+fn turning_blocks(shape: &Shape, heads: usize) -> usize {
+    let at_once = THREADS / (shape.head_dim / 8);
+    heads.div_ceil(at_once).min(8 * PARTS)
+}
+
 const WARPS: usize = 8;
 const THREADS: usize = 32 * WARPS;
 
@@ -299,10 +305,7 @@ impl Gpu {
             self.address(out)
         });
         let asked = self.turn(turning, shape, rows, (to, self.address(qkv), 0), is_all);
-        let at_once = THREADS / (shape.head_dim / 8);
-        let blocks = (rows * asked.moved as usize)
-            .div_ceil(at_once)
-            .min(8 * PARTS);
+        let blocks = turning_blocks(shape, rows * asked.moved as usize);
         let spread = Spread::plain((blocks, 1, 1), THREADS);
         // SAFETY: sizes were checked; positions within the turns are the caller's word.
         unsafe { self.launch(&self.training()?.turn, &spread, &asked) }
@@ -335,7 +338,13 @@ impl Gpu {
             (self.address(slopes), raw, parts),
             false,
         );
-        let spread = Spread::plain((PARTS, 1, 1), THREADS);
+        // One for each part, where there are parts.
+        let blocks = if turning.norms.is_some() {
+            PARTS
+        } else {
+            turning_blocks(shape, rows * asked.moved as usize)
+        };
+        let spread = Spread::plain((blocks, 1, 1), THREADS);
         // SAFETY: sizes were checked; positions within the turns are the caller's word.
         unsafe { self.launch(&self.training()?.turn_back, &spread, &asked) }
     }

@@ -3,7 +3,7 @@
 use cudarc::driver::{CudaView as View, CudaViewMut as ViewMut, DeviceRepr};
 
 use crate::launch::Spread;
-use crate::{Buffer, Gpu, GpuError, bf16};
+use crate::{AT_ONCE, Buffer, Gpu, GpuError, bf16};
 
 /// How a loss changes with what a model says of a token.
 #[repr(C)]
@@ -129,6 +129,41 @@ struct Score {
     targets: u64,
     wanted: u64,
     vocabulary: i32,
+    share: i32,
+    kept: i32,
+}
+
+/// How a row of logits is shared out: two blocks of a multiprocessor keep what they have of one in its shared memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Sharing {
+    blocks: usize,
+    /// Logits of one block.
+    share: usize,
+    /// Of these in shared memory.
+    kept: usize,
+}
+
+/// Bytes of logits that a block keeps at most.
+pub(super) fn most_kept(is_hopper: bool) -> usize {
+    if is_hopper { 112 << 10 } else { 80 << 10 }
+}
+
+impl Sharing {
+    fn of(vocabulary: usize, is_hopper: bool) -> Self {
+        let most_blocks = if is_hopper { 8 } else { 1 };
+        let fits = most_kept(is_hopper) / size_of::<f32>();
+        let share = |blocks: usize| vocabulary.div_ceil(blocks).next_multiple_of(AT_ONCE);
+        let blocks = (0..4)
+            .map(|power| 1 << power)
+            .find(|blocks| share(*blocks) <= fits)
+            .map_or(most_blocks, |blocks| most_blocks.min(blocks));
+        let share = share(blocks);
+        Self {
+            blocks,
+            share,
+            kept: share.min(fits),
+        }
+    }
 }
 
 #[repr(C)]
@@ -173,6 +208,8 @@ impl Gpu {
             }
             None => (0, 0),
         };
+        // The same with slopes and without, so that both see the same log-probability.
+        let sharing = Sharing::of(vocabulary, self.overlaps);
         let asked = Score {
             logprobs: self.address(&scored.logprobs),
             entropies: self.address(&scored.entropies),
@@ -181,8 +218,14 @@ impl Gpu {
             targets: self.address(&scored.targets),
             wanted,
             vocabulary: vocabulary as i32,
+            share: sharing.share as i32,
+            kept: sharing.kept as i32,
         };
-        let spread = Spread::plain((rows, 1, 1), THREADS);
+        let spread = Spread {
+            shared: (sharing.kept * size_of::<f32>()) as u32,
+            cluster: sharing.blocks,
+            ..Spread::plain((rows * sharing.blocks, 1, 1), THREADS)
+        };
         // SAFETY: sizes were checked; targets below the vocabulary are the caller's word.
         unsafe { self.launch(&self.training()?.score, &spread, &asked) }
     }
@@ -219,6 +262,30 @@ impl Gpu {
         unsafe {
             self.launch(&functions.squares, &spread, &squares)?;
             self.launch(&functions.adamw, &spread, &update)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_logits_are_shared_out_and_kept_where_they_fit() {
+        let all = |vocabulary, is_hopper| Sharing::of(vocabulary, is_hopper);
+        let sharing = |blocks, share, kept| Sharing {
+            blocks,
+            share,
+            kept,
+        };
+        assert_eq!(all(49_152, true), sharing(2, 24_576, 24_576));
+        assert_eq!(all(151_936, true), sharing(8, 18_992, 18_992));
+        assert_eq!(all(1_000, true), sharing(1, 1_000, 1_000));
+        assert_eq!(all(1_000_000, true), sharing(8, 125_000, 28_672));
+        assert_eq!(all(49_152, false), sharing(1, 49_152, 20_480));
+        for vocabulary in (8..300_000).step_by(1_016) {
+            let of = all(vocabulary, true);
+            assert!(of.blocks * of.share >= vocabulary && of.share.is_multiple_of(AT_ONCE));
         }
     }
 }

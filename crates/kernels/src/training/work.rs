@@ -1,5 +1,6 @@
 //! Room for what a pass makes, taken once.
 
+use super::factors::Between;
 use super::layout::Shape;
 use super::rows::PARTS;
 use crate::{Buffer, Gpu, GpuError, bf16};
@@ -25,8 +26,8 @@ pub struct Room {
     pub chunk: usize,
     /// Positions of the longest sequence.
     pub positions: usize,
-    /// Most numbers that low-rank matrices make of a row in between.
-    pub inner: usize,
+    /// What low-rank matrices make of a row in between.
+    pub between: Between,
     pub keep: Keep,
 }
 
@@ -40,7 +41,7 @@ impl Room {
             rows,
             chunk: chunk.clamp(128, rows.next_multiple_of(128)),
             positions,
-            inner: 0,
+            between: Between::default(),
             keep: Keep::All,
         }
     }
@@ -68,19 +69,16 @@ impl Room {
             (Keep::Starts, true) => (1, 2 * width),
             (Keep::Starts, false) => (1, 0),
         };
-        let inside = raw + 2 * width + 2 * queries + 4 * shape.heads + 4 * hidden + 4 * wide;
-        let beside = 10 * hidden + 2 * wide + 2 * queries + 2 * width + 4 * self.inner;
-        let row = kept * inside + (layers + 1) * 4 * hidden + beside;
+        let between = self.between;
+        let inner = between.qkv + between.attention_output + between.gate_and_up;
+        let inside =
+            raw + 2 * width + 2 * queries + 4 * shape.heads + 4 * hidden + 4 * wide + 2 * inner;
+        let beside = 10 * hidden + 2 * wide + 2 * queries + 2 * width + 2 * between.widest();
+        let row = kept * inside + (layers + 1) * 4 * hidden + layers * 2 * between.down + beside;
         let chunk = 4 * hidden + 6 * shape.vocabulary;
         let parts = 4 * PARTS * ((2 * layers + 1) * hidden + 2 * shape.head_dim + width);
         self.rows * row + self.chunk * chunk + parts
     }
-}
-
-/// Between two low-rank matrices.
-pub(super) struct Inner {
-    pub(super) rows: Buffer<bf16>,
-    pub(super) slopes: Buffer<bf16>,
 }
 
 /// Inside of a layer.
@@ -93,6 +91,14 @@ pub(super) struct Kept {
     /// The residual between attention and feed-forward.
     pub(super) middle: Buffer<f32>,
     pub(super) both: Buffer<bf16>,
+    pub(super) inner: Inner,
+}
+
+/// Rows between the low-rank matrices beside each of a layer's own.
+pub(super) struct Inner {
+    pub(super) qkv: Buffer<bf16>,
+    pub(super) attention_output: Buffer<bf16>,
+    pub(super) gate_and_up: Buffer<bf16>,
 }
 
 pub(super) struct Work {
@@ -103,7 +109,11 @@ pub(super) struct Work {
     pub(super) normed: Buffer<bf16>,
     pub(super) delta: Buffer<bf16>,
     pub(super) gated: Buffer<bf16>,
-    pub(super) inner: Inner,
+    /// Rows between the low-rank matrices beside [`Parameter::Down`](super::Parameter::Down), of each layer: layers that are
+    /// made again end before it.
+    pub(super) down_inner: Vec<Buffer<bf16>>,
+    /// Of rows between two low-rank matrices, those that were made last.
+    pub(super) inner_slopes: Buffer<bf16>,
     /// Of the residual.
     pub(super) slopes: Buffer<f32>,
     pub(super) narrow_slopes: Buffer<bf16>,
@@ -129,6 +139,8 @@ impl Work {
             Keep::All => shape.layers,
             Keep::Starts => 1,
         };
+        // Never none: a device has no buffers without a place.
+        let inner = |width: usize| gpu.zeros(rows * width.max(1));
         let kept = |_| {
             Ok(Kept {
                 raw: if shape.head_norms {
@@ -141,6 +153,11 @@ impl Work {
                 log_totals: gpu.zeros(rows * shape.heads)?,
                 middle: gpu.zeros(rows * hidden)?,
                 both: gpu.zeros(2 * rows * shape.feed_forward)?,
+                inner: Inner {
+                    qkv: inner(room.between.qkv)?,
+                    attention_output: inner(room.between.attention_output)?,
+                    gate_and_up: inner(room.between.gate_and_up)?,
+                },
             })
         };
         let starts = (0..=shape.layers).map(|_| gpu.zeros(rows * hidden));
@@ -151,11 +168,10 @@ impl Work {
             normed: gpu.zeros(rows * hidden)?,
             delta: gpu.zeros(rows * hidden)?,
             gated: gpu.zeros(rows * shape.feed_forward)?,
-            inner: Inner {
-                // Never none: a device has no buffers without a place.
-                rows: gpu.zeros(rows * room.inner.max(1))?,
-                slopes: gpu.zeros(rows * room.inner.max(1))?,
-            },
+            down_inner: (0..shape.layers)
+                .map(|_| inner(room.between.down))
+                .collect::<Result<_, _>>()?,
+            inner_slopes: inner(room.between.widest())?,
             slopes: gpu.zeros(rows * hidden)?,
             narrow_slopes: gpu.zeros(rows * hidden)?,
             attended_slopes: gpu.zeros(rows * queries)?,

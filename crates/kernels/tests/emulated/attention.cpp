@@ -1,5 +1,5 @@
 // Packed attention there and back, with kernels that run on a processor:
-//   attention HEADS KV_HEADS ROWS STRETCHES <numbers
+//   attention HEADS KV_HEADS ROWS STRETCHES HASTY <numbers
 // Reads stretches, queries, keys and values, and slopes of the outputs; writes outputs, logarithms of totals, and slopes.
 #include KERNELS
 
@@ -31,6 +31,7 @@ int main(int, char** arguments) {
                         qkv.data(),    stretches.data(),  heads,             kv_heads,   rows,
                         scale};
     const auto launch = [&](int blocks, const std::function<void()>& what) {
+        hasty = atoi(arguments[5]);
         for (int y = 0; y < count; ++y)
             for (int x = 0; x < blocks; ++x) {
                 blockIdx = {static_cast<unsigned>(x), static_cast<unsigned>(y), 0};

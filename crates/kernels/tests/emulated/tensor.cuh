@@ -2,10 +2,12 @@
 #pragma once
 #include "common.cuh"
 
-inline void fetch(void* to, const void* from, bool there) {
-    self().copies.push_back({to, from, there});
-    memset(to, 0xff, 16);
+inline void fetch_bytes(void* to, const void* from, size_t bytes, bool there) {
+    self().copies.push_back({to, from, bytes, there});
+    memset(to, 0xff, bytes);
 }
+inline void fetch(void* to, const void* from, bool there) { fetch_bytes(to, from, 16, there); }
+inline void fetch_number(float* to, const float* from, bool there) { fetch_bytes(to, from, 4, there); }
 
 inline void end_group() {
     self().groups.push_back(std::move(self().copies));
@@ -17,9 +19,9 @@ void wait_for_groups() {
     for (auto& groups = self().groups; groups.size() > Groups; groups.pop_front())
         for (const Copy& copy : groups.front()) {
             if (copy.there)
-                memcpy(copy.to, copy.from, 16);
+                memcpy(copy.to, copy.from, copy.bytes);
             else
-                memset(copy.to, 0, 16);
+                memset(copy.to, 0, copy.bytes);
         }
 }
 

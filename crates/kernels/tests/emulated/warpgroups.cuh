@@ -77,3 +77,17 @@ void wait_for_lots() {
     lots.erase(lots.begin(), lots.begin() + static_cast<long>(due));
     meet(of_group);
 }
+
+// Passed once so many have arrived; then again, and so on.
+struct Gate {
+    int size, here, times;
+};
+inline void set_up(Gate& gate, int arrivals) { gate = {arrivals, 0, 0}; }
+inline void arrive(Gate& gate) {
+    if (++gate.here < gate.size) return;
+    gate.here = 0;
+    ++gate.times;
+}
+inline void await(Gate& gate, int odd) {
+    while (gate.times % 2 == odd) swapcontext(&self().context, &scheduler);
+}

@@ -197,7 +197,7 @@ fn gradients_of_low_rank_matrices() {
                 .make_room(Room {
                     keep,
                     chunk: 128,
-                    inner: factors.widest(),
+                    between: factors.between(),
                     ..Room::new(&shape, 192, 128)
                 })
                 .unwrap();

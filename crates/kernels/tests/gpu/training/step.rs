@@ -53,7 +53,8 @@ fn products_back() {
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn tokens_are_scored() {
     let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(16));
-    for vocabulary in [8, 1000, 49_152] {
+    // One block, several, and more than they keep.
+    for vocabulary in [8, 1000, 49_152, 50_264, 151_936, 1_000_000] {
         let rows = 6;
         let mut logits = numbers(&mut random, rows * vocabulary, 6.0);
         // One that is nearly certain.

@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 use candle_core::Tensor;
 use warpsmith_kernels::training::{
-    AdamW, Batch, Bench, Factors, Frozen, Layout, Learner, Learns as DeviceLearns, LowRank, Pupil,
-    Shape, Valuer, Wanted, value_head,
+    AdamW, Batch, Bench, Between, Factors, Frozen, Layout, Learner, Learns as DeviceLearns,
+    LowRank, Pupil, Shape, Valuer, Wanted, value_head,
 };
 use warpsmith_kernels::{Gpu, GpuError};
 use warpsmith_model::{
@@ -189,11 +189,9 @@ impl Shared {
         check(batch, &self.before.config)?;
         let rows = batch.iter().map(|one| one.len()).sum();
         let longest = batch.iter().map(|one| one.len()).max().unwrap_or(0);
-        let inner = self
-            .beside
-            .as_ref()
-            .map_or(0, |beside| beside.factors.widest());
-        self.bench.borrow_mut().fit(rows, longest, inner)?;
+        let beside = self.beside.as_ref();
+        let between = beside.map_or_else(Between::default, |beside| beside.factors.between());
+        self.bench.borrow_mut().fit(rows, longest, between)?;
         Ok(Batch::new(
             batch.iter().map(|one| (one.tokens(), one.said())),
         ))
