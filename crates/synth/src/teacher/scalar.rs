@@ -424,7 +424,24 @@ impl Arena {
 
     /// The same, in which nothing outside a buffer is loaded where a condition does not hold.
     pub(super) fn guarded(&mut self, scalar: Scalar, by: &[Within]) -> Scalar {
-        let by: Vec<Within> = by.to_vec();
+        self.loading(scalar, by, |arena, buffer, index| {
+            let (least, greatest) = index.range();
+            least < 0 || greatest >= arena.buffers[buffer.0].1
+        })
+    }
+
+    /// The same, in which nothing at all is loaded there: for what nobody needs.
+    pub(super) fn spared(&mut self, scalar: Scalar, by: &Within) -> Scalar {
+        self.loading(scalar, std::slice::from_ref(by), |_, _, _| true)
+    }
+
+    /// The same with further conditions on some of what is loaded.
+    fn loading(
+        &mut self,
+        scalar: Scalar,
+        by: &[Within],
+        concerns: impl Fn(&Self, Buffer, &Index) -> bool,
+    ) -> Scalar {
         self.rebuilt(scalar, &mut |arena, one| {
             let (
                 Node::Load {
@@ -438,9 +455,7 @@ impl Arena {
             else {
                 return None;
             };
-            let (least, greatest) = index.range();
-            let is_inside = least >= 0 && greatest < arena.buffers[buffer.0].1;
-            if !looked_up.is_empty() || is_inside {
+            if !looked_up.is_empty() || !concerns(arena, buffer, &index) {
                 return None;
             }
             let mut all = guard;

@@ -94,7 +94,7 @@ impl Machine {
                 source: "assumed for the size of the model: two cores at 80 Gflop/s, six for each weight; not measured",
             },
             Self::H200 => Speed {
-                rate: 295_048.0,
+                rate: 352_076.0,
                 weights: SMOLLM,
                 source: "by the size of the model, from docs/results/training.md: full fine-tuning, 135M, 16 x 2048",
             },
