@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use cudarc::driver::sys::CUdevice_attribute;
 use cudarc::driver::{CudaContext, CudaFunction};
 
 use super::attention::{Attention, Kernels};
@@ -22,14 +23,13 @@ pub(crate) struct Functions {
     pub(super) put_back: CudaFunction,
     pub(super) embed_back: CudaFunction,
     pub(super) score: CudaFunction,
+    /// Bytes of them that a block of `score` keeps at most.
+    pub(super) kept_logits: u32,
     pub(super) squares: CudaFunction,
     pub(super) adamw: CudaFunction,
     pub(super) attention: Kernels,
     pub(super) hopper_attention: OnceLock<Kernels>,
 }
-
-/// What any device since 8.0 gives a block, and what Hopper gives.
-const MOST_SHARED: [u32; 2] = [163 << 10, 227 << 10];
 
 impl Functions {
     fn load(context: &Arc<CudaContext>, is_hopper: bool) -> Result<Self, GpuError> {
@@ -50,8 +50,11 @@ impl Functions {
         let packed = module!("packed_attention");
         let norm_back = rows.load_function("training_norm_back")?;
         let score = step.load_function("training_score")?;
-        allow_shared(&norm_back, MOST_SHARED[usize::from(is_hopper)])?;
-        allow_shared(&score, most_kept(is_hopper) as u32)?;
+        let most = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let most = context.attribute(most)?.cast_unsigned();
+        let kept_logits = most_kept(most);
+        allow_shared(&norm_back, most)?;
+        allow_shared(&score, kept_logits)?;
         Ok(Self {
             add_norm: rows.load_function("training_add_norm")?,
             norm_back,
@@ -65,6 +68,7 @@ impl Functions {
             put_back: rows.load_function("training_put_back")?,
             embed_back: rows.load_function("training_embed_back")?,
             score,
+            kept_logits,
             squares: step.load_function("training_squares")?,
             adamw: step.load_function("training_adamw")?,
             attention: Kernels::load(&packed, Attention::Warps)?,

@@ -143,15 +143,15 @@ struct Sharing {
     kept: usize,
 }
 
-/// Bytes of logits that a block keeps at most.
-pub(super) fn most_kept(is_hopper: bool) -> usize {
-    if is_hopper { 112 << 10 } else { 80 << 10 }
+/// Bytes of logits that a block keeps at most, where it may have so many: half of them, but for what else is there.
+pub(super) fn most_kept(of: u32) -> u32 {
+    ((of / 2) >> 10).saturating_sub(1) << 10
 }
 
 impl Sharing {
-    fn of(vocabulary: usize, is_hopper: bool) -> Self {
-        let most_blocks = if is_hopper { 8 } else { 1 };
-        let fits = most_kept(is_hopper) / size_of::<f32>();
+    /// By so many blocks at most, of which each keeps so many bytes.
+    fn of(vocabulary: usize, most_blocks: usize, bytes: u32) -> Self {
+        let fits = bytes as usize / size_of::<f32>();
         let share = |blocks: usize| vocabulary.div_ceil(blocks).next_multiple_of(AT_ONCE);
         let blocks = (0..4)
             .map(|power| 1 << power)
@@ -209,7 +209,9 @@ impl Gpu {
             None => (0, 0),
         };
         // The same with slopes and without, so that both see the same log-probability.
-        let sharing = Sharing::of(vocabulary, self.overlaps);
+        let functions = self.training()?;
+        let most_blocks = if self.overlaps { 8 } else { 1 };
+        let sharing = Sharing::of(vocabulary, most_blocks, functions.kept_logits);
         let asked = Score {
             logprobs: self.address(&scored.logprobs),
             entropies: self.address(&scored.entropies),
@@ -227,7 +229,7 @@ impl Gpu {
             ..Spread::plain((rows * sharing.blocks, 1, 1), THREADS)
         };
         // SAFETY: sizes were checked; targets below the vocabulary are the caller's word.
-        unsafe { self.launch(&self.training()?.score, &spread, &asked) }
+        unsafe { self.launch(&functions.score, &spread, &asked) }
     }
 
     /// Settings of the updates that follow.
@@ -272,7 +274,15 @@ mod tests {
 
     #[test]
     fn rows_of_logits_are_shared_out_and_kept_where_they_fit() {
-        let all = |vocabulary, is_hopper| Sharing::of(vocabulary, is_hopper);
+        let (hopper, ampere) = (most_kept(227 << 10), most_kept(163 << 10));
+        assert_eq!(
+            (hopper, ampere, most_kept(99 << 10)),
+            (112 << 10, 80 << 10, 48 << 10)
+        );
+        let all = |vocabulary, is_hopper| {
+            let (most_blocks, bytes) = if is_hopper { (8, hopper) } else { (1, ampere) };
+            Sharing::of(vocabulary, most_blocks, bytes)
+        };
         let sharing = |blocks, share, kept| Sharing {
             blocks,
             share,
