@@ -292,6 +292,29 @@ fn what_is_computed_for_a_row_is_kept() {
 }
 
 #[test]
+fn what_a_triangle_throws_away_is_not_read() {
+    for (op, read) in [
+        (
+            "tril",
+            "(i % 16 * 4 - (i / 16) % 64) < 1 ? reinterpret_cast",
+        ),
+        (
+            "triu",
+            "(i % 16 * 4 - (i / 16) % 64 + 3) >= 0 ? reinterpret_cast",
+        ),
+    ] {
+        let kernel = tuned(&chain(
+            &[&[32, 64, 64]],
+            &[
+                (op, &[0], serde_json::json!({}), &[32, 64, 64]),
+                ("relu", &[1], serde_json::json!({}), &[32, 64, 64]),
+            ],
+        ));
+        assert!(kernel.contains(read), "{kernel}");
+    }
+}
+
+#[test]
 fn a_transposed_copy_is_tiled() {
     let kernel = tuned(&chain(
         &[&[512, 1024]],
