@@ -178,4 +178,11 @@ fn lessons_need_no_judge_and_are_what_a_student_learns() {
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     assert_eq!(code(&context.command(&arguments).output().unwrap()), 0);
     assert!(context.path("a/b/c.jsonl").is_file());
+    // More than memory holds.
+    let arguments = "train lessons --compose 99999999999 --target cpu --out d.jsonl";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    let refused = context.command(&arguments).output().unwrap();
+    assert_eq!(code(&refused), 2);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(told.contains("0..=1000000"), "{told}");
 }

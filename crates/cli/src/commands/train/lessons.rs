@@ -29,8 +29,9 @@ pub(crate) struct LessonsArgs {
     #[arg(long, value_name = "FILE")]
     tasks: Vec<PathBuf>,
     /// So many tasks more, composed for this in many sizes and not run; none is in KernelBench
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
-    compose: usize,
+    // All of them are in memory together.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    compose: u32,
     /// The file to make, a JSONL of trajectories
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -88,7 +89,7 @@ pub(crate) fn run(args: &LessonsArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     if args.compose > 0 {
         let seeds = Seeds::torch().map_err(|error| broken_seeds(&error))?;
-        tasks.extend(exercises(&seeds, args.seed).take(args.compose));
+        tasks.extend(exercises(&seeds, args.seed).take(args.compose as usize));
     }
     if tasks.is_empty() {
         let hint = "`--tasks FILE` names some, `--compose N` makes some up".to_owned();
