@@ -19,6 +19,8 @@ pub enum GpuError {
         crate::AT_ONCE
     )]
     Width { width: usize },
+    #[error("rows of {width} numbers cannot be learnt from on this GPU: {most} at most")]
+    TooWide { width: usize, most: usize },
     #[error("the GPU has no products of few rows: compute capability 9.0 is needed")]
     FewRows,
     #[error("the GPU has no attention by groups of warps: compute capability 9.0 is needed")]
@@ -56,6 +58,7 @@ impl GpuError {
                 | Self::NoCublas
                 | Self::Attention { .. }
                 | Self::Width { .. }
+                | Self::TooWide { .. }
         )
     }
 
@@ -67,7 +70,7 @@ impl GpuError {
             Self::NoCublas => Some(
                 "install CUDA 13, or put the folder of libcublas.so.13 (PyTorch brings one) into LD_LIBRARY_PATH".into(),
             ),
-            Self::TooOld { .. } | Self::Attention { .. } | Self::Width { .. } => {
+            Self::TooOld { .. } | Self::Attention { .. } | Self::Width { .. } | Self::TooWide { .. } => {
                 Some("run the model on the processor".into())
             }
             Self::NoRoom { .. } | Self::Memory { .. } => Some("learn from fewer or shorter sequences at once".into()),

@@ -28,7 +28,10 @@ impl Bench {
     /// For models of one shape; there is no room yet.
     pub fn new(gpu: Gpu, shape: Shape) -> Result<Self, GpuError> {
         shape.check()?;
-        gpu.training()?;
+        let (width, most) = (shape.hidden, gpu.training()?.longest_row);
+        if width > most {
+            return Err(GpuError::TooWide { width, most });
+        }
         Ok(Self {
             gpu,
             shape,

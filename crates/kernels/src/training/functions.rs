@@ -6,6 +6,7 @@ use cudarc::driver::sys::CUdevice_attribute;
 use cudarc::driver::{CudaContext, CudaFunction};
 
 use super::attention::{Attention, Kernels};
+use super::rows::longest_row;
 use super::step::most_kept;
 use crate::gpu::{allow_shared, module};
 use crate::{Gpu, GpuError};
@@ -13,6 +14,8 @@ use crate::{Gpu, GpuError};
 pub(crate) struct Functions {
     pub(super) add_norm: CudaFunction,
     pub(super) norm_back: CudaFunction,
+    /// Numbers of the longest row that it has room for.
+    pub(super) longest_row: usize,
     pub(super) swiglu_back: CudaFunction,
     pub(super) turn: CudaFunction,
     pub(super) turn_back: CudaFunction,
@@ -58,6 +61,7 @@ impl Functions {
         Ok(Self {
             add_norm: rows.load_function("training_add_norm")?,
             norm_back,
+            longest_row: longest_row(most),
             swiglu_back: rows.load_function("training_swiglu_back")?,
             turn: rows.load_function("training_turn")?,
             turn_back: rows.load_function("training_turn_back")?,

@@ -91,6 +91,11 @@ fn turning_blocks(shape: &Shape, heads: usize) -> usize {
     heads.div_ceil(at_once).min(8 * PARTS)
 }
 
+/// The longest row that a norm goes back through with so many bytes of shared memory: each warp adds up a row of its own.
+pub(super) fn longest_row(shared: u32) -> usize {
+    shared as usize / (WARPS * size_of::<f32>())
+}
+
 const WARPS: usize = 8;
 const THREADS: usize = 32 * WARPS;
 

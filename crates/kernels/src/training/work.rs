@@ -10,7 +10,8 @@ use crate::{Buffer, Gpu, GpuError, bf16};
 pub enum Keep {
     /// Everything that the way back reads.
     All,
-    /// Where each layer starts; what is inside is made again on the way back, a quarter of the work more.
+    /// Where each layer starts, and what is between its last low-rank matrices; what is inside is made again on the way back, a
+    /// quarter of the work more.
     Starts,
 }
 

@@ -4,7 +4,7 @@ use warpsmith_schema::Target;
 
 use super::{Call, NotCovered};
 use crate::teacher::index::Index;
-use crate::teacher::plan::{Plan, Strategy};
+use crate::teacher::plan::{Plan, REDUCTION, Strategy};
 use crate::teacher::scalar::{Kind, Within};
 use crate::teacher::tensor::Tensor;
 
@@ -117,8 +117,11 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
                 return Err(call.refuse("no matrix"));
             }
             let inner = x.at.clone();
-            // Compilers leave single loads out by themselves.
-            let by_fours = plan.target == Target::Cuda && plan.strategy == Strategy::Tuned;
+            // Compilers leave single loads out by themselves. What a reduction has read before is not read again but kept.
+            let by_fours = plan.target == Target::Cuda
+                && plan.strategy == Strategy::Tuned
+                && x.shape[rank - 1] % 4 == 0
+                && x.work < REDUCTION;
             Tensor::computed(&x.shape, x.kind, x.work + 1, move |arena, at| {
                 let mut value = inner(arena, at);
                 let far = i64::from(i32::MAX);
