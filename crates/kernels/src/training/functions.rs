@@ -26,7 +26,7 @@ pub(crate) struct Functions {
     pub(super) put_back: CudaFunction,
     pub(super) embed_back: CudaFunction,
     pub(super) score: CudaFunction,
-    /// Bytes of them that a block of `score` keeps at most.
+    /// Bytes of logits that a block of it keeps at most.
     pub(super) kept_logits: u32,
     pub(super) squares: CudaFunction,
     pub(super) adamw: CudaFunction,

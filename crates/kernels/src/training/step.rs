@@ -153,10 +153,11 @@ impl Sharing {
     fn of(vocabulary: usize, most_blocks: usize, bytes: u32) -> Self {
         let fits = bytes as usize / size_of::<f32>();
         let share = |blocks: usize| vocabulary.div_ceil(blocks).next_multiple_of(AT_ONCE);
-        let blocks = (0..4)
-            .map(|power| 1 << power)
+        let blocks = [1, 2, 4, 8].into_iter();
+        let blocks = blocks
+            .take_while(|blocks| *blocks < most_blocks)
             .find(|blocks| share(*blocks) <= fits)
-            .map_or(most_blocks, |blocks| most_blocks.min(blocks));
+            .unwrap_or(most_blocks);
         let share = share(blocks);
         Self {
             blocks,

@@ -29,8 +29,9 @@ pub(crate) struct LessonsArgs {
     #[arg(long, value_name = "FILE")]
     tasks: Vec<PathBuf>,
     /// So many tasks more, composed for this in many sizes and not run; none is in KernelBench
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     // All of them are in memory together.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     compose: u32,
     /// The file to make, a JSONL of trajectories
     #[arg(long, value_name = "FILE")]
