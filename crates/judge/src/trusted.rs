@@ -102,6 +102,17 @@ pub(crate) struct CallOutputs<'a> {
     pub(crate) sampled: &'a Value,
 }
 
+/// When fresh inputs and weights are put where the runner sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Placed {
+    AtOnce,
+    /// With [`Trusted::reveal`], by the copy engine from the host's memory: the GPU does not change contexts for it.
+    Veiled,
+    /// With [`Trusted::reveal`], from the device's own memory.
+    Held,
+}
+
 #[derive(Debug)]
 pub(crate) struct Trusted {
     process: Process,
@@ -148,28 +159,28 @@ impl Trusted {
         })
     }
 
-    /// Fresh weights; `veiled` ones are in place only when [`Trusted::reveal`] says so.
-    pub(crate) fn weights(&mut self, seed: u64, veiled: bool) -> Result<(), JudgeError> {
+    /// Fresh weights.
+    pub(crate) fn weights(&mut self, seed: u64, placed: Placed) -> Result<(), JudgeError> {
         self.process
-            .request("weights", json!({ "seed": seed, "veiled": veiled }), LONG)
+            .request("weights", json!({ "seed": seed, "placed": placed }), LONG)
             .map(drop)
     }
 
-    /// Fresh inputs for several slots. `answer`: whether anybody will compare; a baseline's outputs are not. `veiled`: one
-    /// slot's, kept back until [`Trusted::reveal`].
+    /// Fresh inputs for several slots, or for one behind the veil. `answer`: whether anybody will compare; a baseline's
+    /// outputs are not.
     pub(crate) fn draw(
         &mut self,
         variant: usize,
         answer: bool,
-        veiled: bool,
+        placed: Placed,
         draws: &[Draw<'_>],
     ) -> Result<(), JudgeError> {
         let body =
-            json!({ "variant": variant, "answer": answer, "veiled": veiled, "draws": draws });
+            json!({ "variant": variant, "answer": answer, "placed": placed, "draws": draws });
         self.process.request("draw", body, LONG).map(drop)
     }
 
-    /// CUDA: puts in place what was drawn veiled.
+    /// Puts in place what was held, or what was drawn for this slot behind the veil.
     pub(crate) fn reveal(&mut self, slot: u32) -> Result<(), JudgeError> {
         self.process
             .request("reveal", json!({ "slot": slot }), LONG)

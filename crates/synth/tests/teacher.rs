@@ -277,6 +277,35 @@ fn a_long_row_is_read_once_for_both_of_its_sums() {
 }
 
 #[test]
+fn what_follows_a_scan_is_done_before_it_is_stored() {
+    let shape: &[u64] = &[64, 256, 512];
+    for dim in [1, 2] {
+        let scan = serde_json::json!({ "dim": dim });
+        let nothing = serde_json::json!({});
+        let kernel = tuned(&chain(
+            &[shape, &[512]],
+            &[
+                ("cumsum", &[0], scan.clone(), shape),
+                ("mul", &[2, 1], nothing.clone(), shape),
+                ("relu", &[3], nothing.clone(), shape),
+            ],
+        ));
+        assert_eq!(kernel.matches("__global__").count(), 1, "{kernel}");
+        assert!(!kernel.contains("hidden"), "{kernel}");
+        // Of the running sums one element alone is needed by the one that is stored, or it is not done there.
+        let kernel = tuned(&chain(
+            &[shape],
+            &[
+                ("cumsum", &[0], scan, shape),
+                ("flip", &[1], serde_json::json!({ "dims": [dim] }), shape),
+                ("relu", &[2], nothing, shape),
+            ],
+        ));
+        assert_eq!(kernel.matches("__global__").count(), 2, "{kernel}");
+    }
+}
+
+#[test]
 fn what_is_computed_for_a_row_is_kept() {
     let shape: &[u64] = &[4096, 2048];
     let normal = serde_json::json!({ "normalized_shape": [2048] });

@@ -58,6 +58,9 @@ fn bursts_below_us(target: Target) -> f64 {
 /// No burst need take longer than this.
 const BURST_US: f64 = 20_000.0;
 
+/// Calls of a burst in which a restless moment weighs.
+const SHORT_BURST: u32 = 8;
+
 impl Session {
     /// Whether all bursts of a candidate are as long as can be. On a GPU few long ones stand a restless host better than a
     /// slope: the queue runs ahead of it, and only a burst's ends feel it. On a CPU a burst is too short for that.
@@ -70,9 +73,11 @@ impl Session {
         if self.variant(variant).eager_us > bursts_below_us(self.target) {
             return Vec::new();
         }
+        // As many as a baseline has, where they are short and so make up little of a time.
+        let few = self.longest_burst(variant) <= SHORT_BURST;
         match (self.bursts_alike(), profile) {
-            (true, Profile::Full) => vec![8; 4],
-            (true, Profile::Rl) => vec![8; 2],
+            (true, Profile::Rl) if !few => vec![8; 2],
+            (true, _) => vec![8; 4],
             (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
             (false, Profile::Rl) => [2, 4, 6, 8].repeat(2),
         }

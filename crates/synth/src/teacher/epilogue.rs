@@ -1,13 +1,13 @@
-//! What a library does to its results by itself: a bias, a `relu`.
+//! What is done to results before they are stored for the first time: by a library a bias or a `relu`, by a scan anything.
 
 use super::index::{Index, coordinates, linear};
 use super::library::Library;
 use super::lower::Planned;
-use super::plan::{Kernel, Plan, Rows};
-use super::scalar::{Binary, Buffer, Node, Scalar};
+use super::plan::{Kernel, Plan, Rows, Strategy, Then};
+use super::scalar::{Binary, Buffer, Kind, Node, Scalar};
 use warpsmith_schema::Target;
 
-/// Takes elementwise steps into the library call before them, where that call can do the same.
+/// Takes elementwise steps into the library call before them, where that call can do the same, and into the scan.
 pub(super) fn fuse(planned: &mut Planned) {
     if planned.plan.target != Target::Cuda {
         return;
@@ -27,8 +27,54 @@ pub(super) fn fuse(planned: &mut Planned) {
                 }
             }
         }
+        if let Some(then) = stored_by_scan(&mut planned.plan, place, &planned.returns) {
+            let step = planned.plan.steps.remove(place + 1);
+            let before = &mut planned.plan.steps[place];
+            before.name = format!("{}_{}", before.name, step.name);
+            if let (Kernel::Scan(scan), Kernel::Rows(rows)) = (&mut before.kernel, step.kernel) {
+                scan.out = rows.out;
+                scan.then = Some(then);
+            }
+        }
         place += 1;
     }
+}
+
+/// An elementwise step that follows a scan and needs of it no more than the element that it stores.
+fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<Then> {
+    let (scan, rows) = match (
+        &plan.steps[place].kernel,
+        &plan.steps.get(place + 1)?.kernel,
+    ) {
+        (Kernel::Scan(scan), Kernel::Rows(rows))
+            if scan.then.is_none() && rows.passes.is_empty() =>
+        {
+            (scan.clone(), rows.clone())
+        }
+        _ => return None,
+    };
+    let from = scan.out;
+    let unneeded = !returns.contains(&from) && !is_read_later(plan, place + 2, from);
+    let size = |shape: &[i64]| shape.iter().product::<i64>();
+    let fits = plan.strategy != Strategy::Plain
+        && plan.rooms[rows.out.0].kind == Kind::Float
+        && rows.cells == rows.shape
+        && size(&rows.shape) == size(&scan.shape);
+    if !unneeded || !fits {
+        return None;
+    }
+    let then = Then {
+        shape: rows.shape.clone(),
+        value: rows.value.clone(),
+        scanned: from,
+    };
+    let stored = then.stored(plan);
+    let read = plan.arena.ordered(&[stored.value]);
+    let read: Vec<Scalar> = read
+        .into_iter()
+        .filter(|one| loads_from(plan, *one, from))
+        .collect();
+    (read == [stored.scanned]).then_some(then)
 }
 
 /// The bias, whether there is a `relu`, and where the result goes.
@@ -135,7 +181,10 @@ fn reads(plan: &mut Plan, rows: &Rows, buffer: Buffer) -> bool {
 }
 
 fn loads(plan: &Plan, value: Scalar, wanted: Buffer) -> bool {
-    let ordered = plan.arena.ordered(&[value]);
-    let is_load = |one: Scalar| matches!(plan.arena.node(one), Node::Load { buffer, .. } if *buffer == wanted);
-    ordered.into_iter().any(is_load)
+    let mut ordered = plan.arena.ordered(&[value]).into_iter();
+    ordered.any(|one| loads_from(plan, one, wanted))
+}
+
+fn loads_from(plan: &Plan, one: Scalar, wanted: Buffer) -> bool {
+    matches!(plan.arena.node(one), Node::Load { buffer, .. } if *buffer == wanted)
 }

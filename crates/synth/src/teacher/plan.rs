@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use warpsmith_schema::Target;
 
-use super::index::{Index, coordinates, linear};
+use super::index::{Index, Var, coordinates, linear};
 use super::library::Library;
 use super::scalar::{Arena, Buffer, Kind, Node, Reduced, Scalar, Within};
 use super::tensor::{Body, Tensor};
@@ -166,6 +166,38 @@ pub(super) struct Scan {
     pub(super) how: Scanning,
     pub(super) value: Body,
     pub(super) out: Buffer,
+    pub(super) then: Option<Then>,
+}
+
+/// What is made of every element of a scan before it is stored.
+#[derive(Clone)]
+pub(super) struct Then {
+    pub(super) shape: Vec<i64>,
+    pub(super) value: Body,
+    /// Where the scan's own results would lie: what the value says that it reads.
+    pub(super) scanned: Buffer,
+}
+
+/// The same for an element whose place has a name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored {
+    pub(super) place: Var,
+    /// The scan's own result there.
+    pub(super) scanned: Scalar,
+    pub(super) value: Scalar,
+}
+
+impl Then {
+    pub(super) fn stored(&self, plan: &mut Plan) -> Stored {
+        let place = plan.arena.var(self.shape.iter().product());
+        let scanned = plan.arena.load(self.scanned, place.into());
+        let value = (self.value)(&mut plan.arena, &coordinates(&self.shape, &place.into()));
+        Stored {
+            place,
+            scanned,
+            value: plan.resolved(value, &[]),
+        }
+    }
 }
 
 #[derive(Clone)]

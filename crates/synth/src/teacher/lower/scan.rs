@@ -36,6 +36,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, N
         how,
         value: Rc::clone(&value.at),
         out,
+        then: None,
     }));
     Ok(Some(Tensor::of_buffer(out, &x.shape, Kind::Float)))
 }

@@ -3,8 +3,9 @@
 use super::vectors::{unpack, vector, wide};
 use super::{Launch, THREADS, integer, thread_number};
 use crate::teacher::emit::{Helper, Writer};
-use crate::teacher::index::{Index, linear};
-use crate::teacher::plan::{Scan, Scanning, Strategy};
+use crate::teacher::index::{Index, Var, linear};
+use crate::teacher::plan::{Scan, Scanning, Stored, Strategy};
+use crate::teacher::scalar::{Arena, Scalar};
 
 /// Neighbouring elements of a thread.
 const WIDTH: i64 = 4;
@@ -60,6 +61,8 @@ fn columns(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     let value = (kernel.value)(&mut writer.plan.arena, &at);
     let value = writer.plan.resolved(value, &[]);
     let place = linear(&kernel.shape, &at);
+    let then = kernel.then.as_ref();
+    let then = then.map(|then| then.stored(writer.plan));
     let out = writer.buffer(kernel.out).to_owned();
     writer.call(flat, "row");
     writer.call(along, "k");
@@ -77,12 +80,40 @@ fn columns(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     }
     writer.open(format!("for (int k = 0; k < {length}; ++k) {{"));
     writer.define(&[value], &[]);
-    let (value, place) = (writer.value(value), writer.index(&place));
+    let value = writer.value(value);
     writer.line(format!("const float next = {value};"));
     writer.line(format!("running = {of_two};"));
-    writer.line(format!("{out}[{place}] = float(running);"));
+    let stored = stored(writer, then, &place, "float(running)");
+    let place = writer.index(&place);
+    writer.line(format!("{out}[{place}] = {stored};"));
     writer.close();
     Launch::over(&[before, after], 1)
+}
+
+/// What is stored at a place where the scan came to a value, after what has to be written before it.
+fn stored(writer: &mut Writer<'_>, then: Option<Stored>, place: &Index, scanned: &str) -> String {
+    let Some(then) = then else {
+        return scanned.to_owned();
+    };
+    let name = writer.unique("scanned");
+    writer.line(format!("const float {name} = {scanned};"));
+    writer.set(then.scanned, name);
+    let arena = &writer.plan.arena;
+    let others = arena.ordered_until(&[then.value], &|one| one == then.scanned);
+    if needs(arena, &others, then.place) {
+        let (int, place) = (integer(writer.plan), writer.index(place));
+        let name = writer.unique("place");
+        writer.line(format!("const {int} {name} = {place};"));
+        writer.call(then.place, &name);
+    }
+    writer.define(&[then.value], &[]);
+    writer.value(then.value)
+}
+
+/// Whether places of some values depend on a variable.
+fn needs(arena: &Arena, scalars: &[Scalar], var: Var) -> bool {
+    let indices = scalars.iter().flat_map(|one| arena.indices(*one));
+    indices.into_iter().any(|index| index.depends_on(var))
 }
 
 /// A block a scan, chunk by chunk: each thread scans neighbours, a warp its threads, the block its warps.
@@ -101,6 +132,8 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     let value = (kernel.value)(&mut writer.plan.arena, &at);
     let value = writer.plan.resolved(value, &[]);
     let place = linear(&kernel.shape, &at);
+    let then = kernel.then.as_ref();
+    let then = then.map(|then| then.stored(writer.plan));
     let out = writer.buffer(kernel.out).to_owned();
     writer.call(flat, "row");
     writer.call(group, "c");
@@ -200,6 +233,18 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     ));
     if !whole {
         writer.open(format!("if (c < {groups}) {{"));
+    }
+    if then.is_some() {
+        let scope = writer.scope();
+        writer.line("#pragma unroll");
+        writer.open(format!("for (int l = 0; l < {WIDTH}; ++l) {{"));
+        if !by_four {
+            writer.line(format!("if (c * {WIDTH} + l >= {length}) break;"));
+        }
+        let stored = stored(writer, then, &place, "(&v[j].x)[l]");
+        writer.line(format!("(&v[j].x)[l] = {stored};"));
+        writer.close();
+        writer.leave(scope);
     }
     if by_four {
         let first = place.substituted(lane, &Index::default()).divided(WIDTH);
