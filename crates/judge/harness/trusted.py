@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated interpreter does not look beside its script
 
@@ -127,9 +127,6 @@ class Trusted:
         self._target = "cpu"
         self._accepted: str | None = None
         self._timing = False
-        # Until `reveal`: what puts inputs into their slots, and whether the weights in their region are those of before.
-        self._held: list[Callable[[], None]] = []
-        self._old_weights = False
 
     @property
     def spin_seconds(self) -> float:
@@ -236,10 +233,9 @@ class Trusted:
     def weights(self, request: dict[str, Any]) -> dict[str, Any]:
         loaded = self._loaded()
         loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.perturbed))
-        memory, placed = self._memory, request.get("placed", "at_once")
-        self._old_weights = placed == "held"
-        if memory is not None and not self._old_weights:
-            veiled = placed == "veiled"
+        memory = self._memory
+        if memory is not None:
+            veiled = request.get("veiled", False)
             self._write_weights(loaded, memory.veil.weights(loaded.weights_bytes) if veiled else memory.weights.tensor)
         return {}
 
@@ -253,7 +249,6 @@ class Trusted:
 
     def forget(self, _: dict[str, Any]) -> dict[str, Any]:
         self._drawn.clear()
-        self._held.clear()
         self._task, self._accepted, self._timing = None, None, False
         self._release_memory()
         if self._target == "cuda":
@@ -278,7 +273,6 @@ class Trusted:
         if slot_bytes % regions.ALIGNMENT:
             raise ValueError(f"slot_bytes must be a multiple of {regions.ALIGNMENT}")
         self._drawn.clear()
-        self._held.clear()
         self._release_memory()
         self._accepted, self._timing = None, False
         if self._target == "cuda":
@@ -312,20 +306,13 @@ class Trusted:
     def draw(self, request: dict[str, Any]) -> dict[str, Any]:
         """Fills slots; for each, whether its transform had to be left out."""
         readings = Readings()
-        self._held.clear()
         drafts = [self._draft({**request, **one}, readings) for one in request["draws"]]
         readings.take()
         skipped = [self._keep(draft, readings) for draft in drafts]
-        if not self._held:
-            self._leave()
-        self._synchronize()
-        return {"skipped": skipped}
-
-    def _leave(self) -> None:
-        """Nothing that was put in place is left in a cache."""
         if self._target == "cuda":
             regions.flush_cache()
         self._synchronize()
+        return {"skipped": skipped}
 
     def _draft(self, request: dict[str, Any], readings: Readings) -> Draft:
         """Inputs and the reference's answer, which the device may still be at; plain ones if the transform does not fit."""
@@ -360,36 +347,20 @@ class Trusted:
         return request["transform"] != draft.transform
 
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Puts in place what was held, or drawn behind the veil: the last thing before a timed call."""
-        if not self._held:
-            self._mapped().veil.reveal(self._slot(request["slot"]))
-            return {}
-        if self._old_weights:
-            self._write_weights(self._loaded(), self._mapped().weights.tensor)
-            self._old_weights = False
-        for put in self._held:
-            put()
-        self._held.clear()
-        self._leave()
+        """Puts in place what was drawn behind the veil: the last thing before a timed call."""
+        self._mapped().veil.reveal(self._slot(request["slot"]))
         return {}
 
     def _fill_slot(self, variant: Variant, request: dict[str, Any], inputs: list[Any]) -> None:
-        memory, placed = self._mapped(), request.get("placed", "at_once")
-        if draws.outline(inputs) != variant.outline:
-            raise TaskError("unsupported_input", "get_inputs() does not return the same shapes and numbers every time")
-        if placed == "veiled":
+        memory = self._mapped()
+        if request.get("veiled", False):
             region, start = memory.veil.inputs(variant.input_bytes), 0
         else:
             region, start = memory.slots.tensor, request["slot"] * memory.slot_bytes
-
-        def put() -> None:
-            for spec, tensor in zip(draws.tensor_specs(variant.specs), values.tensors(inputs)):
-                values.view(region, spec, start, memory.slot_bytes).copy_(tensor)
-
-        if placed == "held":
-            self._held.append(put)
-        else:
-            put()
+        if draws.outline(inputs) != variant.outline:
+            raise TaskError("unsupported_input", "get_inputs() does not return the same shapes and numbers every time")
+        for spec, tensor in zip(draws.tensor_specs(variant.specs), values.tensors(inputs)):
+            values.view(region, spec, start, memory.slot_bytes).copy_(tensor)
 
     def _started(self, variant: Variant, request: dict[str, Any], transform: str) -> tuple[list[Any], Any, list[Any]] | None:
         """Inputs, answer and calls that choose; None if the reference refuses the transform."""

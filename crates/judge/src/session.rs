@@ -23,7 +23,7 @@ use crate::cores::Cores;
 use crate::runner::{Call, CallFailure, Called, Reader, Runner, call};
 use crate::sample::Sampler;
 use crate::timing::Raw;
-use crate::trusted::{Check, DeviceMemory, Draw, Loaded, Placed, Regions, Trusted, Variant};
+use crate::trusted::{Check, DeviceMemory, Draw, Loaded, Regions, Trusted, Variant};
 
 /// The task's own distribution.
 pub(crate) const PLAIN: &str = "plain";
@@ -131,12 +131,12 @@ impl Session {
     }
 
     pub(crate) fn new_weights(&mut self, trusted: &mut Trusted) -> Result<(), JudgeError> {
-        self.weights(trusted, Placed::AtOnce)
+        self.weights(trusted, false)
     }
 
-    fn weights(&mut self, trusted: &mut Trusted, placed: Placed) -> Result<(), JudgeError> {
+    fn weights(&mut self, trusted: &mut Trusted, veiled: bool) -> Result<(), JudgeError> {
         if self.loaded.weights_bytes > 0 {
-            trusted.weights(self.random.random::<u32>().into(), placed)?;
+            trusted.weights(self.random.random::<u32>().into(), veiled)?;
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Session {
             exact: true,
         };
         runner.rest();
-        trusted.draw(variant, true, Placed::AtOnce, &[draw])?;
+        trusted.draw(variant, true, false, &[draw])?;
         let called = self.call(trusted, runner, ("candidate", true), variant, &[slot])?;
         runner.rest();
         let mut checks = trusted.check(&called.to_compare(&[slot]), true)?;

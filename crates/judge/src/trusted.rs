@@ -102,17 +102,6 @@ pub(crate) struct CallOutputs<'a> {
     pub(crate) sampled: &'a Value,
 }
 
-/// When fresh inputs and weights are put where the runner sees them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Placed {
-    AtOnce,
-    /// With [`Trusted::reveal`], by the copy engine from the host's memory: the GPU does not change contexts for it.
-    Veiled,
-    /// With [`Trusted::reveal`], from the device's own memory.
-    Held,
-}
-
 #[derive(Debug)]
 pub(crate) struct Trusted {
     process: Process,
@@ -159,28 +148,28 @@ impl Trusted {
         })
     }
 
-    /// Fresh weights.
-    pub(crate) fn weights(&mut self, seed: u64, placed: Placed) -> Result<(), JudgeError> {
+    /// Fresh weights; `veiled` ones are in place only when [`Trusted::reveal`] says so.
+    pub(crate) fn weights(&mut self, seed: u64, veiled: bool) -> Result<(), JudgeError> {
         self.process
-            .request("weights", json!({ "seed": seed, "placed": placed }), LONG)
+            .request("weights", json!({ "seed": seed, "veiled": veiled }), LONG)
             .map(drop)
     }
 
-    /// Fresh inputs for several slots, or for one behind the veil. `answer`: whether anybody will compare; a baseline's
-    /// outputs are not.
+    /// Fresh inputs for several slots. `answer`: whether anybody will compare; a baseline's outputs are not. `veiled`: one
+    /// slot's, kept back until [`Trusted::reveal`].
     pub(crate) fn draw(
         &mut self,
         variant: usize,
         answer: bool,
-        placed: Placed,
+        veiled: bool,
         draws: &[Draw<'_>],
     ) -> Result<(), JudgeError> {
         let body =
-            json!({ "variant": variant, "answer": answer, "placed": placed, "draws": draws });
+            json!({ "variant": variant, "answer": answer, "veiled": veiled, "draws": draws });
         self.process.request("draw", body, LONG).map(drop)
     }
 
-    /// Puts in place what was held, or what was drawn for this slot behind the veil.
+    /// CUDA: puts in place what was drawn veiled.
     pub(crate) fn reveal(&mut self, slot: u32) -> Result<(), JudgeError> {
         self.process
             .request("reveal", json!({ "slot": slot }), LONG)

@@ -9,7 +9,7 @@ use super::plan::Care;
 use super::{PLAIN, Session, Stopped};
 use crate::JudgeError;
 use crate::runner::{CallFailure, Runner};
-use crate::trusted::{Draw, Placed, Trusted};
+use crate::trusted::{Draw, Trusted};
 
 /// Both processes are kept talking for this long before the clock starts, where calls are short: just after a process
 /// was stopped and the device changed hands, the same call took anything from 235 to 330 us on an H200; from 300 us later
@@ -23,13 +23,6 @@ const SETTLE_SLACK: Duration = Duration::from_micros(150);
 /// the copy engine brings them soon enough (20 us a megabyte on an H200).
 const VEILED_BYTES: u64 = 256 << 20;
 const WARM_UPS: usize = 2;
-
-/// Longer calls follow one other on old inputs, after which the runner rests again while its own are put in place. The trusted
-/// process computes and compares for tens of milliseconds between two calls of a candidate and hardly at all between two of a
-/// baseline; without the call in between a candidate's interval was 300 us longer than a baseline's of the same kernel.
-const ROUSING_CALLS: usize = 1;
-/// Beside calls that take longer than this, 300 us are nothing.
-const ROUSED_BELOW_US: f64 = 20_000.0;
 
 /// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
 /// kernel it left running. (About 20 us on an idle H200; a busy context keeps its time slice of a millisecond or two.)
@@ -55,22 +48,6 @@ impl Session {
         self.short(variant) && bytes <= VEILED_BYTES && !self.loaded.mutates_inputs
     }
 
-    /// When the inputs of an interval are put in place.
-    fn placed(&self, interval: &Interval<'_>) -> Placed {
-        let variant = interval.variant;
-        if interval.length == 1 && self.veils(variant) {
-            Placed::Veiled
-        } else if self.target == Target::Cuda
-            && !self.short(variant)
-            && self.variant(variant).eager_us < ROUSED_BELOW_US
-            && !self.loaded.mutates_inputs
-        {
-            Placed::Held
-        } else {
-            Placed::AtOnce
-        }
-    }
-
     /// Fills one slot with inputs nobody compares.
     fn fill_any(&mut self, trusted: &mut Trusted, variant: usize) -> Result<u32, JudgeError> {
         let draw = Draw {
@@ -80,7 +57,7 @@ impl Session {
             exact: false,
         };
         let slot = draw.slot;
-        trusted.draw(variant, false, Placed::AtOnce, &[draw])?;
+        trusted.draw(variant, false, false, &[draw])?;
         Ok(slot)
     }
 
@@ -95,17 +72,6 @@ impl Session {
         let body = serde_json::json!({ "module": module, "label": self.label(), "slots": [slot] });
         let limit = self.call_limit(module, variant, 1);
         runner.channel.request("call", body, &[], limit)?;
-        Ok(())
-    }
-
-    /// Now and then, before a candidate's call: whether the device has other work.
-    fn meet_nobody(&mut self, trusted: &mut Trusted, care: Care) -> Result<(), Stopped> {
-        if care == Care::Checked && self.sampler.is_none() && self.random.random_ratio(1, 8) {
-            let waited = trusted.idle_us()?;
-            if waited > BUSY_US {
-                return Err(Stopped::Busy(waited));
-            }
-        }
         Ok(())
     }
 
@@ -124,10 +90,10 @@ impl Session {
         .into_iter()
         .map(|slot| slot as u32)
         .collect();
-        let placed = self.placed(interval);
+        let veiled = interval.length == 1 && self.veils(interval.variant);
         runner.rest();
         let warming = match self.filled.take() {
-            _ if placed == Placed::AtOnce => None,
+            _ if !veiled => None,
             Some((variant, slot)) if variant == interval.variant => Some(slot),
             _ => Some(self.fill_any(trusted, interval.variant)?),
         };
@@ -135,7 +101,7 @@ impl Session {
         // left alone in most calls is what the median sees.
         let answered = interval.care != Care::Trusted;
         if answered {
-            self.weights(trusted, placed)?;
+            self.weights(trusted, veiled)?;
         }
         let transforms: Vec<String> = slots
             .iter()
@@ -150,10 +116,16 @@ impl Session {
                 exact: transform == "far",
             });
         }
-        trusted.draw(interval.variant, answered, placed, &draws)?;
+        trusted.draw(interval.variant, answered, veiled, &draws)?;
         self.filled = slots.first().map(|&slot| (interval.variant, slot));
-        if placed != Placed::Held {
-            self.meet_nobody(trusted, interval.care)?;
+        if interval.care == Care::Checked
+            && self.sampler.is_none()
+            && self.random.random_ratio(1, 8)
+        {
+            let waited = trusted.idle_us()?;
+            if waited > BUSY_US {
+                return Err(Stopped::Busy(waited));
+            }
         }
         if self.loaded.mutates_inputs && interval.module != "candidate" {
             runner.wake();
@@ -168,19 +140,11 @@ impl Session {
         let short = self.short(variant);
         let mut overdrawn = Duration::ZERO;
         if let Some(old) = warming {
-            let held = placed == Placed::Held;
             runner.wake();
-            for _ in 0..if held { ROUSING_CALLS } else { WARM_UPS } {
+            for _ in 0..WARM_UPS {
                 self.warm_up(runner, module, variant, old)?;
             }
-            if held {
-                runner.rest();
-            }
             trusted.reveal(slots[0])?;
-            if held {
-                // What the call before left running would see the inputs arrive.
-                self.meet_nobody(trusted, interval.care)?;
-            }
         } else if short {
             overdrawn = settle(trusted, runner)?;
         }

@@ -17,7 +17,7 @@ fn most_slots(target: Target) -> u32 {
 }
 
 /// All slots together, on a GPU: far more than any cache, and soon drawn.
-const SLOTS_BYTES: u64 = 8 << 30;
+const SLOTS_BYTES: u64 = 4 << 30;
 
 /// The driver leaves copies from this size on to the copy engine for certain.
 const COPIED_BYTES: u64 = 256 << 10;
