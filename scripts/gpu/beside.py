@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The teacher's tuned solutions beside `torch.compile`, call by call with CUDA events: what kernels take without a judge.
 
-    cargo run --release -p warpsmith-synth --example teach TASKS cuda FOLDER
+    cargo run --release -p warpsmith-synth --example teach -- TASKS cuda FOLDER
     scripts/gpu/beside.py FOLDER [--seconds N] [--only WORD,WORD]
 
 Proves nothing about a solution (the judge does that); tells what a judgement's times should come to, for many tasks a minute.
-Solutions that call a library of NVIDIA's are left out and counted.
+Solutions that call a library of NVIDIA's are left out and counted; what fails is told, and the others go on.
 """
 
 import argparse
@@ -51,17 +51,21 @@ def compile_ahead(tasks: list[Path], until: float) -> None:
     for task in tasks:
         if time.time() > until:
             return
-        _, model, inputs = reference(torch, task)
-        with torch.no_grad():
-            torch.compile(model, dynamic=False)(*inputs)
-        del model, inputs
-        torch._dynamo.reset()
-        torch.cuda.empty_cache()
+        try:
+            _, model, inputs = reference(torch, task)
+            with torch.no_grad():
+                torch.compile(model, dynamic=False)(*inputs)
+            del model, inputs
+        except Exception:  # told where it is measured
+            continue
+        finally:
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
 
 
 def build(nvcc: str, task: Path, library: Path) -> None:
     flags = ["-O3", "-std=c++17", "-arch=native", "-Xcompiler=-fPIC", "--use_fast_math", "-shared", "-cudart=shared"]
-    subprocess.run([nvcc, *flags, "-o", library, *(task / "tuned" / "kernels").glob("*.cu")], check=True)
+    subprocess.run([nvcc, *flags, "-o", library, *(task / "tuned" / "kernels").glob("*.cu")])
 
 
 def medians(torch: types.ModuleType, functions: list[object], inputs: list[object]) -> list[float]:
@@ -80,12 +84,13 @@ def medians(torch: types.ModuleType, functions: list[object], inputs: list[objec
     return [statistics.median(kept) for kept in times]
 
 
-def measure(torch: types.ModuleType, task: Path, library: Path) -> tuple[float, float, float]:
+def measure(torch: types.ModuleType, task: Path, source: str, library: Path) -> tuple[float, float, float]:
     """Gigabytes of inputs and outputs, microseconds of the teacher's and of `torch.compile`."""
     import kernels_module
 
     module, model, inputs = reference(torch, task)
-    sys.modules["warpsmith_kernels"] = kernels_module.module(ctypes.CDLL(str(library)), True)
+    with_status = frozenset(re.findall(r'extern "C" int (\w+)', source))  # a launch that fails would look quick
+    sys.modules["warpsmith_kernels"] = kernels_module.module(ctypes.CDLL(str(library)), True, with_status)
     new = load(task / "tuned" / "model_new.py").ModelNew(*module.get_init_inputs()).cuda().eval()
     new.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -95,8 +100,6 @@ def measure(torch: types.ModuleType, task: Path, library: Path) -> tuple[float, 
         size = sum(one.nbytes for one in [*inputs, *outputs] if torch.is_tensor(one))
         del given, outputs
         ours, theirs = medians(torch, [new, compiled], inputs)
-    torch._dynamo.reset()
-    torch.cuda.empty_cache()
     return size / 1e9, ours, theirs
 
 
@@ -127,7 +130,7 @@ def main() -> None:
     again = [sys.executable, __file__, str(arguments.folder), "--only", arguments.only, "--seconds", str(arguments.seconds / 2)]
     ahead = [subprocess.Popen([*again, "--ahead", str(part)]) for part in range(COMPILERS)]
     torch.set_default_device("cuda")
-    gains = []
+    gains, failed = [], 0
     with tempfile.TemporaryDirectory() as work:
         libraries = {task: Path(work) / f"{task.name}.so" for task in tasks}
         with ThreadPoolExecutor(8) as pool:
@@ -138,13 +141,21 @@ def main() -> None:
         for task in tasks:
             if time.time() > until:
                 break
-            size, ours, theirs = measure(torch, task, libraries[task])
+            try:
+                size, ours, theirs = measure(torch, task, sources[task], libraries[task])
+            except Exception as error:
+                failed += 1
+                print(f"| {task.name} | failed: {' '.join(str(error).split())[:160]} |", flush=True)
+                continue
+            finally:
+                torch._dynamo.reset()
+                torch.cuda.empty_cache()
             gains.append(theirs / ours)
             told = f"{size:.2f} | {ours:.0f} | {1e3 * size / ours:.2f} | {theirs:.0f} | {1e3 * size / theirs:.2f} | {theirs / ours:.2f}x"
             print(f"| {task.name} | {told} |", flush=True)
     mean = math.exp(statistics.fmean(map(math.log, gains))) if gains else float("nan")
     faster = sum(gain >= FASTER for gain in gains)
-    print(f"\n{faster} of {len(gains)} faster by 5 %, {mean:.2f}x in the geometric mean; {len(found) - len(tasks)} that call a library left out")
+    print(f"\n{faster} of {len(gains)} faster by 5 %, {mean:.2f}x in the geometric mean; {failed} failed, {len(found) - len(tasks)} that call a library left out")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ fn bursts_below_us(target: Target) -> f64 {
 /// No burst need take longer than this.
 const BURST_US: f64 = 20_000.0;
 
-/// Calls of a burst in which a restless moment weighs.
+/// In a burst of so few calls a restless moment weighs.
 const SHORT_BURST: u32 = 8;
 
 impl Session {
@@ -73,10 +73,10 @@ impl Session {
         if self.variant(variant).eager_us > bursts_below_us(self.target) {
             return Vec::new();
         }
-        // As many as a baseline has, where they are short and so make up little of a time.
-        let few = self.longest_burst(variant) <= SHORT_BURST;
+        let short = self.longest_burst(variant) <= SHORT_BURST;
         match (self.bursts_alike(), profile) {
-            (true, Profile::Rl) if !few => vec![8; 2],
+            // Of short ones as many as a baseline has.
+            (true, Profile::Rl) if !short => vec![8; 2],
             (true, _) => vec![8; 4],
             (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
             (false, Profile::Rl) => [2, 4, 6, 8].repeat(2),
