@@ -44,6 +44,7 @@ from variants import Variant  # noqa: E402
 PROTOCOL = 1
 SAMPLE_BYTES = 64 << 20
 POISON = 0xFF
+IN_HAND_BYTES = 1 << 30
 
 
 @dataclass
@@ -305,10 +306,12 @@ class Trusted:
 
     def draw(self, request: dict[str, Any]) -> dict[str, Any]:
         """Fills slots; for each, whether its transform had to be left out."""
-        readings = Readings()
-        drafts = [self._draft({**request, **one}, readings) for one in request["draws"]]
-        readings.take()
-        skipped = [self._keep(draft, readings) for draft in drafts]
+        skipped = []
+        for part in in_parts(request["draws"], self._loaded().variants[request["variant"]]):
+            readings = Readings()
+            drafts = [self._draft({**request, **one}, readings) for one in part]
+            readings.take()
+            skipped += [self._keep(draft, readings) for draft in drafts]
         if self._target == "cuda":
             regions.flush_cache()
         self._synchronize()
@@ -426,18 +429,27 @@ class Trusted:
         return nvml.clocks(request["uuid"])
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The calls of one interval, up to the first that does not pass."""
+        """The calls of one interval, up to the first that does not pass; of a baseline's, all that precedes a report."""
+        told: list[dict[str, Any]] = []
+        judged, calls = request["phase"] != "for_nothing", request["calls"]
+        for part in in_parts(calls, self._at(calls[0]["slot"]).variant) if calls else []:
+            told += self._checked(request, part, judged)
+            judged = judged and _holds(told[-1])
+        self._synchronize()
+        return {"reports": told}
+
+    def _checked(self, request: dict[str, Any], calls: list[dict[str, Any]], judged: bool) -> list[dict[str, Any]]:
+        """Reports of some calls, none if they are not to be judged; their outputs are overwritten."""
         readings, told = Readings(), []
-        reads = [self._read({**request, **one}, readings) for one in request["calls"]]
+        reads = [self._read({**request, **one}, readings) for one in calls]
         readings.take()
-        for read in reads:
+        for read in reads if judged else []:
             told.append(self._report(read, readings))
-            if not all(told[-1][part] for part in ("passed", "sample_ok", "inputs_ok")):
+            if not _holds(told[-1]):
                 break
         for start, end in (place for read in reads for place in read.places):
             self._mapped().arena.tensor[start:end].fill_(POISON)
-        self._synchronize()
-        return {"reports": told}
+        return told
 
     def _read(self, request: dict[str, Any], readings: Readings) -> Read:
         """The one full read of a call's outputs: everything after it looks at these copies, which the worker cannot reach."""
@@ -569,6 +581,16 @@ class Trusted:
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------------
+
+
+def in_parts(calls: list[Any], variant: Variant) -> list[list[Any]]:
+    """So many at once as take little memory: of a long burst of large ones not all are copied together."""
+    each = max(1, IN_HAND_BYTES // max(1, variant.input_bytes + variant.output_bytes))
+    return [calls[start : start + each] for start in range(0, len(calls), each)]
+
+
+def _holds(report: dict[str, Any]) -> bool:
+    return bool(report["passed"] and report["sample_ok"] and report["inputs_ok"])
 
 
 def _witnesses(inputs: list[Any]) -> list[regions.Witness]:

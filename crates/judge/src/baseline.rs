@@ -11,13 +11,14 @@ use warpsmith_schema::{Precision, Profile, Target};
 use crate::JudgeError;
 use crate::process::Process;
 use crate::runner::{CallFailure, attach};
-use crate::session::{Plan, Session, Stopped, prepare};
+use crate::session::{Care, Plan, Session, Stopped, prepare};
 use crate::timing::{self, Constant, Estimate, Raw};
 use crate::trusted::Trusted;
 
 /// The baselines of one task in one math mode, one entry a shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Baselines {
+    /// What a candidate's call costs with nothing in it.
     pub(crate) constant: Vec<Constant>,
     pub(crate) eager: Vec<Estimate>,
     pub(crate) compile: Option<Vec<Estimate>>,
@@ -53,7 +54,7 @@ impl Key<'_> {
     pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         // Bump when the method of measuring changes: older numbers are then not comparable.
-        hasher.update(b"method 9\0");
+        hasher.update(b"method 10\0");
         // An unoptimised supervisor samples slowly: its constant is another.
         hasher.update(&[u8::from(cfg!(debug_assertions))]);
         let parts = [
@@ -137,26 +138,35 @@ pub(crate) fn measure(
             session.loaded.mutates_inputs,
         )
         .map_err(|failure| ours("prepare", failure))?;
-        let mut raw_of = |module: &str| run(process, trusted, session, module, index);
-        let singles = raw_of("null_single").map_err(|stopped| failed("null", stopped))?;
-        let bursts = raw_of("null").map_err(|stopped| failed("null", stopped))?;
-        let constant = timing::constant(&singles, &bursts);
+        // A candidate's calls may follow other work than a baseline's: each has a constant of its own.
+        let (care, of_nothing) = (session.care(index), session.care_of_nothing(index));
+        let mut nothing = |care: Care| -> Result<Constant, Stopped> {
+            let singles = run(process, trusted, session, ("null_single", care), index)?;
+            let bursts = run(process, trusted, session, ("null", care), index)?;
+            Ok(timing::constant(&singles, &bursts))
+        };
+        let constant = nothing(of_nothing).map_err(|stopped| failed("null", stopped))?;
+        let own = if care == of_nothing {
+            constant
+        } else {
+            nothing(care).map_err(|stopped| failed("null", stopped))?
+        };
         process.request(
             "drop",
             json!({ "modules": ["null", "null_single"] }),
             Duration::from_mins(1),
         )?;
-        let mut raw_of = |module: &str| run(process, trusted, session, module, index);
+        let mut raw_of = |module: &str| run(process, trusted, session, (module, care), index);
         let raw = raw_of("eager").map_err(|stopped| failed("eager", stopped))?;
         baselines
             .eager
-            .push(timing::estimate(&raw, &constant, f64::INFINITY));
+            .push(timing::estimate(&raw, &own, f64::INFINITY));
         baselines.raw_eager.push(raw);
         baselines.constant.push(constant);
         if wanted.compile.is_some() && baselines.compile_failure.is_none() {
             match raw_of("compile") {
                 Ok(raw) => {
-                    compiled.push(timing::estimate(&raw, &constant, f64::INFINITY));
+                    compiled.push(timing::estimate(&raw, &own, f64::INFINITY));
                     baselines.raw_compile.push(raw);
                 }
                 // A module that torch.compile cannot do is a fact about the task, not a failure of the judge.
@@ -190,11 +200,11 @@ fn run(
     process: &mut Process,
     trusted: &mut Trusted,
     session: &mut Session,
-    module: &str,
+    (module, care): (&str, Care),
     variant: usize,
 ) -> Result<Raw, Stopped> {
     let plan = Plan {
-        singles: 30,
+        singles: session.baseline_singles(care),
         bursts: match module {
             "null_single" => Vec::new(),
             "null" => session.bursts_of_nothing(variant),
@@ -202,7 +212,7 @@ fn run(
         },
         bursts_among: usize::MAX,
         budget: Duration::from_secs(5),
-        care: session.care(variant),
+        care,
         // Of the constant the quick calls count, which any core may give.
         dealt: module == "null_single",
         looked: 0,

@@ -120,6 +120,13 @@ impl Session {
         self.filled = None;
     }
 
+    /// From here on draws follow from the seed alone, whether or not baselines were measured since: a replay finds them kept.
+    pub(crate) fn begin_timing(&mut self) {
+        let seed = self.seed;
+        self.reseed(seed.wrapping_add(1));
+        self.seed = seed;
+    }
+
     pub(crate) fn variant(&self, index: usize) -> &Variant {
         &self.loaded.variants[index]
     }

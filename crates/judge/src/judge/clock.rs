@@ -91,6 +91,7 @@ impl Judge {
         let (profile, target) = (self.options.profile, self.options.target);
         let kept_in = self.baseline_file(Precision::Fp32)?;
         let (session, trusted) = self.at_work()?;
+        session.begin_timing();
         let mut estimates = Vec::new();
         for index in 0..session.loaded.variants.len() {
             let inputs = session.variant(index).inputs.clone();
@@ -122,7 +123,7 @@ impl Judge {
                 };
                 let measured = look(&plan, &enough).and_then(|mut raw| {
                     // Before work counts as put off: single calls on other cores may tell another story.
-                    if raw.warm && timing::estimate(&raw, &constant, gap).deferred {
+                    if raw.alike && timing::estimate(&raw, &constant, gap).deferred {
                         raw.singles
                             .extend(look(&second_look(), &|_| false)?.singles);
                     }

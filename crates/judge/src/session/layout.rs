@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use warpsmith_schema::Target;
 
+use super::plan::calls_in_burst;
 use crate::JudgeError;
 use crate::sample::{Mapping, Sampler};
 use crate::trusted::{Loaded, Regions};
@@ -16,8 +17,12 @@ fn most_slots(target: Target) -> u32 {
     }
 }
 
-/// All slots together, on a GPU: far more than any cache, and soon drawn.
-const SLOTS_BYTES: u64 = 4 << 30;
+/// All slots together, on a GPU: far more than any cache, and a burst of several calls also where inputs are large.
+const SLOTS_BYTES: u64 = 16 << 30;
+
+/// Slots beyond the longest burst, so that addresses differ, and how many there are at least where there is room.
+const SPARE_SLOTS: u32 = 2;
+const LEAST_SLOTS: u32 = 8;
 
 /// The driver leaves copies from this size on to the copy engine for certain.
 const COPIED_BYTES: u64 = 256 << 10;
@@ -69,8 +74,17 @@ pub(super) fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u3
         Target::Cpu => memory / 8,
     };
     let for_arena = memory / 4;
-    let slots = (for_slots / slot_bytes).clamp(2, u64::from(most_slots(target))) as u32;
-    let wanted = (u64::from(slots) + 4) * outputs + 6 * (inputs + outputs) + (64 << 20);
+    // What calls make on the way.
+    let aside = 6 * (inputs + outputs) + (64 << 20);
+    // Every call of a burst has outputs of its own.
+    let outputs_fit = for_arena.saturating_sub(aside) / outputs.max(1);
+    let eager_us = loaded.variants.iter().map(|variant| variant.eager_us);
+    let burst = calls_in_burst(eager_us.fold(f64::INFINITY, f64::min));
+    let slots = (for_slots / slot_bytes)
+        .min(outputs_fit)
+        .min(u64::from((burst + SPARE_SLOTS).max(LEAST_SLOTS)))
+        .clamp(2, u64::from(most_slots(target))) as u32;
+    let wanted = (u64::from(slots) + 4) * outputs + aside;
     let least = match target {
         Target::Cuda => 2 << 30,
         Target::Cpu => 0,

@@ -6,6 +6,7 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use warpsmith_schema::{Profile, Target};
 
+use super::interval::SETTLED_BELOW_US;
 use super::{PLAIN, Session};
 
 /// How long and how often to measure.
@@ -29,8 +30,8 @@ pub(crate) struct Plan {
 pub(crate) enum Care {
     /// A candidate's: each is compared, and a wrong one ends it.
     Checked,
-    /// A baseline's, where calls are short: compared for nothing. What the trusted process does between two calls is left
-    /// in the caches that the next one starts on, so the constant is another without it.
+    /// A baseline's, or nothing's, where the next call feels what the trusted process did before it: compared for nothing. On
+    /// a CPU it starts on other caches; on an H200 it took 300 us longer after 40 ms of the judge's own work.
     AsIfChecked,
     /// A baseline's.
     Trusted,
@@ -55,11 +56,22 @@ fn bursts_below_us(target: Target) -> f64 {
     }
 }
 
-/// No burst need take longer than this.
+/// No burst need take longer than this, in eager mode's time; of calls that are not short, twice as long: many are several
+/// times as quick as eager mode, and what a burst costs besides its calls is the larger share the fewer they are.
 const BURST_US: f64 = 20_000.0;
 
 /// In a burst of so few calls a restless moment weighs.
 const SHORT_BURST: u32 = 8;
+
+/// The longest burst of calls that eager mode takes so long for.
+pub(super) fn calls_in_burst(eager_us: f64) -> u32 {
+    let most_us = if eager_us < SETTLED_BELOW_US {
+        BURST_US
+    } else {
+        2.0 * BURST_US
+    };
+    (most_us / eager_us.max(1.0)) as u32
+}
 
 impl Session {
     /// Whether all bursts of a candidate are as long as can be. On a GPU few long ones stand a restless host better than a
@@ -73,10 +85,10 @@ impl Session {
         if self.variant(variant).eager_us > bursts_below_us(self.target) {
             return Vec::new();
         }
-        let short = self.longest_burst(variant) <= SHORT_BURST;
+        let few = self.longest_burst(variant) <= SHORT_BURST || !self.short(variant);
         match (self.bursts_alike(), profile) {
-            // Of short ones as many as a baseline has.
-            (true, Profile::Rl) if !short => vec![8; 2],
+            // Of few calls as many bursts as a baseline has.
+            (true, Profile::Rl) if !few => vec![8; 2],
             (true, _) => vec![8; 4],
             (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
             (false, Profile::Rl) => [2, 4, 6, 8].repeat(2),
@@ -87,7 +99,8 @@ impl Session {
     pub(crate) fn bursts_of_nothing(&self, variant: usize) -> Vec<u32> {
         let bursts = self.bursts(variant, Profile::Full);
         if self.bursts_alike() && !bursts.is_empty() {
-            [2, 8].repeat(6)
+            // Beside a long call what nothing takes need not be known to the microsecond.
+            [2, 8].repeat(if self.short(variant) { 6 } else { 3 })
         } else {
             bursts
         }
@@ -95,10 +108,33 @@ impl Session {
 
     /// How to measure a baseline of one shape.
     pub(crate) fn care(&self, variant: usize) -> Care {
-        let short = !self.bursts(variant, Profile::Full).is_empty();
         match self.target {
-            Target::Cpu if short => Care::AsIfChecked,
+            Target::Cpu if self.decided_by_bursts(variant) => Care::AsIfChecked,
             _ => Care::Trusted,
+        }
+    }
+
+    /// How to measure what a candidate's call costs with nothing in it. A long one on a GPU feels that it follows the
+    /// trusted process's work; a short one there follows a while of settling, and the longest feel nothing.
+    pub(crate) fn care_of_nothing(&self, variant: usize) -> Care {
+        match self.target {
+            Target::Cuda if self.decided_by_bursts(variant) && !self.short(variant) => {
+                Care::AsIfChecked
+            }
+            _ => self.care(variant),
+        }
+    }
+
+    fn decided_by_bursts(&self, variant: usize) -> bool {
+        !self.bursts(variant, Profile::Full).is_empty()
+    }
+
+    /// How many single calls of a baseline, or of nothing. Where on a GPU all that comes between them is work on gigabytes, only
+    /// as many as their median needs.
+    pub(crate) fn baseline_singles(&self, care: Care) -> usize {
+        match (self.target, care) {
+            (Target::Cuda, Care::AsIfChecked) => 12,
+            _ => 30,
         }
     }
 
@@ -125,8 +161,7 @@ impl Session {
     }
 
     pub(super) fn longest_burst(&self, variant: usize) -> u32 {
-        let fit = BURST_US / self.variant(variant).eager_us.max(1.0);
-        (fit as u32).clamp(2, self.regions.slot_count)
+        calls_in_burst(self.variant(variant).eager_us).clamp(2, self.regions.slot_count)
     }
 
     /// Lengths in the order they are run: bursts at random places among the single calls.
