@@ -44,6 +44,8 @@ pub enum NotCovered {
 pub(super) struct Planned {
     pub(super) plan: Plan,
     pub(super) returns: Vec<Buffer>,
+    /// For each of them, the order of dimensions in which it is handed over, if it is another than the one in memory.
+    pub(super) turned: Vec<Option<Vec<usize>>>,
 }
 
 /// The most elements of a buffer: places are counted in 64 bits, but nothing here was tried beyond this.
@@ -112,7 +114,9 @@ pub(super) fn planned(
                     read: RefCell::new(BTreeSet::new()),
                 };
                 let tensor = lowered(&mut plan, &call, kind)?;
-                if tensor.work > 0 && is_shared(graph, number) {
+                let shared = tensor.work > 0 && is_shared(graph, number);
+                let few = plan.is_few(&tensor) && is_read_often(graph, number);
+                if shared || few {
                     plan.realize(&tensor).1
                 } else {
                     tensor
@@ -121,12 +125,14 @@ pub(super) fn planned(
         };
         values.push(Some(tensor));
     }
-    let mut returns = Vec::new();
+    let (mut returns, mut turned) = (Vec::new(), Vec::new());
     for place in &graph.returns {
         let tensor = values.get(*place).cloned().flatten();
         let tensor = tensor.ok_or_else(|| NotCovered::Module {
             what: "a result that is not in the graph".to_owned(),
         })?;
+        let (tensor, order) = in_memory(&plan, tensor);
+        turned.push(order);
         let made = tensor.buffer.filter(|buffer| {
             let is_made = plan.rooms[buffer.0].origin == Origin::Made;
             is_made && !returns.contains(buffer)
@@ -136,7 +142,22 @@ pub(super) fn planned(
             None => plan.make(&tensor),
         });
     }
-    Ok(Planned { plan, returns })
+    Ok(Planned {
+        plan,
+        returns,
+        turned,
+    })
+}
+
+/// What has to lie in memory for a result: PyTorch itself hands over a view of it where dimensions only change places.
+fn in_memory(plan: &Plan, tensor: Tensor) -> (Tensor, Option<Vec<usize>>) {
+    match &tensor.turned {
+        // Nobody may be handed what was given.
+        Some((inner, order)) if plan.strategy != Strategy::Plain && inner.work > 0 => {
+            (Tensor::clone(inner), Some(order.clone()))
+        }
+        _ => (tensor, None),
+    }
 }
 
 /// Values that a result depends on: what else is computed is not.
@@ -170,6 +191,33 @@ fn is_shared(graph: &OpGraph, number: usize) -> bool {
         }
     }
     uses > 1 && library
+}
+
+/// Whether something goes over it more than once, or in another order.
+fn is_read_often(graph: &OpGraph, number: usize) -> bool {
+    const OFTEN: [&str; 13] = [
+        "normalize",
+        "layer_norm",
+        "rms_norm",
+        "group_norm",
+        "instance_norm",
+        "local_response_norm",
+        "cosine_similarity",
+        "softmax",
+        "softmin",
+        "log_softmax",
+        "logsumexp",
+        "std",
+        "var",
+    ];
+    graph.values.iter().any(|value| match &value.from {
+        ValueSource::Applied { op, inputs, .. } => {
+            let scans = op.contains("cum");
+            let windows = op.contains("pool") || op == "interpolate";
+            inputs.contains(&Some(number)) && (OFTEN.contains(&op.as_str()) || scans || windows)
+        }
+        _ => false,
+    })
 }
 
 fn calls_library(op: &str) -> bool {

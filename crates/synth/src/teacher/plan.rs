@@ -87,6 +87,9 @@ pub(super) const PAIR: i64 = 2;
 /// The most places of a window that are written out one by one.
 const WINDOW: i64 = 16;
 
+/// A tensor is little beside what is so many times its size.
+const FEW: i64 = 16;
+
 /// The value for a result and for one of the elements that go into it.
 type Inner = Rc<dyn Fn(&mut Arena, &[Index], &[Index]) -> Scalar>;
 
@@ -388,6 +391,21 @@ impl Plan {
         }
         let out = self.make(tensor);
         (out, Tensor::of_buffer(out, &tensor.shape, tensor.kind))
+    }
+
+    /// Whether it is so much less than what it was reduced from that to store it costs nothing.
+    pub(super) fn is_few(&mut self, tensor: &Tensor) -> bool {
+        if self.strategy == Strategy::Plain || tensor.work < REDUCTION {
+            return false;
+        }
+        let domain = self.variables(&tensor.shape);
+        let value = (tensor.at)(&mut self.arena, &domain);
+        let read = |(reduction, _): &(Reduced, _)| {
+            let Reduction { outer, extents, .. } = &self.reductions[reduction.0];
+            outer.iter().chain(extents).product::<i64>()
+        };
+        let read = self.unmade(value).iter().map(read).max().unwrap_or(0);
+        read >= FEW * tensor.count()
     }
 
     /// Has it computed into a new buffer, even if that is a copy.

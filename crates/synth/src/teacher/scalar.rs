@@ -1,8 +1,11 @@
 //! What is computed for one element: a graph of scalar operations over loads, in which equal things are the same thing.
 
+mod source;
+
 use std::collections::{BTreeSet, HashMap};
 
 use super::index::{Index, Var};
+pub(super) use source::Source;
 
 /// A place in an [`Arena`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -367,19 +370,39 @@ impl Arena {
         })
     }
 
-    /// Loads whose neighbours along a variable are, for the most part, no further apart than this.
-    pub(super) fn contiguous(&self, values: &[Scalar], var: Var, apart: i64) -> usize {
-        let near = |index: &Index| {
-            index
-                .usual_stride(var)
-                .is_some_and(|step| (1..=apart).contains(&step))
+    /// How large the buffers are together whose elements are loaded so that neighbours along a variable are, for the most
+    /// part, no further apart than this; one that is loaded from twice counts twice.
+    pub(super) fn contiguous(&self, values: &[Scalar], var: Var, apart: i64) -> i64 {
+        let size = |one: &Scalar| match self.node(*one) {
+            Node::Load {
+                buffer,
+                index,
+                looked_up,
+                ..
+            } => {
+                let each = looked_up.iter();
+                let steps = each.map(|(one, stride)| Some(self.step(*one, var)? * stride));
+                let further: Option<i64> = steps.sum();
+                let step = index.usual_stride(var).zip(further);
+                let near = step.is_some_and(|(step, more)| (1..=apart).contains(&(step + more)));
+                if near { self.buffers[buffer.0].1 } else { 0 }
+            }
+            _ => 0,
         };
-        let is_near =
-            |one: &Scalar| matches!(self.node(*one), Node::Load { index, .. } if near(index));
-        self.ordered(values)
-            .iter()
-            .filter(|one| is_near(one))
-            .count()
+        self.ordered(values).iter().map(size).sum()
+    }
+
+    /// By how much a number grows with most steps of a variable; `None` where that cannot be told.
+    fn step(&self, scalar: Scalar, var: Var) -> Option<i64> {
+        match self.node(scalar) {
+            Node::Place(index) => index.usual_stride(var),
+            Node::Int(_) | Node::Const(_) => Some(0),
+            // Borders come first, what lies between them last.
+            Node::Select(_, _, otherwise) => self.step(*otherwise, var),
+            Node::Binary(Binary::Add, a, b) => Some(self.step(*a, var)? + self.step(*b, var)?),
+            Node::Binary(Binary::Sub, a, b) => Some(self.step(*a, var)? - self.step(*b, var)?),
+            _ => (!self.depends_on(scalar, &[var])).then_some(0),
+        }
     }
 
     /// The same with every node that `change` has something else for replaced by that.

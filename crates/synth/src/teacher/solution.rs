@@ -432,7 +432,15 @@ impl Composer {
             .planned
             .returns
             .iter()
-            .map(|buffer| self.names[buffer.0].clone())
+            .zip(&self.planned.turned)
+            .map(|(buffer, turned)| {
+                let name = &self.names[buffer.0];
+                let Some(order) = turned else {
+                    return name.clone();
+                };
+                let order: Vec<String> = order.iter().map(ToString::to_string).collect();
+                format!("{name}.permute({})", order.join(", "))
+            })
             .collect();
         let device = self.module.inputs.first().map_or("self", String::as_str);
         self.module.write(&allocations, calls, &returned, device)

@@ -17,6 +17,8 @@ pub(super) struct Tensor {
     pub(super) work: u32,
     /// Where it lies, contiguous and whole, if it does.
     pub(super) buffer: Option<Buffer>,
+    /// What it is with its dimensions in another order, and that order.
+    pub(super) turned: Option<(Rc<Tensor>, Vec<usize>)>,
 }
 
 impl Tensor {
@@ -28,6 +30,7 @@ impl Tensor {
             at: Rc::new(move |arena, at| arena.load(buffer, linear(&extents, at))),
             work: 0,
             buffer: Some(buffer),
+            turned: None,
         }
     }
 
@@ -44,6 +47,7 @@ impl Tensor {
             at: Rc::new(at),
             work,
             buffer: None,
+            turned: None,
         }
     }
 
@@ -72,6 +76,7 @@ impl Tensor {
             at: Rc::new(move |arena, at| inner(arena, &map(at))),
             work: self.work,
             buffer: None,
+            turned: None,
         }
     }
 
@@ -94,13 +99,15 @@ impl Tensor {
         if !moves {
             return self.clone();
         }
-        self.view(&shape, move |at| {
+        let mut view = self.view(&shape, move |at| {
             let mut from = vec![Index::default(); at.len()];
             for (to, dim) in order.iter().enumerate() {
                 from[*dim] = at[to].clone();
             }
             from
-        })
+        });
+        view.turned = Some((Rc::new(self.clone()), dims.to_vec()));
+        view
     }
 
     pub(super) fn transposed(&self, a: usize, b: usize) -> Self {

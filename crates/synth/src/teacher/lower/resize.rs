@@ -1,7 +1,8 @@
 //! Borders and resizing.
 
+use super::shape::source;
 use super::{Call, NotCovered};
-use crate::teacher::index::{Index, linear};
+use crate::teacher::index::Index;
 use crate::teacher::plan::Plan;
 use crate::teacher::scalar::{Arena, Binary, Kind, Scalar, Unary, Within};
 use crate::teacher::tensor::Tensor;
@@ -50,25 +51,30 @@ fn pad(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         "circular" => around,
         _ => return Err(call.refuse("an unknown mode")),
     };
-    let (buffer, x) = plan.realize(&x);
     let shape = x.shape.clone();
-    let padded = call.shape.clone();
-    Ok(Tensor::computed(&padded, x.kind, 1, move |arena, at| {
-        let (mut fixed, mut looked_up) = (Vec::new(), Vec::new());
-        for dim in 0..shape.len() {
-            let stride: i64 = shape[dim + 1..].iter().product();
-            let place = at[dim].offset(-before[dim]);
-            if Within::new(place.clone(), 0, shape[dim]).is_none() {
-                fixed.push(place);
-                continue;
+    let has_border = |dim: &usize| before[*dim] != 0 || call.shape[*dim] != shape[*dim];
+    let dims: Vec<usize> = (0..rank).filter(has_border).collect();
+    let (source, work) = source(plan, call, &x, &dims)?;
+    Ok(Tensor::computed(
+        &call.shape,
+        x.kind,
+        work,
+        move |arena, at| {
+            let inside = at.iter().zip(&before).map(|(at, by)| at.offset(-by));
+            let inside: Vec<Index> = inside.collect();
+            let mut places = Vec::new();
+            for &dim in &dims {
+                let place = arena.place(inside[dim].clone());
+                let leaves = Within::new(inside[dim].clone(), 0, shape[dim]).is_some();
+                places.push(if leaves {
+                    how(arena, place, shape[dim])
+                } else {
+                    place
+                });
             }
-            fixed.push(Index::default());
-            let place = arena.place(place);
-            looked_up.push((how(arena, place, shape[dim]), stride));
-        }
-        let index = linear(&shape, &fixed);
-        arena.look_up(buffer, index, looked_up)
-    }))
+            source.at(arena, &inside, &places)
+        },
+    ))
 }
 
 fn reflected(arena: &mut Arena, place: Scalar, length: i64) -> Scalar {

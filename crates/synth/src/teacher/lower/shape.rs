@@ -5,7 +5,7 @@ use warpsmith_schema::Target;
 use super::{Call, NotCovered};
 use crate::teacher::index::Index;
 use crate::teacher::plan::{Plan, REDUCTION, Strategy};
-use crate::teacher::scalar::{Kind, Within};
+use crate::teacher::scalar::{Kind, Source, Within};
 use crate::teacher::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
@@ -297,6 +297,29 @@ fn joined(call: &Call<'_>) -> Result<Tensor, NotCovered> {
     ))
 }
 
+/// An element may be computed this often before it is stored first.
+const TIMES: i64 = 4;
+
+/// What is looked up along some dimensions, as it is if its elements can be computed where they are wanted, and what that costs.
+pub(super) fn source(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    x: &Tensor,
+    dims: &[usize],
+) -> Result<(Source, u32), NotCovered> {
+    let wanted: i64 = call.shape.iter().product();
+    if plan.strategy != Strategy::Plain
+        && wanted <= TIMES * x.count()
+        && let Some(source) = Source::new(&mut plan.arena, x, dims)
+    {
+        return Ok((source, x.work + 1));
+    }
+    let (_, stored) = plan.realize(x);
+    let source = Source::new(&mut plan.arena, &stored, dims);
+    let source = source.ok_or_else(|| call.refuse("elements that cannot be looked up"))?;
+    Ok((source, 1))
+}
+
 /// Whole slices by a list of indices: they take the place of a dimension.
 fn picked(
     plan: &mut Plan,
@@ -308,20 +331,18 @@ fn picked(
     if indices.kind != Kind::Int {
         return Err(call.refuse("indices that are no integers"));
     }
-    let (buffer, x) = plan.realize(x);
-    let stride: i64 = x.shape[dim + 1..].iter().product();
-    let (shape, inner, many) = (x.shape.clone(), indices.at.clone(), indices.rank());
+    let (source, work) = source(plan, call, x, &[dim])?;
+    let (inner, many) = (indices.at.clone(), indices.rank());
     Ok(Tensor::computed(
         &call.shape,
         x.kind,
-        1,
+        work,
         move |arena, at| {
             let place = inner(arena, &at[dim..dim + many]);
             let mut rest = at[..dim].to_vec();
             rest.push(Index::default());
             rest.extend(at[dim + many..].iter().cloned());
-            let index = crate::teacher::index::linear(&shape, &rest);
-            arena.look_up(buffer, index, vec![(place, stride)])
+            source.at(arena, &rest, &[place])
         },
     ))
 }
@@ -337,19 +358,15 @@ fn gathered(
     if indices.kind != Kind::Int || indices.shape != call.shape {
         return Err(call.refuse("indices that do not fit"));
     }
-    let (buffer, x) = plan.realize(x);
-    let stride: i64 = x.shape[dim + 1..].iter().product();
-    let (shape, inner) = (x.shape.clone(), indices.at.clone());
+    let (source, work) = source(plan, call, x, &[dim])?;
+    let inner = indices.at.clone();
     Ok(Tensor::computed(
         &call.shape,
         x.kind,
-        1,
+        work,
         move |arena, at| {
             let place = inner(arena, at);
-            let mut rest = at.to_vec();
-            rest[dim] = Index::default();
-            let index = crate::teacher::index::linear(&shape, &rest);
-            arena.look_up(buffer, index, vec![(place, stride)])
+            source.at(arena, at, &[place])
         },
     ))
 }

@@ -173,8 +173,8 @@ impl Plan {
         across > along
     }
 
-    /// Loads whose neighbours are elements of the same result, and those whose neighbours belong to the next.
-    pub(in crate::teacher) fn neighbours(&mut self, reduction: &Reduction) -> (usize, usize) {
+    /// How much is loaded so that neighbours are elements of the same result, and how much so that they belong to the next.
+    pub(in crate::teacher) fn neighbours(&mut self, reduction: &Reduction) -> (i64, i64) {
         let place = self.arena.var(reduction.length());
         let inner = coordinates(&reduction.extents, &place.into());
         let mut next = None;

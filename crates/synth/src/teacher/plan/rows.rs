@@ -23,20 +23,23 @@ impl Plan {
         };
         let domain = self.variables(&tensor.shape);
         let value = (tensor.at)(&mut self.arena, &domain);
-        let Some((first, at)) = self.unmade(value).into_iter().next() else {
+        let unmade = self.unmade(value);
+        if unmade.is_empty() {
             return cells;
-        };
-        let shaped = self
-            .by_prefix(tensor, first)
-            .or_else(|| self.by_dims(tensor, first, &at, &domain));
-        if let Some(mut rows) = shaped
-            && !self.is_split(first)
-            && self.balanced(&rows)
-        {
-            self.fuse(&mut rows);
-            return rows;
         }
-        for (reduction, _) in self.unmade(value) {
+        for (first, at) in &unmade {
+            let shaped = self
+                .by_prefix(tensor, *first)
+                .or_else(|| self.by_dims(tensor, *first, at, &domain));
+            if let Some(mut rows) = shaped
+                && !self.is_split(*first)
+                && self.balanced(&rows)
+            {
+                self.fuse(&mut rows);
+                return rows;
+            }
+        }
+        for (reduction, _) in unmade {
             self.make_reduction(reduction);
         }
         self.rows(tensor)
