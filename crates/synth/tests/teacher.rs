@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, SharedPolicy};
-use warpsmith_schema::{EpisodeId, Message, Mode, OpGraph, Target, Task, ValueSource};
+use warpsmith_schema::{Dtype, EpisodeId, Message, Mode, OpGraph, Target, Task, ValueSource};
 use warpsmith_synth::teacher::{Files, Teacher, solutions};
 use warpsmith_synth::{Composition, Seeds, Size};
 
@@ -341,6 +341,111 @@ fn what_a_triangle_throws_away_is_not_read() {
         ));
         assert!(kernel.contains(read), "{kernel}");
     }
+}
+
+#[test]
+fn what_is_looked_up_is_computed_on_the_way() {
+    let nothing = serde_json::json!({});
+    let gather = serde_json::json!({ "dim": 1 });
+    let mut task = chain(
+        &[&[256, 128], &[128], &[256, 64]],
+        &[
+            ("mul", &[0, 1], nothing.clone(), &[256, 128]),
+            ("gather", &[3, 2], gather, &[256, 64]),
+        ],
+    );
+    task.graph.as_mut().unwrap().values[2].dtype = Dtype::Int64;
+    let kernel = tuned(&task);
+    assert_eq!(kernel.matches("__global__").count(), 1, "{kernel}");
+    assert!(!kernel.contains("hidden"), "{kernel}");
+    let mirrored = serde_json::json!({ "pad": [2, 2], "mode": "reflect" });
+    let kernel = tuned(&chain(
+        &[&[16, 32, 128]],
+        &[
+            ("relu", &[0], nothing, &[16, 32, 128]),
+            ("pad", &[1], mirrored, &[16, 32, 132]),
+        ],
+    ));
+    assert_eq!(kernel.matches("__global__").count(), 1, "{kernel}");
+}
+
+#[test]
+fn few_results_are_stored_before_they_are_normalised() {
+    let sum = serde_json::json!({ "dim": [2, 3], "keepdim": true });
+    let normal = serde_json::json!({ "num_groups": 2, "eps": 1e-5 });
+    let kernel = tuned(&chain(
+        &[&[128, 96, 64, 64]],
+        &[
+            ("sum", &[0], sum, &[128, 96, 1, 1]),
+            ("group_norm", &[1], normal, &[128, 96, 1, 1]),
+        ],
+    ));
+    // What is large is read once.
+    let loads = kernel.matches("<const float4*>(x0)").count();
+    assert_eq!(loads, 1, "{kernel}");
+    assert_eq!(kernel.matches("__global__").count(), 2, "{kernel}");
+}
+
+#[test]
+fn rows_are_those_of_any_reduction_that_fits() {
+    let shape: &[u64] = &[128, 192, 64, 64];
+    let kernel = tuned(&chain(
+        &[shape],
+        &[
+            (
+                "group_norm",
+                &[0],
+                serde_json::json!({ "num_groups": 8 }),
+                shape,
+            ),
+            (
+                "layer_norm",
+                &[1],
+                serde_json::json!({ "normalized_shape": [64] }),
+                shape,
+            ),
+        ],
+    ));
+    // Parts of groups, groups, and all else row by row.
+    assert_eq!(kernel.matches("__global__").count(), 3, "{kernel}");
+}
+
+#[test]
+fn what_is_large_decides_which_threads_are_neighbours() {
+    // The slopes lie side by side along what is summed, the elements across it.
+    let kernel = tuned(&chain(
+        &[&[64, 320, 96, 96], &[320, 1, 1]],
+        &[
+            ("mul", &[0, 1], serde_json::json!({}), &[64, 320, 96, 96]),
+            ("sum", &[2], serde_json::json!({ "dim": 1 }), &[64, 96, 96]),
+        ],
+    ));
+    assert!(!kernel.contains("warp_sum"), "{kernel}");
+}
+
+#[test]
+fn a_result_whose_dimensions_change_places_is_handed_over_as_a_view() {
+    let graph = chain(
+        &[&[64, 512, 1024]],
+        &[
+            (
+                "softmax",
+                &[0],
+                serde_json::json!({ "dim": 2 }),
+                &[64, 512, 1024],
+            ),
+            (
+                "permute",
+                &[1],
+                serde_json::json!({ "dims": [0, 2, 1] }),
+                &[64, 1024, 512],
+            ),
+        ],
+    );
+    let (_, files) = solutions(&graph, Target::Cuda).unwrap().pop().unwrap();
+    let model = &files["model_new.py"];
+    assert!(model.contains("torch.empty((64, 512, 1024)"), "{model}");
+    assert!(model.contains("return out.permute(0, 2, 1)"), "{model}");
 }
 
 #[test]

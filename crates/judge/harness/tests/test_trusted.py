@@ -9,6 +9,7 @@ import sys
 import unittest
 from pathlib import Path
 from typing import Any, Callable
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -16,6 +17,7 @@ import torch
 
 import draws
 import regions
+import trusted
 import values
 from trusted import Trusted, reply_to
 
@@ -380,6 +382,14 @@ class CheckTest(unittest.TestCase):
         self.assertTrue(bench.check(kept[1], slot=1, phase="timed")["passed"])
 
     def test_several_calls_at_once(self) -> None:
+        self.check_several()
+
+    def test_several_calls_in_parts(self) -> None:
+        for held in (1, 5000):  # one call at a time, and two
+            with mock.patch.object(trusted, "IN_HAND_BYTES", held):
+                self.check_several()
+
+    def check_several(self) -> None:
         bench = Bench(task("return x.sin()", "[torch.rand(300)]"))
         draws = [{"slot": slot, "seed": slot, "transform": name} for slot, name in enumerate(("plain", "negated", "scaled"))]
         self.assertEqual(bench.ask("draw", draws=draws, variant=0, exact=False, answer=True)["skipped"], [False] * 3)
@@ -391,6 +401,10 @@ class CheckTest(unittest.TestCase):
             passed = [report["passed"] for report in bench.ask("check", calls=calls, phase="timed")["reports"]]
             self.assertEqual(passed, [True] * 3 if wrong is None else [True] * wrong + [False])
             self.assertEqual(bench.arena[:1200].unique().tolist(), [255])
+        wires = bench.put(right)["list"]
+        calls = [{"slot": slot, "outputs": wire, "sampled": None} for slot, wire in enumerate(wires)]
+        self.assertEqual(bench.ask("check", calls=calls, phase="for_nothing")["reports"], [])
+        self.assertEqual(bench.arena[:1200].unique().tolist(), [255])
 
     def test_strided_outputs(self) -> None:
         bench = Bench(task("return x.T * 2", "[torch.rand(30, 20)]"))

@@ -95,3 +95,52 @@ pub(super) fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u3
         .next_multiple_of(1 << 21);
     (slots, slot_bytes, arena)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn loaded(input_bytes: u64, output_bytes: u64, eager_us: f64) -> Loaded {
+        let variant = serde_json::json!({
+            "inputs": [], "outputs": null, "eager_us": eager_us, "input_bytes": input_bytes, "output_bytes": output_bytes,
+        });
+        let screen = serde_json::json!({ "degenerate_inputs": false, "transforms": [] });
+        let loaded = serde_json::json!({
+            "init": [], "state": [], "weights_bytes": 0, "mutates_inputs": false, "fp64": "all",
+            "variants": [variant], "screen": screen,
+        });
+        serde_json::from_value(loaded).unwrap()
+    }
+
+    #[test]
+    fn every_call_of_a_burst_has_room_for_its_outputs() {
+        let device = 139 * GIB;
+        for (inputs, outputs) in [(2, 2), (1, 1), (1, 4), (4, 1), (1, 8)] {
+            let (slots, slot_bytes, arena) = layout(
+                &loaded(inputs * GIB, outputs * GIB, 2000.0),
+                Target::Cuda,
+                device,
+            );
+            let slots = u64::from(slots);
+            assert!(
+                slots >= 2 && slots * outputs * GIB < arena,
+                "{slots} {arena}"
+            );
+            assert!(slots * slot_bytes <= SLOTS_BYTES, "{slots}");
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_slots_as_a_burst_needs() {
+        let slots = |inputs, eager_us| {
+            layout(&loaded(inputs, 1 << 20, eager_us), Target::Cuda, 139 * GIB).0
+        };
+        assert_eq!(slots(1 << 20, 100.0), 64);
+        assert_eq!(slots(1 << 20, 2000.0), 22);
+        assert_eq!(slots(1 << 20, 50_000.0), LEAST_SLOTS);
+        assert!((8..=16).contains(&slots(GIB, 2000.0)));
+        assert_eq!(slots(12 * GIB, 2000.0), 2);
+    }
+}
