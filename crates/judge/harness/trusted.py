@@ -443,13 +443,24 @@ class Trusted:
         readings, told = Readings(), []
         reads = [self._read({**request, **one}, readings) for one in calls]
         readings.take()
-        for read in reads if judged else []:
-            told.append(self._report(read, readings))
-            if not _holds(told[-1]):
-                break
+        for read in reads:
+            if request["phase"] == "for_nothing":
+                self._compare_for_nothing(read)
+            elif judged:
+                told.append(self._report(read, readings))
+                judged = _holds(told[-1])
         for start, end in (place for read in reads for place in read.places):
             self._mapped().arena.tensor[start:end].fill_(POISON)
         return told
+
+    @staticmethod
+    def _compare_for_nothing(read: Read) -> None:
+        """What a comparison that holds would still have to do."""
+        given = {leaf.path: leaf.value for leaf in values.leaves(read.tree)}
+        for answer in read.drawn.answers:
+            value = given.get(answer.path)
+            if answer.kind == "tensor" and answer.path not in read.leaves and isinstance(value, torch.Tensor) and _alike(value, answer):
+                judge_leaf(value, answer)
 
     def _read(self, request: dict[str, Any], readings: Readings) -> Read:
         """The one full read of a call's outputs: everything after it looks at these copies, which the worker cannot reach."""

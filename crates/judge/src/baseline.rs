@@ -11,13 +11,14 @@ use warpsmith_schema::{Precision, Profile, Target};
 use crate::JudgeError;
 use crate::process::Process;
 use crate::runner::{CallFailure, attach};
-use crate::session::{Care, Plan, Session, Stopped, prepare};
+use crate::session::{Care, Plan, Regime, Session, Stopped, prepare};
 use crate::timing::{self, Constant, Estimate, Raw};
 use crate::trusted::Trusted;
 
 /// The baselines of one task in one math mode, one entry a shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Baselines {
+    pub(crate) regimes: Vec<Regime>,
     /// What a candidate's call costs with nothing in it.
     pub(crate) constant: Vec<Constant>,
     pub(crate) eager: Vec<Estimate>,
@@ -117,6 +118,7 @@ pub(crate) fn measure(
 ) -> Result<Baselines, JudgeError> {
     set_up(process, session, wanted)?;
     let mut baselines = Baselines {
+        regimes: session.regimes(),
         constant: Vec::new(),
         eager: Vec::new(),
         compile: None,
@@ -210,7 +212,8 @@ fn run(
             "null" => session.bursts_of_nothing(variant),
             _ => session.bursts(variant, Profile::Full),
         },
-        bursts_among: usize::MAX,
+        // Of the null module bursts alone are wanted.
+        bursts_among: if module == "null" { 4 } else { usize::MAX },
         budget: Duration::from_secs(5),
         care,
         // Of the constant the quick calls count, which any core may give.

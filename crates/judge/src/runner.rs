@@ -71,7 +71,7 @@ impl Runner<'_> {
     }
 }
 
-/// Calls of a burst on a GPU that are sampled inside its interval, at most.
+/// Calls of a burst on a GPU that are sampled inside its interval, at most, where they are short.
 const READ_CALLS: usize = 8;
 
 /// The trusted read that ends an interval.
@@ -147,7 +147,7 @@ pub(crate) fn call(
     let sampled = match reader {
         Reader::Host(sampler) => sampler.take(&places),
         Reader::Device(trusted) => {
-            let read = calls_to_read(call.slots.len());
+            let read = calls_to_read(call.slots.len(), call.resting);
             let slots: Vec<u32> = read.iter().map(|&index| call.slots[index]).collect();
             let places: Vec<_> = read.iter().map(|&index| places[index].clone()).collect();
             trusted.sample(&slots, &places)?;
@@ -164,10 +164,13 @@ pub(crate) fn call(
     })
 }
 
-/// Which calls of a burst are looked at before its clock stops: the last, and others drawn now that all are said to be done.
-/// Reading every one cost more than a short kernel itself. Whoever leaves the work of any eight for later is met in two
-/// bursts of three, and has gained an eighth.
-fn calls_to_read(calls: usize) -> Vec<usize> {
+/// Which calls of a burst are looked at before its clock stops: all where they are long. Of short ones the last, and others
+/// drawn now that all are said to be done: reading every one cost more than a short kernel itself. Whoever leaves the work of
+/// any eight for later is met in two bursts of three, and has gained an eighth.
+fn calls_to_read(calls: usize, long: bool) -> Vec<usize> {
+    if long {
+        return (0..calls).collect();
+    }
     let Some(last) = calls.checked_sub(1) else {
         return Vec::new();
     };
@@ -200,15 +203,11 @@ fn checked_places(
         calls.push(places);
     }
     // Two outputs of one call may alias where the reference's do; two calls may not.
-    if calls.len() > 1
-        && let Some((first, second)) = value::overlapping(&all, arena_bytes)
-    {
-        let per_call = all.len() / calls.len();
-        if first / per_call.max(1) != second / per_call.max(1) {
-            return Err(CallFailure::Shared(
-                "the outputs of two calls share memory".to_owned(),
-            ));
-        }
+    let per_call = (all.len() / calls.len().max(1)).max(1);
+    if value::overlap(&all, arena_bytes, |place| place / per_call) {
+        return Err(CallFailure::Shared(
+            "the outputs of two calls share memory".to_owned(),
+        ));
     }
     Ok(calls)
 }
@@ -231,4 +230,18 @@ pub(crate) fn attach(
     // The sample region is the supervisor's and the trusted process's alone.
     let fds = regions.fds.iter().take(3).map(AsFd::as_fd).collect();
     (body, fds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_long_call_of_a_burst_is_read_and_of_short_ones_the_last_among_others() {
+        assert_eq!(calls_to_read(13, true), (0..13).collect::<Vec<_>>());
+        let read = calls_to_read(64, false);
+        assert_eq!(read.len(), READ_CALLS);
+        assert!(read.contains(&63));
+        assert!(calls_to_read(0, false).is_empty());
+    }
 }

@@ -16,7 +16,7 @@ use warpsmith_schema::Target;
 use self::interval::Interval;
 use self::layout::{layout, open_sampler};
 use self::plan::Step;
-pub(crate) use self::plan::{Care, Plan};
+pub(crate) use self::plan::{Care, Plan, Regime};
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
 use crate::cores::Cores;
@@ -217,10 +217,12 @@ impl Session {
         let longest = self.longest_burst(variant);
         let cores = self.cores.as_ref().filter(|_| plan.dealt);
         let dealt = cores.map(|cores| cores.deal(runner.pid, trusted.id()));
-        // Others wait for the device: a candidate that is slow in everything does not have it for ever.
+        // Others wait for the device: a candidate that is slow in everything does not have it for ever. What the judge itself
+        // takes for inputs and answers is not its fault.
         let patience = 6 * plan.budget + self.limit(variant, plan.singles);
+        let mut own_us = 0.0;
         for (step, Step { length, looked }) in self.steps(plan, longest).into_iter().enumerate() {
-            if started.elapsed() > patience {
+            if own_us > patience.as_secs_f64() * 1e6 {
                 return Err(CallFailure::from(ChannelError::TimedOut(patience)).into());
             }
             // Warm-ups aside, a third of the plan is the least an estimate can stand on.
@@ -241,7 +243,7 @@ impl Session {
                 if let Some(looks) = &mut runner.looks {
                     looks.begin();
                 }
-                self.interval(trusted, runner, &interval)?;
+                own_us += self.interval(trusted, runner, &interval)?;
                 if let Some(looks) = &mut runner.looks {
                     looks.end();
                     raw.looked += length;
@@ -249,6 +251,7 @@ impl Session {
                 continue;
             }
             let elapsed = self.interval(trusted, runner, &interval)?;
+            own_us += elapsed;
             match (step, length) {
                 (0 | 1, _) => {}
                 (_, 1) => raw.singles.push(elapsed),

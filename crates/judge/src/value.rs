@@ -174,17 +174,61 @@ fn kind(tree: &Value) -> &'static str {
     }
 }
 
-/// The first pair of tensors that overlap, counting only those with elements.
-pub(crate) fn overlapping(places: &[TensorPlace], limit: u64) -> Option<(usize, usize)> {
+/// Whether tensors of different owners overlap, counting only those with elements.
+pub(crate) fn overlap(places: &[TensorPlace], limit: u64, owner: impl Fn(usize) -> usize) -> bool {
     let mut ranges: Vec<(u64, u64, usize)> = places
         .iter()
         .enumerate()
-        .filter_map(|(index, place)| place.range(limit).map(|(start, end)| (start, end, index)))
-        .filter(|(start, end, _)| end > start)
+        .filter_map(|(place, tensor)| Some((tensor.range(limit)?, owner(place))))
+        .filter(|((start, end), _)| end > start)
+        .map(|((start, end), owner)| (start, end, owner))
         .collect();
     ranges.sort_unstable();
-    ranges
-        .windows(2)
-        .find(|pair| pair[1].0 < pair[0].1)
-        .map(|pair| (pair[0].2, pair[1].2))
+    // How far each owner reaches of those that lie before, and the furthest of the others.
+    let (mut furthest, mut next): ((u64, usize), (u64, usize)) = ((0, usize::MAX), (0, usize::MAX));
+    for (start, end, owner) in ranges {
+        let others = if furthest.1 == owner { next } else { furthest };
+        if start < others.0 {
+            return true;
+        }
+        if end > furthest.0 {
+            if furthest.1 != owner {
+                next = furthest;
+            }
+            furthest = (end, owner);
+        } else if furthest.1 != owner && end > next.0 {
+            next = (end, owner);
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_call_shares_with_itself_hides_nothing_of_the_others() {
+        let place = |offset: u64| TensorPlace {
+            dtype: "float32".to_owned(),
+            shape: vec![16],
+            stride: vec![1],
+            offset,
+        };
+        let by_two = |place: usize| place / 2;
+        // Two outputs of the first call are one.
+        let apart = [place(0), place(0), place(256), place(512)];
+        assert!(!overlap(&apart, 1024, by_two));
+        let shared = [
+            place(0),
+            place(0),
+            place(256),
+            place(512),
+            place(540),
+            place(768),
+        ];
+        assert!(overlap(&shared, 1024, by_two));
+        let inside = [place(0), place(256), place(32), place(512)];
+        assert!(overlap(&inside, 1024, by_two));
+    }
 }

@@ -8,6 +8,7 @@ use crate::lease::lease;
 use crate::process;
 use crate::process::Process;
 use crate::runner::attach;
+use crate::session::Session;
 use crate::trusted::Trusted;
 use crate::zygote;
 use crate::zygote::Worker;
@@ -313,7 +314,9 @@ impl Judge {
         &self,
         precision: Precision,
     ) -> Result<Option<Baselines>, JudgeError> {
-        Ok(baseline::load(&self.baseline_file(precision)?))
+        let kept = baseline::load(&self.baseline_file(precision)?);
+        let regimes = self.session.as_ref().map(Session::regimes);
+        Ok(kept.filter(|kept| Some(&kept.regimes) == regimes.as_ref()))
     }
 
     pub(super) fn baselines(

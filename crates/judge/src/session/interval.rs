@@ -27,6 +27,8 @@ const WARM_UPS: usize = 2;
 /// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
 /// kernel it left running. (About 20 us on an idle H200; a busy context keeps its time slice of a millisecond or two.)
 const BUSY_US: f64 = 400.0;
+/// Whoever starts or ends beside the judge is done by then.
+const BUSY_FOR: Duration = Duration::from_millis(20);
 
 /// One interval to be timed.
 pub(super) struct Interval<'a> {
@@ -75,6 +77,22 @@ impl Session {
         Ok(())
     }
 
+    /// Makes sure that a resting candidate has left nothing running on a GPU; others may have for a moment.
+    fn idle(&self, trusted: &mut Trusted) -> Result<(), Stopped> {
+        if self.target == Target::Cpu {
+            return Ok(());
+        }
+        if trusted.idle_us()? <= BUSY_US {
+            return Ok(());
+        }
+        std::thread::sleep(BUSY_FOR);
+        let waited = trusted.idle_us()?;
+        if waited > BUSY_US {
+            return Err(Stopped::Busy(waited));
+        }
+        Ok(())
+    }
+
     /// One burst (or single call) in microseconds. The runner rests when this returns.
     pub(super) fn interval(
         &mut self,
@@ -92,6 +110,10 @@ impl Session {
         .collect();
         let veiled = interval.length == 1 && self.veils(interval.variant);
         runner.rest();
+        // Large inputs are put in place one after the other: a kernel left running would have all that time with the first.
+        if interval.care == Care::Checked {
+            self.idle(trusted)?;
+        }
         let warming = match self.filled.take() {
             _ if !veiled => None,
             Some((variant, slot)) if variant == interval.variant => Some(slot),
@@ -118,14 +140,8 @@ impl Session {
         }
         trusted.draw(interval.variant, answered, veiled, &draws)?;
         self.filled = slots.first().map(|&slot| (interval.variant, slot));
-        if interval.care == Care::Checked
-            && self.sampler.is_none()
-            && self.random.random_ratio(1, 8)
-        {
-            let waited = trusted.idle_us()?;
-            if waited > BUSY_US {
-                return Err(Stopped::Busy(waited));
-            }
+        if interval.care == Care::Checked && self.random.random_ratio(1, 8) {
+            self.idle(trusted)?;
         }
         if self.loaded.mutates_inputs && interval.module != "candidate" {
             runner.wake();

@@ -68,7 +68,6 @@ pub(super) fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u3
         Target::Cuda => device_memory,
         Target::Cpu => warpsmith_machine::memory_bytes(),
     };
-    // At most 60 % of the device in flight, the trusted side's private copies and the reference's own needs included.
     let for_slots = match target {
         Target::Cuda => SLOTS_BYTES.min(memory / 8),
         Target::Cpu => memory / 8,
@@ -76,15 +75,21 @@ pub(super) fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u3
     let for_arena = memory / 4;
     // What calls make on the way.
     let aside = 6 * (inputs + outputs) + (64 << 20);
-    // Every call of a burst has outputs of its own.
+    // Every call of a burst has outputs of its own; of inputs and answers the trusted side has copies. Together at most half of
+    // the device, since a reference and a candidate need some too.
     let outputs_fit = for_arena.saturating_sub(aside) / outputs.max(1);
-    let eager_us = loaded.variants.iter().map(|variant| variant.eager_us);
-    let burst = calls_in_burst(eager_us.fold(f64::INFINITY, f64::min));
+    let all_fit = (memory / 2).saturating_sub(aside) / (2 * (slot_bytes + outputs));
+    let variants = loaded.variants.iter();
+    let bursts = variants.map(|variant| calls_in_burst(variant.eager_us));
+    let burst = bursts.max().unwrap_or(0);
     let slots = (for_slots / slot_bytes)
         .min(outputs_fit)
+        .min(all_fit)
         .min(u64::from((burst + SPARE_SLOTS).max(LEAST_SLOTS)))
         .clamp(2, u64::from(most_slots(target))) as u32;
-    let wanted = (u64::from(slots) + 4) * outputs + aside;
+    // Baselines have copies of inputs that are written to.
+    let staged = if loaded.mutates_inputs { inputs } else { 0 };
+    let wanted = (u64::from(slots) + 4) * outputs + u64::from(slots) * staged + aside;
     let least = match target {
         Target::Cuda => 2 << 30,
         Target::Cpu => 0,
@@ -129,6 +134,8 @@ mod tests {
                 "{slots} {arena}"
             );
             assert!(slots * slot_bytes <= SLOTS_BYTES, "{slots}");
+            let copies = slots * (slot_bytes + outputs * GIB);
+            assert!(slots == 2 || copies + slots * slot_bytes + arena < device * 2 / 3);
         }
     }
 

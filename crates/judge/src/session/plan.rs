@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::seq::SliceRandom;
+use serde::{Deserialize, Serialize};
 use warpsmith_schema::{Profile, Target};
 
 use super::interval::SETTLED_BELOW_US;
@@ -23,6 +24,17 @@ pub(crate) struct Plan {
     pub(crate) dealt: bool,
     /// Further intervals that do not count, at random places: in these it is looked at what the runner runs.
     pub(crate) looked: usize,
+}
+
+/// How calls of a shape are measured, which their length decides: one that lies on a border may be measured in either way, and
+/// a constant of the one is none of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Regime {
+    Short,
+    Long,
+    /// Single calls decide.
+    Single,
 }
 
 /// What is done with the outputs of a call.
@@ -123,6 +135,19 @@ impl Session {
             }
             _ => self.care(variant),
         }
+    }
+
+    pub(crate) fn regimes(&self) -> Vec<Regime> {
+        let of = |variant| {
+            if !self.decided_by_bursts(variant) {
+                Regime::Single
+            } else if self.short(variant) {
+                Regime::Short
+            } else {
+                Regime::Long
+            }
+        };
+        (0..self.loaded.variants.len()).map(of).collect()
     }
 
     fn decided_by_bursts(&self, variant: usize) -> bool {
