@@ -316,7 +316,8 @@ fn what_is_computed_for_a_row_is_kept() {
             ("layer_norm", &[1], normal, shape),
         ],
     ));
-    assert_eq!(kernel.matches("expm1f(").count(), 1, "{kernel}");
+    // Once for every element, and once for the first of the row, which the others are compared with.
+    assert_eq!(kernel.matches("expm1f(").count(), 2, "{kernel}");
     assert_eq!(kernel.matches("__global__").count(), 1, "{kernel}");
 }
 
@@ -446,6 +447,37 @@ fn a_result_whose_dimensions_change_places_is_handed_over_as_a_view() {
     let model = &files["model_new.py"];
     assert!(model.contains("torch.empty((64, 512, 1024)"), "{model}");
     assert!(model.contains("return out.permute(0, 2, 1)"), "{model}");
+}
+
+#[test]
+fn what_lies_in_memory_under_another_shape_is_handed_over_under_its_own() {
+    let graph = chain(
+        &[&[64, 512]],
+        &[
+            ("cumsum", &[0], serde_json::json!({ "dim": 1 }), &[64, 512]),
+            (
+                "unsqueeze",
+                &[1],
+                serde_json::json!({ "dim": 1 }),
+                &[64, 1, 512],
+            ),
+        ],
+    );
+    for (strategy, files) in solutions(&graph, Target::Cuda).unwrap() {
+        let model = &files["model_new.py"];
+        let right = model.contains("return out.view([64, 1, 512])")
+            || model.contains("out = torch.empty((64, 1, 512)");
+        assert!(right, "{strategy}: {model}");
+    }
+}
+
+#[test]
+fn a_block_has_several_short_scans() {
+    let shape: &[u64] = &[4096, 128];
+    let scan = serde_json::json!({ "dim": 1 });
+    let kernel = tuned(&chain(&[shape], &[("cumsum", &[0], scan, shape)]));
+    assert!(kernel.contains("<<<4096 / 8, dim3(32, 8)"), "{kernel}");
+    assert!(!kernel.contains("__syncthreads"), "{kernel}");
 }
 
 #[test]

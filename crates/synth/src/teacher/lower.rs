@@ -44,8 +44,17 @@ pub enum NotCovered {
 pub(super) struct Planned {
     pub(super) plan: Plan,
     pub(super) returns: Vec<Buffer>,
-    /// For each of them, the order of dimensions in which it is handed over, if it is another than the one in memory.
-    pub(super) turned: Vec<Option<Vec<usize>>>,
+    /// How each of them is handed over.
+    pub(super) views: Vec<View>,
+}
+
+/// What a result is of the buffer that it lies in.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// Its shape, if it is another.
+    pub(super) shape: Option<Vec<i64>>,
+    /// Then the order of its dimensions.
+    pub(super) order: Option<Vec<usize>>,
 }
 
 /// The most elements of a buffer: places are counted in 64 bits, but nothing here was tried beyond this.
@@ -125,27 +134,30 @@ pub(super) fn planned(
         };
         values.push(Some(tensor));
     }
-    let (mut returns, mut turned) = (Vec::new(), Vec::new());
+    let (mut returns, mut views) = (Vec::new(), Vec::new());
     for place in &graph.returns {
         let tensor = values.get(*place).cloned().flatten();
         let tensor = tensor.ok_or_else(|| NotCovered::Module {
             what: "a result that is not in the graph".to_owned(),
         })?;
         let (tensor, order) = in_memory(&plan, tensor);
-        turned.push(order);
         let made = tensor.buffer.filter(|buffer| {
             let is_made = plan.rooms[buffer.0].origin == Origin::Made;
             is_made && !returns.contains(buffer)
         });
-        returns.push(match made {
+        let buffer = match made {
             Some(buffer) => buffer,
             None => plan.make(&tensor),
-        });
+        };
+        let reshaped = plan.rooms[buffer.0].shape != tensor.shape;
+        let shape = reshaped.then_some(tensor.shape);
+        returns.push(buffer);
+        views.push(View { shape, order });
     }
     Ok(Planned {
         plan,
         returns,
-        turned,
+        views,
     })
 }
 

@@ -109,7 +109,7 @@ fn title(graph: &OpGraph) -> String {
     title
 }
 
-fn listed(shape: &[i64], between: &str) -> String {
+fn listed<T: ToString>(shape: &[T], between: &str) -> String {
     let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
     extents.join(between)
 }
@@ -432,14 +432,17 @@ impl Composer {
             .planned
             .returns
             .iter()
-            .zip(&self.planned.turned)
-            .map(|(buffer, turned)| {
-                let name = &self.names[buffer.0];
-                let Some(order) = turned else {
-                    return name.clone();
-                };
-                let order: Vec<String> = order.iter().map(ToString::to_string).collect();
-                format!("{name}.permute({})", order.join(", "))
+            .zip(&self.planned.views)
+            .map(|(buffer, view)| {
+                let mut text = self.names[buffer.0].clone();
+                if let Some(shape) = &view.shape {
+                    // In brackets: a number has no dimensions.
+                    let _ = write!(text, ".view([{}])", listed(shape, ", "));
+                }
+                if let Some(order) = &view.order {
+                    let _ = write!(text, ".permute({})", listed(order, ", "));
+                }
+                text
             })
             .collect();
         let device = self.module.inputs.first().map_or("self", String::as_str);

@@ -1,6 +1,6 @@
 //! Normalisations and distances: rows divided by what they come to.
 
-use super::reduce::{dropped, keeping, norm2, spread};
+use super::reduce::{Spread, dropped, keeping, norm2, spread};
 use super::{Call, NotCovered, is};
 use crate::teacher::plan::{Fold, Plan};
 use crate::teacher::scalar::Unary;
@@ -70,8 +70,8 @@ fn rows(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let count: i64 = shape.iter().product();
     let normal = if call.op == "layer_norm" {
         let eps = call.number_or("eps", 1e-5)?;
-        let (mean, squares) = spread(plan, call, x, &dims)?;
-        standardized(call, x, &mean, &squares, count, eps)?
+        let spread = spread(plan, call, x, &dims)?;
+        standardized(call, &spread, count, eps)?
     } else {
         let eps = call.number_or("eps", f64::from(f32::EPSILON))?;
         let squares = call.float_map(std::slice::from_ref(x), "square", |arena, x| {
@@ -96,13 +96,16 @@ fn rows(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
 
 fn standardized(
     call: &Call<'_>,
-    x: &Tensor,
-    mean: &Tensor,
-    squares: &Tensor,
+    spread: &Spread,
     count: i64,
     eps: f64,
 ) -> Result<Tensor, NotCovered> {
-    let three = [x.clone(), mean.clone(), squares.clone()];
+    let Spread {
+        above,
+        mean,
+        squares,
+    } = spread;
+    let three = [above.clone(), mean.clone(), squares.clone()];
     call.float_map(&three, "normal", move |arena, x| {
         let (part, eps) = (arena.constant(1.0 / count as f64), arena.constant(eps));
         let var = arena.mul(x[2], part);
@@ -160,8 +163,8 @@ fn channels(
     let grouped = x.reshaped(&shape);
     let dims: Vec<usize> = (2..shape.len()).collect();
     let count: i64 = shape[2..].iter().product();
-    let (mean, squares) = spread(plan, call, &grouped, &dims)?;
-    let normal = standardized(call, &grouped, &mean, &squares, count, eps)?.reshaped(&x.shape);
+    let spread = spread(plan, call, &grouped, &dims)?;
+    let normal = standardized(call, &spread, count, eps)?.reshaped(&x.shape);
     affine(
         call,
         &normal,

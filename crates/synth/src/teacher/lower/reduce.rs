@@ -1,7 +1,8 @@
 //! Along dimensions: sums, extremes, norms, softmax.
 
 use super::{Call, NotCovered, is};
-use crate::teacher::plan::{Fold, Pairing, Plan};
+use crate::teacher::index::Index;
+use crate::teacher::plan::{Fold, Pairing, Plan, REDUCTION};
 use crate::teacher::scalar::{Binary, Kind, Unary};
 use crate::teacher::tensor::Tensor;
 
@@ -85,16 +86,51 @@ fn divided(call: &Call<'_>, sum: &Tensor, count: i64) -> Result<Tensor, NotCover
     })
 }
 
-/// The mean, and the sum of squares around it: without cancellation.
+/// What elements are above the first of their row (as they are, where that would take a reduction of its own), the mean of that,
+/// and the sum of squares around it. Nothing cancels, and in a row of nearly equal numbers no digit is lost to how large they are.
+pub(super) struct Spread {
+    pub(super) above: Tensor,
+    pub(super) mean: Tensor,
+    pub(super) squares: Tensor,
+}
+
 pub(super) fn spread(
     plan: &mut Plan,
     call: &Call<'_>,
     x: &Tensor,
     dims: &[usize],
-) -> Result<(Tensor, Tensor), NotCovered> {
-    let (sum, squares) = plan.pair_dims(x, dims, Pairing::Spread);
+) -> Result<Spread, NotCovered> {
+    let above = if x.work >= REDUCTION {
+        x.clone()
+    } else {
+        above_first(call, x, dims)?
+    };
+    let (sum, squares) = plan.pair_dims(&above, dims, Pairing::Spread);
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
-    Ok((divided(call, &sum, count)?, squares))
+    Ok(Spread {
+        mean: divided(call, &sum, count)?,
+        above,
+        squares,
+    })
+}
+
+fn above_first(call: &Call<'_>, x: &Tensor, dims: &[usize]) -> Result<Tensor, NotCovered> {
+    let reduced = dims.to_vec();
+    let first = x.view(&x.shape, move |at| {
+        let place = at.iter().enumerate();
+        place
+            .map(|(dim, index)| {
+                if reduced.contains(&dim) {
+                    Index::default()
+                } else {
+                    index.clone()
+                }
+            })
+            .collect()
+    });
+    call.float_map(&[x.clone(), first], "above", |arena, x| {
+        arena.sub(x[0], x[1])
+    })
 }
 
 pub(super) fn norm2(
@@ -148,7 +184,7 @@ fn reduction(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         }
         "var" | "std" => {
             let correction = call.integer_or("correction", 1)?;
-            let (_, squares) = spread(plan, call, x, &dims)?;
+            let Spread { squares, .. } = spread(plan, call, x, &dims)?;
             let by = (count - correction).max(0) as f64;
             let root = call.op == "std";
             let name = if root { "std" } else { "var" };

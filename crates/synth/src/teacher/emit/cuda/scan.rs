@@ -1,5 +1,6 @@
 //! Running sums, products and extremes.
 
+use super::launch::blocks;
 use super::vectors::{unpack, vector, wide};
 use super::{Launch, THREADS, integer, thread_number};
 use crate::teacher::emit::{Helper, Writer};
@@ -116,7 +117,11 @@ fn needs(arena: &Arena, scalars: &[Scalar], var: Var) -> bool {
     indices.into_iter().any(|index| index.depends_on(var))
 }
 
-/// A block a scan, chunk by chunk: each thread scans neighbours, a warp its threads, the block its warps.
+/// Short scans of a block, a warp each.
+const ROWS: i64 = 8;
+
+/// A block a scan, chunk by chunk: each thread scans neighbours, a warp its threads, the block its warps. Where a warp is enough
+/// for a scan the block has several.
 fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     let [before, length, _] = kernel.shape;
     let int = integer(writer.plan);
@@ -125,6 +130,7 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     // Two chunks at once have more loads under way for every time that all threads meet.
     let chunks = if groups >= 2 * threads { 2 } else { 1 };
     let warps = threads / 32;
+    let alone = warps == 1;
     let flat = writer.plan.arena.var(before);
     let (group, lane) = (writer.plan.arena.var(groups), writer.plan.arena.var(WIDTH));
     let along = Index::from(group).times(WIDTH).plus(&lane.into());
@@ -147,11 +153,24 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     let start = step.start();
     let whole = groups % (threads * chunks) == 0 && length % WIDTH == 0;
     let by_four = length % WIDTH == 0;
-    writer.line(format!("__shared__ float parts[{chunks}][{warps}];"));
-    writer.line(format!("const {int} row = blockIdx.x;"));
-    writer.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;");
+    if alone {
+        writer.line(format!(
+            "const {int} row = blockIdx.x * {ROWS} + threadIdx.y;"
+        ));
+        if before % ROWS != 0 {
+            let count = writer.count(before);
+            writer.line(format!("if (row >= {count}) return;"));
+        }
+        writer.line("const int lane = threadIdx.x;");
+    } else {
+        writer.line(format!("__shared__ float parts[{chunks}][{warps}];"));
+        writer.line(format!("const {int} row = blockIdx.x;"));
+        writer.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;");
+    }
     writer.define(&[value], &[group, lane]);
-    writer.line(format!("float carry = {start};"));
+    if !alone {
+        writer.line(format!("float carry = {start};"));
+    }
     writer.open(format!(
         "for (int start = 0; start < {groups}; start += {}) {{",
         threads * chunks
@@ -205,25 +224,33 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
         step.of_two("other", "running[j]")
     ));
     writer.close();
-    writer.line("if (lane == 31) parts[j][warp] = running[j];");
+    if !alone {
+        writer.line("if (lane == 31) parts[j][warp] = running[j];");
+    }
     writer.close();
-    writer.line("__syncthreads();");
+    if !alone {
+        writer.line("__syncthreads();");
+    }
     writer.line("#pragma unroll");
     writer.open(format!("for (int j = 0; j < {chunks}; ++j) {{"));
     writer.line("const float other = __shfl_up_sync(0xffffffffu, running[j], 1);");
-    writer.line("float before = carry;");
-    writer.line("#pragma unroll");
-    writer.open(format!("for (int w = 0; w < {warps}; ++w) {{"));
-    writer.line(format!(
-        "if (w < warp) before = {};",
-        step.of_two("before", "parts[j][w]")
-    ));
-    writer.line(format!("carry = {};", step.of_two("carry", "parts[j][w]")));
-    writer.close();
-    writer.line(format!(
-        "if (lane > 0) before = {};",
-        step.of_two("before", "other")
-    ));
+    if alone {
+        writer.line(format!("const float before = lane > 0 ? other : {start};"));
+    } else {
+        writer.line("float before = carry;");
+        writer.line("#pragma unroll");
+        writer.open(format!("for (int w = 0; w < {warps}; ++w) {{"));
+        writer.line(format!(
+            "if (w < warp) before = {};",
+            step.of_two("before", "parts[j][w]")
+        ));
+        writer.line(format!("carry = {};", step.of_two("carry", "parts[j][w]")));
+        writer.close();
+        writer.line(format!(
+            "if (lane > 0) before = {};",
+            step.of_two("before", "other")
+        ));
+    }
     for part in ["x", "y", "z", "w"] {
         let own = format!("v[j].{part}");
         writer.line(format!("{own} = {};", step.of_two("before", &own)));
@@ -263,8 +290,17 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
         writer.close();
     }
     writer.close();
-    writer.line("__syncthreads();");
+    if !alone {
+        writer.line("__syncthreads();");
+    }
     writer.close();
+    if alone {
+        return Launch {
+            blocks: blocks(&[before], ROWS),
+            threads: format!("dim3({threads}, {ROWS})"),
+            most: threads * ROWS,
+        };
+    }
     Launch {
         blocks: before.to_string(),
         threads: threads.to_string(),
