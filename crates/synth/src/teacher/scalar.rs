@@ -118,6 +118,29 @@ pub(super) enum Node {
     Finished(Reduced),
 }
 
+impl Node {
+    /// The same of other values.
+    fn with_operands(self, new: impl Fn(Scalar) -> Scalar) -> Self {
+        match self {
+            Self::Load {
+                buffer,
+                index,
+                looked_up,
+                guard,
+            } => Self::Load {
+                buffer,
+                index,
+                looked_up: looked_up.into_iter().map(|(x, s)| (new(x), s)).collect(),
+                guard,
+            },
+            Self::Unary(op, x) => Self::Unary(op, new(x)),
+            Self::Binary(op, a, b) => Self::Binary(op, new(a), new(b)),
+            Self::Select(c, a, b) => Self::Select(new(c), new(a), new(b)),
+            other => other,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     nodes: Vec<(Node, Kind)>,
@@ -418,24 +441,7 @@ impl Arena {
                 continue;
             }
             let (node, kind) = self.nodes[one.0 as usize].clone();
-            let at = |x: Scalar| done.get(&x).copied().unwrap_or(x);
-            let node = match node {
-                Node::Load {
-                    buffer,
-                    index,
-                    looked_up,
-                    guard,
-                } => Node::Load {
-                    buffer,
-                    index,
-                    looked_up: looked_up.into_iter().map(|(x, s)| (at(x), s)).collect(),
-                    guard,
-                },
-                Node::Unary(op, x) => Node::Unary(op, at(x)),
-                Node::Binary(op, a, b) => Node::Binary(op, at(a), at(b)),
-                Node::Select(c, a, b) => Node::Select(at(c), at(a), at(b)),
-                other => other,
-            };
+            let node = node.with_operands(|old| done.get(&old).copied().unwrap_or(old));
             let new = self.keep(node, kind);
             if let Some(name) = self.named(one) {
                 self.name(new, name);

@@ -53,37 +53,30 @@ impl Source {
         let mut moved: HashMap<Scalar, Scalar> = HashMap::new();
         for one in arena.ordered(&[self.value]) {
             let (node, kind) = arena.nodes[one.0 as usize].clone();
-            let new = |old: Scalar| moved.get(&old).copied().unwrap_or(old);
-            let node = match node {
+            let mut node = node.with_operands(|old| moved.get(&old).copied().unwrap_or(old));
+            match &mut node {
                 Node::Load {
-                    buffer,
                     index,
                     looked_up,
                     guard,
+                    ..
                 } => {
-                    let before = looked_up.into_iter().map(|(old, by)| (new(old), by));
                     let strides = self.dims.iter().map(|dim| index.stride(self.vars[*dim]));
                     let asked = places.iter().zip(strides);
                     let asked = asked.filter_map(|(place, stride)| Some((*place, stride?)));
-                    let looked_up = before.chain(asked.filter(|(_, stride)| *stride != 0));
-                    Node::Load {
-                        buffer,
-                        index: self.index(&index, at),
-                        looked_up: looked_up.collect(),
-                        guard: self.guard(&guard, at),
+                    looked_up.extend(asked.filter(|(_, stride)| *stride != 0));
+                    *index = self.index(index, at);
+                    self.guard(guard, at);
+                }
+                Node::Place(index) => *index = self.index(index, at),
+                Node::Inside(guard) => self.guard(guard, at),
+                Node::Reduced(_, of) => {
+                    for index in of {
+                        *index = self.index(index, at);
                     }
                 }
-                Node::Place(index) => Node::Place(self.index(&index, at)),
-                Node::Inside(guard) => Node::Inside(self.guard(&guard, at)),
-                Node::Reduced(reduction, of) => {
-                    let of = of.iter().map(|index| self.index(index, at)).collect();
-                    Node::Reduced(reduction, of)
-                }
-                Node::Unary(op, x) => Node::Unary(op, new(x)),
-                Node::Binary(op, a, b) => Node::Binary(op, new(a), new(b)),
-                Node::Select(c, a, b) => Node::Select(new(c), new(a), new(b)),
-                same @ (Node::Const(_) | Node::Int(_) | Node::Finished(_)) => same,
-            };
+                _ => {}
+            }
             let scalar = arena.keep(node, kind);
             if let Some(name) = arena.named(one) {
                 arena.name(scalar, name);
@@ -103,12 +96,9 @@ impl Source {
         })
     }
 
-    fn guard(&self, guard: &[Within], at: &[Index]) -> Vec<Within> {
-        let each = guard.iter();
-        each.map(|within| Within {
-            index: self.index(&within.index, at),
-            ..within.clone()
-        })
-        .collect()
+    fn guard(&self, guard: &mut [Within], at: &[Index]) {
+        for within in guard {
+            within.index = self.index(&within.index, at);
+        }
     }
 }
