@@ -1,11 +1,22 @@
 //! Evidence on disk, and where that of single judgements goes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use warpsmith_judge::Judged;
 use warpsmith_machine::Caches;
-pub(crate) use warpsmith_rollout::evidence::{plain, read, write};
-use warpsmith_schema::Submission;
+use warpsmith_schema::{Submission, Verdict};
+use warpsmith_store::StoreError;
+pub(crate) use warpsmith_store::evidence::{plain, read};
 use warpsmith_tasks::solution_hash;
+
+/// Writes the bundle, whose path the verdict then names.
+pub(crate) fn write(
+    place: &Path,
+    judged: Judged,
+    compile_mode: Option<String>,
+) -> Result<Verdict, StoreError> {
+    warpsmith_store::evidence::write(place, judged.verdict, judged.evidence, compile_mode)
+}
 
 /// More judgements of one solution than fit in a second.
 const SAME_SECOND: u32 = 1000;

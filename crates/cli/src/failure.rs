@@ -8,9 +8,9 @@ use warpsmith_judge::JudgeError;
 use warpsmith_machine::{MachineError, PythonChoice};
 #[cfg(feature = "local-models")]
 use warpsmith_model::ModelError;
+use warpsmith_report::ReportError;
 use warpsmith_rollout::RolloutError;
 use warpsmith_schema::{Failure, FailureKind};
-use warpsmith_serve::report::ReportError;
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
 #[cfg(feature = "local-models")]

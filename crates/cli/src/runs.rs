@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use warpsmith_judge::Options;
 use warpsmith_machine::{Guest, gpu_clocks};
 use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, Wish, compare};
-use warpsmith_schema::{Counts, FORMAT, Failure, Part, PlannedTask, RunHead, Target, Task};
+use warpsmith_schema::{CONFIG_FORMAT, Counts, Failure, Part, PlannedTask, RunHead, Target, Task};
 use warpsmith_store::RunFolder;
 
 use crate::args::Count;
@@ -175,7 +175,7 @@ pub(crate) fn known(tasks: &[Task]) -> Value {
 /// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
 fn folder(job: &Job<'_>, config: &Map<String, Value>, wanted: &Wanted) -> Result<RunFolder, Stop> {
     let mut config = config.clone();
-    config.insert("format".to_owned(), json!(FORMAT));
+    config.insert("format".to_owned(), json!(CONFIG_FORMAT));
     config.insert("verb".to_owned(), json!(job.verb));
     config.insert("tasks".to_owned(), known(&job.tasks));
     let config = Value::Object(config);

@@ -14,6 +14,7 @@ mod mcp;
 mod optimize;
 mod parquet;
 mod pipeline;
+mod profile_report;
 mod refusals;
 #[path = "../../model/tests/replay/mod.rs"]
 mod replay;

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use warpsmith_tasks::{Benchmark, FAMILY, LoadedTask, Structure, load_all};
+use warpsmith_decontaminate::{Benchmark, FAMILY, Structure};
+use warpsmith_tasks::{LoadedTask, load_all};
 
 fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

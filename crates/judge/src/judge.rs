@@ -24,7 +24,7 @@ use self::conclude::{named, note_failed};
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::cores::Cores;
-use crate::evidence::{self, Evidence};
+use crate::evidence;
 use crate::harness::Harness;
 use crate::looks::Observer;
 use crate::outcome::Fault;
@@ -35,6 +35,7 @@ use crate::timing::Raw;
 use crate::toolchain::Toolchain;
 use crate::trusted::Trusted;
 use crate::zygote::{self, Allowance, Worker, Zygote};
+use warpsmith_store::evidence::Evidence;
 
 /// How to judge.
 #[derive(Debug, Clone)]

@@ -32,7 +32,6 @@ mod value;
 mod zygote;
 
 pub use error::JudgeError;
-pub use evidence::Evidence;
 pub use harness::KERNELS_MODULE;
 pub use judge::{Judge, Judged, Options, Reach, TaskSource};
 pub use zygote::{cuda_devices, cuda_paths};

@@ -8,7 +8,6 @@
 //! kernels that a solution launches from other processes, and traffic inside an operator that `PyTorch` does not show.
 
 mod reference;
-mod render;
 mod report;
 mod resources;
 mod solution;
@@ -23,7 +22,6 @@ use crate::lease::lease;
 use crate::toolchain::Toolchain;
 use crate::{JudgeError, TaskSource};
 
-pub use render::render;
 pub use report::{
     Bound, KernelTime, NcuKernel, OperatorTime, ProfileReport, ReferenceProfile, Roofline,
     SanitizerReport, SolutionFailure, SolutionKernel, SolutionProfile,

@@ -13,11 +13,11 @@ use warpsmith_schema::{
 
 use crate::Way;
 use crate::docket::{Answer, Docket, Question};
-use crate::evidence::plain;
 use crate::fate::Fate;
 use crate::journal::Journal;
 use crate::meter::Meter;
 use crate::run::Shared;
+use warpsmith_store::evidence::plain;
 
 /// Runs it to its end, or to where it cannot go on.
 pub(crate) fn play(

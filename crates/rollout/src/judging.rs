@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use warpsmith_agent::Files;
-use warpsmith_judge::profile::{ProfileRequest, profile, render};
+use warpsmith_agent::{Files, render_profile};
+use warpsmith_judge::profile::{ProfileRequest, profile};
 use warpsmith_judge::{Judge, JudgeError, Options, Reach};
 use warpsmith_schema::{Task, Verdict};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::{solution_hash, submission};
 
 use crate::Wish;
-use crate::evidence::{self, Quota};
 use crate::journal::over;
+use warpsmith_store::evidence::{self, Quota};
 
 /// One of the pool's judges. It has one task loaded at a time, and changing it costs.
 pub trait Judging: Send {
@@ -99,7 +99,7 @@ impl Judging for KeptJudge {
         let around = |error: StoreError| JudgeError::Around(error.failure());
         if place.exists() {
             let recorded = evidence::read(&place).map_err(around)?;
-            if recorded.task.source != task.source || recorded.submission != submission {
+            if recorded.task_source != task.source || recorded.submission != submission {
                 return Err(around(StoreError::Exists { path: place }));
             }
             return Ok(recorded.verdict);
@@ -110,8 +110,13 @@ impl Judging for KeptJudge {
         if (self.wish)() == Wish::Abandon {
             return Err(JudgeError::Around(over()));
         }
-        let verdict =
-            evidence::write(&place, judged, self.options.compile_mode.clone()).map_err(around)?;
+        let verdict = evidence::write(
+            &place,
+            judged.verdict,
+            judged.evidence,
+            self.options.compile_mode.clone(),
+        )
+        .map_err(around)?;
         self.look_after_quota();
         Ok(verdict)
     }
@@ -137,7 +142,7 @@ impl Judging for KeptJudge {
             sanitize: false,
             isolation: options.isolation,
         };
-        profile(&request).map(|report| render(&report))
+        profile(&request).map(|report| render_profile(&report))
     }
 
     fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {

@@ -14,7 +14,6 @@ mod compare;
 mod docket;
 mod episode;
 mod error;
-pub mod evidence;
 mod fate;
 mod history;
 mod journal;

@@ -30,8 +30,14 @@ pub use verdict::{
     Status, Target, Times, Trust, TrustCheck, Verdict,
 };
 
-/// The version of every JSON document written by Warpsmith.
+/// The version of verdicts, of failures and of what `--json` prints.
 pub const FORMAT: u32 = 1;
+/// The version of `events.jsonl`.
+pub const EVENT_FORMAT: u32 = 1;
+/// The version of trajectories.
+pub const TRAJECTORY_FORMAT: u32 = 1;
+/// The version of a run's `config.json`.
+pub const CONFIG_FORMAT: u32 = 1;
 
 /// The JSON Schema of a named document, or `None` for an unknown name.
 pub fn json_schema(name: &str) -> Option<serde_json::Value> {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{FORMAT, Message, Target, Task, Verdict};
+use crate::{Message, TRAJECTORY_FORMAT, Target, Task, Verdict};
 
 /// One episode: a policy, a task, what was said and done, and what it was worth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,7 +44,7 @@ impl Trajectory {
         mode: Mode,
     ) -> Self {
         Self {
-            format: FORMAT,
+            format: TRAJECTORY_FORMAT,
             id: String::new(),
             task: task.clone(),
             target,

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use warpsmith_schema::{
-    EpisodeId, Event, FORMAT, Gauges, Happening, Message, Step, TokenRecord, Told, Trajectory,
-    json_schema,
+    EVENT_FORMAT, EpisodeId, Event, Gauges, Happening, Message, Step, TokenRecord, Told,
+    Trajectory, json_schema,
 };
 
 fn trajectory() -> Trajectory {
@@ -115,7 +115,7 @@ fn an_event_comes_back_as_it_was() {
         ),
     ] {
         let event = Event {
-            format: FORMAT,
+            format: EVENT_FORMAT,
             at: "2026-01-01T00:00:00Z".to_owned(),
             event,
         };

@@ -1,7 +1,6 @@
 //! What is served over HTTP, and to whom.
 //!
-//! `dashboard` shows runs in a browser; [`metrics`] are a run's numbers, [`report`] puts the numbers of several beside each
-//! other, and [`page`] and [`plot`] are what pages are made of. [`judging`] is the judge for trainers and tools in other
+//! `dashboard` shows runs in a browser. [`judging`] is the judge for trainers and tools in other
 //! languages, `completions` a language model of this process for everything that speaks OpenAI's chat completions. [`serve`]
 //! puts together what was asked for.
 
@@ -11,13 +10,9 @@ mod connections;
 mod dashboard;
 mod guard;
 pub mod judging;
-pub mod metrics;
 mod openapi;
-pub mod page;
-pub mod plot;
 mod problem;
 mod refusal;
-pub mod report;
 mod server;
 
 pub use dashboard::LookAtMachine;

@@ -7,6 +7,7 @@ mod bundle;
 mod difference;
 mod error;
 mod events;
+pub mod evidence;
 mod index;
 mod lock;
 mod run;

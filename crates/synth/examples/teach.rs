@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::json;
+use warpsmith_compiler::solutions;
 use warpsmith_schema::Target;
-use warpsmith_synth::teacher::solutions;
 use warpsmith_tasks::load_all;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,8 +1,8 @@
 //! A task that somebody composed, before anybody has run it.
 
 use serde_json::Value;
+use warpsmith_decontaminate::{Near, Structure};
 use warpsmith_schema::OpGraph;
-use warpsmith_tasks::{Near, Structure};
 
 use crate::grammar::{Composition, Size};
 use crate::mix::Group;

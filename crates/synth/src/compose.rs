@@ -1,6 +1,6 @@
 //! Composers: who puts seeds together.
 
-use warpsmith_tasks::Structure;
+use warpsmith_decontaminate::Structure;
 
 use crate::candidate::{Candidate, Made};
 use crate::filter::Dropped;

@@ -1,7 +1,7 @@
 //! Tasks to be taught by: composed, and not run.
 
+use warpsmith_decontaminate::Benchmark;
 use warpsmith_schema::Task;
-use warpsmith_tasks::Benchmark;
 
 use crate::compose::{Composer, Grammar};
 use crate::grammar::{Luck, Size};

@@ -1,8 +1,9 @@
 //! What a run writes down of each candidate, and what a set has of each task.
 
 use serde::{Deserialize, Serialize};
+use warpsmith_decontaminate::Near;
 use warpsmith_schema::Target;
-use warpsmith_tasks::{Near, SetTask};
+use warpsmith_tasks::SetTask;
 
 use crate::filter::{Dropped, Facts};
 use crate::mix::Group;

@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
+use warpsmith_decontaminate::{Benchmark, Structure};
 use warpsmith_judge::{Judge, JudgeError};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
-use warpsmith_tasks::{Benchmark, Structure};
 
 use crate::candidate::Candidate;
 use crate::compose::Composer;

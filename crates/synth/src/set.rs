@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use warpsmith_tasks::{Portion, SetTask, Structure, TaskError, validation, write_set};
+use warpsmith_decontaminate::{Structure, validation};
+use warpsmith_tasks::{Portion, SetTask, TaskError, write_set};
 
 use crate::mix::Group;
 use crate::record::{Fate, Record, Row};

@@ -1,37 +1,24 @@
 //! A policy that solves composed tasks because it reads their graphs.
 //!
-//! A graph's operators become tensors that are not there yet (`lower`), these become kernels (`plan`), and kernels become
-//! text (`emit`, `solution`). A `course` of several solutions, from simple to fast, is what a `lesson` goes through, by the
+//! The compiler writes the kernels. A `course` of several solutions, from simple to fast, is what a `lesson` goes through, by the
 //! same tools as any policy and with whatever they really answer.
 
 mod course;
-mod emit;
-mod epilogue;
-mod index;
 mod lesson;
-mod library;
-mod lower;
 mod luck;
 mod mistake;
-mod plan;
 mod prose;
-mod scalar;
-mod simplify;
-mod solution;
-mod tensor;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use warpsmith_compiler::{NotCovered, Strategy};
 use warpsmith_model::policy::{Policy, SharedPolicy};
 use warpsmith_schema::{EpisodeId, Mode, PolicyVersion, Target, Task};
 
 use course::Course;
 use lesson::Lesson;
-pub use lower::NotCovered;
 use luck::Luck;
-pub use plan::Strategy;
-pub use solution::Files;
 
 /// What it is called on the command line.
 pub const NAME: &str = "teacher";
@@ -99,16 +86,6 @@ impl SharedPolicy for Teacher {
             sample: episode.sample,
         })
     }
-}
-
-/// Every solution that is written for a task, from simple to fast, by the name of its strategy.
-pub fn solutions(task: &Task, target: Target) -> Result<Vec<(&'static str, Files)>, NotCovered> {
-    let strategies = [Strategy::Plain, Strategy::Fused, Strategy::Tuned];
-    let write = |strategy: Strategy| {
-        let files = solution::write(task, target, strategy)?.files;
-        Ok((strategy.name(), files))
-    };
-    strategies.into_iter().map(write).collect()
 }
 
 /// What a single turn could reply with, from simple to fast, by the named strategies: none twice, none with a mistake.

@@ -8,7 +8,6 @@
 use warpsmith_machine::{Caches, Python, PythonChoice, find_python};
 
 mod grammar;
-mod kernels;
 mod run;
 mod teacher;
 

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use warpsmith_decontaminate::Benchmark;
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
 use warpsmith_synth::{
     Containment, Decontamination, Fate, Grammar, Means, Mix, Plan, Record, Seeds, Set, Summary,
     SynthError, Wish, Worker, Workshop, run, transformers,
 };
-use warpsmith_tasks::{Benchmark, LoadedTask, load_all};
+use warpsmith_tasks::{LoadedTask, load_all};
 
 use super::python;
 

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use warpsmith_compiler::{Files, solutions};
 use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, SharedPolicy};
 use warpsmith_schema::{EpisodeId, Message, Mode, OpGraph, Target, Task, ValueSource};
-use warpsmith_synth::teacher::{Files, Teacher, solutions};
+use warpsmith_synth::teacher::Teacher;
 use warpsmith_synth::{Composition, Seeds, Size};
 
 use super::python;
@@ -25,7 +26,7 @@ fn composed(count: usize) -> Vec<Task> {
     compositions.take(count).collect()
 }
 
-pub(super) fn task(name: &str, number: u64, source: &str, graph: Option<OpGraph>) -> Task {
+fn task(name: &str, number: u64, source: &str, graph: Option<OpGraph>) -> Task {
     Task {
         id: format!("{number}-{name}"),
         name: name.to_owned(),
@@ -110,7 +111,8 @@ fn kernels_compute_what_modules_do() {
         }
     }
     let check = |limit: &str, expected: i32| {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/check_solutions.py");
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../compiler/python/check_solutions.py");
         let output = Command::new(&python.executable)
             .arg(script)
             .arg(folder.path())

@@ -104,7 +104,7 @@ impl TaskError {
                 "build with `--features parquet`, or use JSONL".into(),
             ),
             Self::BrokenFingerprint { .. } => Some(
-                "fingerprints are made from the tasks: `cargo run -p warpsmith-tasks --example fingerprints -- TASKS FILE`".into(),
+                "fingerprints are made from the tasks: `cargo run -p warpsmith-decontaminate --example fingerprints -- TASKS FILE`".into(),
             ),
             Self::NoSolution { .. } | Self::NoModel { .. } => Some(
                 "a solution is a folder with `model_new.py` and `kernels/`, or one `.py` file with an inline extension".into(),

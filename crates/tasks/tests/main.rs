@@ -1,8 +1,6 @@
 //! One binary for all files: what they link is linked once.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-mod planted;
 mod sets;
 mod solutions;
-mod structure;
 mod tasks;

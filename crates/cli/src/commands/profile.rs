@@ -1,7 +1,8 @@
 //! `warpsmith profile`
 
 use clap::Args;
-use warpsmith_judge::profile::{ProfileRequest, profile, render};
+use warpsmith_agent::render_profile;
+use warpsmith_judge::profile::{ProfileRequest, profile};
 
 use crate::args::{IsolationChoice, MachineArgs};
 use crate::engine::{Engine, choose};
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &ProfileArgs, printer: &Printer) -> Result<Exit, Stop> {
     if printer.json() {
         printer.object(&report)?;
     } else {
-        let text = render(&report);
+        let text = render_profile(&report);
         printer.data(&format!("{}\n", text.trim_end()))?;
     }
     let failed = report

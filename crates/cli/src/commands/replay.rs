@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warpsmith_judge::Judge;
+use warpsmith_judge::{Judge, TaskSource};
 use warpsmith_schema::{FORMAT, Status, Target, Verdict};
 
 use crate::args::{IsolationChoice, MachineArgs, PythonArgs, TargetChoice};
@@ -64,7 +64,11 @@ pub(crate) fn run(args: &ReplayArgs, printer: &Printer) -> Result<Exit, Stop> {
         compile_mode: recorded.compile_mode,
         seed: Some(recorded.seed),
     }))?;
-    let new = judge.judge(&recorded.task, &recorded.submission)?.verdict;
+    let task = TaskSource {
+        name: recorded.task_name,
+        source: recorded.task_source,
+    };
+    let new = judge.judge(&task, &recorded.submission)?.verdict;
     if interrupt::happened() {
         return Err(Stop::interrupted());
     }
@@ -82,7 +86,7 @@ pub(crate) fn run(args: &ReplayArgs, printer: &Printer) -> Result<Exit, Stop> {
         }))?;
     } else {
         printer.data(&render(
-            &recorded.task.name,
+            &task.name,
             (&old, &new),
             &comparison,
             agrees,

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde_json::{Value, json};
-use warpsmith_serve::report::{self, Report, Run, RunReport, table_of_tasks, tables};
+use warpsmith_report::{self as report, Report, Run, RunReport, table_of_tasks, tables};
 
 use crate::args::CountsChoice;
 use crate::exit::Exit;

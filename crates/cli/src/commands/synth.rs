@@ -10,15 +10,16 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use warpsmith_decontaminate::Benchmark;
 use warpsmith_judge::{Judge, Options};
 use warpsmith_machine::memory_bytes;
-use warpsmith_schema::{FORMAT, Failure, FailureKind, Profile, Target};
+use warpsmith_schema::{CONFIG_FORMAT, Failure, FailureKind, Profile, Target};
 use warpsmith_store::{EventLog, RunFolder};
 use warpsmith_synth::{
     Composer, Decontamination, Grammar, Group, Llm, Means, Mix, Plan, Record, Seeds, Set, Summary,
     SynthError, Wish, WorkerError, Workshop, transformers,
 };
-use warpsmith_tasks::{Benchmark, load_all};
+use warpsmith_tasks::load_all;
 
 use crate::args::{self, Count, IsolationChoice, MachineArgs, ModelOn, Positive, ShareBelowOne};
 use crate::config::{ConfigArgs, Settings};
@@ -363,7 +364,7 @@ fn folder(
         for name in ["count", "workers", "python", "offline", "model_on"] {
             config.remove(name);
         }
-        config.insert("format".into(), json!(FORMAT));
+        config.insert("format".into(), json!(CONFIG_FORMAT));
         config.insert("verb".into(), json!("synth"));
         config.insert("target".into(), json!(engine.target));
         config.insert("excluded_tasks".into(), json!(excluded.len()));

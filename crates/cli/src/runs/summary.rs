@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use warpsmith_report::Report;
 use warpsmith_rollout::Outcome;
 use warpsmith_schema::{FORMAT, RunHead};
-use warpsmith_serve::report::Report;
 
 use super::show::rates;
 use crate::failure::Stop;
@@ -23,7 +23,7 @@ pub(super) fn report(
 ) -> Result<(), Stop> {
     // A benchmark is run for its numbers.
     let runs = match head.verb.as_str() {
-        "bench" => vec![warpsmith_serve::report::read(run)?],
+        "bench" => vec![warpsmith_report::read(run)?],
         _ => Vec::new(),
     };
     let numbers = Report::of(&runs, None, 0);

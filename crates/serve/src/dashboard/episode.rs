@@ -6,8 +6,8 @@ use warpsmith_schema::{Attempt, EpisodeId, Message, Trajectory};
 
 use super::frame::{encoded, page as framed};
 use super::shelf::Shelf;
-use crate::page::{code, count, difference, duration, fact};
-use crate::report::{verdict, verdict_line};
+use warpsmith_report::page::{code, count, difference, duration, fact};
+use warpsmith_report::{verdict, verdict_line};
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Asked {

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::page::{Column, document};
+use warpsmith_report::page::{Column, document};
 
 /// One script of our own and nothing from anywhere else, should an escape ever be missing.
 pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";

@@ -7,8 +7,8 @@ use warpsmith_schema::Status;
 
 use super::frame::{columns, live, page as framed};
 use super::shelf::Shelf;
-use crate::metrics::geomean;
-use crate::page::{percent, table, times};
+use warpsmith_report::metrics::geomean;
+use warpsmith_report::page::{percent, table, times};
 
 #[derive(Default)]
 struct Standing {

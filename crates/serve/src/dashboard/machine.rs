@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::frame::{live, page as framed};
-use crate::page::fact;
+use warpsmith_report::page::fact;
 
 pub(super) fn page(machine: &Value) -> Markup {
     let parts = machine.as_object().into_iter().flatten();

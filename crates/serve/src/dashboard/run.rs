@@ -7,8 +7,8 @@ use warpsmith_store::{EpisodeRow, RunIndex};
 
 use super::frame::{columns, encoded, live, page as framed};
 use super::shelf::{Doing, Shelf};
-use crate::page::{count, duration, fact, percent, runtime, table, times};
-use crate::plot::{Axis, Lines, Scale, Series};
+use warpsmith_report::page::{count, duration, fact, percent, runtime, table, times};
+use warpsmith_report::plot::{Axis, Lines, Scale, Series};
 
 /// Episodes on one page.
 const A_PAGE: usize = 50;

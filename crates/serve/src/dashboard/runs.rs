@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::frame::{columns, encoded, live, page as framed};
 use super::shelf::Shelf;
-use crate::page::{percent, table};
+use warpsmith_report::page::{percent, table};
 
 pub(super) fn page(shelf: &Shelf) -> Markup {
     let mut rows = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use warpsmith_tasks::Benchmark;
+use warpsmith_decontaminate::Benchmark;
 
 use super::{Plan, Progress, SynthError};
 use crate::candidate::Candidate;

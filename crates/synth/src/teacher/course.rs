@@ -1,12 +1,10 @@
 //! What a lesson goes through: solutions from simple to fast, one of them perhaps with a mistake.
 
+use warpsmith_compiler::{Files, NotCovered, Solution, Strategy, write};
 use warpsmith_schema::{Mode, OpGraph, Target, Task, ValueSource};
 
-use super::lower::NotCovered;
 use super::luck::Luck;
 use super::mistake::Mistake;
-use super::plan::Strategy;
-use super::solution::{Files, Solution, write};
 
 /// A solution as it is first written.
 #[derive(Debug, Clone)]

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use warpsmith_compiler::Files;
 use warpsmith_model::policy::{Finish, Policy, PolicyError, Reply, Request};
 use warpsmith_schema::{Message, Mode, PolicyVersion, Target, Task, ToolCall, Usage};
 
 use super::course::{Course, Draft, Facts};
 use super::luck::Luck;
 use super::prose;
-use super::solution::Files;
 
 pub(super) struct Lesson {
     pub(super) version: PolicyVersion,

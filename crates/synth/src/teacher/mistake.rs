@@ -1,9 +1,9 @@
 //! Mistakes that a person makes, planted in a solution that is right: what it takes to mend them is known.
 
+use warpsmith_compiler::Files;
 use warpsmith_schema::MODEL_NEW;
 
 use super::luck::Luck;
-use super::solution::Files;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -3,7 +3,7 @@
 use super::course::{Course, Draft, Facts};
 use super::luck::Luck;
 use super::mistake::{Kind, Mistake};
-use super::plan::Strategy;
+use warpsmith_compiler::Strategy;
 
 pub(super) fn opening(course: &Course, luck: &mut Luck) -> String {
     let ops = chain(&course.facts);

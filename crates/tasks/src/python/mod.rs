@@ -7,6 +7,6 @@ mod parser;
 mod syntax;
 mod tokens;
 
-pub(crate) use parser::parse;
-pub(crate) use syntax::{Argument, Binding, Class, Expression, Function, Statement};
-pub(crate) use tokens::{Token, tokens};
+pub use parser::parse;
+pub use syntax::{Argument, Binding, Class, Expression, Function, Statement};
+pub use tokens::{Token, tokens};

@@ -8,9 +8,9 @@ use super::syntax::{Binding, Class, Expression, Function, Statement};
 use super::tokens::{Token, tokens};
 
 /// How deep a tree may be: brackets in brackets, blocks in blocks, and sums of sums alike. What is deeper is not read.
-pub(crate) const DEPTH_LIMIT: usize = 64;
+pub(super) const DEPTH_LIMIT: usize = 64;
 
-pub(crate) fn parse(source: &str) -> Vec<Statement> {
+pub fn parse(source: &str) -> Vec<Statement> {
     let mut parser = Parser {
         tokens: tokens(source),
         at: 0,

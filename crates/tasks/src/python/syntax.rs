@@ -1,7 +1,7 @@
 use std::rc::Rc;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Expression {
+pub enum Expression {
     Name(String),
     /// Numbers, `True`, `False`, slices: what is the same thing with another value.
     Constant,
@@ -33,13 +33,13 @@ pub(crate) enum Expression {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Argument {
-    pub(crate) binding: Binding,
-    pub(crate) value: Expression,
+pub struct Argument {
+    pub binding: Binding,
+    pub value: Expression,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Binding {
+pub enum Binding {
     Positional,
     Named(String),
     Star,
@@ -47,24 +47,24 @@ pub(crate) enum Binding {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Function {
-    pub(crate) name: String,
+pub struct Function {
+    pub name: String,
     /// In order; the value is the default.
-    pub(crate) parameters: Vec<(Binding, String, Option<Expression>)>,
-    pub(crate) body: Vec<Statement>,
+    pub parameters: Vec<(Binding, String, Option<Expression>)>,
+    pub body: Vec<Statement>,
     /// `@staticmethod`: called without the instance.
-    pub(crate) is_static: bool,
+    pub is_static: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Class {
-    pub(crate) name: String,
-    pub(crate) bases: Vec<Expression>,
-    pub(crate) body: Vec<Statement>,
+pub struct Class {
+    pub name: String,
+    pub bases: Vec<Expression>,
+    pub body: Vec<Statement>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Statement {
+pub enum Statement {
     /// `a = b = value`
     Assign(Vec<Expression>, Expression),
     /// `target += value`

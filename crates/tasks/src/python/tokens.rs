@@ -1,6 +1,6 @@
 /// A piece of a Python text. Comments are none, nor are line ends inside brackets.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Token {
+pub enum Token {
     Word(String),
     Number,
     /// A string's content, escapes as they are written.
@@ -21,7 +21,7 @@ const MARKS: [&str; 47] = [
 /// What Python counts a tab as, at most.
 const TAB: usize = 8;
 
-pub(crate) fn tokens(source: &str) -> Vec<Token> {
+pub fn tokens(source: &str) -> Vec<Token> {
     let mut reader = Reader {
         characters: source.chars().collect(),
         at: 0,

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use warpsmith_schema::{EpisodeId, FORMAT, Trajectory};
+use warpsmith_schema::{EpisodeId, TRAJECTORY_FORMAT, Trajectory};
 
 use crate::TrainError;
 use crate::checkpoint::read_failed;
@@ -68,7 +68,7 @@ fn read_file(path: &Path, last: LastLine) -> Result<Vec<Trajectory>, TrainError>
                 line,
                 source,
             })?;
-        if trajectory.format != FORMAT {
+        if trajectory.format != TRAJECTORY_FORMAT {
             return Err(TrainError::OtherFormat {
                 path: path.to_path_buf(),
                 line,

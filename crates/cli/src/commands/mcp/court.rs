@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use warpsmith_agent::{Court, Files};
-use warpsmith_judge::profile::{ProfileRequest, profile, render};
+use warpsmith_agent::{Court, Files, render_profile};
+use warpsmith_judge::profile::{ProfileRequest, profile};
 use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
 use warpsmith_schema::{Task, Verdict};
 
@@ -101,7 +101,7 @@ impl Court for Lazy {
             solution: files.map(submission),
             ..self.engine()?.profiling(task, isolation)
         };
-        let found = profile(&request).map(|report| render(&report));
+        let found = profile(&request).map(|report| render_profile(&report));
         self.unless_given_up(found)
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use warpsmith_agent::{Court, Files};
-use warpsmith_judge::profile::{ProfileRequest, profile, render};
+use warpsmith_agent::{Court, Files, render_profile};
+use warpsmith_judge::profile::{ProfileRequest, profile};
 use warpsmith_judge::{Judge, JudgeError, Judged, Reach, TaskSource};
 use warpsmith_schema::{Submission, Task, Verdict};
 use warpsmith_store::RunFolder;
@@ -107,6 +107,6 @@ impl Court for Bench<'_> {
             solution: files.map(submission),
             ..self.profiling.clone()
         };
-        profile(&request).map(|report| render(&report))
+        profile(&request).map(|report| render_profile(&report))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use warpsmith_schema::{FORMAT, Target, Task};
+use warpsmith_schema::{CONFIG_FORMAT, Target, Task};
 use warpsmith_store::RunFolder;
 
 use crate::args::Positive;
@@ -56,7 +56,7 @@ pub(super) fn folder(
     let mut config = serde_json::to_value(decided)?;
     if let Value::Object(config) = &mut config {
         *config = without_sources(std::mem::take(config), kind);
-        config.insert("format".to_owned(), json!(FORMAT));
+        config.insert("format".to_owned(), json!(CONFIG_FORMAT));
         config.insert("verb".to_owned(), json!("optimize"));
         config.insert("task".to_owned(), json!(task.name));
         config.insert("source".to_owned(), json!(task.source));

@@ -1,6 +1,6 @@
 //! A table on a terminal: columns as wide as they must be, words left, numbers right.
 
-use warpsmith_serve::report::{Cell, Table};
+use warpsmith_report::{Cell, Table};
 
 pub(super) fn text(table: &Table) -> String {
     let rows: Vec<Vec<String>> = table

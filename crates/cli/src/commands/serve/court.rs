@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warpsmith_judge::Options;
-use warpsmith_rollout::evidence::Quota;
 use warpsmith_rollout::{Judging, KeptJudge, Wish};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Failure, Target, Task};
 use warpsmith_serve::judging::Court;
+use warpsmith_store::evidence::Quota;
 use warpsmith_tasks::load_all;
 
 use super::ServeArgs;

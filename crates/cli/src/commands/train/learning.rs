@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use warpsmith_model::policy::Dialogue;
 use warpsmith_model::{Adapter, AdapterSettings, Config, ModelError, Projection, Scaling, Weights};
-use warpsmith_schema::{FORMAT, Trajectory};
+use warpsmith_schema::{CONFIG_FORMAT, Trajectory};
 use warpsmith_store::RunFolder;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::data::{held_out, read_trajectories};
@@ -355,7 +355,7 @@ pub(super) fn folder(
     let mut config: Map<String, Value> = serde_json::from_value(serde_json::to_value(settings)?)?;
     config.extend(serde_json::from_value::<Map<String, Value>>(known)?);
     forget_manner(&mut config);
-    config.insert("format".to_owned(), json!(FORMAT));
+    config.insert("format".to_owned(), json!(CONFIG_FORMAT));
     config.insert("verb".to_owned(), json!(format!("train {verb}")));
     let config = Value::Object(config);
     let verb = format!("train-{verb}");

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use warpsmith_agent::unjudged;
+use warpsmith_compiler::{NotCovered, Strategy};
+use warpsmith_decontaminate::{Benchmark, FAMILY, Structure};
 use warpsmith_schema::{FORMAT, Target, Task, Trajectory};
 use warpsmith_store::StoreError;
-use warpsmith_synth::teacher::{self, NotCovered, Strategy};
+use warpsmith_synth::teacher;
 use warpsmith_synth::{Seeds, exercises};
-use warpsmith_tasks::{Benchmark, FAMILY, Structure, load_all};
+use warpsmith_tasks::load_all;
 
 use crate::commands::synth::broken_seeds;
 use crate::exit::Exit;

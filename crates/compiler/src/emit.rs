@@ -1,0 +1,564 @@
+//! Kernels as text: one way of writing expressions for C++ and for CUDA, and loops around them for each.
+
+pub(super) mod cpu;
+pub(super) mod cuda;
+mod functions;
+pub(super) mod library;
+mod loops;
+pub(super) mod python;
+mod strides;
+
+use std::collections::{BTreeSet, HashMap};
+
+use functions::{VECTORISED, float_function, function};
+use strides::{Lines, Strides, said};
+use warpsmith_schema::Target;
+
+use crate::index::{Index, Var, Words};
+use crate::plan::{Plan, Strategy};
+use crate::scalar::{Binary, Buffer, Kind, Node, Scalar, Unary, Within};
+
+/// A function that is written into the file because a kernel calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Helper {
+    Tanh,
+    Log,
+    LogAdd,
+    /// What sines and cosines share; it comes before them.
+    Quadrant,
+    Sin,
+    Cos,
+    Tan,
+    Pow,
+    WarpSum,
+    WarpProduct,
+    WarpMax,
+    WarpMin,
+    WarpArgMax,
+    BlockSum,
+    BlockProduct,
+    BlockMax,
+    BlockMin,
+    BlockArgMax,
+    ColumnSum,
+    ColumnProduct,
+    ColumnMax,
+    ColumnMin,
+    /// Of C's mathematics, declared so that loops of it become vector code.
+    Vectorised(&'static str),
+}
+
+/// Writes the inside of one kernel.
+pub(super) struct Writer<'p> {
+    pub(super) plan: &'p mut Plan,
+    buffers: &'p [String],
+    lines: Vec<String>,
+    depth: usize,
+    vars: HashMap<Var, String>,
+    values: HashMap<Scalar, String>,
+    taken: BTreeSet<String>,
+    strides: Strides,
+    pub(super) helpers: BTreeSet<Helper>,
+    /// Buffers that are read, in the order of their first use.
+    pub(super) read: Vec<Buffer>,
+}
+
+/// How tightly an expression binds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Binds {
+    Choice,
+    Compare,
+    Sum,
+    Product,
+    Atom,
+}
+
+impl Words for Writer<'_> {
+    fn name(&self, var: Var) -> String {
+        let known = self.vars.get(&var).cloned();
+        known.unwrap_or_else(|| format!("unknown{}", var.id))
+    }
+
+    fn number(&self, number: i64) -> String {
+        self.strides.spelled(number)
+    }
+}
+
+/// Words for a place in a buffer, which has lines of its own.
+struct Placed<'w, 'p> {
+    writer: &'w Writer<'p>,
+    lines: Lines,
+}
+
+impl Words for Placed<'_, '_> {
+    fn name(&self, var: Var) -> String {
+        self.writer.name(var)
+    }
+
+    fn number(&self, number: i64) -> String {
+        self.writer.number(number)
+    }
+
+    fn factor(&self, number: i64) -> String {
+        match self.lines.several(number) {
+            Some(several) if !self.writer.strides.knows(number) => several,
+            _ => self.number(number),
+        }
+    }
+
+    fn offset(&self, by: i64) -> String {
+        let steps = self.lines.steps(by);
+        steps.unwrap_or_else(|| said(by, &self.number(by.abs())))
+    }
+}
+
+impl<'p> Writer<'p> {
+    pub(super) fn new(plan: &'p mut Plan, buffers: &'p [String]) -> Self {
+        let taken = buffers.iter().cloned().collect();
+        let told = plan.told.iter().map(Vec::as_slice);
+        let strides = Strides::of(told, plan.strategy == Strategy::Tuned);
+        Self {
+            plan,
+            buffers,
+            lines: Vec::new(),
+            depth: 1,
+            vars: HashMap::new(),
+            values: HashMap::new(),
+            taken,
+            strides,
+            helpers: BTreeSet::new(),
+            read: Vec::new(),
+        }
+    }
+
+    /// How many there are of something, as what that is made of.
+    pub(super) fn count(&self, number: i64) -> String {
+        match self.strides.product(number) {
+            Some(factors) => factors.to_owned(),
+            None => number.to_string(),
+        }
+    }
+
+    /// In single precision; what a mean is divided by, as what it is made of.
+    fn literal(&self, value: f64) -> String {
+        let single = value as f32;
+        let factors = |whole: u32| self.strides.product(whole.into());
+        if let Some(factors) = reciprocal(single).and_then(factors) {
+            return format!("(1.0f / ({factors}))");
+        }
+        // Larger ones may be no number in single precision.
+        let is_whole = single.fract() == 0.0 && (0.0..=16_777_216.0).contains(&single);
+        match is_whole.then_some(single as u32).and_then(factors) {
+            Some(factors) => format!("float({factors})"),
+            None => float(value),
+        }
+    }
+
+    pub(super) fn line(&mut self, text: impl AsRef<str>) {
+        let text = text.as_ref();
+        let indented = if text.starts_with("#pragma") || text.is_empty() {
+            text.to_owned()
+        } else {
+            format!("{}{text}", "    ".repeat(self.depth))
+        };
+        self.lines.push(indented);
+    }
+
+    /// A line that ends with a brace.
+    pub(super) fn open(&mut self, text: impl AsRef<str>) {
+        self.line(text);
+        self.depth += 1;
+    }
+
+    pub(super) fn close(&mut self) {
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.lines.join("\n")
+    }
+
+    pub(super) fn unique(&mut self, wanted: &str) -> String {
+        let mut name = wanted.to_owned();
+        let mut number = 2;
+        while !self.taken.insert(name.clone()) {
+            name = format!("{wanted}{number}");
+            number += 1;
+        }
+        name
+    }
+
+    /// Values and names below here are forgotten again.
+    pub(super) fn scope(&self) -> (HashMap<Scalar, String>, BTreeSet<String>) {
+        (self.values.clone(), self.taken.clone())
+    }
+
+    pub(super) fn leave(&mut self, scope: (HashMap<Scalar, String>, BTreeSet<String>)) {
+        (self.values, self.taken) = scope;
+    }
+
+    pub(super) fn call(&mut self, var: Var, name: &str) {
+        self.taken.insert(name.to_owned());
+        self.vars.insert(var, name.to_owned());
+    }
+
+    pub(super) fn set(&mut self, scalar: Scalar, text: String) {
+        self.values.insert(scalar, text);
+    }
+
+    pub(super) fn buffer(&self, buffer: Buffer) -> &str {
+        &self.buffers[buffer.0]
+    }
+
+    pub(super) fn index(&self, index: &Index) -> String {
+        index.code(self)
+    }
+
+    /// Where in a buffer.
+    pub(super) fn place(&self, buffer: Buffer, index: &Index) -> String {
+        let shape = &self.plan.rooms[buffer.0].shape;
+        // What was made on the way may have lines that nobody has heard of.
+        let told = self.plan.told.contains(shape);
+        let lines = Lines::of(if told { shape } else { &[] });
+        index.code(&Placed {
+            writer: self,
+            lines,
+        })
+    }
+
+    /// Gives variables to what some values are made of, as far as it does not depend on `inner`.
+    pub(super) fn define(&mut self, roots: &[Scalar], inner: &[Var]) {
+        let known = |one: Scalar| self.values.contains_key(&one);
+        let order = self.plan.arena.ordered_until(roots, &known);
+        let mut uses: HashMap<Scalar, usize> = HashMap::new();
+        let mut crosses = BTreeSet::new();
+        for one in &order {
+            let within = !inner.is_empty() && self.plan.arena.depends_on(*one, inner);
+            for operand in self.plan.arena.operands(*one) {
+                *uses.entry(operand).or_default() += 1;
+                if within {
+                    crosses.insert(operand);
+                }
+            }
+        }
+        for one in order {
+            if !inner.is_empty() && self.plan.arena.depends_on(one, inner) {
+                continue;
+            }
+            let often = uses.get(&one).is_some_and(|uses| *uses > 1);
+            let deserves = match self.plan.arena.node(one) {
+                Node::Const(_)
+                | Node::Int(_)
+                | Node::Place(_)
+                | Node::Finished(_)
+                | Node::Reduced(..) => false,
+                Node::Load { .. } => true,
+                Node::Inside(_) => often,
+                _ => {
+                    often
+                        || self.plan.arena.named(one).is_some()
+                        || crosses.contains(&one)
+                        || !inner.is_empty() && roots.contains(&one)
+                }
+            };
+            if deserves {
+                let text = self.expression(one).0;
+                let wanted = match self.plan.arena.node(one) {
+                    Node::Load { buffer, .. } => format!("{}_at", self.buffer(*buffer)),
+                    Node::Inside(_) => "inside".to_owned(),
+                    _ => match self.plan.arena.named(one) {
+                        // Apart from functions and buffers.
+                        Some(name) => format!("{name}_v"),
+                        None => "v".to_owned(),
+                    },
+                };
+                let name = self.unique(&wanted);
+                let kind = c_type(self.plan.arena.kind(one));
+                self.line(format!("const {kind} {name} = {text};"));
+                self.values.insert(one, name);
+            }
+        }
+    }
+
+    /// An expression for a value; whatever has a variable is that.
+    pub(super) fn value(&mut self, scalar: Scalar) -> String {
+        self.part(scalar).0
+    }
+
+    /// The same, in brackets where it is more than a name.
+    pub(super) fn operand(&mut self, scalar: Scalar) -> String {
+        self.at_least(scalar, Binds::Atom)
+    }
+
+    fn part(&mut self, scalar: Scalar) -> (String, Binds) {
+        if let Some(name) = self.values.get(&scalar) {
+            return (name.clone(), Binds::Atom);
+        }
+        self.expression(scalar)
+    }
+
+    fn at_least(&mut self, scalar: Scalar, binds: Binds) -> String {
+        let (text, how) = self.part(scalar);
+        if how >= binds {
+            text
+        } else {
+            format!("({text})")
+        }
+    }
+
+    fn expression(&mut self, scalar: Scalar) -> (String, Binds) {
+        match self.plan.arena.node(scalar).clone() {
+            Node::Const(bits) => (self.literal(f64::from_bits(bits)), Binds::Atom),
+            Node::Int(value) => (value.to_string(), Binds::Atom),
+            Node::Place(index) => (self.index(&index), Binds::Sum),
+            Node::Load {
+                buffer,
+                index,
+                looked_up,
+                guard,
+            } => self.load(buffer, &index, &looked_up, &guard),
+            Node::Unary(op, x) => self.unary(op, x),
+            Node::Binary(op, a, b) => self.binary(op, a, b),
+            Node::Select(condition, then, otherwise) => {
+                let condition = self.at_least(condition, Binds::Compare);
+                let (then, otherwise) = (
+                    self.at_least(then, Binds::Sum),
+                    self.at_least(otherwise, Binds::Choice),
+                );
+                (format!("{condition} ? {then} : {otherwise}"), Binds::Choice)
+            }
+            Node::Inside(guard) => (self.guard(&guard), Binds::Choice),
+            Node::Reduced(..) | Node::Finished(_) => ("unfinished".to_owned(), Binds::Atom),
+        }
+    }
+
+    fn load(
+        &mut self,
+        buffer: Buffer,
+        index: &Index,
+        looked_up: &[(Scalar, i64)],
+        guard: &[Within],
+    ) -> (String, Binds) {
+        if !self.read.contains(&buffer) {
+            self.read.push(buffer);
+        }
+        let mut place = self.place(buffer, index);
+        for (scalar, stride) in looked_up {
+            let value = self.at_least(*scalar, Binds::Product);
+            let part = if *stride == 1 {
+                value
+            } else {
+                format!("{value} * {}", self.number(*stride))
+            };
+            place = if place == "0" {
+                part
+            } else {
+                format!("{place} + {part}")
+            };
+        }
+        let loaded = format!("{}[{place}]", self.buffer(buffer));
+        if guard.is_empty() {
+            return (loaded, Binds::Atom);
+        }
+        let zero = match self.plan.rooms[buffer.0].kind {
+            Kind::Float => "0.0f",
+            Kind::Int => "0",
+            Kind::Bool => "false",
+        };
+        (
+            format!("{} ? {loaded} : {zero}", self.guard(guard)),
+            Binds::Choice,
+        )
+    }
+
+    fn guard(&self, guard: &[Within]) -> String {
+        let mut parts = Vec::new();
+        for Within { index, low, high } in guard {
+            let text = index.operand(self);
+            let (least, greatest) = index.range();
+            if least < *low {
+                parts.push(format!("{text} >= {low}"));
+            }
+            if greatest >= *high {
+                parts.push(format!("{text} < {high}"));
+            }
+        }
+        if parts.len() == 1 {
+            return parts.remove(0);
+        }
+        format!("({})", parts.join(" && "))
+    }
+
+    fn unary(&mut self, op: Unary, x: Scalar) -> (String, Binds) {
+        let cuda = self.plan.target == Target::Cuda;
+        let call = |name: &str, text: &str| (format!("{name}({text})"), Binds::Atom);
+        let inner = self.value(x);
+        match op {
+            Unary::Neg => {
+                let x = self.at_least(x, Binds::Atom);
+                (format!("-{x}"), Binds::Product)
+            }
+            Unary::Not => {
+                let x = self.at_least(x, Binds::Atom);
+                (format!("!{x}"), Binds::Atom)
+            }
+            Unary::ToFloat => call("float", &inner),
+            // The compiler's fast mathematics has none of these exact enough. In double it has, which is short to write; the last
+            // word is a function of our own in single precision.
+            Unary::Tanh
+            | Unary::Log
+            | Unary::Log2
+            | Unary::Log10
+            | Unary::Sin
+            | Unary::Cos
+            | Unary::Tan
+                if cuda && self.plan.strategy != Strategy::Tuned =>
+            {
+                let name = function(op);
+                (format!("float({name}(double({inner})))"), Binds::Atom)
+            }
+            Unary::Tanh if cuda => {
+                self.helpers.insert(Helper::Tanh);
+                call("exact_tanh", &inner)
+            }
+            Unary::Log if cuda => {
+                self.helpers.insert(Helper::Log);
+                call("exact_log", &inner)
+            }
+            Unary::Log2 if cuda => {
+                self.helpers.insert(Helper::Log);
+                (format!("exact_log({inner}) * 1.44269504f"), Binds::Product)
+            }
+            Unary::Log10 if cuda => {
+                self.helpers.insert(Helper::Log);
+                (format!("exact_log({inner}) * 0.434294482f"), Binds::Product)
+            }
+            Unary::Sin | Unary::Cos | Unary::Tan if cuda => {
+                self.helpers.insert(Helper::Quadrant);
+                self.helpers.insert(match op {
+                    Unary::Sin => Helper::Sin,
+                    Unary::Cos => Helper::Cos,
+                    _ => Helper::Tan,
+                });
+                call(&format!("exact_{}", function(op)), &inner)
+            }
+            Unary::Rsqrt if cuda => call("rsqrtf", &inner),
+            Unary::Rsqrt => (format!("1.0f / sqrtf({inner})"), Binds::Product),
+            Unary::Abs if self.plan.arena.kind(x) == Kind::Int => call("llabs", &inner),
+            op => {
+                let name = match function(op) {
+                    "abs" => "fabs",
+                    other => other,
+                };
+                let name: &'static str = float_function(name);
+                if !cuda && VECTORISED.contains(&name) {
+                    self.helpers.insert(Helper::Vectorised(name));
+                }
+                call(name, &inner)
+            }
+        }
+    }
+
+    fn binary(&mut self, op: Binary, a: Scalar, b: Scalar) -> (String, Binds) {
+        let (sign, binds) = match op {
+            Binary::Add => ("+", Binds::Sum),
+            Binary::Sub => ("-", Binds::Sum),
+            Binary::Mul => ("*", Binds::Product),
+            Binary::Less => ("<", Binds::Compare),
+            Binary::LessEqual => ("<=", Binds::Compare),
+            Binary::Equal => ("==", Binds::Compare),
+            Binary::NotEqual => ("!=", Binds::Compare),
+            Binary::And => ("&&", Binds::Compare),
+            Binary::Or => ("||", Binds::Compare),
+            Binary::Max | Binary::Min => {
+                let sign = if op == Binary::Max { ">" } else { "<" };
+                let (a, b) = (self.at_least(a, Binds::Sum), self.at_least(b, Binds::Sum));
+                return (format!("{a} {sign} {b} ? {a} : {b}"), Binds::Choice);
+            }
+            Binary::ExactDiv if self.plan.target == Target::Cuda => {
+                let (a, b) = (self.value(a), self.value(b));
+                return (format!("__fdiv_rn({a}, {b})"), Binds::Atom);
+            }
+            Binary::Div | Binary::ExactDiv => ("/", Binds::Product),
+            Binary::Pow | Binary::Atan2 | Binary::Fmod | Binary::Hypot => {
+                let name = match op {
+                    Binary::Pow => "pow",
+                    Binary::Atan2 => "atan2",
+                    Binary::Fmod => "fmod",
+                    _ => "hypot",
+                };
+                let (a, b) = (self.value(a), self.value(b));
+                // Fast mathematics would take the logarithm in passing.
+                if self.plan.target == Target::Cuda && op == Binary::Pow {
+                    if self.plan.strategy != Strategy::Tuned {
+                        return (format!("float(pow(double({a}), double({b})))"), Binds::Atom);
+                    }
+                    self.helpers.insert(Helper::Pow);
+                    return (format!("exact_pow({a}, {b})"), Binds::Atom);
+                }
+                return (format!("{name}f({a}, {b})"), Binds::Atom);
+            }
+        };
+        let next = match binds {
+            Binds::Sum => Binds::Product,
+            Binds::Compare => Binds::Sum,
+            _ => Binds::Atom,
+        };
+        let left = self.at_least(a, if binds == Binds::Compare { next } else { binds });
+        let right = self.at_least(b, next);
+        (format!("{left} {sign} {right}"), binds)
+    }
+}
+
+/// The type of an index on a GPU: 32 bits are quicker where they suffice.
+pub(super) fn integer(plan: &Plan) -> &'static str {
+    let large = |shape: &[i64]| shape.iter().product::<i64>() >= 1 << 31;
+    if plan.target == Target::Cpu || plan.rooms.iter().any(|room| large(&room.shape)) {
+        "int64_t"
+    } else {
+        "int"
+    }
+}
+
+pub(super) fn c_type(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Float => "float",
+        Kind::Int => "int64_t",
+        Kind::Bool => "bool",
+    }
+}
+
+/// A literal in single precision.
+pub(super) fn float(value: f64) -> String {
+    let single = value as f32;
+    if single == f32::INFINITY {
+        return "INFINITY".to_owned();
+    }
+    if single == f32::NEG_INFINITY {
+        return "(-INFINITY)".to_owned();
+    }
+    if single.is_nan() {
+        return "NAN".to_owned();
+    }
+    if let Some(whole) = reciprocal(single) {
+        return format!("(1.0f / {whole}.0f)");
+    }
+    let text = format!("{single:?}f");
+    if single < 0.0 {
+        format!("({text})")
+    } else {
+        text
+    }
+}
+
+/// Of what whole number this is one part, where its digits would not show it: what a mean is multiplied by.
+fn reciprocal(single: f32) -> Option<u32> {
+    let whole = (1.0 / f64::from(single)).round();
+    let digits = format!("{single:e}");
+    let digits = digits.split_once('e').map_or(0, |(digits, _)| digits.len());
+    let fits = (16.0..=16_777_216.0).contains(&whole)
+        && ((1.0 / whole) as f32).to_bits() == single.to_bits();
+    // Two digits and a point.
+    (fits && digits > 3).then_some(whole as u32)
+}

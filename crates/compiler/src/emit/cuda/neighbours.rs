@@ -1,0 +1,83 @@
+//! Four neighbouring results written out one by one, for windows and strides.
+//!
+//! Where a result reads other places than its own, a loop over four of them hides what they share. With each written out,
+//! equal elements are the same element, borders that cannot be met are seen to be none, and elements of one vector are
+//! loaded as one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::stored;
+use super::vectors::source;
+use crate::emit::Writer;
+use crate::index::{Index, Var};
+use crate::plan::{Plan, Rows};
+use crate::scalar::{Buffer, Kind, Node, Scalar, Within};
+
+/// Whether results of a group read what their neighbours read, or what lies beside it.
+pub(super) fn overlap(plan: &Plan, value: Scalar, lane: Var, wide: &[Scalar]) -> bool {
+    let arena = &plan.arena;
+    let loads = arena.ordered(&[value]).into_iter();
+    let mut others = loads.filter(|one| !wide.contains(one));
+    others.any(|one| match arena.node(one) {
+        Node::Load {
+            index, looked_up, ..
+        } => looked_up.is_empty() && index.depends_on(lane),
+        _ => false,
+    })
+}
+
+/// Elements of a vector: which of it, and the loads of each.
+type Vectors = BTreeMap<(Buffer, Index, Vec<Within>), Vec<(i64, Scalar)>>;
+
+/// Defines all that goes into four neighbours from `place` on; the expressions of each.
+pub(super) fn written_out(
+    writer: &mut Writer<'_>,
+    kernel: &Rows,
+    place: &dyn Fn(i64) -> Vec<Index>,
+) -> Vec<String> {
+    let values: Vec<Scalar> = (0..4)
+        .map(|lane| stored(writer.plan, kernel, &place(lane)))
+        .collect();
+    for ((buffer, first, guard), parts) in vectors(writer.plan, &values) {
+        let distinct: BTreeSet<i64> = parts.iter().map(|(part, _)| *part).collect();
+        if distinct.len() < 2 {
+            continue;
+        }
+        let (name, from) = source(writer, buffer, &first, &guard);
+        writer.line(format!("const float4 {name} = {from};"));
+        for (part, load) in parts {
+            let letter = ["x", "y", "z", "w"][part as usize];
+            writer.set(load, format!("{name}.{letter}"));
+        }
+    }
+    // Loads before anything is computed, so that they are under way together.
+    let arena = &writer.plan.arena;
+    let is_load = |one: &Scalar| matches!(arena.node(*one), Node::Load { looked_up, .. } if looked_up.is_empty());
+    let loads = arena.ordered(&values).into_iter().filter(is_load);
+    let loads: Vec<Scalar> = loads.collect();
+    writer.define(&loads, &[]);
+    writer.define(&values, &[]);
+    values.into_iter().map(|one| writer.value(one)).collect()
+}
+
+/// Loads by the vector that they are part of.
+fn vectors(plan: &Plan, values: &[Scalar]) -> Vectors {
+    let mut found = Vectors::new();
+    for one in plan.arena.ordered(values) {
+        if let Node::Load {
+            buffer,
+            index,
+            looked_up,
+            guard,
+        } = plan.arena.node(one)
+            && looked_up.is_empty()
+            && plan.rooms[buffer.0].kind == Kind::Float
+            && plan.rooms[buffer.0].shape.iter().product::<i64>() % 4 == 0
+            && let Some((first, part)) = index.in_fours()
+        {
+            let of = found.entry((*buffer, first, guard.clone())).or_default();
+            of.push((part, one));
+        }
+    }
+    found
+}

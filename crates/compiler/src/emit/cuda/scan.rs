@@ -1,0 +1,309 @@
+//! Running sums, products and extremes.
+
+use super::launch::blocks;
+use super::vectors::{unpack, vector, wide};
+use super::{Launch, THREADS, integer, thread_number};
+use crate::emit::{Helper, Writer};
+use crate::index::{Index, Var, linear};
+use crate::plan::{Scan, Scanning, Stored, Strategy};
+use crate::scalar::{Arena, Scalar};
+
+/// Neighbouring elements of a thread.
+const WIDTH: i64 = 4;
+
+/// What two neighbours come to, and what changes nothing.
+struct Step {
+    how: Scanning,
+}
+
+impl Step {
+    fn start(&self) -> &'static str {
+        match self.how {
+            Scanning::Sum => "0.0f",
+            Scanning::Product => "1.0f",
+            Scanning::Max | Scanning::LogSum => "-INFINITY",
+            Scanning::Min => "INFINITY",
+        }
+    }
+
+    fn of_two(&self, a: &str, b: &str) -> String {
+        match self.how {
+            Scanning::Sum => format!("{a} + {b}"),
+            Scanning::Product => format!("{a} * {b}"),
+            Scanning::Max => format!("fmaxf({a}, {b})"),
+            Scanning::Min => format!("fminf({a}, {b})"),
+            Scanning::LogSum => format!("log_add({a}, {b})"),
+        }
+    }
+}
+
+pub(crate) fn scan(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
+    if kernel.how == Scanning::LogSum {
+        writer.helpers.insert(Helper::LogAdd);
+    }
+    let [_, _, after] = kernel.shape;
+    if after > 1 || writer.plan.strategy == Strategy::Plain {
+        columns(writer, kernel)
+    } else {
+        rows(writer, kernel)
+    }
+}
+
+/// One thread a scan: neighbouring threads have neighbouring ones.
+fn columns(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
+    let [before, length, after] = kernel.shape;
+    let flat = writer.plan.arena.var(before * after);
+    let along = writer.plan.arena.var(length);
+    let at = [
+        Index::from(flat).divided(after),
+        along.into(),
+        Index::from(flat).remainder(after),
+    ];
+    let value = (kernel.value)(&mut writer.plan.arena, &at);
+    let value = writer.plan.resolved(value, &[]);
+    let place = linear(&kernel.shape, &at);
+    let then = kernel.then.as_ref();
+    let then = then.map(|then| then.stored(writer.plan));
+    let out = writer.buffer(kernel.out).to_owned();
+    writer.call(flat, "row");
+    writer.call(along, "k");
+    thread_number(writer, "row", before * after);
+    let step = Step { how: kernel.how };
+    // Sums in double: every element carries the rounding of all before it.
+    let (kind, of_two) = match kernel.how {
+        Scanning::Sum | Scanning::Product => ("double", step.of_two("running", "next")),
+        _ => ("float", step.of_two("running", "next")),
+    };
+    writer.define(&[value], &[along]);
+    writer.line(format!("{kind} running = {};", step.start()));
+    if writer.plan.strategy == Strategy::Tuned {
+        writer.line("#pragma unroll 8");
+    }
+    writer.open(format!("for (int k = 0; k < {length}; ++k) {{"));
+    writer.define(&[value], &[]);
+    let value = writer.value(value);
+    writer.line(format!("const float next = {value};"));
+    writer.line(format!("running = {of_two};"));
+    let stored = stored(writer, then, &place, "float(running)");
+    let place = writer.index(&place);
+    writer.line(format!("{out}[{place}] = {stored};"));
+    writer.close();
+    Launch::over(&[before, after], 1)
+}
+
+/// What is stored at a place where the scan came to a value, after what has to be written before it.
+fn stored(writer: &mut Writer<'_>, then: Option<Stored>, place: &Index, scanned: &str) -> String {
+    let Some(then) = then else {
+        return scanned.to_owned();
+    };
+    let name = writer.unique("scanned");
+    writer.line(format!("const float {name} = {scanned};"));
+    writer.set(then.scanned, name);
+    let arena = &writer.plan.arena;
+    let others = arena.ordered_until(&[then.value], &|one| one == then.scanned);
+    if needs(arena, &others, then.place) {
+        let (int, place) = (integer(writer.plan), writer.index(place));
+        let name = writer.unique("place");
+        writer.line(format!("const {int} {name} = {place};"));
+        writer.call(then.place, &name);
+    }
+    writer.define(&[then.value], &[]);
+    writer.value(then.value)
+}
+
+/// Whether places of some values depend on a variable.
+fn needs(arena: &Arena, scalars: &[Scalar], var: Var) -> bool {
+    let indices = scalars.iter().flat_map(|one| arena.indices(*one));
+    indices.into_iter().any(|index| index.depends_on(var))
+}
+
+/// Short scans of a block, a warp each.
+const ROWS: i64 = 8;
+
+/// A block a scan, chunk by chunk: each thread scans neighbours, a warp its threads, the block its warps. Where a warp is enough
+/// for a scan the block has several.
+fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
+    let [before, length, _] = kernel.shape;
+    let int = integer(writer.plan);
+    let groups = (length + WIDTH - 1) / WIDTH;
+    let threads = ((groups + 31) / 32 * 32).min(THREADS);
+    // Two chunks at once have more loads under way for every time that all threads meet.
+    let chunks = if groups >= 2 * threads { 2 } else { 1 };
+    let warps = threads / 32;
+    let alone = warps == 1;
+    let flat = writer.plan.arena.var(before);
+    let (group, lane) = (writer.plan.arena.var(groups), writer.plan.arena.var(WIDTH));
+    let along = Index::from(group).times(WIDTH).plus(&lane.into());
+    let at = [flat.into(), along, Index::default()];
+    let value = (kernel.value)(&mut writer.plan.arena, &at);
+    let value = writer.plan.resolved(value, &[]);
+    let place = linear(&kernel.shape, &at);
+    let then = kernel.then.as_ref();
+    let then = then.map(|then| then.stored(writer.plan));
+    let out = writer.buffer(kernel.out).to_owned();
+    writer.call(flat, "row");
+    writer.call(group, "c");
+    writer.call(lane, "l");
+    for name in [
+        "row", "c", "l", "lane", "warp", "carry", "start", "v", "j", "running", "parts", "before",
+    ] {
+        writer.unique(name);
+    }
+    let step = Step { how: kernel.how };
+    let start = step.start();
+    let whole = groups % (threads * chunks) == 0 && length % WIDTH == 0;
+    let by_four = length % WIDTH == 0;
+    if alone {
+        writer.line(format!(
+            "const {int} row = blockIdx.x * {ROWS} + threadIdx.y;"
+        ));
+        if before % ROWS != 0 {
+            let count = writer.count(before);
+            writer.line(format!("if (row >= {count}) return;"));
+        }
+        writer.line("const int lane = threadIdx.x;");
+    } else {
+        writer.line(format!("__shared__ float parts[{chunks}][{warps}];"));
+        writer.line(format!("const {int} row = blockIdx.x;"));
+        writer.line("const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;");
+    }
+    writer.define(&[value], &[group, lane]);
+    if !alone {
+        writer.line(format!("float carry = {start};"));
+    }
+    writer.open(format!(
+        "for (int start = 0; start < {groups}; start += {}) {{",
+        threads * chunks
+    ));
+    writer.line(format!("float4 v[{chunks}];"));
+    writer.line("#pragma unroll");
+    writer.open(format!("for (int j = 0; j < {chunks}; ++j) {{"));
+    writer.line(format!(
+        "const int c = start + j * {threads} + threadIdx.x;"
+    ));
+    let scope = writer.scope();
+    if !whole {
+        writer.line(format!("v[j] = {{{start}, {start}, {start}, {start}}};"));
+        writer.open(format!("if (c < {groups}) {{"));
+    }
+    let mut vectors = Vec::new();
+    if by_four {
+        for load in wide(writer.plan, &[value], lane, &|_| false) {
+            vectors.extend(vector(writer, load, lane));
+        }
+    }
+    writer.define(&[value], &[lane]);
+    writer.line("#pragma unroll");
+    writer.open(format!("for (int l = 0; l < {WIDTH}; ++l) {{"));
+    if !by_four {
+        writer.line(format!("if (c * {WIDTH} + l >= {length}) break;"));
+    }
+    unpack(writer, &vectors, "");
+    writer.define(&[value], &[]);
+    let text = writer.value(value);
+    writer.line(format!("(&v[j].x)[l] = {text};"));
+    writer.close();
+    writer.leave(scope);
+    if !whole {
+        writer.close();
+    }
+    writer.close();
+    writer.line(format!("float running[{chunks}];"));
+    writer.line("#pragma unroll");
+    writer.open(format!("for (int j = 0; j < {chunks}; ++j) {{"));
+    for (from, to) in [("x", "y"), ("y", "z"), ("z", "w")] {
+        let (a, b) = (format!("v[j].{from}"), format!("v[j].{to}"));
+        writer.line(format!("{b} = {};", step.of_two(&a, &b)));
+    }
+    writer.line("running[j] = v[j].w;");
+    writer.line("#pragma unroll");
+    writer.open("for (int d = 1; d < 32; d <<= 1) {");
+    writer.line("const float other = __shfl_up_sync(0xffffffffu, running[j], d);");
+    writer.line(format!(
+        "if (lane >= d) running[j] = {};",
+        step.of_two("other", "running[j]")
+    ));
+    writer.close();
+    if !alone {
+        writer.line("if (lane == 31) parts[j][warp] = running[j];");
+    }
+    writer.close();
+    if !alone {
+        writer.line("__syncthreads();");
+    }
+    writer.line("#pragma unroll");
+    writer.open(format!("for (int j = 0; j < {chunks}; ++j) {{"));
+    writer.line("const float other = __shfl_up_sync(0xffffffffu, running[j], 1);");
+    if alone {
+        writer.line(format!("const float before = lane > 0 ? other : {start};"));
+    } else {
+        writer.line("float before = carry;");
+        writer.line("#pragma unroll");
+        writer.open(format!("for (int w = 0; w < {warps}; ++w) {{"));
+        writer.line(format!(
+            "if (w < warp) before = {};",
+            step.of_two("before", "parts[j][w]")
+        ));
+        writer.line(format!("carry = {};", step.of_two("carry", "parts[j][w]")));
+        writer.close();
+        writer.line(format!(
+            "if (lane > 0) before = {};",
+            step.of_two("before", "other")
+        ));
+    }
+    for part in ["x", "y", "z", "w"] {
+        let own = format!("v[j].{part}");
+        writer.line(format!("{own} = {};", step.of_two("before", &own)));
+    }
+    writer.line(format!(
+        "const int c = start + j * {threads} + threadIdx.x;"
+    ));
+    if !whole {
+        writer.open(format!("if (c < {groups}) {{"));
+    }
+    if then.is_some() {
+        let scope = writer.scope();
+        writer.line("#pragma unroll");
+        writer.open(format!("for (int l = 0; l < {WIDTH}; ++l) {{"));
+        if !by_four {
+            writer.line(format!("if (c * {WIDTH} + l >= {length}) break;"));
+        }
+        let stored = stored(writer, then, &place, "(&v[j].x)[l]");
+        writer.line(format!("(&v[j].x)[l] = {stored};"));
+        writer.close();
+        writer.leave(scope);
+    }
+    if by_four {
+        let first = place.substituted(lane, &Index::default()).divided(WIDTH);
+        let first = writer.index(&first);
+        writer.line(format!("reinterpret_cast<float4*>({out})[{first}] = v[j];"));
+    } else {
+        let place = writer.index(&place);
+        writer.line("#pragma unroll");
+        writer.open(format!("for (int l = 0; l < {WIDTH}; ++l) {{"));
+        writer.line(format!(
+            "if (c * {WIDTH} + l < {length}) {out}[{place}] = (&v[j].x)[l];"
+        ));
+        writer.close();
+    }
+    if !whole {
+        writer.close();
+    }
+    writer.close();
+    if !alone {
+        writer.line("__syncthreads();");
+    }
+    writer.close();
+    if alone {
+        return Launch {
+            blocks: blocks(&[before], ROWS),
+            threads: format!("dim3({threads}, {ROWS})"),
+            most: threads * ROWS,
+        };
+    }
+    Launch {
+        blocks: before.to_string(),
+        threads: threads.to_string(),
+        most: threads,
+    }
+}

@@ -1,0 +1,59 @@
+//! Which loops a kernel has.
+
+use crate::index::{Index, Var, coordinates};
+use crate::plan::Plan;
+use crate::scalar::Scalar;
+
+/// Two loops over a shape: the dimensions before a place, and those from there on, each as one loop.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nest {
+    pub(super) outer: Var,
+    pub(super) inner: Var,
+    split: usize,
+}
+
+impl Nest {
+    pub(super) fn coordinates(&self, shape: &[i64]) -> Vec<Index> {
+        let (before, after) = shape.split_at(self.split);
+        let mut at = coordinates(before, &self.outer.into());
+        at.extend(coordinates(after, &self.inner.into()));
+        at
+    }
+}
+
+/// The longest inner loop in which every place moves by a fixed step; else the last dimension.
+pub(super) fn nest(
+    plan: &mut Plan,
+    shape: &[i64],
+    values: &mut dyn FnMut(&mut Plan, &[Index]) -> Vec<Scalar>,
+) -> Nest {
+    let mut found = None;
+    for split in 0..=shape.len().saturating_sub(1) {
+        let (before, after) = shape.split_at(split);
+        let nest = Nest {
+            outer: plan.arena.var(before.iter().product()),
+            inner: plan.arena.var(after.iter().product()),
+            split,
+        };
+        let at = nest.coordinates(shape);
+        let values = values(plan, &at);
+        found = Some(nest);
+        if is_steady(plan, &values, nest.inner) {
+            break;
+        }
+    }
+    found.unwrap_or_else(|| Nest {
+        outer: plan.arena.var(1),
+        inner: plan.arena.var(1),
+        split: 0,
+    })
+}
+
+/// Whether every place in these values moves by a fixed step with a variable.
+pub(super) fn is_steady(plan: &Plan, values: &[Scalar], var: Var) -> bool {
+    let arena = &plan.arena;
+    arena.ordered(values).into_iter().all(|one| {
+        let mut indices = arena.indices(one).into_iter();
+        indices.all(|index| index.stride(var).is_some())
+    })
+}

@@ -1,0 +1,179 @@
+//! `model_new.py`: the original's constructor, and a `forward` that calls kernels.
+
+use std::fmt::Write;
+
+use crate::lower::NotCovered;
+
+/// What a solution needs to know of a task's module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// Imports and constants before the class.
+    preamble: String,
+    /// `__init__`, as it stands.
+    constructor: Option<String>,
+    /// Arguments of `forward`.
+    pub(crate) inputs: Vec<String>,
+}
+
+/// A call of a launcher.
+pub(crate) struct Call {
+    pub(crate) launcher: String,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// A tensor to allocate.
+pub(crate) struct Allocation {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<i64>,
+    pub(crate) dtype: &'static str,
+}
+
+impl Module {
+    pub(crate) fn read(source: &str) -> Result<Self, NotCovered> {
+        let unreadable = |what: &str| NotCovered::Module {
+            what: what.to_owned(),
+        };
+        let lines: Vec<&str> = source.lines().collect();
+        let class = lines
+            .iter()
+            .position(|line| line.starts_with("class Model(") || line.starts_with("class Model:"))
+            .ok_or_else(|| unreadable("there is no class `Model`"))?;
+        let inside = |line: &str| line.is_empty() || line.starts_with([' ', '\t']);
+        let end = (class + 1..lines.len())
+            .find(|at| !inside(lines[*at]))
+            .unwrap_or(lines.len());
+        let body = &lines[class + 1..end];
+        let method = |name: &str| -> Option<Vec<&str>> {
+            let start = body
+                .iter()
+                .position(|line| line.trim_start().starts_with(&format!("def {name}(")))?;
+            let indent = body[start].len() - body[start].trim_start().len();
+            let below = |line: &str| {
+                line.trim().is_empty()
+                    || line.len() - line.trim_start().len() > indent
+                    || line.trim() == "):"
+            };
+            let length = body[start + 1..]
+                .iter()
+                .take_while(|line| below(line))
+                .count();
+            Some(body[start..=start + length].to_vec())
+        };
+        let forward = method("forward").ok_or_else(|| unreadable("there is no `forward`"))?;
+        let forward = forward.join("\n");
+        let signature = forward
+            .split_once('(')
+            .and_then(|(_, rest)| rest.split_once(')'))
+            .map(|(inside, _)| inside)
+            .ok_or_else(|| unreadable("`forward` has no arguments"))?;
+        let inputs: Vec<String> = signature
+            .split(',')
+            .map(|part| {
+                part.split([':', '='])
+                    .next()
+                    .unwrap_or_default()
+                    .trim()
+                    .to_owned()
+            })
+            .filter(|name| !name.is_empty() && name != "self")
+            .collect();
+        let constructor = method("__init__").map(|lines| {
+            let text = lines.join("\n").trim_end().to_owned();
+            text.replace("super(Model, self).__init__()", "super().__init__()")
+        });
+        let mut preamble: Vec<&str> = lines[..class].to_vec();
+        while preamble
+            .last()
+            .is_some_and(|line| line.trim().is_empty() || line.starts_with('@'))
+        {
+            preamble.pop();
+        }
+        Ok(Self {
+            preamble: preamble.join("\n"),
+            constructor,
+            inputs,
+        })
+    }
+
+    pub(crate) fn write(
+        &self,
+        allocations: &[Allocation],
+        calls: &[Call],
+        returned: &[String],
+        device: &str,
+    ) -> String {
+        let mut text = format!(
+            "{}\nfrom warpsmith_kernels import kernels\n\n\nclass ModelNew(nn.Module):\n",
+            self.preamble
+        );
+        // The functions are not called any more.
+        text = text.replace("import torch.nn.functional as F\n", "");
+        if let Some(constructor) = &self.constructor {
+            text.push_str(constructor);
+            text.push_str("\n\n");
+        }
+        let _ = writeln!(text, "    def forward(self, {}):", self.inputs.join(", "));
+        for allocation in allocations {
+            let shape: Vec<String> = allocation.shape.iter().map(ToString::to_string).collect();
+            let comma = if shape.len() == 1 { "," } else { "" };
+            let _ = writeln!(
+                text,
+                "        {} = torch.empty(({}{comma}), dtype=torch.{}, device={device}.device)",
+                allocation.name,
+                shape.join(", "),
+                allocation.dtype
+            );
+        }
+        for call in calls {
+            let _ = writeln!(
+                text,
+                "        kernels.{}({})",
+                call.launcher,
+                call.arguments.join(", ")
+            );
+        }
+        let _ = writeln!(text, "        return {}", returned.join(", "));
+        text
+    }
+}
+
+/// A parameter or buffer by its name in the state dict: `layers.0.weight` is `self.layers[0].weight`.
+pub(crate) fn attribute(name: &str) -> String {
+    let mut text = "self".to_owned();
+    for part in name.split('.') {
+        if part.chars().all(|letter| letter.is_ascii_digit()) {
+            let _ = write!(text, "[{part}]");
+        } else {
+            let _ = write!(text, ".{part}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_read() {
+        let source = "import torch\nimport torch.nn as nn\n\nSIZE = 4\n\n\nclass Model(nn.Module):\n    \"\"\"Words.\"\"\"\n\n    def __init__(self, size):\n        super(Model, self).__init__()\n        self.layer = nn.Linear(size, SIZE)\n\n    def forward(self, x: torch.Tensor, y=None):\n        return self.layer(x)\n\n\ndef get_inputs():\n    return []\n";
+        let module = Module::read(source).unwrap();
+        assert_eq!(module.inputs, ["x", "y"]);
+        assert_eq!(
+            module.preamble,
+            "import torch\nimport torch.nn as nn\n\nSIZE = 4"
+        );
+        assert_eq!(
+            module.constructor.as_deref(),
+            Some(
+                "    def __init__(self, size):\n        super().__init__()\n        self.layer = nn.Linear(size, SIZE)"
+            )
+        );
+    }
+
+    #[test]
+    fn states_are_attributes() {
+        assert_eq!(attribute("layers.0.weight"), "self.layers[0].weight");
+        assert_eq!(attribute("scale"), "self.scale");
+    }
+}

@@ -1,0 +1,190 @@
+//! What is done to results before they are stored for the first time: by a library a bias or a `relu`, by a scan anything.
+
+use crate::index::{Index, coordinates, linear};
+use crate::library::Library;
+use crate::lower::Planned;
+use crate::plan::{Kernel, Plan, Rows, Strategy, Then};
+use crate::scalar::{Binary, Buffer, Kind, Node, Scalar};
+use warpsmith_schema::Target;
+
+/// Takes elementwise steps into the library call before them, where that call can do the same, and into the scan.
+pub(super) fn fuse(planned: &mut Planned) {
+    if planned.plan.target != Target::Cuda {
+        return;
+    }
+    let mut place = 0;
+    while place + 1 < planned.plan.steps.len() {
+        if let Some((bias, relu, out)) = fusable(&mut planned.plan, place, &planned.returns) {
+            planned.plan.steps.remove(place + 1);
+            if let Kernel::Library(library) = &mut planned.plan.steps[place].kernel {
+                *library.epilogue() = crate::library::Epilogue {
+                    bias: Some(bias),
+                    relu,
+                };
+                match library {
+                    Library::Gemm(gemm) => gemm.out = out,
+                    Library::Convolution(conv) => conv.out = out,
+                }
+            }
+        }
+        if let Some(then) = stored_by_scan(&mut planned.plan, place, &planned.returns) {
+            let step = planned.plan.steps.remove(place + 1);
+            let before = &mut planned.plan.steps[place];
+            before.name = format!("{}_{}", before.name, step.name);
+            if let (Kernel::Scan(scan), Kernel::Rows(rows)) = (&mut before.kernel, step.kernel) {
+                scan.out = rows.out;
+                scan.then = Some(then);
+            }
+        }
+        place += 1;
+    }
+}
+
+/// An elementwise step that follows a scan and needs of it no more than the element that it stores.
+fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<Then> {
+    let (scan, rows) = match (
+        &plan.steps[place].kernel,
+        &plan.steps.get(place + 1)?.kernel,
+    ) {
+        (Kernel::Scan(scan), Kernel::Rows(rows))
+            if scan.then.is_none() && rows.passes.is_empty() =>
+        {
+            (scan.clone(), rows.clone())
+        }
+        _ => return None,
+    };
+    let from = scan.out;
+    let unneeded = !returns.contains(&from) && !is_read_later(plan, place + 2, from);
+    let size = |shape: &[i64]| shape.iter().product::<i64>();
+    let fits = plan.strategy != Strategy::Plain
+        && plan.rooms[rows.out.0].kind == Kind::Float
+        && rows.cells == rows.shape
+        && size(&rows.shape) == size(&scan.shape);
+    if !unneeded || !fits {
+        return None;
+    }
+    let then = Then {
+        shape: rows.shape.clone(),
+        value: rows.value.clone(),
+        scanned: from,
+    };
+    let stored = then.stored(plan);
+    let read = plan.arena.ordered(&[stored.value]);
+    let read: Vec<Scalar> = read
+        .into_iter()
+        .filter(|one| loads_from(plan, *one, from))
+        .collect();
+    (read == [stored.scanned]).then_some(then)
+}
+
+/// The bias, whether there is a `relu`, and where the result goes.
+fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer, bool, Buffer)> {
+    let (library, rows) = match (&plan.steps[place].kernel, &plan.steps[place + 1].kernel) {
+        (Kernel::Library(library), Kernel::Rows(rows)) if rows.passes.is_empty() => {
+            (library.clone(), rows.clone())
+        }
+        _ => return None,
+    };
+    let from = library.out();
+    if returns.contains(&from) || is_read_later(plan, place + 2, from) {
+        return None;
+    }
+    // Along which elements of the result the bias lies.
+    let (period, repeat) = match &library {
+        Library::Gemm(gemm) if gemm.batch == 1 => (gemm.n, 1),
+        Library::Convolution(conv) if !conv.transposed && conv.groups == 1 => {
+            (conv.filters, conv.output.iter().product::<i64>())
+        }
+        _ => return None,
+    };
+    let count: i64 = rows.cells.iter().product();
+    let flat = Index::from(plan.arena.var(count));
+    let value = (rows.value)(&mut plan.arena, &coordinates(&rows.cells, &flat));
+    let value = plan.resolved(value, &[]);
+    let (sum, relu) = without_relu(plan, value);
+    let Node::Binary(Binary::Add, x, bias) = *plan.arena.node(sum) else {
+        return None;
+    };
+    let Node::Load {
+        buffer,
+        index,
+        guard,
+        looked_up,
+    } = plan.arena.node(bias).clone()
+    else {
+        return None;
+    };
+    let plain = guard.is_empty() && looked_up.is_empty();
+    let own = plan.arena.load(from, flat.clone());
+    let along = flat.divided(repeat).remainder(period);
+    let size: i64 = plan.rooms[buffer.0].shape.iter().product();
+    let whole = linear(&rows.shape, &coordinates(&rows.cells, &flat)) == flat;
+    // Without a rectifier the library fuses a bias in one algorithm alone, which is often not the best.
+    let chosen = relu || matches!(library, Library::Gemm(_));
+    let fits = x == own && plain && index == along && size == period && whole && chosen;
+    fits.then_some((buffer, relu, rows.out))
+}
+
+fn without_relu(plan: &mut Plan, value: Scalar) -> (Scalar, bool) {
+    let Node::Select(condition, then, otherwise) = *plan.arena.node(value) else {
+        return (value, false);
+    };
+    let zero = plan.arena.constant(0.0);
+    let below = plan.arena.less(otherwise, zero);
+    if then == zero && condition == below {
+        (otherwise, true)
+    } else {
+        (value, false)
+    }
+}
+
+fn is_read_later(plan: &mut Plan, from: usize, buffer: Buffer) -> bool {
+    let later: Vec<Kernel> = plan.steps[from..]
+        .iter()
+        .map(|step| step.kernel.clone())
+        .collect();
+    later.into_iter().any(|kernel| match kernel {
+        Kernel::Library(library) => library.reads().contains(&buffer),
+        Kernel::Rows(rows) => reads(plan, &rows, buffer),
+        Kernel::Scan(scan) => {
+            let at = scan.shape.map(|extent| Index::from(plan.arena.var(extent)));
+            let value = (scan.value)(&mut plan.arena, &at);
+            loads(plan, value, buffer)
+        }
+    })
+}
+
+fn reads(plan: &mut Plan, rows: &Rows, buffer: Buffer) -> bool {
+    let mut fresh = |shape: &[i64]| -> Vec<Index> {
+        shape
+            .iter()
+            .map(|extent| Index::from(plan.arena.var(*extent)))
+            .collect()
+    };
+    let (row, cell) = (fresh(&rows.outer), fresh(&rows.cells));
+    let value = (rows.value)(&mut plan.arena, &(rows.place)(&row, &cell));
+    let mut values = vec![value];
+    for pass in &rows.passes {
+        let reduction = plan.reductions[pass.reduction.0].clone();
+        let inner: Vec<Index> = reduction
+            .extents
+            .iter()
+            .map(|extent| Index::from(plan.arena.var(*extent)))
+            .collect();
+        values.push((reduction.body)(
+            &mut plan.arena,
+            &(pass.outer)(&row),
+            &inner,
+        ));
+    }
+    values.into_iter().any(|value| loads(plan, value, buffer))
+}
+
+fn loads(plan: &Plan, value: Scalar, wanted: Buffer) -> bool {
+    let mut ordered = plan.arena.ordered(&[value]).into_iter();
+    ordered.any(|one| loads_from(plan, one, wanted))
+}
+
+fn loads_from(plan: &Plan, one: Scalar, wanted: Buffer) -> bool {
+    matches!(plan.arena.node(one), Node::Load { buffer, .. } if *buffer == wanted)
+}

@@ -1,0 +1,78 @@
+//! Indices as text.
+
+use std::fmt::Write;
+
+use super::{Atom, Index, Var};
+
+/// What variables and numbers are called.
+pub(crate) trait Words {
+    fn name(&self, var: Var) -> String;
+
+    /// Not negative; in brackets where it is more than a number.
+    fn number(&self, number: i64) -> String {
+        number.to_string()
+    }
+
+    /// What something is multiplied by.
+    fn factor(&self, number: i64) -> String {
+        self.number(number)
+    }
+
+    /// What is added to an index, with its sign before it: not zero.
+    fn offset(&self, by: i64) -> String {
+        let sign = if by < 0 { '-' } else { '+' };
+        format!(" {sign} {}", self.number(by.abs()))
+    }
+}
+
+impl Index {
+    /// In C; the same in CUDA.
+    pub(crate) fn code(&self, words: &dyn Words) -> String {
+        let mut text = String::new();
+        // Large factors first, and what is taken away last, as a person writes them.
+        let mut terms: Vec<&(Atom, i64)> = self.terms.iter().collect();
+        terms.sort_by_key(|(_, factor)| (*factor < 0, std::cmp::Reverse(factor.abs())));
+        for (atom, factor) in terms {
+            let part = match atom {
+                Atom::Var(var) => words.name(*var),
+                Atom::Div(inner, by) => {
+                    format!("{} / {}", inner.operand(words), words.number(*by))
+                }
+                Atom::Mod(inner, by) => {
+                    format!("{} % {}", inner.operand(words), words.number(*by))
+                }
+            };
+            let part = match factor.abs() {
+                1 => part,
+                size => format!("{part} * {}", words.factor(size)),
+            };
+            match (text.is_empty(), *factor < 0) {
+                (true, false) => text.push_str(&part),
+                (true, true) => {
+                    let _ = write!(text, "-{part}");
+                }
+                (false, false) => {
+                    let _ = write!(text, " + {part}");
+                }
+                (false, true) => {
+                    let _ = write!(text, " - {part}");
+                }
+            }
+        }
+        match (text.is_empty(), self.constant) {
+            (true, constant) => constant.to_string(),
+            (false, 0) => text,
+            (false, constant) => text + &words.offset(constant),
+        }
+    }
+
+    /// In brackets where it must be.
+    pub(crate) fn operand(&self, words: &dyn Words) -> String {
+        let text = self.code(words);
+        if text.contains(' ') || text.starts_with('-') {
+            format!("({text})")
+        } else {
+            text
+        }
+    }
+}

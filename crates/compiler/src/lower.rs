@@ -1,0 +1,541 @@
+//! From a graph's operators to tensors that are not there yet.
+//!
+//! Whatever an operator is given that is not known here (an argument, a dtype, a shape) makes the task one that is not
+//! covered: nothing is guessed.
+
+mod convolution;
+mod loss;
+mod matrix;
+mod norm;
+mod pointwise;
+mod reduce;
+mod resize;
+mod scan;
+mod shape;
+mod window;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use warpsmith_schema::{Dtype, OpGraph, Target, ValueSource};
+
+use crate::plan::{Origin, Plan, Strategy};
+use crate::scalar::{Arena, Buffer, Kind, Scalar};
+use crate::simplify::simplified;
+use crate::tensor::Tensor;
+
+/// Why there is no solution.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotCovered {
+    #[error("the task has no graph")]
+    NoGraph,
+    #[error("there is no rule for the operator `{op}`")]
+    Operator { op: String },
+    #[error("there is no rule for `{op}` with {what}")]
+    Given { op: String, what: String },
+    #[error("there is no rule for elements of type `{dtype:?}`")]
+    Elements { dtype: Dtype },
+    #[error("the module could not be read: {what}")]
+    Module { what: String },
+}
+
+/// A plan and where its results are.
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) returns: Vec<Buffer>,
+    /// How each of them is handed over.
+    pub(super) views: Vec<View>,
+}
+
+/// What a result is of the buffer that it lies in.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// Its shape, if it is another.
+    pub(super) shape: Option<Vec<i64>>,
+    /// Then the order of its dimensions.
+    pub(super) order: Option<Vec<usize>>,
+}
+
+/// The most elements of a buffer: places are counted in 64 bits, but nothing here was tried beyond this.
+const MOST_ELEMENTS: i64 = 1 << 40;
+
+pub(super) fn planned(
+    graph: &OpGraph,
+    target: Target,
+    strategy: Strategy,
+) -> Result<Planned, NotCovered> {
+    let extents = |shape: &[u64]| shape.iter().map(|extent| *extent as i64).collect();
+    let told = graph.values.iter().map(|value| extents(&value.shape));
+    let mut plan = Plan::new(target, strategy, told.collect());
+    let simple;
+    let graph = if strategy == Strategy::Plain {
+        graph
+    } else {
+        simple = simplified(graph, target);
+        &simple
+    };
+    let mut values: Vec<Option<Tensor>> = Vec::new();
+    let needed = needed(graph);
+    for (number, value) in graph.values.iter().enumerate() {
+        let shape: Vec<i64> = extents(&value.shape);
+        if !needed.contains(&number) {
+            values.push(None);
+            continue;
+        }
+        if shape.contains(&0) || shape.iter().product::<i64>() > MOST_ELEMENTS {
+            return Err(NotCovered::Given {
+                op: "forward".to_owned(),
+                what: "a tensor without elements, or with too many".to_owned(),
+            });
+        }
+        let kind = kind(value.dtype)?;
+        let tensor = match &value.from {
+            ValueSource::Input { position } => {
+                let buffer = plan.room(Origin::Input(*position), &shape, kind);
+                Tensor::of_buffer(buffer, &shape, kind)
+            }
+            ValueSource::State { name } => {
+                let buffer = plan.room(Origin::State(name.clone()), &shape, kind);
+                Tensor::of_buffer(buffer, &shape, kind)
+            }
+            ValueSource::Applied {
+                op,
+                inputs,
+                arguments,
+                result,
+            } => {
+                let given = inputs.iter().map(|input| match input {
+                    Some(place) => values.get(*place).cloned().flatten().map(Some).ok_or(()),
+                    None => Ok(None),
+                });
+                let given: Result<Vec<Option<Tensor>>, ()> = given.collect();
+                let given = given.map_err(|()| NotCovered::Given {
+                    op: op.clone(),
+                    what: "an input that comes later".to_owned(),
+                })?;
+                let call = Call {
+                    op,
+                    inputs: given,
+                    arguments,
+                    result: *result,
+                    shape: shape.clone(),
+                    read: RefCell::new(BTreeSet::new()),
+                };
+                let tensor = lowered(&mut plan, &call, kind)?;
+                let shared = tensor.work > 0 && is_shared(graph, number);
+                let few = plan.is_few(&tensor) && is_read_often(graph, number);
+                if shared || few {
+                    plan.realize(&tensor).1
+                } else {
+                    tensor
+                }
+            }
+        };
+        values.push(Some(tensor));
+    }
+    let (mut returns, mut views) = (Vec::new(), Vec::new());
+    for place in &graph.returns {
+        let tensor = values.get(*place).cloned().flatten();
+        let tensor = tensor.ok_or_else(|| NotCovered::Module {
+            what: "a result that is not in the graph".to_owned(),
+        })?;
+        let (tensor, order) = in_memory(&plan, tensor);
+        let made = tensor.buffer.filter(|buffer| {
+            let is_made = plan.rooms[buffer.0].origin == Origin::Made;
+            is_made && !returns.contains(buffer)
+        });
+        let buffer = match made {
+            Some(buffer) => buffer,
+            None => plan.make(&tensor),
+        };
+        let reshaped = plan.rooms[buffer.0].shape != tensor.shape;
+        let shape = reshaped.then_some(tensor.shape);
+        returns.push(buffer);
+        views.push(View { shape, order });
+    }
+    Ok(Planned {
+        plan,
+        returns,
+        views,
+    })
+}
+
+/// What has to lie in memory for a result: PyTorch itself hands over a view of it where dimensions only change places.
+fn in_memory(plan: &Plan, tensor: Tensor) -> (Tensor, Option<Vec<usize>>) {
+    match &tensor.turned {
+        // Nobody may be handed what was given.
+        Some((inner, order)) if plan.strategy != Strategy::Plain && inner.work > 0 => {
+            (Tensor::clone(inner), Some(order.clone()))
+        }
+        _ => (tensor, None),
+    }
+}
+
+/// Values that a result depends on: what else is computed is not.
+fn needed(graph: &OpGraph) -> BTreeSet<usize> {
+    let mut needed = BTreeSet::new();
+    let mut open: Vec<usize> = graph.returns.clone();
+    while let Some(place) = open.pop() {
+        if !needed.insert(place) {
+            continue;
+        }
+        if let Some(value) = graph.values.get(place)
+            && let ValueSource::Applied { inputs, .. } = &value.from
+        {
+            open.extend(inputs.iter().flatten());
+        }
+    }
+    needed
+}
+
+/// Whether a library and something else want it: computed once, it is there for both.
+fn is_shared(graph: &OpGraph, number: usize) -> bool {
+    let (mut uses, mut library) = (0, false);
+    for value in &graph.values {
+        if let ValueSource::Applied { op, inputs, .. } = &value.from {
+            let here = inputs
+                .iter()
+                .filter(|input| **input == Some(number))
+                .count();
+            uses += here;
+            library |= here > 0 && calls_library(op);
+        }
+    }
+    uses > 1 && library
+}
+
+/// Whether something goes over it more than once, or in another order.
+fn is_read_often(graph: &OpGraph, number: usize) -> bool {
+    const OFTEN: [&str; 13] = [
+        "normalize",
+        "layer_norm",
+        "rms_norm",
+        "group_norm",
+        "instance_norm",
+        "local_response_norm",
+        "cosine_similarity",
+        "softmax",
+        "softmin",
+        "log_softmax",
+        "logsumexp",
+        "std",
+        "var",
+    ];
+    graph.values.iter().any(|value| match &value.from {
+        ValueSource::Applied { op, inputs, .. } => {
+            let scans = op.contains("cum");
+            let windows = op.contains("pool") || op == "interpolate";
+            inputs.contains(&Some(number)) && (OFTEN.contains(&op.as_str()) || scans || windows)
+        }
+        _ => false,
+    })
+}
+
+fn calls_library(op: &str) -> bool {
+    const OPS: [&str; 10] = [
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "inner",
+        "addmm",
+        "baddbmm",
+        "bilinear",
+        "cdist",
+        "scaled_dot_product_attention",
+    ];
+    OPS.contains(&op) || op.starts_with("conv")
+}
+
+fn kind(dtype: Dtype) -> Result<Kind, NotCovered> {
+    match dtype {
+        Dtype::Float32 => Ok(Kind::Float),
+        Dtype::Int64 => Ok(Kind::Int),
+        Dtype::Bool => Ok(Kind::Bool),
+        dtype => Err(NotCovered::Elements { dtype }),
+    }
+}
+
+fn lowered(plan: &mut Plan, call: &Call<'_>, kind: Kind) -> Result<Tensor, NotCovered> {
+    let name = call.op.trim_start_matches("warpsmith_");
+    name.clone_into(&mut plan.current);
+    plan.chain.push(name.to_owned());
+    let rules = [
+        pointwise::rule,
+        reduce::rule,
+        norm::rule,
+        scan::rule,
+        shape::rule,
+        matrix::rule,
+        convolution::rule,
+        window::rule,
+        resize::rule,
+        loss::rule,
+    ];
+    let mut found = None;
+    for rule in rules {
+        found = rule(plan, call)?;
+        if found.is_some() {
+            break;
+        }
+    }
+    let tensor = found.ok_or_else(|| NotCovered::Operator {
+        op: call.op.to_owned(),
+    })?;
+    if let Some(name) = call.unread() {
+        return Err(call.refuse(&format!("the argument `{name}`")));
+    }
+    if tensor.shape != call.shape || tensor.kind != kind {
+        return Err(call.refuse("a result of another shape or type than the graph says"));
+    }
+    if plan.strategy == Strategy::Plain && !is_view(call.op) {
+        return Ok(plan.realize(&tensor).1);
+    }
+    Ok(tensor)
+}
+
+/// Whether PyTorch itself computes nothing.
+fn is_view(op: &str) -> bool {
+    const VIEWS: [&str; 16] = [
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "permute",
+        "transpose",
+        "t",
+        "movedim",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "narrow",
+        "select",
+        "chunk",
+        "split",
+        "dropout",
+    ];
+    VIEWS.contains(&op)
+}
+
+/// Whether an argument is this number and not one near it.
+fn is(given: f64, number: f64) -> bool {
+    given.to_bits() == number.to_bits()
+}
+
+/// An operator that is applied.
+pub(super) struct Call<'g> {
+    pub(super) op: &'g str,
+    pub(super) inputs: Vec<Option<Tensor>>,
+    arguments: &'g BTreeMap<String, Value>,
+    pub(super) result: usize,
+    /// Of the result, as the graph has it.
+    pub(super) shape: Vec<i64>,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl Call<'_> {
+    pub(super) fn refuse(&self, what: &str) -> NotCovered {
+        NotCovered::Given {
+            op: self.op.to_owned(),
+            what: what.to_owned(),
+        }
+    }
+
+    /// An argument that no rule has looked at.
+    fn unread(&self) -> Option<&String> {
+        // They change nothing that is computed.
+        const IDLE: [&str; 8] = [
+            "inplace",
+            "_stacklevel",
+            "out",
+            "momentum",
+            "sparse",
+            "sparse_grad",
+            "scale_grad_by_freq",
+            "recompute_scale_factor",
+        ];
+        let read = self.read.borrow();
+        self.arguments.iter().find_map(|(name, value)| {
+            let looked_at = read.contains(name) || IDLE.contains(&name.as_str()) || value.is_null();
+            (!looked_at).then_some(name)
+        })
+    }
+
+    pub(super) fn input(&self, place: usize) -> Result<&Tensor, NotCovered> {
+        let tensor = self.inputs.get(place).and_then(Option::as_ref);
+        tensor.ok_or_else(|| self.refuse(&format!("no tensor number {}", place + 1)))
+    }
+
+    pub(super) fn optional(&self, place: usize) -> Option<&Tensor> {
+        self.inputs.get(place).and_then(Option::as_ref)
+    }
+
+    pub(super) fn argument(&self, name: &str) -> Option<&Value> {
+        self.read.borrow_mut().insert(name.to_owned());
+        self.arguments.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A tensor, or a number in its place.
+    pub(super) fn operand(&self, place: usize, name: &str) -> Result<Tensor, NotCovered> {
+        if let Some(tensor) = self.optional(place) {
+            return Ok(tensor.clone());
+        }
+        Ok(Tensor::constant(self.number(name)?, &[]))
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<f64, NotCovered> {
+        let value = self.argument(name).and_then(Value::as_f64);
+        value.ok_or_else(|| self.refuse(&format!("no number `{name}`")))
+    }
+
+    pub(super) fn number_or(&self, name: &str, default: f64) -> Result<f64, NotCovered> {
+        match self.argument(name) {
+            None => Ok(default),
+            Some(_) => self.number(name),
+        }
+    }
+
+    pub(super) fn integer(&self, name: &str) -> Result<i64, NotCovered> {
+        let value = self.argument(name).and_then(Value::as_i64);
+        value.ok_or_else(|| self.refuse(&format!("no integer `{name}`")))
+    }
+
+    pub(super) fn integer_or(&self, name: &str, default: i64) -> Result<i64, NotCovered> {
+        match self.argument(name) {
+            None => Ok(default),
+            Some(_) => self.integer(name),
+        }
+    }
+
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, NotCovered> {
+        match self.argument(name) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(self.refuse(&format!("`{name}` that is no flag"))),
+        }
+    }
+
+    /// A flag that must be off.
+    pub(super) fn without(&self, name: &str) -> Result<(), NotCovered> {
+        if self.flag(name, false)? {
+            return Err(self.refuse(&format!("`{name}`")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn text(&self, name: &str, default: &str) -> Result<String, NotCovered> {
+        match self.argument(name) {
+            None => Ok(default.to_owned()),
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(_) => Err(self.refuse(&format!("`{name}` that is no word"))),
+        }
+    }
+
+    /// One number or several.
+    pub(super) fn integers(&self, name: &str) -> Result<Option<Vec<i64>>, NotCovered> {
+        let Some(value) = self.argument(name) else {
+            return Ok(None);
+        };
+        let one = value.as_i64().map(|one| vec![one]);
+        let many = || {
+            let items = value.as_array()?.iter();
+            items.map(Value::as_i64).collect::<Option<Vec<i64>>>()
+        };
+        match one.or_else(many) {
+            Some(found) => Ok(Some(found)),
+            None => Err(self.refuse(&format!("`{name}` that is no integers"))),
+        }
+    }
+
+    /// One for each of so many dimensions; a single one is for all, none is the default.
+    pub(super) fn each(
+        &self,
+        name: &str,
+        dims: usize,
+        default: &[i64],
+    ) -> Result<Vec<i64>, NotCovered> {
+        match self.integers(name)?.as_deref() {
+            None | Some([]) => Ok(default.to_vec()),
+            Some([one]) => Ok(vec![*one; dims]),
+            Some(many) if many.len() == dims => Ok(many.to_vec()),
+            Some(_) => Err(self.refuse(&format!("`{name}` of another length"))),
+        }
+    }
+
+    /// A dimension, counted from behind where it is negative.
+    pub(super) fn dim_of(&self, dim: i64, rank: usize) -> Result<usize, NotCovered> {
+        let from_front = if dim < 0 { dim + rank as i64 } else { dim };
+        match usize::try_from(from_front) {
+            Ok(dim) if dim < rank => Ok(dim),
+            _ => Err(self.refuse(&format!("no dimension {dim}"))),
+        }
+    }
+
+    pub(super) fn dim(&self, name: &str, rank: usize) -> Result<usize, NotCovered> {
+        self.dim_of(self.integer(name)?, rank)
+    }
+
+    /// The dimensions named; all where none is.
+    pub(super) fn dims(&self, name: &str, rank: usize) -> Result<Vec<usize>, NotCovered> {
+        let mut dims = match self.integers(name)? {
+            None => (0..rank).collect(),
+            Some(none) if none.is_empty() => (0..rank).collect(),
+            Some(dims) => dims
+                .into_iter()
+                .map(|dim| self.dim_of(dim, rank))
+                .collect::<Result<Vec<_>, _>>()?,
+        };
+        dims.sort_unstable();
+        dims.dedup();
+        Ok(dims)
+    }
+
+    /// What several tensors are broadcast to.
+    pub(super) fn together(&self, tensors: &[Tensor]) -> Result<Vec<i64>, NotCovered> {
+        let rank = tensors.iter().map(Tensor::rank).max().unwrap_or(0);
+        let mut shape = vec![1; rank];
+        for tensor in tensors {
+            let skipped = rank - tensor.rank();
+            for (extent, own) in shape[skipped..].iter_mut().zip(&tensor.shape) {
+                if *extent == 1 {
+                    *extent = *own;
+                } else if *own != 1 && *own != *extent {
+                    return Err(self.refuse("shapes that do not fit"));
+                }
+            }
+        }
+        Ok(shape)
+    }
+
+    /// Element by element.
+    pub(super) fn map(
+        &self,
+        tensors: &[Tensor],
+        name: &'static str,
+        kind: Kind,
+        compute: impl Fn(&mut Arena, &[Scalar]) -> Scalar + 'static,
+    ) -> Result<Tensor, NotCovered> {
+        let shape = self.together(tensors)?;
+        let parts: Vec<Tensor> = tensors.iter().map(|one| one.broadcast(&shape)).collect();
+        let work = parts.iter().map(|part| part.work).sum::<u32>() + 1;
+        Ok(Tensor::computed(&shape, kind, work, move |arena, at| {
+            let values: Vec<Scalar> = parts.iter().map(|part| (part.at)(arena, at)).collect();
+            let value = compute(arena, &values);
+            arena.name(value, name)
+        }))
+    }
+
+    /// Of floats, to floats.
+    pub(super) fn float_map(
+        &self,
+        tensors: &[Tensor],
+        name: &'static str,
+        compute: impl Fn(&mut Arena, &[Scalar]) -> Scalar + 'static,
+    ) -> Result<Tensor, NotCovered> {
+        if tensors.iter().any(|tensor| tensor.kind != Kind::Float) {
+            return Err(self.refuse("elements that are no floats"));
+        }
+        self.map(tensors, name, Kind::Float, compute)
+    }
+}

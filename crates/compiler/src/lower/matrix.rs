@@ -1,0 +1,312 @@
+//! Products of matrices.
+
+use super::reduce::softmax_of;
+use super::{Call, NotCovered, is};
+use crate::index::{Index, linear};
+use crate::library::{Epilogue, Gemm, Library, Operand};
+use crate::plan::{Fold, Origin, Plan};
+use crate::scalar::{Kind, Node, Unary, Within};
+use crate::simplify::SUM_OF_PRODUCT;
+use crate::tensor::Tensor;
+
+type Found = Result<Option<Tensor>, NotCovered>;
+
+pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
+    let found = match call.op {
+        "linear" => {
+            let (x, weight) = (call.input(0)?.clone(), call.input(1)?.transposed(0, 1));
+            let product = product(plan, call, &x, &weight)?;
+            plus(call, product, call.optional(2), "linear")?
+        }
+        SUM_OF_PRODUCT => sum_of_product(plan, call)?,
+        "matmul" | "mm" | "bmm" => {
+            let (a, b) = (call.input(0)?.clone(), call.input(1)?.clone());
+            match (a.rank(), b.rank()) {
+                (_, 1) => by_vector(plan, call, &a, &b)?,
+                _ => product(plan, call, &a, &b)?,
+            }
+        }
+        "mv" => by_vector(plan, call, &call.input(0)?.clone(), &call.input(1)?.clone())?,
+        "inner" if call.input(1)?.rank() == 2 => {
+            let other = call.input(1)?.transposed(0, 1);
+            product(plan, call, &call.input(0)?.clone(), &other)?
+        }
+        "addmm" | "baddbmm" => {
+            let (alpha, beta) = (call.number_or("alpha", 1.0)?, call.number_or("beta", 1.0)?);
+            if !is(alpha, 1.0) || !is(beta, 1.0) {
+                return Err(call.refuse("factors"));
+            }
+            let product = product(plan, call, &call.input(1)?.clone(), &call.input(2)?.clone())?;
+            plus(call, product, call.optional(0), "addmm")?
+        }
+        "bilinear" => bilinear(plan, call)?,
+        "scaled_dot_product_attention" => attention(plan, call)?,
+        "cdist" => distances(plan, call)?,
+        _ => return Ok(None),
+    };
+    Ok(Some(found))
+}
+
+fn plus(
+    call: &Call<'_>,
+    x: Tensor,
+    bias: Option<&Tensor>,
+    name: &'static str,
+) -> Result<Tensor, NotCovered> {
+    match bias {
+        None => Ok(x),
+        Some(bias) => call.float_map(&[x, bias.clone()], name, |arena, x| arena.add(x[0], x[1])),
+    }
+}
+
+/// The last two dimensions are a matrix: where it lies, turned round if it does, or made.
+fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
+    let batched = x.rank() > 2;
+    let vars: Vec<Index> = x
+        .shape
+        .iter()
+        .map(|extent| Index::from(plan.arena.var(*extent)))
+        .collect();
+    let value = (x.at)(&mut plan.arena, &vars);
+    if let Node::Load {
+        buffer,
+        index,
+        looked_up,
+        guard,
+    } = plan.arena.node(value).clone()
+        && looked_up.is_empty()
+        && guard.is_empty()
+        && plan.rooms[buffer.0].shape.iter().product::<i64>() == x.count()
+    {
+        if index == linear(&x.shape, &vars) {
+            return Operand {
+                buffer,
+                transposed: false,
+                batched,
+            };
+        }
+        let (mut shape, mut turned) = (x.shape.clone(), vars);
+        let last = shape.len() - 1;
+        shape.swap(last - 1, last);
+        turned.swap(last - 1, last);
+        if index == linear(&shape, &turned) {
+            return Operand {
+                buffer,
+                transposed: true,
+                batched,
+            };
+        }
+    }
+    let (buffer, _) = plan.realize(x);
+    Operand {
+        buffer,
+        transposed: false,
+        batched,
+    }
+}
+
+#[expect(clippy::many_single_char_names, reason = "as products are written")]
+pub(super) fn product(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    a: &Tensor,
+    b: &Tensor,
+) -> Result<Tensor, NotCovered> {
+    if a.kind != Kind::Float || b.kind != Kind::Float || a.rank() < 2 || b.rank() < 2 {
+        return Err(call.refuse("operands that are no matrices"));
+    }
+    let (batch_a, [m, k]) = split(a);
+    let (batch_b, [depth, n]) = split(b);
+    if k != depth {
+        return Err(call.refuse("matrices that do not fit"));
+    }
+    let (sheets_a, sheets_b): (i64, i64) = (batch_a.iter().product(), batch_b.iter().product());
+    let mut shape = if batch_a.len() >= batch_b.len() {
+        batch_a.clone()
+    } else {
+        batch_b.clone()
+    };
+    shape.extend([m, n]);
+    // One matrix for all of them: one product with more rows.
+    let (batch, a, b, m) = if sheets_b == 1 {
+        (
+            1,
+            a.reshaped(&[sheets_a * m, k]),
+            b.reshaped(&[k, n]),
+            sheets_a * m,
+        )
+    } else if sheets_a == 1 {
+        (
+            sheets_b,
+            a.reshaped(&[m, k]),
+            b.reshaped(&[sheets_b, k, n]),
+            m,
+        )
+    } else if batch_a == batch_b {
+        (
+            sheets_b,
+            a.reshaped(&[sheets_a, m, k]),
+            b.reshaped(&[sheets_b, k, n]),
+            m,
+        )
+    } else {
+        return Err(call.refuse("batches that are broadcast"));
+    };
+    if [m, n, k].iter().any(|extent| *extent >= 1 << 31) {
+        return Err(call.refuse("too large a matrix"));
+    }
+    let (a, b) = (operand(plan, &a), operand(plan, &b));
+    let out = plan.room(Origin::Made, &shape, Kind::Float);
+    plan.library(Library::Gemm(Gemm {
+        batch,
+        m,
+        n,
+        k,
+        a,
+        b,
+        out,
+        epilogue: Epilogue::default(),
+    }));
+    Ok(Tensor::of_buffer(out, &shape, Kind::Float))
+}
+
+fn split(x: &Tensor) -> (Vec<i64>, [i64; 2]) {
+    let rank = x.rank();
+    (
+        x.shape[..rank - 2].to_vec(),
+        [x.shape[rank - 2], x.shape[rank - 1]],
+    )
+}
+
+/// The sum of `x w^T + b` along its columns: `x` times the sum of the rows of `w`, plus the sum of `b`.
+fn sum_of_product(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+    let (x, weight) = (call.input(0)?.clone(), call.input(1)?.clone());
+    let columns = weight.shape[0];
+    let sums = plan.reduce_dims(&weight, &[0], Fold::Sum, "column");
+    let sums = plan.realize(&sums.reshaped(&[weight.shape[1]])).1;
+    let products = call.float_map(&[x, sums], "product", |arena, x| arena.mul(x[0], x[1]))?;
+    let last = products.rank() - 1;
+    let mut total = plan.reduce_dims(&products, &[last], Fold::Sum, "sum");
+    if let Some(bias) = call.optional(2) {
+        let all = plan.reduce_dims(bias, &[0], Fold::Sum, "shift");
+        let all = plan.realize(&all).1.reshaped(&[]);
+        total = call.float_map(&[total, all], "shifted", |arena, x| arena.add(x[0], x[1]))?;
+    }
+    if call.flag("mean", false)? {
+        total = call.float_map(&[total], "mean", move |arena, x| {
+            let count = arena.constant(columns as f64);
+            arena.div(x[0], count)
+        })?;
+    }
+    call.flag("keepdim", false)?;
+    Ok(total.reshaped(&call.shape))
+}
+
+/// Nothing is used twice: a sum along rows.
+fn by_vector(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    a: &Tensor,
+    b: &Tensor,
+) -> Result<Tensor, NotCovered> {
+    let products = call.float_map(&[a.clone(), b.clone()], "product", |arena, x| {
+        arena.mul(x[0], x[1])
+    })?;
+    let last = products.rank() - 1;
+    let sum = plan.reduce_dims(&products, &[last], Fold::Sum, "dot");
+    Ok(sum.reshaped(&call.shape))
+}
+
+fn bilinear(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+    let (x, y, weight) = (
+        call.input(0)?.clone(),
+        call.input(1)?.clone(),
+        call.input(2)?.clone(),
+    );
+    let ([rows, first], [out, inner, second]) = (
+        x.shape
+            .as_slice()
+            .try_into()
+            .map_err(|_| call.refuse("no rows"))?,
+        weight
+            .shape
+            .as_slice()
+            .try_into()
+            .map_err(|_| call.refuse("no cube"))?,
+    );
+    if first != inner {
+        return Err(call.refuse("a weight that does not fit"));
+    }
+    let flat = weight.reshaped(&[out * inner, second]).transposed(0, 1);
+    let half = product(plan, call, &y, &flat)?.reshaped(&[rows, out, inner]);
+    let x = x.reshaped(&[rows, 1, first]);
+    let products = call.float_map(&[half, x], "product", |arena, x| arena.mul(x[0], x[1]))?;
+    let sum = plan.reduce_dims(&products, &[2], Fold::Sum, "sum");
+    plus(
+        call,
+        sum.reshaped(&call.shape),
+        call.optional(3),
+        "bilinear",
+    )
+}
+
+fn attention(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+    let (query, key, value) = (
+        call.input(0)?.clone(),
+        call.input(1)?.clone(),
+        call.input(2)?.clone(),
+    );
+    call.without("enable_gqa")?;
+    if call.optional(3).is_some() || !is(call.number_or("dropout_p", 0.0)?, 0.0) || query.rank() < 3
+    {
+        return Err(call.refuse("a mask or dropout"));
+    }
+    let causal = call.flag("is_causal", false)?;
+    let rank = query.rank();
+    let scale = call.number_or("scale", 1.0 / (query.shape[rank - 1] as f64).sqrt())?;
+    let scores = product(plan, call, &query, &key.transposed(rank - 2, rank - 1))?;
+    let inner = scores.at.clone();
+    let weighed = Tensor::computed(&scores.shape, Kind::Float, 1, move |arena, at| {
+        let score = inner(arena, at);
+        let scale = arena.constant(scale);
+        let score = arena.mul(score, scale);
+        let apart = at[rank - 1].plus(&at[rank - 2].times(-1));
+        match Within::new(apart, -i64::from(i32::MAX), 1).filter(|_| causal) {
+            None => score,
+            Some(within) => {
+                let never = arena.constant(f64::NEG_INFINITY);
+                let inside = arena.inside(vec![within]);
+                arena.select(inside, score, never)
+            }
+        }
+    });
+    let weights = softmax_of(plan, call, &weighed)?;
+    product(plan, call, &weights, &value)
+}
+
+/// Squares of distances from a product, as PyTorch takes them.
+fn distances(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+    let (x, y) = (call.input(0)?.clone(), call.input(1)?.clone());
+    call.argument("compute_mode");
+    if !is(call.number_or("p", 2.0)?, 2.0) || x.rank() != y.rank() || x.rank() < 2 {
+        return Err(call.refuse("another norm than the second"));
+    }
+    let rank = x.rank();
+    let mut norms = Vec::new();
+    for one in [&x, &y] {
+        let squares = call.float_map(std::slice::from_ref(one), "square", |arena, x| {
+            arena.mul(x[0], x[0])
+        })?;
+        norms.push(plan.reduce_dims(&squares, &[rank - 1], Fold::Sum, "squares"));
+    }
+    let dots = product(plan, call, &x, &y.transposed(rank - 2, rank - 1))?;
+    let across = norms[1].transposed(rank - 2, rank - 1);
+    call.float_map(&[dots, norms[0].clone(), across], "cdist", |arena, x| {
+        let (two, zero) = (arena.constant(2.0), arena.constant(0.0));
+        let both = arena.add(x[1], x[2]);
+        let twice = arena.mul(x[0], two);
+        let square = arena.sub(both, twice);
+        let square = arena.max(square, zero);
+        arena.unary(Unary::Sqrt, square)
+    })
+}

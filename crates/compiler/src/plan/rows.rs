@@ -1,0 +1,197 @@
+//! Which rows a kernel has: reductions that fit are computed in the kernel that needs them.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use warpsmith_schema::Target;
+
+use super::{Map, Pass, Plan, Rows};
+use crate::index::{Index, coordinates, linear};
+use crate::scalar::{Buffer, Reduced, Scalar};
+use crate::tensor::Tensor;
+
+impl Plan {
+    pub(super) fn rows(&mut self, tensor: &Tensor) -> Rows {
+        let cells = Rows {
+            outer: Vec::new(),
+            passes: Vec::new(),
+            cells: tensor.shape.clone(),
+            place: Rc::new(|_, cell| cell.to_vec()),
+            shape: tensor.shape.clone(),
+            value: tensor.at.clone(),
+            out: Buffer(usize::MAX),
+        };
+        let domain = self.variables(&tensor.shape);
+        let value = (tensor.at)(&mut self.arena, &domain);
+        let unmade = self.unmade(value);
+        if unmade.is_empty() {
+            return cells;
+        }
+        for (first, at) in &unmade {
+            let shaped = self
+                .by_prefix(tensor, *first)
+                .or_else(|| self.by_dims(tensor, *first, at, &domain));
+            if let Some(mut rows) = shaped
+                && !self.is_split(*first)
+                && self.balanced(&rows)
+            {
+                self.fuse(&mut rows);
+                return rows;
+            }
+        }
+        for (reduction, _) in unmade {
+            self.make_reduction(reduction);
+        }
+        self.rows(tensor)
+    }
+
+    /// Whether there are enough rows for the cells that each of them stores.
+    fn balanced(&self, rows: &Rows) -> bool {
+        let (count, cells): (i64, i64) = (rows.outer.iter().product(), rows.cells.iter().product());
+        let few = match self.target {
+            Target::Cpu => 8,
+            Target::Cuda => 512,
+        };
+        count >= few || cells < 1 << 14
+    }
+
+    /// Rows are what comes first in the order of elements.
+    fn by_prefix(&mut self, tensor: &Tensor, first: Reduced) -> Option<Rows> {
+        let rows = self.reductions[first.0].rows();
+        let count = tensor.count();
+        if rows == 0 || count % rows != 0 {
+            return None;
+        }
+        let cells = count / rows;
+        let shape = tensor.shape.clone();
+        let place = move |row: &[Index], cell: &[Index]| {
+            coordinates(
+                &shape,
+                &linear(&[rows, cells], &[row[0].clone(), cell[0].clone()]),
+            )
+        };
+        let found = Rows {
+            outer: vec![rows],
+            passes: Vec::new(),
+            cells: vec![cells],
+            place: Rc::new(place),
+            shape: tensor.shape.clone(),
+            value: tensor.at.clone(),
+            out: Buffer(usize::MAX),
+        };
+        self.fits(&found).then_some(found)
+    }
+
+    /// Rows are some dimensions, cells the others.
+    fn by_dims(
+        &mut self,
+        tensor: &Tensor,
+        first: Reduced,
+        at: &[Index],
+        domain: &[Index],
+    ) -> Option<Rows> {
+        let outer = self.reductions[first.0].outer.clone();
+        let mut dims = Vec::new();
+        for (index, extent) in at.iter().zip(&outer) {
+            if *extent == 1 {
+                continue;
+            }
+            dims.push(domain.iter().position(|known| known == index)?);
+        }
+        dims.sort_unstable();
+        let others: Vec<usize> = (0..tensor.rank())
+            .filter(|dim| !dims.contains(dim))
+            .collect();
+        let extents = |of: &[usize]| of.iter().map(|dim| tensor.shape[*dim]).collect::<Vec<_>>();
+        let (rows, cells) = (extents(&dims), extents(&others));
+        let rank = tensor.rank();
+        let found = Rows {
+            outer: rows,
+            passes: Vec::new(),
+            cells,
+            place: Rc::new(move |row, cell| {
+                let mut place = vec![Index::default(); rank];
+                for (dim, index) in dims.iter().zip(row) {
+                    place[*dim] = index.clone();
+                }
+                for (dim, index) in others.iter().zip(cell) {
+                    place[*dim] = index.clone();
+                }
+                place
+            }),
+            shape: tensor.shape.clone(),
+            value: tensor.at.clone(),
+            out: Buffer(usize::MAX),
+        };
+        self.fits(&found).then_some(found)
+    }
+
+    /// Whether at least one reduction can be computed in these rows.
+    fn fits(&mut self, rows: &Rows) -> bool {
+        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
+        let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
+        let found = self.unmade(value);
+        found
+            .iter()
+            .any(|(reduction, at)| self.outer(*reduction, at, &row).is_some())
+    }
+
+    /// From rows to what a reduction leaves, if every row is one of its results.
+    fn outer(&self, reduction: Reduced, at: &[Index], row: &[Index]) -> Option<Map> {
+        let extents = self.reductions[reduction.0].outer.clone();
+        let rows: i64 = row.iter().map(|index| index.range().1 + 1).product();
+        if rows != self.reductions[reduction.0].rows() {
+            return None;
+        }
+        if let [only] = row
+            && coordinates(&extents, only) == at
+        {
+            return Some(Rc::new(move |row| coordinates(&extents, &row[0])));
+        }
+        let mut from = Vec::new();
+        for (index, extent) in at.iter().zip(&extents) {
+            from.push(match row.iter().position(|known| known == index) {
+                Some(place) => Some(place),
+                None if *extent == 1 => None,
+                None => return None,
+            });
+        }
+        Some(Rc::new(move |row| {
+            let pick = |place: &Option<usize>| place.map_or(Index::default(), |at| row[at].clone());
+            from.iter().map(pick).collect()
+        }))
+    }
+
+    /// Takes every reduction into the kernel that fits, each after those it needs; the others are made before.
+    fn fuse(&mut self, rows: &mut Rows) {
+        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
+        let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
+        let mut seen = BTreeSet::new();
+        self.take(value, &row, rows, &mut seen);
+    }
+
+    fn take(
+        &mut self,
+        value: Scalar,
+        row: &[Index],
+        rows: &mut Rows,
+        seen: &mut BTreeSet<Reduced>,
+    ) {
+        for (reduction, at) in self.unmade(value) {
+            let fits = self.outer(reduction, &at, row);
+            let is_split = self.is_split(reduction);
+            let Some(outer) = fits.filter(|_| !is_split) else {
+                self.make_reduction(reduction);
+                continue;
+            };
+            if !seen.insert(reduction) {
+                continue;
+            }
+            let known = self.reductions[reduction.0].clone();
+            let inner = self.variables(&known.extents);
+            let body = (known.body)(&mut self.arena, &outer(row), &inner);
+            self.take(body, row, rows, seen);
+            rows.passes.push(Pass { reduction, outer });
+        }
+    }
+}

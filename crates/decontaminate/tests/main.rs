@@ -1,0 +1,5 @@
+//! One binary for all files: what they link is linked once.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod planted;
+mod structure;

@@ -1,0 +1,79 @@
+//! The report as one page that needs nothing else.
+
+mod plots;
+mod tasks;
+mod verdict;
+
+pub use verdict::{line as verdict_line, verdict};
+
+use maud::{Markup, html};
+
+use crate::page::{self, Column, Section, count, page};
+use crate::tables::tables;
+use crate::{Report, Table};
+
+pub fn html(report: &Report<'_>) -> String {
+    let title = match &report.runs[..] {
+        [run] => format!("Report of {}", run.name),
+        runs => format!("Report of {}", count(runs.len(), "run")),
+    };
+    let mut sections = vec![
+        Section {
+            title: "Summary",
+            body: html! { div.tables { @for table in tables(report) { (shown(&table)) } } },
+        },
+        Section {
+            title: "Plots",
+            body: plots::plots(report),
+        },
+    ];
+    if let Some(body) = plots::training(report) {
+        sections.push(Section {
+            title: "Training",
+            body,
+        });
+    }
+    sections.push(Section {
+        title: "Tasks",
+        body: tasks::tasks(report),
+    });
+    page(&title, &lead(report), &sections).into_string()
+}
+
+/// What was run, and what to keep in mind.
+fn lead(report: &Report<'_>) -> Markup {
+    let list = |words: &mut dyn Iterator<Item = &str>| words.collect::<Vec<_>>().join(", ");
+    html! {
+        @for run in &report.runs {
+            @if report.runs.len() > 1 { h2 { (run.name) } }
+            dl {
+                (page::fact("policy", &html! { (list(&mut run.policies.iter().copied())) }))
+                (page::fact("mode", &html! { (list(&mut run.modes.iter().copied())) }))
+                (page::fact("device", &html! { (list(&mut run.devices.iter().copied())) }))
+                (page::fact("folder", &html! { code { (run.folder.display()) } }))
+            }
+            @for note in &run.notes { p.note { strong { "Note: " } (note) } }
+        }
+    }
+}
+
+fn shown(table: &Table) -> Markup {
+    let cell = |cell: &crate::Cell| {
+        html! {
+            (cell.text)
+            @if let Some(range) = &cell.range { span.range { (range) } }
+        }
+    };
+    let rows: Vec<Vec<Markup>> = table
+        .rows
+        .iter()
+        .map(|row| row.iter().map(cell).collect())
+        .collect();
+    let columns: Vec<Column<'_>> = (table.head.iter().enumerate())
+        .map(|(number, name)| Column {
+            name,
+            words: table.is_words(number),
+        })
+        .collect();
+    page::table(&table.title, &columns, &rows)
+}

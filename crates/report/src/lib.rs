@@ -1,0 +1,22 @@
+//! Runs read from their folders, counted, and put beside each other: as tables, as one page, as files for TensorBoard.
+//!
+//! [`metrics`] are a run's numbers; [`page`] and [`plot`] are what pages are made of.
+
+mod compared;
+mod html;
+pub mod metrics;
+pub mod page;
+pub mod plot;
+mod read;
+mod runs;
+mod tables;
+mod tensorboard;
+mod training;
+
+pub use compared::ComparedMode;
+pub use html::{html, verdict, verdict_line};
+pub use read::{ReportError, Run, read};
+pub use runs::{Report, RunReport, TaskReport, TaskRow};
+pub use tables::{Cell, Table, tables, tasks as table_of_tasks};
+pub use tensorboard::write as write_tensorboard;
+pub use training::{TrainingStep, curves};

@@ -1,0 +1,313 @@
+//! Reports of two runs that were made by `optimize` (`make_runs.py` says how), and of what may go wrong with a run's folder.
+#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+mod tfevents;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use warpsmith_report::metrics::Change;
+use warpsmith_report::{Report, ReportError, Run, html, read, tables, write_tensorboard};
+use warpsmith_schema::{Counts, Trajectory};
+
+fn kept(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/runs")
+        .join(name)
+}
+
+fn both() -> Vec<Run> {
+    ["first", "second"]
+        .map(|name| read(&kept(name)).unwrap())
+        .into()
+}
+
+/// A run's folder with these files.
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        fs_err::write(folder.path().join(name), content).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn two_runs_are_counted_and_compared() {
+    let runs = both();
+    let report = Report::of(&runs, None, 0);
+    let counts = |number: usize| {
+        let row = &report.runs[number].metrics.overall;
+        (
+            row.tasks,
+            row.episodes,
+            row.compiled.count,
+            row.correct.count,
+        )
+    };
+    assert_eq!((counts(0), counts(1)), ((4, 4, 3, 2), (3, 6, 5, 3)));
+    let cheating = &report.runs[0].metrics.cheating;
+    assert_eq!((cheating.attempts, cheating.cheating), (5, 1));
+    let pass: Vec<(u32, f64)> = report.runs[1]
+        .metrics
+        .pass_at_k
+        .iter()
+        .map(|one| (one.k, one.value))
+        .collect();
+    // Of two samples each, 1, 0 and 2 are correct.
+    assert_eq!(pass, [(1, 0.5), (2, 2.0 / 3.0)]);
+    let change = |task: &str| {
+        let found = report.comparisons[0]
+            .tasks
+            .iter()
+            .find(|one| one.task == task);
+        found.unwrap().change
+    };
+    assert!(matches!(
+        change("level1/1"),
+        Change::Quicker { .. } | Change::Slower { .. } | Change::Same
+    ));
+    assert_eq!(
+        ["level1/2", "level2/3", "level3/4"].map(change),
+        [Change::Lost, Change::Gained, Change::Missing]
+    );
+    // Every row of a table is as long as its head.
+    for table in tables(&report) {
+        assert!(
+            table.rows.iter().all(|row| row.len() == table.head.len()),
+            "{}",
+            table.title
+        );
+    }
+}
+
+#[test]
+fn the_page_is_whole_and_alone() {
+    let runs = both();
+    let page = html(&Report::of(&runs, None, 0));
+    assert_balanced(&page);
+    for outside in [
+        "http://", "https://", " src=", "@import", "url(", "<script", "<link",
+    ] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let all = |attribute: &str| -> Vec<&str> {
+        let begin = format!(" {attribute}=\"");
+        page.split(&begin)
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap())
+            .collect()
+    };
+    let ids = all("id");
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), unique.len());
+    for target in all("href") {
+        assert!(
+            unique.contains(target.strip_prefix('#').unwrap()),
+            "{target} leads nowhere"
+        );
+    }
+    assert!(unique.contains("task-level1-2"));
+    for shown in [
+        "kernels/softmax.cpp",
+        "Attempt 1 to 2",
+        "forbidden-operator",
+        "warpsmith replay runs/first/attempts/",
+    ] {
+        assert!(page.contains(shown), "{shown}");
+    }
+}
+
+/// What is being judged writes most of what the page shows.
+#[test]
+fn hostile_text_stays_text() {
+    let text = fs_err::read_to_string(kept("first/trajectories.jsonl")).unwrap();
+    let mut trajectory: Trajectory = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let hostile = "</code></pre><script>alert(1)</script><img src=x onerror='1'>\" x=\"";
+    trajectory.task.id = hostile.to_owned();
+    trajectory.task.name = hostile.to_owned();
+    trajectory.policy.name = hostile.to_owned();
+    for attempt in &mut trajectory.attempts {
+        attempt.verdict.reason = Some(hostile.to_owned());
+        attempt.verdict.evidence = Some(hostile.to_owned());
+        attempt.files.insert(hostile.to_owned(), hostile.to_owned());
+    }
+    let folder = folder(&[(
+        "trajectories.jsonl",
+        &(serde_json::to_string(&trajectory).unwrap() + "\n"),
+    )]);
+    let runs = [read(folder.path()).unwrap()];
+    let page = html(&Report::of(&runs, None, 0));
+    assert!(!page.contains("<script") && !page.contains("<img"));
+    assert_balanced(&page);
+}
+
+/// As the other verbs write: `events.jsonl` tells more than an `optimize` run.
+#[test]
+fn events_are_read_like_trajectories() {
+    let lines = fs_err::read_to_string(kept("second/trajectories.jsonl")).unwrap();
+    let event = |event: Value| {
+        json!({ "format": 1, "at": "2026-01-01T00:00:00Z", "event": event }).to_string() + "\n"
+    };
+    let tasks = json!([
+        { "id": "level1/1", "name": "1_Softmax", "level": 1, "part": "train" },
+        { "id": "level1/2", "name": "2_LayerNorm", "level": 1, "part": "test" },
+        { "id": "level2/3", "name": "3_Matmul_Epilogue", "level": 2, "part": null },
+    ]);
+    let why =
+        json!({ "kind": "task", "code": "too_large", "message": "it needs 90 GB", "hint": null });
+    let any: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let head = json!({
+        "verb": "bench", "resumed": false, "policy": any["policy"], "target": any["target"], "device": "a processor",
+        "mode": any["mode"], "profile": "full", "compile_mode": null, "tasks": tasks, "samples": 1, "counts": "final",
+        "scale": 4, "settings": {},
+    });
+    let mut events = event(json!({ "kind": "run_begun", "run": head }));
+    events += &event(json!({ "kind": "left_out", "task": "level3/9", "why": why }));
+    events += &event(json!({ "kind": "surveyed", "task": "level1/1" }));
+    for line in lines.lines() {
+        let trajectory: Value = serde_json::from_str(line).unwrap();
+        events += &event(json!({ "kind": "episode_ended", "trajectory": trajectory }));
+    }
+    // A run that was gone on with measures again: the later counts.
+    let passed: Trajectory = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    for mode in ["max-autotune", "max-autotune", "reduce-overhead"] {
+        let verdict = &passed.attempts[0].verdict;
+        let compared =
+            json!({ "kind": "compared", "task": "level1/1", "mode": mode, "verdict": verdict });
+        events += &event(compared);
+    }
+    // Being written just now.
+    events += "{\"format\":1,\"at";
+    let folder = folder(&[("events.jsonl", &events)]);
+    let runs = [read(folder.path()).unwrap()];
+    assert_eq!(
+        runs[0].trajectories,
+        read(&kept("second")).unwrap().trajectories
+    );
+    let report = Report::of(&runs, None, 0);
+    let parts: Vec<(&str, usize)> = (report.runs[0].by_part.iter())
+        .map(|part| (part.name.as_str(), part.summary.episodes))
+        .collect();
+    assert_eq!(parts, [("test", 2), ("train", 2)]);
+    let beside: Vec<(&str, usize)> = (report.runs[0].compared.iter())
+        .map(|beside| (beside.mode.as_str(), beside.faster.of))
+        .collect();
+    assert_eq!(beside, [("max-autotune", 1), ("reduce-overhead", 1)]);
+    let titles: Vec<String> = tables(&report)
+        .into_iter()
+        .map(|table| table.title)
+        .collect();
+    assert!(
+        titles.iter().any(|title| title.contains("other modes")),
+        "{titles:?}"
+    );
+    let notes = [
+        "1 task could not be judged: see the list",
+        "shapes were divided by 4: not to be compared with KernelBench",
+    ];
+    assert_eq!(report.runs[0].notes, notes);
+    assert!(html(&report).contains("it needs 90 GB"));
+    // What the run was started with decides which attempt counts, unless the reader says otherwise.
+    let said = |counts| Report::of(&runs, counts, 0).runs[0].metrics.counted;
+    assert_eq!(said(None), Counts::Final);
+    assert_eq!(said(Some(Counts::Best)), Counts::Best);
+}
+
+#[test]
+fn of_two_lines_about_one_episode_the_later_counts() {
+    let lines = fs_err::read_to_string(kept("first/trajectories.jsonl")).unwrap();
+    let first = lines.lines().next().unwrap();
+    let later = first.replace("\"kind\": \"finished\"", "\"kind\": \"looping\"");
+    assert_ne!(first, later);
+    let folder = folder(&[("trajectories.jsonl", &format!("{first}\n{later}\n"))]);
+    let run = read(folder.path()).unwrap();
+    assert_eq!(
+        run.trajectories,
+        [serde_json::from_str::<Trajectory>(&later).unwrap()]
+    );
+}
+
+#[test]
+fn what_is_not_a_run_is_refused() {
+    let empty = folder(&[("config.json", "{}")]);
+    assert!(matches!(
+        read(empty.path()),
+        Err(ReportError::NotARun { .. })
+    ));
+    let missing = read(&empty.path().join("none")).unwrap_err();
+    assert!(missing.to_string().contains("none"), "{missing}");
+    let broken = folder(&[("trajectories.jsonl", "{\n{}\n")]);
+    let error = read(broken.path()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("trajectories.jsonl:1: not an event"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_run_that_only_trains_has_curves() {
+    let metrics = "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2.0}\n";
+    let folder = folder(&[
+        ("metrics.jsonl", metrics),
+        ("config.json", "{\"scale\":0.5}"),
+    ]);
+    let runs = [read(folder.path()).unwrap()];
+    let report = Report::of(&runs, None, 0);
+    assert_eq!(report.runs[0].notes, ["no episode has ended"]);
+    let page = html(&report);
+    assert_balanced(&page);
+    assert!(page.contains("id=\"training-loss\"") && page.contains("loss: loss by step"));
+
+    let logs = tempfile::tempdir().unwrap();
+    write_tensorboard(&report, logs.path(), 1234.5).unwrap();
+    let found = tfevents::read(&logs.path().join(report.runs[0].name));
+    assert_eq!(found.version, "brain.Event:2");
+    let loss = |step, value| ("training/loss".to_owned(), step, value);
+    assert_eq!(found.scalars, [loss(1, 2.5), loss(2, 2.0)]);
+}
+
+#[test]
+fn event_files_hold_the_main_numbers() {
+    let runs = both();
+    let report = Report::of(&runs, None, 0);
+    let logs = tempfile::tempdir().unwrap();
+    // The second time replaces the first.
+    write_tensorboard(&report, logs.path(), 1.0).unwrap();
+    write_tensorboard(&report, logs.path(), 2.0).unwrap();
+    let found = tfevents::read(&logs.path().join("first"));
+    let one = |name: &str, step: u64| {
+        let scalar = found
+            .scalars
+            .iter()
+            .find(|(tag, at, _)| tag == name && *at == step);
+        scalar.map(|(_, _, value)| *value)
+    };
+    assert_eq!(one("report/correct", 0), Some(0.5));
+    assert_eq!(one("fast_p/eager", 0), Some(0.5));
+    assert_eq!(
+        one("fast_p/eager", 300).is_some(),
+        one("fast_p/compile", 300).is_some()
+    );
+    assert_eq!(found.wall_time_s, Some(2.0));
+}
+
+/// Every tag is closed in its order; what is shown has no `<` of its own.
+fn assert_balanced(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    for piece in page.split('<').skip(1) {
+        let name = piece
+            .split(|letter: char| letter.is_whitespace() || letter == '>')
+            .next()
+            .unwrap();
+        match name.strip_prefix('/') {
+            Some(closed) => assert_eq!(open.pop(), Some(closed), "before {piece}"),
+            None if name == "!DOCTYPE" || name == "meta" => {}
+            None => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}

@@ -1,0 +1,310 @@
+//! Evidence on disk: a verdict and all that is needed to reach it again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use warpsmith_schema::{Form, Profile, Submission, Target, Verdict};
+
+use crate::{Bundle, StoreError};
+
+const SUBMISSION: &str = "submission/";
+/// What a finished bundle has.
+const MANIFEST: &str = "manifest.json";
+
+/// `seeds.json`: what the judge was asked, beside the sources.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Seeds {
+    seed: u64,
+    task: String,
+    form: Form,
+    target: Target,
+    profile: Profile,
+    compile_mode: Option<String>,
+}
+
+/// What stands behind one verdict. Written after the run: the seed in it is worthless to the candidate it judged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Evidence {
+    pub task_name: String,
+    pub task_source: String,
+    pub submission: Submission,
+    /// The master seed; every input and weight follows from it.
+    pub seed: u64,
+    pub target: Target,
+    pub profile: Profile,
+    /// Versions, device, clocks and temperature before and after.
+    pub environment: BTreeMap<String, Value>,
+    /// Raw intervals of candidate and baselines.
+    pub samples: Value,
+    pub compile_log: String,
+    /// What the candidate printed, clipped; for people, never parsed.
+    pub printed: String,
+}
+
+/// A bundle read back.
+#[derive(Debug)]
+pub struct Recorded {
+    pub verdict: Verdict,
+    pub task_name: String,
+    pub task_source: String,
+    pub submission: Submission,
+    pub seed: u64,
+    pub compile_mode: Option<String>,
+}
+
+/// Longer names than this no file system takes with what is put around them.
+const NAME_BYTES: usize = 120;
+/// Hexadecimal digits of a name's hash.
+const HASH_DIGITS: usize = 8;
+
+/// A task's id as a folder's name. No two tasks have the same: `level1/19` is `level1-19`, and where anything else had to be
+/// changed a hash of the whole id is at the end. An id that looks like either by itself gets a hash too.
+pub fn plain(task: &str) -> String {
+    if is_numbered(task, '/') {
+        return task.replace('/', "-");
+    }
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let hashed = task
+        .len()
+        .checked_sub(HASH_DIGITS + 1)
+        .and_then(|at| task.get(at..))
+        .and_then(|end| end.strip_prefix('-'))
+        .is_some_and(|end| end.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let is_plain = !task.is_empty()
+        && task.len() <= NAME_BYTES
+        && !task.starts_with('.')
+        && !hashed
+        && !is_numbered(task, '-')
+        && task.chars().all(fits);
+    if is_plain {
+        return task.to_owned();
+    }
+    let folded: String = task
+        .chars()
+        .take(NAME_BYTES - HASH_DIGITS - 1)
+        .map(|c| if fits(c) { c } else { '-' })
+        .collect();
+    let hash = blake3::hash(task.as_bytes()).to_hex();
+    let folded = folded.trim_start_matches('.');
+    format!("{folded}-{}", &hash[..HASH_DIGITS])
+}
+
+/// `level1/19`, with this between level and number, which is shorter than a hash.
+fn is_numbered(task: &str, between: char) -> bool {
+    let is_number = |text: &str| {
+        (1..=7).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    task.strip_prefix("level")
+        .and_then(|rest| rest.split_once(between))
+        .is_some_and(|(level, number)| is_number(level) && is_number(number))
+}
+
+/// How many bundles are kept below a folder that nobody but this program's own judges writes to.
+#[derive(Debug, Clone)]
+pub struct Quota {
+    pub folder: PathBuf,
+    pub most: usize,
+}
+
+impl Quota {
+    /// Removes the oldest bundles past the limit. One that cannot be removed is tried again the next time.
+    pub fn enforce(&self) {
+        let mut bundles = Vec::new();
+        let mut open = vec![self.folder.clone()];
+        while let Some(folder) = open.pop() {
+            let Ok(entries) = fs_err::read_dir(&folder) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let path = entry.path();
+                // Links lead elsewhere, and what is there is not ours.
+                if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    continue;
+                }
+                match fs_err::metadata(path.join(MANIFEST)).and_then(|found| found.modified()) {
+                    Ok(written) => bundles.push((written, path)),
+                    Err(_) => open.push(path),
+                }
+            }
+        }
+        bundles.sort();
+        let surplus = bundles.len().saturating_sub(self.most);
+        for (_, path) in bundles.drain(..surplus) {
+            let _ = fs_err::remove_dir_all(&path);
+            // Folders that have become empty; others are not removed.
+            for folder in path.ancestors().skip(1) {
+                if *folder == self.folder || fs_err::remove_dir(folder).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Writes the bundle, whose path the verdict then names.
+pub fn write(
+    place: &Path,
+    mut verdict: Verdict,
+    evidence: Evidence,
+    compile_mode: Option<String>,
+) -> Result<Verdict, StoreError> {
+    let place = std::path::absolute(place).map_err(|source| StoreError::Write {
+        path: place.to_path_buf(),
+        source,
+    })?;
+    verdict.evidence = Some(place.display().to_string());
+    let mut bundle = Bundle::create(&place)?;
+    bundle.write("task.py", evidence.task_source.as_bytes())?;
+    for (name, content) in &evidence.submission.files {
+        bundle.write(&format!("{SUBMISSION}{name}"), content)?;
+    }
+    bundle.write_json(
+        "seeds.json",
+        &Seeds {
+            seed: evidence.seed,
+            task: evidence.task_name,
+            form: evidence.submission.form,
+            target: evidence.target,
+            profile: evidence.profile,
+            compile_mode,
+        },
+    )?;
+    bundle.write_json("environment.json", &evidence.environment)?;
+    bundle.write_json("samples.json", &evidence.samples)?;
+    bundle.write("compile.log", evidence.compile_log.as_bytes())?;
+    bundle.write("printed.log", evidence.printed.as_bytes())?;
+    bundle.write_json("verdict.json", &verdict)?;
+    bundle.finish()?;
+    Ok(verdict)
+}
+
+/// Opens a bundle; one that was changed is refused.
+pub fn read(path: &Path) -> Result<Recorded, StoreError> {
+    let bundle = Bundle::open(path)?;
+    let json = |name: &str| -> Result<Value, StoreError> {
+        let file = path.join(name);
+        serde_json::from_slice(&bundle.read(name)?)
+            .map_err(|source| StoreError::Json { path: file, source })
+    };
+    let typed = |name: &str, source| -> StoreError {
+        let file = path.join(name);
+        StoreError::Json { path: file, source }
+    };
+    let seeds: Seeds =
+        serde_json::from_value(json("seeds.json")?).map_err(|error| typed("seeds.json", error))?;
+    let verdict: Verdict = serde_json::from_value(json("verdict.json")?)
+        .map_err(|error| typed("verdict.json", error))?;
+    let mut files = BTreeMap::new();
+    for name in bundle.names() {
+        if let Some(inner) = name.strip_prefix(SUBMISSION) {
+            files.insert(inner.to_owned(), bundle.read(name)?);
+        }
+    }
+    Ok(Recorded {
+        verdict,
+        task_name: seeds.task,
+        task_source: String::from_utf8_lossy(&bundle.read("task.py")?).into_owned(),
+        submission: Submission {
+            form: seeds.form,
+            files,
+        },
+        seed: seeds.seed,
+        compile_mode: seeds.compile_mode,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn no_two_tasks_have_one_folder() {
+        let long = "a".repeat(300);
+        let names = [
+            "level1/19",
+            "level1-19",
+            "level1 19",
+            "level1.19",
+            "a/b",
+            "a-b",
+            "a\\b",
+            "ä",
+            "ö",
+            "",
+            "-",
+            ".",
+            "..",
+            "../x",
+            "x",
+            ".x",
+            &long,
+            &long[1..],
+            "19_ReLU",
+        ];
+        let mut all: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        // What a fold gives is no other task's name either.
+        all.extend(names.iter().map(|name| plain(name)));
+        let distinct: BTreeSet<String> = all.into_iter().collect();
+        let folded: BTreeSet<String> = distinct.iter().map(|name| plain(name)).collect();
+        assert_eq!(folded.len(), distinct.len());
+        for name in &folded {
+            assert!(
+                !name.is_empty() && name.len() <= NAME_BYTES && !name.starts_with('.'),
+                "{name}"
+            );
+            assert!(!name.contains(['/', '\\']), "{name}");
+        }
+        assert_eq!(plain("19_ReLU"), "19_ReLU");
+        assert_eq!(plain("level1/19"), "level1-19");
+        assert!(plain("level1-19").starts_with("level1-19-"));
+    }
+
+    #[test]
+    fn the_oldest_bundles_go_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let served = place.path().join("served");
+        let bundle = |path: &str, age: u64| {
+            let folder = place.path().join(path);
+            fs_err::create_dir_all(folder.join("submission")).unwrap();
+            fs_err::write(folder.join("submission/model_new.py"), "x").unwrap();
+            fs_err::write(folder.join(MANIFEST), "{}").unwrap();
+            let written = SystemTime::now() - Duration::from_secs(age);
+            let file = std::fs::File::options()
+                .write(true)
+                .open(folder.join(MANIFEST))
+                .unwrap();
+            file.set_modified(written).unwrap();
+            folder
+        };
+        let run = bundle("runs/a/evidence/task/old", 9000);
+        let old = bundle("served/first/0/task/old", 500);
+        let older = bundle("served/first/0/other/older", 600);
+        let newer = bundle("served/second/1/task/newer", 20);
+        let newest = bundle("served/second/0/task/newest", 10);
+        std::os::unix::fs::symlink(place.path().join("runs"), served.join("link")).unwrap();
+        let quota = |most| Quota {
+            folder: served.clone(),
+            most,
+        };
+        quota(4).enforce();
+        assert!(old.exists() && older.exists());
+        quota(3).enforce();
+        assert!(!older.exists() && old.exists());
+        assert!(!served.join("first/0/other").exists() && served.join("first/0/task").exists());
+        quota(1).enforce();
+        assert!(!old.exists() && !newer.exists() && newest.exists());
+        assert!(!served.join("first").exists());
+        quota(0).enforce();
+        assert!(!newest.exists() && served.exists() && run.exists());
+        Quota {
+            folder: place.path().join("nowhere"),
+            most: 0,
+        }
+        .enforce();
+    }
+}
