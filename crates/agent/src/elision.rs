@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use warpsmith_schema::{Elision, LeftOut, Message};
+use warpsmith_schema::{ElidedMessage, Elision, Message};
 
 /// A message that answers calls.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ fn replace(message: &mut Message, with: &str) {
 /// What to leave out next.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    pub(crate) left_out: Vec<LeftOut>,
+    pub(crate) left_out: Vec<ElidedMessage>,
     pub(crate) freed_tokens: u64,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn plan(shown: &[Message], answered: &[Answered], goal: u64) -> Plan 
         }
         let line = line(&answer.tools, characters);
         plan.freed_tokens += tokens(text).saturating_sub(tokens(&line));
-        plan.left_out.push(LeftOut {
+        plan.left_out.push(ElidedMessage {
             message: answer.message as u32,
             shown: line,
         });

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Sampling};
 use warpsmith_schema::{
-    Attempt, Elision, Ending, Message, Mode, PolicyVersion, Target, Task, ToolCall, Trajectory,
-    Verdict,
+    Attempt, Elision, Ending, EpisodeMode, Message, PolicyVersion, Target, Task, ToolCall,
+    Trajectory, Verdict,
 };
 
 use crate::Files;
@@ -38,7 +38,7 @@ impl Episode {
         sample: Sample,
         policy: &dyn Policy,
         task: &Task,
-        (mode, target): (Mode, Target),
+        (mode, target): (EpisodeMode, Target),
         opening: impl FnOnce() -> Vec<Message>,
     ) -> Self {
         let so_far = match sample.before {
@@ -203,7 +203,7 @@ pub fn unjudged(
         id: identity(task, &messages),
         messages,
         ending: Ending::Finished,
-        ..Trajectory::begin(task, target, policy, sample, Mode::Single)
+        ..Trajectory::begin(task, target, policy, sample, EpisodeMode::Single)
     }
 }
 

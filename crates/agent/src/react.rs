@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Request, Sampling};
 use warpsmith_schema::{
-    Elision, Ending, Limit, Message, Mode, Target, Task, ToolCall, ToolSchema, Usage,
+    Elision, Ending, EpisodeMode, Limit, Message, Target, Task, ToolCall, ToolSchema, Usage,
 };
 
 use crate::court::{AgentError, Court, Watch};
@@ -86,7 +86,7 @@ pub fn run_agent(
         court,
         settings.size.answer_characters(),
     );
-    let kind = (Mode::Agent, settings.target);
+    let kind = (EpisodeMode::Agent, settings.target);
     let opening = || prompt::for_agent(task, settings);
     let episode = Episode::begin(sample, &*policy, task, kind, opening);
     let mut running = Running {

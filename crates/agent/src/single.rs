@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use warpsmith_model::policy::{Finish, Policy, Request, Said, Sampling};
-use warpsmith_schema::{Ending, Limit, MODEL_NEW, Message, Mode, Target, Task};
+use warpsmith_schema::{Ending, EpisodeMode, Limit, MODEL_NEW, Message, Target, Task};
 
 use crate::court::{AgentError, Court, Watch};
 use crate::episode::{Episode, Sample, ending_of};
@@ -33,7 +33,7 @@ pub fn run_single(
     samples: Vec<Sample>,
     watch: &mut dyn Watch,
 ) -> Result<(), AgentError> {
-    let kind = (Mode::Single, settings.target);
+    let kind = (EpisodeMode::Single, settings.target);
     let mut open: Vec<Conversation> = samples
         .into_iter()
         .map(|sample| {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use warpsmith_machine::PythonChoice;
-use warpsmith_schema::Counts;
+use warpsmith_schema::CountedAttempt;
 
 use crate::engine::Manner;
 
@@ -110,7 +110,7 @@ pub(crate) enum CountsChoice {
     Final,
 }
 
-impl From<CountsChoice> for Counts {
+impl From<CountsChoice> for CountedAttempt {
     fn from(choice: CountsChoice) -> Self {
         match choice {
             CountsChoice::Best => Self::Best,

@@ -1,7 +1,7 @@
 //! From flags to a judge: caches, a Python, a target.
 
 use warpsmith_judge::profile::ProfileRequest;
-use warpsmith_judge::{Options, TaskSource};
+use warpsmith_judge::{JudgeConfig, TaskSource};
 use warpsmith_machine::{Caches, Gpu, Python, cpu, ensure_python, find_nvcc, gpus};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Profile, Target};
@@ -58,8 +58,8 @@ impl Engine {
         })
     }
 
-    pub(crate) fn options(&self, manner: Manner) -> Options {
-        Options {
+    pub(crate) fn options(&self, manner: Manner) -> JudgeConfig {
+        JudgeConfig {
             target: self.target,
             device: self.device,
             profile: manner.profile,

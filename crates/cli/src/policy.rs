@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script, SharedPolicy};
-use warpsmith_schema::{Mode, Target, Task};
+use warpsmith_schema::{EpisodeMode, Target, Task};
 use warpsmith_synth::teacher::{self, Teacher};
 
 use crate::args::Means;
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 pub(crate) struct Subject<'a> {
     pub(crate) tasks: &'a [Task],
     pub(crate) target: Target,
-    pub(crate) mode: Mode,
+    pub(crate) mode: EpisodeMode,
 }
 
 /// How many conversations a model of this process holds at the same time.
@@ -108,7 +108,7 @@ impl Wanted {
     pub(crate) fn ready(
         &self,
         task: &Task,
-        (target, mode): (Target, Mode),
+        (target, mode): (Target, EpisodeMode),
         replies: usize,
     ) -> Result<Box<dyn Policy>, Stop> {
         match self.kind {

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use warpsmith_judge::Options;
+use warpsmith_judge::JudgeConfig;
 use warpsmith_machine::{Guest, gpu_clocks};
-use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, Wish, compare};
-use warpsmith_schema::{CONFIG_FORMAT, Counts, Failure, Part, PlannedTask, RunHead, Target, Task};
+use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, StopRequest, compare};
+use warpsmith_schema::{
+    CONFIG_FORMAT, CountedAttempt, Failure, PlannedTask, RunHead, SplitPart, Target, Task,
+};
 use warpsmith_store::RunFolder;
 
 use crate::args::Count;
@@ -44,8 +46,8 @@ pub(crate) struct Job<'a> {
     pub(crate) said: &'a BTreeSet<String>,
     pub(crate) out: Option<&'a Path>,
     pub(crate) survey: bool,
-    pub(crate) part: &'a dyn Fn(&Task) -> Option<Part>,
-    pub(crate) counts: Counts,
+    pub(crate) part: &'a dyn Fn(&Task) -> Option<SplitPart>,
+    pub(crate) counts: CountedAttempt,
     pub(crate) scale: Option<u32>,
     /// Further modes of `torch.compile` to compare the best submissions with.
     pub(crate) baselines: Vec<String>,
@@ -152,11 +154,11 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     })
 }
 
-pub(crate) fn wish() -> Wish {
+pub(crate) fn wish() -> StopRequest {
     match (interrupt::killing(), interrupt::happened()) {
-        (true, _) => Wish::Abandon,
-        (false, true) => Wish::Drain,
-        (false, false) => Wish::GoOn,
+        (true, _) => StopRequest::Abandon,
+        (false, true) => StopRequest::Drain,
+        (false, false) => StopRequest::GoOn,
     }
 }
 
@@ -205,7 +207,7 @@ pub(crate) fn judges(
         Target::Cpu => 1,
     };
     let count = wanted.map_or(usual, u32::from);
-    let options = Options {
+    let options = JudgeConfig {
         beside_others: count > 1,
         ..engine.options(manner.clone())
     };

@@ -7,8 +7,8 @@ use crate::common::{Context, alone, code, json};
 use crate::tiny;
 use serde_json::Value;
 use warpsmith_schema::{
-    Attempt, Ending, Message, Mode, PolicyVersion, Profile, Status, Target, Task, TokenRecord,
-    Trajectory, Verdict,
+    Attempt, Ending, EpisodeMode, Message, PolicyVersion, Profile, Status, Target, Task,
+    TokenRecord, Trajectory, Verdict,
 };
 
 /// Every second one passed; one of them by saying the same three times.
@@ -28,7 +28,7 @@ fn trajectories(count: u32) -> Vec<Trajectory> {
             hash: None,
             step: None,
         };
-        let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, Mode::Single);
+        let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, EpisodeMode::Single);
         trajectory.ending = Ending::Finished;
         let word = ["float", "int"][number as usize % 2];
         for turn in 0..if number == 2 { 3 } else { 1 } {

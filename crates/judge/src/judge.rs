@@ -39,7 +39,7 @@ use warpsmith_store::evidence::Evidence;
 
 /// How to judge.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct JudgeConfig {
     pub target: Target,
     pub device: u32,
     pub profile: Profile,
@@ -89,8 +89,8 @@ pub enum Reach {
 }
 
 /// Warm processes and the task they have loaded.
-pub struct Judge {
-    options: Options,
+pub struct LocalJudge {
+    options: JudgeConfig,
     toolchain: Toolchain,
     harness: Harness,
     allowance: Allowance,
@@ -150,9 +150,9 @@ macro_rules! go {
     };
 }
 
-impl Judge {
+impl LocalJudge {
     /// Starts the processes; they import PyTorch side by side while the caller goes on.
-    pub fn start(options: Options) -> Result<Self, JudgeError> {
+    pub fn start(options: JudgeConfig) -> Result<Self, JudgeError> {
         let cxx = warpsmith_machine::find_cxx().ok_or_else(|| JudgeError::Infrastructure {
             code: "no_compiler",
             message: "no C++ compiler was found".to_owned(),
@@ -507,7 +507,7 @@ impl Judge {
     }
 }
 
-fn cuda_parts(options: &Options) -> Result<(Option<Gpu>, Option<Nvcc>), JudgeError> {
+fn cuda_parts(options: &JudgeConfig) -> Result<(Option<Gpu>, Option<Nvcc>), JudgeError> {
     if options.target == Target::Cpu {
         return Ok((None, None));
     }

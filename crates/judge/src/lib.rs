@@ -33,5 +33,5 @@ mod zygote;
 
 pub use error::JudgeError;
 pub use harness::KERNELS_MODULE;
-pub use judge::{Judge, Judged, Options, Reach, TaskSource};
+pub use judge::{JudgeConfig, Judged, LocalJudge, Reach, TaskSource};
 pub use zygote::{cuda_devices, cuda_paths};

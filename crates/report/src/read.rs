@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use warpsmith_schema::{Counts, Event, Happening, Trajectory};
+use warpsmith_schema::{CountedAttempt, Event, EventKind, Trajectory};
 use warpsmith_store::{EventLog, StoreError};
 
 use crate::TrainingStep;
@@ -34,7 +34,7 @@ pub struct Run {
     /// What shapes were divided by. Such a run is none of the benchmark.
     pub scale: Option<u32>,
     /// Which attempt of an episode is its result.
-    pub counts: Counts,
+    pub counts: CountedAttempt,
     /// What was judged once more beside other modes of `torch.compile`.
     pub compared: Compared,
     /// Empty where nothing was trained.
@@ -80,19 +80,19 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
 
 impl Run {
     /// Takes up what a report shows.
-    fn hear(&mut self, event: Happening) {
+    fn hear(&mut self, event: EventKind) {
         match event {
-            Happening::RunBegun { run } => {
+            EventKind::RunBegun { run } => {
                 self.scale = run.scale;
                 self.counts = run.counts;
                 let parts = run.tasks.into_iter();
                 let parts = parts.filter_map(|task| Some((task.id, task.part?.name().to_owned())));
                 self.parts.extend(parts);
             }
-            Happening::LeftOut { task, why } => {
+            EventKind::LeftOut { task, why } => {
                 self.left_out.insert(task, why.message);
             }
-            Happening::Compared {
+            EventKind::Compared {
                 task,
                 mode,
                 verdict,
@@ -102,7 +102,7 @@ impl Run {
                     .or_default()
                     .insert(task, *verdict);
             }
-            Happening::EpisodeEnded { trajectory } => self.trajectories.push(*trajectory),
+            EventKind::EpisodeEnded { trajectory } => self.trajectories.push(*trajectory),
             _ => {}
         }
     }

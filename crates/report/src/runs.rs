@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Serialize;
-use warpsmith_schema::{Counts, FORMAT, Mode, Profile, Trajectory};
+use warpsmith_schema::{CountedAttempt, EpisodeMode, FORMAT, Profile, Trajectory};
 
 use crate::compared::ComparedMode;
 use crate::metrics::{
@@ -75,7 +75,7 @@ pub struct TaskReport<'a> {
 
 impl<'a> Report<'a> {
     /// `counts` is what somebody asked for, instead of what each run says itself.
-    pub fn of(runs: &'a [Run], counts: Option<Counts>, seed: u64) -> Self {
+    pub fn of(runs: &'a [Run], counts: Option<CountedAttempt>, seed: u64) -> Self {
         let counting = |run: &Run| Counting {
             counted: counts.unwrap_or(run.counts),
             seed,
@@ -162,14 +162,14 @@ impl<'a> RunReport<'a> {
     }
 }
 
-fn mode(mode: Mode) -> &'static str {
+fn mode(mode: EpisodeMode) -> &'static str {
     match mode {
-        Mode::Single => "single",
-        Mode::Agent => "agent",
+        EpisodeMode::Single => "single",
+        EpisodeMode::Agent => "agent",
     }
 }
 
-fn tasks(trajectories: &[Trajectory], counted: Counts) -> Vec<TaskReport<'_>> {
+fn tasks(trajectories: &[Trajectory], counted: CountedAttempt) -> Vec<TaskReport<'_>> {
     let all = by_task(&episodes(trajectories, counted));
     all.iter()
         .filter_map(|of_one| TaskReport::of(of_one))

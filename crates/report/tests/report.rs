@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use warpsmith_report::metrics::Change;
 use warpsmith_report::{Report, ReportError, Run, html, read, tables, write_tensorboard};
-use warpsmith_schema::{Counts, Trajectory};
+use warpsmith_schema::{CountedAttempt, Trajectory};
 
 fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -211,8 +211,8 @@ fn events_are_read_like_trajectories() {
     assert!(html(&report).contains("it needs 90 GB"));
     // What the run was started with decides which attempt counts, unless the reader says otherwise.
     let said = |counts| Report::of(&runs, counts, 0).runs[0].metrics.counted;
-    assert_eq!(said(None), Counts::Final);
-    assert_eq!(said(Some(Counts::Best)), Counts::Best);
+    assert_eq!(said(None), CountedAttempt::Final);
+    assert_eq!(said(Some(CountedAttempt::Best)), CountedAttempt::Best);
 }
 
 #[test]

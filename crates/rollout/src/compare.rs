@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use warpsmith_schema::{Event, Failure, FailureKind, Happening, Task};
+use warpsmith_schema::{Event, EventKind, Failure, FailureKind, Task};
 use warpsmith_store::RunFolder;
 
 use crate::journal::Journal;
-use crate::{EVENTS, History, Judging, RolloutError, Wish};
+use crate::{EVENTS, History, Judging, RolloutError, StopRequest};
 
 /// Judges the best submission of every task once more with a judge that compares with this mode of `torch.compile`. What
 /// was compared before is not again. Gives the first failure of ours, after which it goes on with the other tasks.
@@ -16,7 +16,7 @@ pub fn compare(
     tasks: &[Arc<Task>],
     mode: &str,
     judge: &mut dyn Judging,
-    wish: fn() -> Wish,
+    wish: fn() -> StopRequest,
     on_event: &mut dyn FnMut(&Event),
 ) -> Result<Option<Failure>, RolloutError> {
     let history = History::read(folder.path())?;
@@ -32,11 +32,11 @@ pub fn compare(
         let Some(best) = best.filter(|_| !done) else {
             continue;
         };
-        if wish() != Wish::GoOn {
+        if wish() != StopRequest::GoOn {
             break;
         }
         let written = match judge.judge(task, &best.files) {
-            Ok(verdict) => journal.write(Happening::Compared {
+            Ok(verdict) => journal.write(EventKind::Compared {
                 task: task.id.clone(),
                 mode: mode.to_owned(),
                 verdict: Box::new(verdict),
@@ -46,7 +46,7 @@ pub fn compare(
                 if failure.kind != FailureKind::Task {
                     failed.get_or_insert(failure.clone());
                 }
-                journal.write(Happening::Hitch {
+                journal.write(EventKind::Hitch {
                     episode: None,
                     failure,
                     again_in_seconds: None,

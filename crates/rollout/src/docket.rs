@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use warpsmith_agent::Files;
 use warpsmith_judge::{JudgeError, Reach};
-use warpsmith_schema::{EpisodeId, Failure, FailureKind, Happening, Task, Verdict};
+use warpsmith_schema::{EpisodeId, EventKind, Failure, FailureKind, Task, Verdict};
 use warpsmith_tasks::{solution_hash, submission};
 
 use crate::Judging;
@@ -288,7 +288,7 @@ impl Docket {
             if !(ours || crowded) || tried >= TRIES || !self.fate.goes_on() {
                 return Err(failure);
             }
-            self.journal.write(Happening::Hitch {
+            self.journal.write(EventKind::Hitch {
                 episode: Some(case.episode.clone()),
                 failure,
                 again_in_seconds: Some(pause.as_secs_f64()),
@@ -311,7 +311,7 @@ impl Docket {
     fn keep(&self, case: &Case, answer: Answer, waited: Duration, worked: Duration) -> Answered {
         if let (Answer::Verdict(verdict), Some(hash)) = (&answer, &case.hash) {
             self.meter.judged(verdict, waited);
-            self.journal.write(Happening::Judged {
+            self.journal.write(EventKind::Judged {
                 episode: case.episode.clone(),
                 submission: hash.clone(),
                 verdict: verdict.clone(),

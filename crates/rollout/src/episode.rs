@@ -7,8 +7,8 @@ use warpsmith_agent::{AgentError, Court, Files, Sample, Unreadable, Watch, run_a
 use warpsmith_judge::{JudgeError, Reach};
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Request};
 use warpsmith_schema::{
-    Elision, Ending, EpisodeId, Failure, FailureKind, Happening, Message, PolicyVersion, Step,
-    Task, Told, ToolCall, Trajectory, Verdict,
+    Elision, Ending, EpisodeId, EpisodeStep, EventKind, Failure, FailureKind, Message,
+    PolicyVersion, StepCursor, Task, ToolCall, Trajectory, Verdict,
 };
 
 use crate::Way;
@@ -27,7 +27,7 @@ pub(crate) fn play(
     before: Option<Trajectory>,
 ) -> Result<(), Failure> {
     let journal = &shared.journal;
-    journal.write(Happening::EpisodeBegun {
+    journal.write(EventKind::EpisodeBegun {
         episode: id.clone(),
     })?;
     let replies = before.as_ref().map_or(0, |before| {
@@ -49,7 +49,7 @@ pub(crate) fn play(
         journal,
         fate: &shared.fate,
         episode: id,
-        told: before.as_ref().map(Told::all_of).unwrap_or_default(),
+        told: before.as_ref().map(StepCursor::all_of).unwrap_or_default(),
         lost: &lost,
     };
     let sample = Sample {
@@ -191,7 +191,7 @@ struct Scribe<'a> {
     journal: &'a Journal,
     fate: &'a Fate,
     episode: &'a EpisodeId,
-    told: Told,
+    told: StepCursor,
     lost: &'a Mutex<Option<Failure>>,
 }
 
@@ -202,17 +202,17 @@ impl Watch for Scribe<'_> {
         let ended = so_far.ending != Ending::Interrupted && lost.is_none();
         drop(lost);
         let event = if ended {
-            Happening::EpisodeEnded {
+            EventKind::EpisodeEnded {
                 trajectory: Box::new(so_far.clone()),
             }
         } else {
-            let now = Told::all_of(so_far);
+            let now = StepCursor::all_of(so_far);
             if now == self.told {
                 return Ok(());
             }
-            let step = Step::since(&self.told, so_far);
+            let step = EpisodeStep::since(&self.told, so_far);
             self.told = now;
-            Happening::Progressed {
+            EventKind::Progressed {
                 episode: self.episode.clone(),
                 step: Box::new(step),
             }

@@ -5,13 +5,13 @@ use std::sync::{Mutex, PoisonError};
 
 use warpsmith_schema::Failure;
 
-use crate::Wish;
+use crate::StopRequest;
 
 /// So many failures of ours in a row, in whichever episodes, and the next would fail too.
 const IN_A_ROW: u32 = 3;
 
 pub(crate) struct Fate {
-    wish: fn() -> Wish,
+    wish: fn() -> StopRequest,
     in_a_row: AtomicU32,
     /// Why nothing more can be done.
     fatal: Mutex<Option<Failure>>,
@@ -20,7 +20,7 @@ pub(crate) struct Fate {
 }
 
 impl Fate {
-    pub(crate) fn new(wish: fn() -> Wish) -> Self {
+    pub(crate) fn new(wish: fn() -> StopRequest) -> Self {
         Self {
             wish,
             in_a_row: AtomicU32::new(0),
@@ -32,12 +32,12 @@ impl Fate {
 
     /// Whether new work may begin.
     pub(crate) fn goes_on(&self) -> bool {
-        !self.over.load(Ordering::SeqCst) && (self.wish)() == Wish::GoOn
+        !self.over.load(Ordering::SeqCst) && (self.wish)() == StopRequest::GoOn
     }
 
     /// Whether what judges say is to be believed: processes that were killed look like candidates that crashed.
     pub(crate) fn abandoned(&self) -> bool {
-        (self.wish)() == Wish::Abandon
+        (self.wish)() == StopRequest::Abandon
     }
 
     pub(crate) fn went_well(&self) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use warpsmith_schema::{
-    EpisodeId, Event, Failure, Gauges, Happening, Mode, PolicyVersion, RunHead, Step, Target, Task,
-    Trajectory, Verdict,
+    EpisodeId, EpisodeMode, EpisodeStep, Event, EventKind, Failure, Gauges, PolicyVersion, RunHead,
+    Target, Task, Trajectory, Verdict,
 };
 use warpsmith_store::{EventLog, StoreError};
 
@@ -27,7 +27,7 @@ pub struct History {
     pub verdicts: HashMap<(String, String), Verdict>,
     /// Comparisons that were made, by task and mode.
     pub compared: BTreeMap<(String, String), Verdict>,
-    underway: HashMap<EpisodeId, Vec<Step>>,
+    underway: HashMap<EpisodeId, Vec<EpisodeStep>>,
 }
 
 impl History {
@@ -37,16 +37,16 @@ impl History {
         Ok(history)
     }
 
-    fn add(&mut self, event: Happening) {
+    fn add(&mut self, event: EventKind) {
         match event {
-            Happening::Surveyed { task } => {
+            EventKind::Surveyed { task } => {
                 self.surveyed.insert(task);
             }
-            Happening::LeftOut { task, why } => self.left_out.push((task, why)),
-            Happening::Progressed { episode, step } => {
+            EventKind::LeftOut { task, why } => self.left_out.push((task, why)),
+            EventKind::Progressed { episode, step } => {
                 self.underway.entry(episode).or_default().push(*step);
             }
-            Happening::Judged {
+            EventKind::Judged {
                 episode,
                 submission,
                 verdict,
@@ -54,25 +54,25 @@ impl History {
             } => {
                 self.verdicts.insert((episode.task, submission), *verdict);
             }
-            Happening::EpisodeEnded { trajectory } => {
+            EventKind::EpisodeEnded { trajectory } => {
                 let id = EpisodeId::of(&trajectory);
                 self.underway.remove(&id);
                 if self.ended.insert(id) {
                     self.tally.add(&trajectory);
                 }
             }
-            Happening::Compared {
+            EventKind::Compared {
                 task,
                 mode,
                 verdict,
             } => {
                 self.compared.insert((task, mode), *verdict);
             }
-            Happening::RunBegun { run } => self.head = Some(*run),
-            Happening::Measured { gauges } => self.gauges = Some(gauges),
-            Happening::EpisodeBegun { .. }
-            | Happening::Hitch { .. }
-            | Happening::RunEnded { .. } => {}
+            EventKind::RunBegun { run } => self.head = Some(*run),
+            EventKind::Measured { gauges } => self.gauges = Some(gauges),
+            EventKind::EpisodeBegun { .. }
+            | EventKind::Hitch { .. }
+            | EventKind::RunEnded { .. } => {}
         }
     }
 
@@ -81,7 +81,7 @@ impl History {
         &mut self,
         episode: &EpisodeId,
         task: &Task,
-        (mode, target): (Mode, Target),
+        (mode, target): (EpisodeMode, Target),
         policy: &PolicyVersion,
     ) -> Option<Trajectory> {
         let steps = self.underway.remove(episode)?;
@@ -101,7 +101,7 @@ fn log(run: &Path) -> PathBuf {
 pub fn trajectories(run: &Path, mut hear: impl FnMut(Trajectory)) -> Result<(), StoreError> {
     let mut seen = HashSet::new();
     EventLog::each(&log(run), |event: Event| {
-        if let Happening::EpisodeEnded { trajectory } = event.event
+        if let EventKind::EpisodeEnded { trajectory } = event.event
             && seen.insert(EpisodeId::of(&trajectory))
         {
             hear(*trajectory);

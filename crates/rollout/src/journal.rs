@@ -4,7 +4,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use warpsmith_schema::{EVENT_FORMAT, Event, Failure, FailureKind, Happening};
+use warpsmith_schema::{EVENT_FORMAT, Event, EventKind, Failure, FailureKind};
 use warpsmith_store::EventLog;
 
 pub(crate) struct Journal {
@@ -22,7 +22,7 @@ impl Journal {
     }
 
     /// Returns once the kernel has the line: only power can take it back then.
-    pub(crate) fn write(&self, event: Happening) -> Result<(), Failure> {
+    pub(crate) fn write(&self, event: EventKind) -> Result<(), Failure> {
         let event = Event {
             format: EVENT_FORMAT,
             at: Timestamp::now().to_string(),

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpsmith_agent::{Files, render_profile};
 use warpsmith_judge::profile::{ProfileRequest, profile};
-use warpsmith_judge::{Judge, JudgeError, Options, Reach};
+use warpsmith_judge::{JudgeConfig, JudgeError, LocalJudge, Reach};
 use warpsmith_schema::{Task, Verdict};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::{solution_hash, submission};
 
-use crate::Wish;
+use crate::StopRequest;
 use crate::journal::over;
 use warpsmith_store::evidence::{self, Quota};
 
@@ -34,10 +34,10 @@ pub trait Judging: Send {
 
 /// The judge itself, which keeps the evidence of every verdict.
 pub struct KeptJudge {
-    judge: Judge,
-    options: Options,
+    judge: LocalJudge,
+    options: JudgeConfig,
     folder: PathBuf,
-    wish: fn() -> Wish,
+    wish: fn() -> StopRequest,
     quota: Option<Quota>,
     /// Bundles written since the quota was last looked after.
     written: usize,
@@ -49,12 +49,12 @@ const BETWEEN_QUOTAS: usize = 64;
 impl KeptJudge {
     /// Its evidence goes below `folder`.
     pub fn start(
-        options: Options,
+        options: JudgeConfig,
         folder: PathBuf,
-        wish: fn() -> Wish,
+        wish: fn() -> StopRequest,
     ) -> Result<Self, JudgeError> {
         Ok(Self {
-            judge: Judge::start(options.clone())?,
+            judge: LocalJudge::start(options.clone())?,
             options,
             folder,
             wish,
@@ -107,7 +107,7 @@ impl Judging for KeptJudge {
         let judged = self.judge.judge(&task.into(), &submission)?;
         // The docket remembers.
         self.judge.forget();
-        if (self.wish)() == Wish::Abandon {
+        if (self.wish)() == StopRequest::Abandon {
             return Err(JudgeError::Around(over()));
         }
         let verdict = evidence::write(

@@ -27,7 +27,7 @@ pub use compare::compare;
 pub use error::RolloutError;
 pub use history::{History, trajectories};
 pub use judging::{JudgePool, Judging, KeptJudge};
-pub use plan::{Means, Plan, Way, Wish};
+pub use plan::{Means, Plan, StopRequest, Way};
 pub use run::{Outcome, run};
 pub use tally::{Best, Tally, TaskTally};
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use warpsmith_agent::{AgentSettings, Settings};
 use warpsmith_model::policy::SharedPolicy;
-use warpsmith_schema::{EpisodeId, Failure, Mode, RunHead, Task};
+use warpsmith_schema::{EpisodeId, EpisodeMode, Failure, RunHead, Task};
 
 use crate::Judging;
 
@@ -32,10 +32,10 @@ pub enum Way {
 }
 
 impl Way {
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> EpisodeMode {
         match self {
-            Self::Single(_) => Mode::Single,
-            Self::Agent(_) => Mode::Agent,
+            Self::Single(_) => EpisodeMode::Single,
+            Self::Agent(_) => EpisodeMode::Agent,
         }
     }
 }
@@ -63,12 +63,12 @@ pub struct Means {
     pub judges: Vec<Box<dyn Judging>>,
     /// Asks the driver how busy the device is, from 0 to 1.
     pub device_busy: Box<dyn Fn() -> Option<f64> + Send>,
-    pub wish: fn() -> Wish,
+    pub wish: fn() -> StopRequest,
 }
 
 /// What whoever started the run wants of it now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum StopRequest {
     GoOn,
     /// What is being judged is judged to its end; the rest is left for another time.
     Drain,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use warpsmith_model::policy::SharedPolicy;
 use warpsmith_schema::{
-    EpisodeId, Event, Failure, FailureKind, Gauges, Happening, RunHead, Task, Trajectory,
+    EpisodeId, Event, EventKind, Failure, FailureKind, Gauges, RunHead, Task, Trajectory,
 };
 use warpsmith_store::RunFolder;
 
@@ -21,7 +21,7 @@ use crate::episode::play;
 use crate::fate::Fate;
 use crate::journal::{CANCELLED, Journal};
 use crate::meter::Meter;
-use crate::{EVENTS, History, Means, Plan, RolloutError, Tally, Way, Wish};
+use crate::{EVENTS, History, Means, Plan, RolloutError, StopRequest, Tally, Way};
 
 /// How often the watcher is told how things stand, and how often the log is.
 const LOOK: Duration = Duration::from_millis(200);
@@ -128,7 +128,7 @@ pub fn run(
         alive: AtomicU32::new(0),
         running: AtomicU32::new(0),
     });
-    let begun = shared.journal.write(Happening::RunBegun {
+    let begun = shared.journal.write(EventKind::RunBegun {
         run: Box::new(RunHead {
             resumed: folder.resumed(),
             ..plan.head.clone()
@@ -271,7 +271,7 @@ impl Shared {
 
     fn survey(&self, id: &EpisodeId, task: &Arc<Task>) -> Result<(), Failure> {
         self.docket.ask(id, task, Question::Survey)?;
-        self.journal.write(Happening::Surveyed {
+        self.journal.write(EventKind::Surveyed {
             task: id.task.clone(),
         })
     }
@@ -288,7 +288,7 @@ impl Shared {
         if is_tasks_fault(&failure) {
             return self.leave_out(&id.task, failure);
         }
-        let written = self.journal.write(Happening::Hitch {
+        let written = self.journal.write(EventKind::Hitch {
             episode: Some(id.clone()),
             failure: failure.clone(),
             again_in_seconds: None,
@@ -308,7 +308,7 @@ impl Shared {
         if left_out.iter().any(|(one, _)| one == task) {
             return;
         }
-        let written = self.journal.write(Happening::LeftOut {
+        let written = self.journal.write(EventKind::LeftOut {
             task: task.to_owned(),
             why: why.clone(),
         });
@@ -369,7 +369,7 @@ impl Watcher<'_> {
     }
 
     fn take(&mut self, event: &Event) {
-        if let Happening::EpisodeEnded { trajectory } = &event.event {
+        if let EventKind::EpisodeEnded { trajectory } = &event.event {
             self.tally.add(trajectory);
         }
         let gauges = self.gauges();
@@ -390,11 +390,11 @@ impl Watcher<'_> {
     /// What cannot be written here could not be written by others either, and they end the run.
     fn measure(&self) {
         let gauges = self.gauges();
-        let _ = self.shared.journal.write(Happening::Measured { gauges });
+        let _ = self.shared.journal.write(EventKind::Measured { gauges });
         let _ = self.shared.journal.sync();
     }
 
-    fn outcome(&mut self, samples: u32, wish: fn() -> Wish) -> Outcome {
+    fn outcome(&mut self, samples: u32, wish: fn() -> StopRequest) -> Outcome {
         self.measure();
         let left_out = locked(&self.shared.left_out).clone();
         let tasks = &self.tally.tasks;
@@ -404,11 +404,11 @@ impl Watcher<'_> {
         });
         let missing = self.planned.saturating_sub(self.tally.episodes);
         let unfinished = missing.saturating_sub(of_left_out.sum());
-        let interrupted = wish() != Wish::GoOn;
+        let interrupted = wish() != StopRequest::GoOn;
         let last = locked(&self.shared.last_failure).clone();
         let last = last.filter(|_| unfinished > 0 && !interrupted);
         let failure = self.shared.fate.fatal().or(last);
-        let _ = self.shared.journal.write(Happening::RunEnded {
+        let _ = self.shared.journal.write(EventKind::RunEnded {
             unfinished,
             interrupted,
             failure: failure.clone(),

@@ -17,9 +17,9 @@ use tempfile::TempDir;
 use warpsmith_agent::Files;
 use warpsmith_judge::{JudgeError, Reach};
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Reply, Request, Script, SharedPolicy};
-use warpsmith_rollout::{Judging, Means, Outcome, Plan, Way, Wish, run, trajectories};
+use warpsmith_rollout::{Judging, Means, Outcome, Plan, StopRequest, Way, run, trajectories};
 use warpsmith_schema::{
-    Ending, EpisodeId, Event, FailureKind, Happening, PolicyVersion, Task, Trajectory, Verdict,
+    Ending, EpisodeId, Event, EventKind, FailureKind, PolicyVersion, Task, Trajectory, Verdict,
 };
 use warpsmith_store::{EventLog, RunFolder};
 
@@ -50,7 +50,7 @@ fn results(place: &Path) -> BTreeMap<(String, u32), Trajectory> {
     found
 }
 
-fn events(place: &Path) -> Vec<Happening> {
+fn events(place: &Path) -> Vec<EventKind> {
     let read = EventLog::read::<Event>(&place.join("events.jsonl")).unwrap();
     read.events.into_iter().map(|one| one.event).collect()
 }
@@ -172,7 +172,7 @@ fn a_broken_task_is_listed_and_the_others_go_on() {
         };
         assert_eq!((id.as_str(), why.kind), ("task2", FailureKind::Task));
         let asked = events(&run).iter().any(|event| {
-            matches!(event, Happening::Progressed { episode, .. } if episode.task == "task2")
+            matches!(event, EventKind::Progressed { episode, .. } if episode.task == "task2")
         });
         assert_eq!(asked, !survey);
         // It stays listed.
@@ -339,7 +339,7 @@ fn a_task_that_is_too_large_in_company_is_asked_again() {
     assert_eq!((outcome.tally.passed, outcome.left_out), (2, Vec::new()));
     let hitches = events(&run)
         .iter()
-        .filter(|event| matches!(event, Happening::Hitch { failure, .. } if failure.code == "too_large"))
+        .filter(|event| matches!(event, EventKind::Hitch { failure, .. } if failure.code == "too_large"))
         .count();
     assert!(hitches > 0, "both had the device to themselves");
 }
@@ -402,9 +402,9 @@ fn draining_judges_to_the_end_what_is_being_judged_and_keeps_the_rest() {
     let mut means = scripted(&script, vec![slow]);
     means.wish = || {
         if DRAIN.load(Ordering::SeqCst) {
-            Wish::Drain
+            StopRequest::Drain
         } else {
-            Wish::GoOn
+            StopRequest::GoOn
         }
     };
     let begun = Instant::now();
@@ -413,7 +413,7 @@ fn draining_judges_to_the_end_what_is_being_judged_and_keeps_the_rest() {
         plan(tasks(), 1, 8),
         means,
         &mut |event, _| {
-            let judged = event.is_some_and(|one| matches!(one.event, Happening::Judged { .. }));
+            let judged = event.is_some_and(|one| matches!(one.event, EventKind::Judged { .. }));
             if judged {
                 DRAIN.store(true, Ordering::SeqCst);
             }
@@ -429,7 +429,7 @@ fn draining_judges_to_the_end_what_is_being_judged_and_keeps_the_rest() {
     assert!(begun.elapsed() < Duration::from_secs(3));
     let judged = |place: &Path| {
         let events = events(place);
-        let of = |event: &&Happening| matches!(event, Happening::Judged { .. });
+        let of = |event: &&EventKind| matches!(event, EventKind::Judged { .. });
         events.iter().filter(of).count()
     };
     let before = judged(&run);
@@ -512,7 +512,7 @@ fn killed_ten_times_and_resumed_it_comes_to_the_same() {
     let judged = events(&killed.join("run"))
         .into_iter()
         .filter_map(|event| match event {
-            Happening::Judged { submission, .. } => Some(submission),
+            EventKind::Judged { submission, .. } => Some(submission),
             _ => None,
         });
     let mut judged: Vec<String> = judged.collect();

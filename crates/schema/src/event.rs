@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attempt, Elision, Failure, Message, Mode, PolicyVersion, Profile, Target, TokenRecord,
+    Attempt, Elision, EpisodeMode, Failure, Message, PolicyVersion, Profile, Target, TokenRecord,
     Trajectory, Usage, Verdict,
 };
 
@@ -15,13 +15,13 @@ pub struct Event {
     pub format: u32,
     /// When, in UTC.
     pub at: String,
-    pub event: Happening,
+    pub event: EventKind,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Happening {
+pub enum EventKind {
     /// A process took the run up, for the first time or again.
     RunBegun { run: Box<RunHead> },
     /// The judge looked at a task and can judge it here.
@@ -31,7 +31,10 @@ pub enum Happening {
     /// A process took an episode up, for the first time or again.
     EpisodeBegun { episode: EpisodeId },
     /// A reply came, or was acted on.
-    Progressed { episode: EpisodeId, step: Box<Step> },
+    Progressed {
+        episode: EpisodeId,
+        step: Box<EpisodeStep>,
+    },
     /// A submission has its verdict. The same files are not judged again, in whichever episode they come.
     Judged {
         episode: EpisodeId,
@@ -106,14 +109,14 @@ pub struct RunHead {
     pub policy: PolicyVersion,
     pub target: Target,
     pub device: String,
-    pub mode: Mode,
+    pub mode: EpisodeMode,
     pub profile: Profile,
     /// The mode of `torch.compile` that is the baseline beside eager; null for eager alone.
     pub compile_mode: Option<String>,
     pub tasks: Vec<PlannedTask>,
     /// Episodes of each task.
     pub samples: u32,
-    pub counts: Counts,
+    pub counts: CountedAttempt,
     /// Shapes were divided by this. Such a run is none of the benchmark and stands in no table of it.
     pub scale: Option<u32>,
     /// Everything that was set, by name.
@@ -126,18 +129,18 @@ pub struct PlannedTask {
     pub name: String,
     pub level: Option<u32>,
     /// Which part of the split of level 1 it is in; null for other levels.
-    pub part: Option<Part>,
+    pub part: Option<SplitPart>,
 }
 
 /// The parts of a split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum SplitPart {
     Train,
     Test,
 }
 
-impl Part {
+impl SplitPart {
     /// The word used in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -150,7 +153,7 @@ impl Part {
 /// Which submission of an episode is its result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Counts {
+pub enum CountedAttempt {
     /// The quickest that passed; where none did, the last of those that compiled, else the last.
     #[default]
     Best,
@@ -158,7 +161,7 @@ pub enum Counts {
     Final,
 }
 
-impl Counts {
+impl CountedAttempt {
     /// Its place among attempts of which this is known: the quickest that passed, and which compiled.
     pub fn place(self, best: Option<u32>, compiled: impl Iterator<Item = bool>) -> Option<usize> {
         let all: Vec<bool> = compiled.collect();
@@ -203,7 +206,7 @@ pub struct Gauges {
 
 /// What an episode came to since its event before. All steps of an episode together are its trajectory so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Step {
+pub struct EpisodeStep {
     pub messages: Vec<Message>,
     pub elisions: Vec<Elision>,
     pub attempts: Vec<Attempt>,
@@ -227,7 +230,7 @@ pub struct TokenPiece {
 
 /// How far an episode was told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct StepCursor {
     messages: usize,
     elisions: usize,
     attempts: usize,
@@ -235,7 +238,7 @@ pub struct Told {
     tokens: Vec<(usize, usize)>,
 }
 
-impl Told {
+impl StepCursor {
     pub fn all_of(trajectory: &Trajectory) -> Self {
         let records = trajectory.tokens.iter().flatten();
         Self {
@@ -249,9 +252,9 @@ impl Told {
     }
 }
 
-impl Step {
+impl EpisodeStep {
     /// What has not been told yet.
-    pub fn since(told: &Told, now: &Trajectory) -> Self {
+    pub fn since(told: &StepCursor, now: &Trajectory) -> Self {
         let pieces = |records: &Vec<TokenRecord>| {
             let mut pieces = Vec::new();
             for (index, record) in records.iter().enumerate() {

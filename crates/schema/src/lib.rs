@@ -14,7 +14,8 @@ mod verdict;
 
 pub use conversation::{Message, ToolCall, ToolSchema};
 pub use event::{
-    Counts, EpisodeId, Event, Gauges, Happening, Part, PlannedTask, RunHead, Step, TokenPiece, Told,
+    CountedAttempt, EpisodeId, EpisodeStep, Event, EventKind, Gauges, PlannedTask, RunHead,
+    SplitPart, StepCursor, TokenPiece,
 };
 pub use failure::{Failure, FailureKind, FailureReport};
 pub use graph::{Dtype, GraphValue, OpGraph, ValueSource};
@@ -23,11 +24,12 @@ pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robus
 pub use submission::{Form, MODEL_NEW, Submission, clashing_path, is_solution_path};
 pub use task::Task;
 pub use trajectory::{
-    Attempt, Elision, Ending, LeftOut, Limit, Mode, PolicyVersion, TokenRecord, Trajectory, Usage,
+    Attempt, ElidedMessage, Elision, Ending, EpisodeMode, Limit, PolicyVersion, TokenRecord,
+    Trajectory, Usage,
 };
 pub use verdict::{
-    Isolation, MatchedPrecision, Numerics, Precision, Profile, Progress, Rule, Seconds, Speedup,
-    Status, Target, Times, Trust, TrustCheck, Verdict,
+    Isolation, MatchedPrecision, Numerics, Precision, Profile, Progress, Rule, Speedup,
+    StageSeconds, Status, Target, Times, Trust, TrustCheck, Verdict,
 };
 
 /// The version of verdicts, of failures and of what `--json` prints.

@@ -16,7 +16,7 @@ pub struct Trajectory {
     /// Which of several episodes of the same task, from one.
     #[serde(default = "first")]
     pub sample: u32,
-    pub mode: Mode,
+    pub mode: EpisodeMode,
     /// Whole, whatever was left out of what the policy was shown.
     pub messages: Vec<Message>,
     /// Where the conversation grew too long: which tool answers the policy was no longer shown.
@@ -41,7 +41,7 @@ impl Trajectory {
         target: Target,
         policy: &PolicyVersion,
         sample: u32,
-        mode: Mode,
+        mode: EpisodeMode,
     ) -> Self {
         Self {
             format: TRAJECTORY_FORMAT,
@@ -70,12 +70,12 @@ pub struct Elision {
     pub turn: u32,
     /// Tokens that this freed, guessed from the length of the texts.
     pub freed_tokens: u64,
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ElidedMessage>,
 }
 
 /// A message that was shown in one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LeftOut {
+pub struct ElidedMessage {
     /// Index of the message, whose text is kept there.
     pub message: u32,
     /// What the policy was shown instead.
@@ -89,7 +89,7 @@ fn first() -> u32 {
 /// How a policy is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum EpisodeMode {
     /// One prompt, one reply with the files; a failed one may be repaired a few times.
     Single,
     /// A loop of tool calls.

@@ -27,7 +27,7 @@ pub struct Verdict {
     pub matched_precision: Option<MatchedPrecision>,
     pub numerics: Option<Numerics>,
     pub reward: Reward,
-    pub seconds: Seconds,
+    pub seconds: StageSeconds,
     pub isolation: Option<Isolation>,
     pub trust: Trust,
     /// What a reader of the numbers should know, in sentences.
@@ -186,7 +186,7 @@ pub struct Numerics {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Seconds {
+pub struct StageSeconds {
     pub compile: f64,
     pub verify: f64,
     pub time: f64,
@@ -239,7 +239,7 @@ impl Verdict {
             matched_precision: None,
             numerics: None,
             reward: Reward::lowest(),
-            seconds: Seconds::default(),
+            seconds: StageSeconds::default(),
             isolation: None,
             trust: Trust::default(),
             notes: Vec::new(),

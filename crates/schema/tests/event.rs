@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use warpsmith_schema::{
-    EVENT_FORMAT, EpisodeId, Event, Gauges, Happening, Message, Step, TokenRecord, Told,
-    Trajectory, json_schema,
+    EVENT_FORMAT, EpisodeId, EpisodeStep, Event, EventKind, Gauges, Message, StepCursor,
+    TokenRecord, Trajectory, json_schema,
 };
 
 fn trajectory() -> Trajectory {
@@ -53,15 +53,15 @@ proptest! {
         replies in prop::collection::vec((prop::collection::vec(0_u32..9, 1..4), any::<bool>(), any::<bool>()), 0..8)
     ) {
         let mut whole = trajectory();
-        let mut told = Told::default();
+        let mut told = StepCursor::default();
         let mut read = trajectory();
         for (sampled, another, tell) in replies {
             grow(&mut whole, &sampled, another);
             if tell {
-                let step = Step::since(&told, &whole);
+                let step = EpisodeStep::since(&told, &whole);
                 let text = serde_json::to_string(&step).unwrap();
-                serde_json::from_str::<Step>(&text).unwrap().add_to(&mut read);
-                told = Told::all_of(&whole);
+                serde_json::from_str::<EpisodeStep>(&text).unwrap().add_to(&mut read);
+                told = StepCursor::all_of(&whole);
                 prop_assert_eq!(&read, &whole);
             }
         }
@@ -73,10 +73,10 @@ fn a_record_that_was_given_up_is_forgotten() {
     let mut whole = trajectory();
     grow(&mut whole, &[1], false);
     let mut read = trajectory();
-    Step::since(&Told::default(), &whole).add_to(&mut read);
-    let told = Told::all_of(&whole);
+    EpisodeStep::since(&StepCursor::default(), &whole).add_to(&mut read);
+    let told = StepCursor::all_of(&whole);
     whole.tokens = None;
-    Step::since(&told, &whole).add_to(&mut read);
+    EpisodeStep::since(&told, &whole).add_to(&mut read);
     assert_eq!(read, whole);
 }
 
@@ -94,21 +94,21 @@ fn an_event_comes_back_as_it_was() {
     grow(&mut whole, &[1, 2], false);
     for (event, kind) in [
         (
-            Happening::EpisodeBegun {
+            EventKind::EpisodeBegun {
                 episode: episode.clone(),
             },
             "episode_begun",
         ),
-        (Happening::Measured { gauges }, "measured"),
+        (EventKind::Measured { gauges }, "measured"),
         (
-            Happening::Progressed {
+            EventKind::Progressed {
                 episode,
-                step: Box::new(Step::since(&Told::default(), &whole)),
+                step: Box::new(EpisodeStep::since(&StepCursor::default(), &whole)),
             },
             "progressed",
         ),
         (
-            Happening::EpisodeEnded {
+            EventKind::EpisodeEnded {
                 trajectory: Box::new(whole.clone()),
             },
             "episode_ended",

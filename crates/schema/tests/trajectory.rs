@@ -1,7 +1,7 @@
 //! Trajectories, written and read again, also those of earlier versions.
 
 use serde_json::{Value, json};
-use warpsmith_schema::{Elision, LeftOut, TokenRecord, Trajectory, Usage, json_schema};
+use warpsmith_schema::{ElidedMessage, Elision, TokenRecord, Trajectory, Usage, json_schema};
 
 /// As it was written before conversations could be shortened and tokens were kept.
 fn early() -> Value {
@@ -33,7 +33,7 @@ fn a_trajectory_comes_back_as_it_was() {
     trajectory.elisions.push(Elision {
         turn: 3,
         freed_tokens: 900,
-        left_out: vec![LeftOut {
+        left_out: vec![ElidedMessage {
             message: 1,
             shown: "[left out]".to_owned(),
         }],

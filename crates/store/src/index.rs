@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use warpsmith_schema::{
-    Counts, Ending, EpisodeId, Event, Failure, Gauges, Happening, Number, PolicyVersion, Reward,
-    RunHead, Speedup, Status, Trajectory, Usage, faster,
+    CountedAttempt, Ending, EpisodeId, Event, EventKind, Failure, Gauges, Number, PolicyVersion,
+    Reward, RunHead, Speedup, Status, Trajectory, Usage, faster,
 };
 
 use crate::StoreError;
@@ -294,7 +294,10 @@ impl RunIndex {
 
     /// Where an episode ends twice the first end counts, as it does for the run.
     fn end(&mut self, trajectory: BriefTrajectory, place: (u64, u64), at: &str) {
-        let counts = self.head.as_ref().map_or(Counts::Best, |head| head.counts);
+        let counts = self
+            .head
+            .as_ref()
+            .map_or(CountedAttempt::Best, |head| head.counts);
         let row = self.row(EpisodeId {
             task: trajectory.task.id.clone(),
             sample: trajectory.sample,
@@ -309,17 +312,17 @@ impl RunIndex {
         self.totals.add(&result);
     }
 
-    fn take_whole(&mut self, event: Happening, at: &str) {
+    fn take_whole(&mut self, event: EventKind, at: &str) {
         match event {
-            Happening::RunBegun { run } => {
+            EventKind::RunBegun { run } => {
                 self.begun.get_or_insert_with(|| at.to_owned());
                 self.head = Some(*run);
                 self.ended = None;
             }
-            Happening::LeftOut { task, why } => self.left_out.push((task, why)),
-            Happening::Hitch { .. } => self.hitches += 1,
-            Happening::Measured { gauges } => self.gauges = Some(gauges),
-            Happening::RunEnded {
+            EventKind::LeftOut { task, why } => self.left_out.push((task, why)),
+            EventKind::Hitch { .. } => self.hitches += 1,
+            EventKind::Measured { gauges } => self.gauges = Some(gauges),
+            EventKind::RunEnded {
                 unfinished,
                 interrupted,
                 failure,
@@ -375,7 +378,7 @@ impl RunIndex {
         }
         let event: Event = serde_json::from_slice(&line).map_err(broken)?;
         Ok(match event.event {
-            Happening::EpisodeEnded { trajectory } => Some(*trajectory),
+            EventKind::EpisodeEnded { trajectory } => Some(*trajectory),
             _ => None,
         })
     }
@@ -386,7 +389,7 @@ fn part<'a, T: Deserialize<'a>>(event: &'a RawValue) -> Result<T, serde_json::Er
 }
 
 impl EpisodeResult {
-    fn of(brief: BriefTrajectory, counts: Counts) -> Self {
+    fn of(brief: BriefTrajectory, counts: CountedAttempt) -> Self {
         let compiled = || brief.attempts.iter().map(|one| one.verdict.compiled);
         let counted = counts.place(brief.best, compiled());
         let verdict = counted.map(|place| &brief.attempts[place].verdict);

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use warpsmith_decontaminate::{Benchmark, Structure};
-use warpsmith_judge::{Judge, JudgeError};
+use warpsmith_judge::{JudgeError, LocalJudge};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
 
@@ -58,7 +58,7 @@ pub struct Means<'a> {
     pub workshop: &'a Workshop,
     pub isolation: Isolation,
     /// They try tasks out as they will later judge them; without any that is left out.
-    pub judges: Vec<Judge>,
+    pub judges: Vec<LocalJudge>,
     /// Tasks that none of the set may be a near-twin of.
     pub excluded: Benchmark,
     /// The name under which the device is leased.
@@ -202,7 +202,7 @@ pub fn run(
             scope.spawn(move || timer.work(&queue, &to_surveyors, &to_main));
         }
         drop(to_surveyors);
-        let mut judges: Vec<Option<Judge>> = judges.into_iter().map(Some).collect();
+        let mut judges: Vec<Option<LocalJudge>> = judges.into_iter().map(Some).collect();
         if judges.is_empty() {
             judges.push(None);
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use warpsmith_compiler::{NotCovered, Strategy};
 use warpsmith_model::policy::{Policy, SharedPolicy};
-use warpsmith_schema::{EpisodeId, Mode, PolicyVersion, Target, Task};
+use warpsmith_schema::{EpisodeId, EpisodeMode, PolicyVersion, Target, Task};
 
 use course::Course;
 use lesson::Lesson;
@@ -28,12 +28,16 @@ pub const NAME: &str = "teacher";
 pub struct Teacher {
     version: PolicyVersion,
     target: Target,
-    mode: Mode,
+    mode: EpisodeMode,
     tasks: HashMap<String, Arc<Task>>,
 }
 
 impl Teacher {
-    pub fn new<'a>(tasks: impl IntoIterator<Item = &'a Task>, target: Target, mode: Mode) -> Self {
+    pub fn new<'a>(
+        tasks: impl IntoIterator<Item = &'a Task>,
+        target: Target,
+        mode: EpisodeMode,
+    ) -> Self {
         let tasks = tasks.into_iter();
         Self {
             version: version(),
@@ -46,7 +50,7 @@ impl Teacher {
     }
 
     /// For episodes of one task, whichever they are.
-    pub fn of_task(task: &Task, target: Target, mode: Mode) -> Box<dyn Policy> {
+    pub fn of_task(task: &Task, target: Target, mode: EpisodeMode) -> Box<dyn Policy> {
         let teacher = Self::new([task], target, mode);
         let episode = EpisodeId {
             task: task.id.clone(),
@@ -96,7 +100,7 @@ pub fn replies(
     seed: u64,
 ) -> Result<Vec<String>, NotCovered> {
     let mut luck = Luck::new(&task.source, seed);
-    let course = Course::plan(task, target, Mode::Single, &mut luck)?;
+    let course = Course::plan(task, target, EpisodeMode::Single, &mut luck)?;
     let wanted = |strategy: &Strategy| strategies.contains(strategy);
     let drafts = course.drafts.iter();
     Ok(drafts

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use warpsmith_compiler::{Files, solutions};
 use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, SharedPolicy};
-use warpsmith_schema::{EpisodeId, Message, Mode, OpGraph, Target, Task, ValueSource};
+use warpsmith_schema::{EpisodeId, EpisodeMode, Message, OpGraph, Target, Task, ValueSource};
 use warpsmith_synth::teacher::Teacher;
 use warpsmith_synth::{Composition, Seeds, Size};
 
@@ -199,7 +199,7 @@ struct Talk {
 }
 
 impl Talk {
-    fn new(task: &Task, mode: Mode, sample: u32) -> Self {
+    fn new(task: &Task, mode: EpisodeMode, sample: u32) -> Self {
         let teacher = Teacher::new([task], Target::Cpu, mode);
         let episode = EpisodeId {
             task: task.id.clone(),
@@ -241,7 +241,9 @@ fn a_task_without_a_graph_is_not_covered() {
         graph: None,
         ..scale_relu()
     };
-    let error = Talk::new(&bare, Mode::Single, 1).reply().unwrap_err();
+    let error = Talk::new(&bare, EpisodeMode::Single, 1)
+        .reply()
+        .unwrap_err();
     assert!(matches!(error, PolicyError::NotCovered { .. }), "{error}");
 }
 
@@ -265,10 +267,12 @@ fn a_planted_mistake_is_mended_after_the_message() {
     let task = scale_relu();
     let right = solutions(&task, Target::Cpu).unwrap().pop().unwrap().1;
     let planted = (1..40).find(|sample| {
-        let text = Talk::new(&task, Mode::Single, *sample).reply().unwrap();
+        let text = Talk::new(&task, EpisodeMode::Single, *sample)
+            .reply()
+            .unwrap();
         right.values().any(|file| !text.contains(file.as_str()))
     });
-    let mut talk = Talk::new(&task, Mode::Single, planted.unwrap());
+    let mut talk = Talk::new(&task, EpisodeMode::Single, planted.unwrap());
     talk.reply().unwrap();
     talk.told(
         "It does not compile:\n\nkernels/run_mul_relu.cpp:9:5: error: expected ';' before 'x'\n",
@@ -295,7 +299,7 @@ fn a_loop_goes_from_looking_to_handing_in_the_fastest() {
     // Not every lesson has all three.
     let mut told = Vec::new();
     for sample in 1..60 {
-        let mut talk = Talk::new(&task, Mode::Agent, sample);
+        let mut talk = Talk::new(&task, EpisodeMode::Agent, sample);
         assert!(talk.reply().unwrap().ends_with("profile"));
         talk.told("profile:\n100 us");
         talk.reply().unwrap();

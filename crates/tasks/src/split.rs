@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warpsmith_schema::Part;
+use warpsmith_schema::SplitPart;
 
 use crate::LoadedTask;
 
@@ -32,9 +32,13 @@ impl Split {
     }
 
     /// `None` for tasks of other levels.
-    pub fn part(&self, task: &LoadedTask) -> Option<Part> {
+    pub fn part(&self, task: &LoadedTask) -> Option<SplitPart> {
         let test = self.test.contains(&task.id);
-        (task.level == Some(LEVEL)).then_some(if test { Part::Test } else { Part::Train })
+        (task.level == Some(LEVEL)).then_some(if test {
+            SplitPart::Test
+        } else {
+            SplitPart::Train
+        })
     }
 }
 
@@ -66,8 +70,8 @@ mod tests {
             let of = |task: &&LoadedTask| split.part(task) == part;
             tasks.iter().filter(of).count()
         };
-        assert_eq!(count(Some(Part::Test)), 20);
-        assert_eq!(count(Some(Part::Train)), 80);
+        assert_eq!(count(Some(SplitPart::Test)), 20);
+        assert_eq!(count(Some(SplitPart::Train)), 80);
         assert_eq!(count(None), 7);
         assert_ne!(split, Split::new(&tasks, 43));
         tasks.reverse();

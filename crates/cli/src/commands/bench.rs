@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use warpsmith_schema::{Part, Task};
+use warpsmith_schema::{SplitPart, Task};
 use warpsmith_tasks::{Split, load_all, scaled};
 
 use crate::args::{Count, CountsChoice, IsolationChoice};
@@ -162,8 +162,8 @@ impl BenchSettings {
 
     fn chosen(&self, all: Vec<Task>, split: &Split) -> Vec<Task> {
         let part = self.split.map(|part| match part {
-            PartChoice::Train => Part::Train,
-            PartChoice::Test => Part::Test,
+            PartChoice::Train => SplitPart::Train,
+            PartChoice::Test => SplitPart::Test,
         });
         let of_levels = |task: &Task| task.level.is_some_and(|level| self.levels.contains(&level));
         let chosen = all

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use warpsmith_judge::{Judge, Judged};
+use warpsmith_judge::{Judged, LocalJudge};
 use warpsmith_machine::gpu_clocks;
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{FORMAT, Profile, Seconds, Target};
+use warpsmith_schema::{FORMAT, Profile, StageSeconds, Target};
 
 use crate::args::MachineArgs;
 use crate::engine::{Engine, Manner};
@@ -136,12 +136,12 @@ fn crew(engine: &Engine, profile: Profile) -> Result<Crew, Stop> {
         Target::Cuda => CREW,
         Target::Cpu => 1,
     };
-    let judges: Result<Vec<Judge>, Stop> = (0..size).map(|_| start(engine, profile)).collect();
+    let judges: Result<Vec<LocalJudge>, Stop> = (0..size).map(|_| start(engine, profile)).collect();
     Ok(Crew::new(judges?))
 }
 
-fn start(engine: &Engine, profile: Profile) -> Result<Judge, Stop> {
-    Ok(Judge::start(engine.options(Manner {
+fn start(engine: &Engine, profile: Profile) -> Result<LocalJudge, Stop> {
+    Ok(LocalJudge::start(engine.options(Manner {
         profile,
         isolation: Isolation::Strict,
         compile_mode: Some("default".to_owned()),
@@ -154,7 +154,7 @@ struct Bench<'a> {
     args: &'a BenchJudgeArgs,
     cuda: bool,
     rows: Vec<Row>,
-    seconds: Vec<Seconds>,
+    seconds: Vec<StageSeconds>,
     noisy: u32,
     edits: u32,
 }
@@ -218,7 +218,7 @@ impl Bench<'_> {
 
     fn edited(
         &mut self,
-        judge: &mut Judge,
+        judge: &mut LocalJudge,
         work: &Work,
         form: &str,
         goal: f64,
@@ -335,7 +335,7 @@ impl Bench<'_> {
         refused
     }
 
-    fn spread(&mut self, judge: &mut Judge, work: &Work) -> Result<(), Stop> {
+    fn spread(&mut self, judge: &mut LocalJudge, work: &Work) -> Result<(), Stop> {
         let mut times = Vec::new();
         for _ in 0..REPEATS {
             let judged = self.one(judge, work)?;
@@ -361,14 +361,14 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn edit(&mut self, judge: &mut Judge, work: &Work) -> Result<f64, Stop> {
+    fn edit(&mut self, judge: &mut LocalJudge, work: &Work) -> Result<f64, Stop> {
         let edited = self.edited_anew(work);
         let begun = Instant::now();
         self.one(judge, &edited)?;
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    fn one(&mut self, judge: &mut Judge, work: &Work) -> Result<Judged, Stop> {
+    fn one(&mut self, judge: &mut LocalJudge, work: &Work) -> Result<Judged, Stop> {
         let done = judge_one(judge, work)?;
         self.seconds.push(done.judged.verdict.seconds);
         self.noisy += done.noisy;

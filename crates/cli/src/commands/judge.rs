@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warpsmith_judge::Judge;
+use warpsmith_judge::LocalJudge;
 use warpsmith_schema::{FORMAT, Task, Verdict};
 
 use crate::args::{JudgingArgs, Positive};
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
         manner.compile_mode = Some("max-autotune-no-cudagraphs".to_owned());
     }
     let compile_mode = manner.compile_mode.clone();
-    let mut judge = Judge::start(engine.options(manner))?;
+    let mut judge = LocalJudge::start(engine.options(manner))?;
     let mut verdicts = Vec::new();
     for number in 1..=args.repeat {
         judge.forget();

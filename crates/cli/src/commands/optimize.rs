@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use clap::Args;
 use warpsmith_agent::{AgentLimits, AgentSettings, Sample, Watch, run_agent, run_single};
-use warpsmith_judge::Judge;
+use warpsmith_judge::LocalJudge;
 use warpsmith_model::policy::Policy;
 use warpsmith_rollout::Way;
 use warpsmith_schema::Task;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         let ended = samples as usize - missing.len();
         printer.note(&format!("resumed: {ended} of {samples} samples had ended"));
     }
-    let mut judge = Judge::start(engine.options(decided.episodes.judging.manner()))?;
+    let mut judge = LocalJudge::start(engine.options(decided.episodes.judging.manner()))?;
     if args.task.is_none() && !run.resumed() {
         by_hand(&source, &task, &mut judge, &engine, printer)?;
     }
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
 fn by_hand(
     source: &Source,
     task: &Task,
-    judge: &mut Judge,
+    judge: &mut LocalJudge,
     engine: &Engine,
     printer: &Printer,
 ) -> Result<(), Stop> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warpsmith_judge::{Judge, TaskSource};
+use warpsmith_judge::{LocalJudge, TaskSource};
 use warpsmith_schema::{FORMAT, Status, Target, Verdict};
 
 use crate::args::{IsolationChoice, MachineArgs, PythonArgs, TargetChoice};
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &ReplayArgs, printer: &Printer) -> Result<Exit, Stop> {
         python: args.python.clone(),
     };
     let engine = Engine::prepare(&machine, printer)?;
-    let mut judge = Judge::start(engine.options(Manner {
+    let mut judge = LocalJudge::start(engine.options(Manner {
         profile: old.profile,
         isolation: args.isolation.into(),
         compile_mode: recorded.compile_mode,

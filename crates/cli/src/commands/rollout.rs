@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use warpsmith_schema::Counts;
+use warpsmith_schema::CountedAttempt;
 use warpsmith_tasks::load_all;
 
 use crate::config::{ConfigArgs, Settings};
@@ -117,7 +117,7 @@ fn job<'a>(
         out,
         survey: false,
         part: &|_| None,
-        counts: Counts::Best,
+        counts: CountedAttempt::Best,
         scale: None,
         baselines: Vec::new(),
     })

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::json;
-use warpsmith_judge::Judge;
+use warpsmith_judge::LocalJudge;
 use warpsmith_machine::{Caches, estimate};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Profile};
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &SetupArgs, printer: &Printer) -> Result<Exit, Stop> {
     ));
 
     printer.note("2/3 the judge's own processes and support library: up to a minute, a few MB");
-    let mut judge = Judge::start(engine.options(Manner {
+    let mut judge = LocalJudge::start(engine.options(Manner {
         profile: Profile::Full,
         // Nothing of a stranger's runs here; `judge` decides what it demands.
         isolation: Isolation::Weak,

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use warpsmith_decontaminate::Benchmark;
-use warpsmith_judge::{Judge, Options};
+use warpsmith_judge::{JudgeConfig, LocalJudge};
 use warpsmith_machine::memory_bytes;
 use warpsmith_schema::{CONFIG_FORMAT, Failure, FailureKind, Profile, Target};
 use warpsmith_store::{EventLog, RunFolder};
@@ -215,12 +215,12 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         (false, Target::Cuda) => JUDGES_ON_A_GPU,
         (false, Target::Cpu) => 1,
     };
-    let options = Options {
+    let options = JudgeConfig {
         beside_others: judges > 1,
         ..engine.options(settings.manner())
     };
-    let judges: Vec<Judge> = (0..judges)
-        .map(|_| Judge::start(options.clone()))
+    let judges: Vec<LocalJudge> = (0..judges)
+        .map(|_| LocalJudge::start(options.clone()))
         .collect::<Result<_, _>>()?;
     let mut composer: Box<dyn Composer> = match &wanted {
         None => Box::new(Grammar {

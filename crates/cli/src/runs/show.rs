@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use warpsmith_schema::{Event, Gauges, Happening, Trajectory};
+use warpsmith_schema::{Event, EventKind, Gauges, Trajectory};
 
 use crate::printer::Printer;
 use crate::render::time;
@@ -95,10 +95,10 @@ pub(super) fn rates(gauges: &Gauges) -> String {
 }
 
 /// What is worth a line of its own.
-fn line(event: &Happening, verbose: bool) -> Option<String> {
+fn line(event: &EventKind, verbose: bool) -> Option<String> {
     match event {
-        Happening::LeftOut { task, why } => Some(format!("left out: {task}: {}", why.message)),
-        Happening::Hitch {
+        EventKind::LeftOut { task, why } => Some(format!("left out: {task}: {}", why.message)),
+        EventKind::Hitch {
             episode,
             failure,
             again_in_seconds,
@@ -111,7 +111,7 @@ fn line(event: &Happening, verbose: bool) -> Option<String> {
             let whose = whose.unwrap_or_default();
             Some(format!("{whose}{message} ({then})"))
         }
-        Happening::EpisodeEnded { trajectory } if verbose => Some(ended(trajectory)),
+        EventKind::EpisodeEnded { trajectory } if verbose => Some(ended(trajectory)),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use fs_err as fs;
 use warpsmith_schema::{Precision, Profile, Rule, Status, Target, TrustCheck};
 
 use super::stages::{Image, dead_or};
-use super::{Attempt, Judge, Step};
+use super::{Attempt, LocalJudge, Step};
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::looks::Observer;
@@ -61,7 +61,7 @@ fn noise_limit(target: Target) -> f64 {
     }
 }
 
-impl Judge {
+impl LocalJudge {
     pub(super) fn time(
         &mut self,
         worker: &mut Worker,

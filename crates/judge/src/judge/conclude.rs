@@ -5,7 +5,7 @@ use warpsmith_schema::{
     MatchedPrecision, Number, Precision, Rule, Speedup, Status, Target, Times, TrustCheck, Verdict,
 };
 
-use super::{Attempt, Judge, Step, clip};
+use super::{Attempt, LocalJudge, Step, clip};
 use crate::baseline::Baselines;
 use crate::outcome::Fault;
 use crate::timing::{self, Estimate};
@@ -22,7 +22,7 @@ fn floor_us(target: Target, output_bytes: f64) -> f64 {
     output_bytes / bytes_per_us
 }
 
-impl Judge {
+impl LocalJudge {
     pub(super) fn conclude(
         &mut self,
         candidate: &Estimate,

@@ -1,6 +1,6 @@
 //! The processes that the judge keeps warm, and the baselines measured in one of them.
 
-use super::{Ahead, Judge, TaskSource, task_hash};
+use super::{Ahead, LocalJudge, TaskSource, task_hash};
 use crate::JudgeError;
 use crate::baseline;
 use crate::baseline::Baselines;
@@ -24,7 +24,7 @@ use warpsmith_schema::Target;
 /// A module that takes longer is left to the baseline process, which says so.
 const COMPILE_LIMIT: Duration = Duration::from_mins(10);
 
-impl Judge {
+impl LocalJudge {
     pub(super) fn launch_trusted(&self) -> Result<Process, JudgeError> {
         let mut environment = self.trusted_environment();
         // Its threads must not spin on the cores that the timed process needs.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use warpsmith_machine::Lease;
 use warpsmith_schema::Target;
 
-use super::{Judge, TaskSource, task_hash};
+use super::{LocalJudge, TaskSource, task_hash};
 use crate::JudgeError;
 use crate::session::Session;
 use crate::trusted::Trusted;
@@ -16,7 +16,7 @@ const KEPT_PART: u64 = 16;
 const MEMORY_SLACK: u64 = 1 << 30;
 const MEMORY_CLEARED: Duration = Duration::from_secs(3);
 
-impl Judge {
+impl LocalJudge {
     /// Comes with the device where the task takes so much of it that nobody else may lay out a large one meanwhile.
     pub(super) fn load_task(&mut self, task: &TaskSource) -> Result<Option<Lease>, JudgeError> {
         let hash = task_hash(task);

@@ -10,7 +10,7 @@ use warpsmith_schema::{
     Number, Numerics, Precision, Profile, Rule, Status, Submission, TrustCheck,
 };
 
-use super::{Attempt, Judge, Step, clip};
+use super::{Attempt, LocalJudge, Step, clip};
 use crate::JudgeError;
 use crate::imports;
 use crate::outcome::{Fault, Phase, channel_fault, sort, wrong};
@@ -68,7 +68,7 @@ fn number(value: Option<&Value>) -> Number {
         .unwrap_or(Number(f64::NAN))
 }
 
-impl Judge {
+impl LocalJudge {
     /// Runs a single file once in a worker, to learn which sources it wants built.
     pub(super) fn extract(&mut self, source: &str) -> Result<Step<Vec<Unit>>, JudgeError> {
         let (session, _) = self.at_work()?;

@@ -1,7 +1,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use warpsmith_schema::{Attempt, Counts, Ending, Trajectory, Verdict};
+use warpsmith_schema::{Attempt, CountedAttempt, Ending, Trajectory, Verdict};
 
 use super::Measured;
 
@@ -77,7 +77,7 @@ impl Episode<'_> {
 }
 
 /// The episodes that came to an end of their own, in the order of their tasks.
-pub fn episodes(trajectories: &[Trajectory], counted: Counts) -> Vec<Episode<'_>> {
+pub fn episodes(trajectories: &[Trajectory], counted: CountedAttempt) -> Vec<Episode<'_>> {
     let mut episodes: Vec<Episode<'_>> = trajectories
         .iter()
         .filter(|one| {
@@ -101,7 +101,7 @@ pub fn episodes(trajectories: &[Trajectory], counted: Counts) -> Vec<Episode<'_>
     episodes
 }
 
-fn attempt(trajectory: &Trajectory, counted: Counts) -> Option<&Attempt> {
+fn attempt(trajectory: &Trajectory, counted: CountedAttempt) -> Option<&Attempt> {
     let compiled = trajectory.attempts.iter().map(|one| one.verdict.compiled);
     let place = counted.place(trajectory.best, compiled)?;
     trajectory.attempts.get(place)

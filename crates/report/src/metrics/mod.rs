@@ -19,7 +19,7 @@ mod summary;
 mod tests;
 
 use serde::Serialize;
-use warpsmith_schema::{Counts, Trajectory};
+use warpsmith_schema::{CountedAttempt, Trajectory};
 
 pub use bootstrap::{Interval, Intervals, RESAMPLES};
 pub use cheating::Cheating;
@@ -37,7 +37,7 @@ pub use summary::{Share, Summary};
 /// How a run is to be counted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counting {
-    pub counted: Counts,
+    pub counted: CountedAttempt,
     /// Of the resampling behind the intervals.
     pub seed: u64,
 }
@@ -46,7 +46,7 @@ pub struct Counting {
 #[derive(Debug, Clone, Serialize)]
 pub struct Metrics {
     /// Which attempt of an episode all numbers are of, but those under `attempts`.
-    pub counted: Counts,
+    pub counted: CountedAttempt,
     /// Episodes that were left out: interrupted, or the policy failed.
     pub unfinished: usize,
     pub overall: Summary,
@@ -73,11 +73,11 @@ pub struct BestAndFinal {
 
 impl Metrics {
     pub fn of(trajectories: &[Trajectory], counting: Counting) -> Self {
-        let best = episodes(trajectories, Counts::Best);
-        let last = episodes(trajectories, Counts::Final);
+        let best = episodes(trajectories, CountedAttempt::Best);
+        let last = episodes(trajectories, CountedAttempt::Final);
         let all = match counting.counted {
-            Counts::Best => &best,
-            Counts::Final => &last,
+            CountedAttempt::Best => &best,
+            CountedAttempt::Final => &last,
         };
         let of_samples = best_of_samples(all);
         Self {

@@ -12,10 +12,10 @@ use serde_json::json;
 use warpsmith_agent::{Files, Settings};
 use warpsmith_judge::{JudgeError, Reach};
 use warpsmith_model::policy::{Sampling, Script, SharedPolicy};
-use warpsmith_rollout::{Judging, Means, Plan, Way, Wish};
+use warpsmith_rollout::{Judging, Means, Plan, StopRequest, Way};
 use warpsmith_schema::{
-    Counts, Mode, Number, PlannedTask, Profile, RunHead, Speedup, Status, Target, Task, Times,
-    Verdict,
+    CountedAttempt, EpisodeMode, Number, PlannedTask, Profile, RunHead, Speedup, Status, Target,
+    Task, Times, Verdict,
 };
 use warpsmith_tasks::{solution_hash, submission};
 
@@ -175,12 +175,12 @@ pub(crate) fn plan(tasks: Vec<Task>, samples: u32, at_once: usize) -> Plan {
             },
             target: Target::Cpu,
             device: "stand-in".to_owned(),
-            mode: Mode::Single,
+            mode: EpisodeMode::Single,
             profile: Profile::Rl,
             compile_mode: None,
             tasks: tasks.iter().map(planned).collect(),
             samples,
-            counts: Counts::Best,
+            counts: CountedAttempt::Best,
             scale: None,
             settings: BTreeMap::new(),
         },
@@ -194,7 +194,7 @@ pub(crate) fn means(policy: impl SharedPolicy + 'static, judges: Vec<StandIn>) -
         policy: Arc::new(policy),
         judges: judges.into_iter().map(judge).collect(),
         device_busy: Box::new(|| None),
-        wish: || Wish::GoOn,
+        wish: || StopRequest::GoOn,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use warpsmith_judge::{Judge, JudgeError, TaskSource};
+use warpsmith_judge::{JudgeError, LocalJudge, TaskSource};
 use warpsmith_tasks::SetTask;
 
 use super::screening::Screened;
@@ -18,7 +18,7 @@ use crate::spent::Stage;
 /// A thread that has a judge look at what is left.
 pub(super) struct Surveyor<'a> {
     pub(super) plan: &'a Plan,
-    pub(super) judge: Option<Judge>,
+    pub(super) judge: Option<LocalJudge>,
     /// Closed while something is timed.
     pub(super) gate: Option<&'a RwLock<()>>,
     pub(super) composer: String,
@@ -88,7 +88,7 @@ impl Surveyor<'_> {
 /// Whether it was tried out. Only our own tasks are: the judge runs a task outside the sandbox. And in no larger size than
 /// shows what it is: what depends on the size was looked at when it was timed.
 fn survey(
-    judge: Option<&mut Judge>,
+    judge: Option<&mut LocalJudge>,
     candidate: &mut Candidate,
     size: Size,
 ) -> Result<Result<bool, Dropped>, JudgeError> {

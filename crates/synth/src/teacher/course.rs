@@ -1,7 +1,7 @@
 //! What a lesson goes through: solutions from simple to fast, one of them perhaps with a mistake.
 
 use warpsmith_compiler::{Files, NotCovered, Solution, Strategy, write};
-use warpsmith_schema::{Mode, OpGraph, Target, Task, ValueSource};
+use warpsmith_schema::{EpisodeMode, OpGraph, Target, Task, ValueSource};
 
 use super::luck::Luck;
 use super::mistake::Mistake;
@@ -47,7 +47,7 @@ impl Course {
     pub(super) fn plan(
         task: &Task,
         target: Target,
-        mode: Mode,
+        mode: EpisodeMode,
         luck: &mut Luck,
     ) -> Result<Self, NotCovered> {
         let graph = task.graph.as_ref().ok_or(NotCovered::NoGraph)?;
@@ -69,12 +69,12 @@ impl Course {
             });
         }
         // Not every lesson begins with the simplest.
-        if mode == Mode::Agent && drafts.len() > 2 && luck.chance(40) {
+        if mode == EpisodeMode::Agent && drafts.len() > 2 && luck.chance(40) {
             drafts.remove(luck.below(2));
         }
         let first = match mode {
-            Mode::Agent => 0,
-            Mode::Single => drafts.len() - 1,
+            EpisodeMode::Agent => 0,
+            EpisodeMode::Single => drafts.len() - 1,
         };
         if luck.chance(MISTAKES_PERCENT) {
             let files = drafts[first].solution.files.clone();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use warpsmith_compiler::Files;
 use warpsmith_model::policy::{Finish, Policy, PolicyError, Reply, Request};
-use warpsmith_schema::{Message, Mode, PolicyVersion, Target, Task, ToolCall, Usage};
+use warpsmith_schema::{EpisodeMode, Message, PolicyVersion, Target, Task, ToolCall, Usage};
 
 use super::course::{Course, Draft, Facts};
 use super::luck::Luck;
@@ -18,7 +18,7 @@ pub(super) struct Lesson {
     pub(super) version: PolicyVersion,
     pub(super) task: Arc<Task>,
     pub(super) target: Target,
-    pub(super) mode: Mode,
+    pub(super) mode: EpisodeMode,
     pub(super) sample: u32,
 }
 
@@ -74,8 +74,8 @@ impl Policy for Lesson {
             })?;
         let turns = turns(request.messages);
         let speech = match self.mode {
-            Mode::Single => single(&course, &turns, &mut luck),
-            Mode::Agent => agent(&course, &turns, &mut luck),
+            EpisodeMode::Single => single(&course, &turns, &mut luck),
+            EpisodeMode::Agent => agent(&course, &turns, &mut luck),
         };
         let reply = if request.tools.is_empty() {
             speech.fenced()

@@ -164,7 +164,7 @@ fn fits(value: &Value, wanted: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use warpsmith_schema::{Mode, PolicyVersion, Target, Task};
+    use warpsmith_schema::{EpisodeMode, PolicyVersion, Target, Task};
 
     use super::*;
 
@@ -178,7 +178,7 @@ mod tests {
             hash: None,
             step: None,
         };
-        let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, Mode::Agent);
+        let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, EpisodeMode::Agent);
         trajectory.ending = Ending::Finished;
         for (number, (text, calls)) in replies.iter().enumerate() {
             let call = |(name, arguments): &(&str, Value)| ToolCall {

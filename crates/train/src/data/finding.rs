@@ -1,7 +1,7 @@
 //! What the judges found of a trajectory, whichever reward pays.
 
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::{Attempt, Counts, Reward, Rule, Status, Trajectory};
+use warpsmith_schema::{Attempt, CountedAttempt, Reward, Rule, Status, Trajectory};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
@@ -21,7 +21,7 @@ impl Finding {
         cheated: false,
     };
 
-    pub fn of(trajectory: &Trajectory, counts: Counts) -> Self {
+    pub fn of(trajectory: &Trajectory, counts: CountedAttempt) -> Self {
         let attempts = &trajectory.attempts;
         let Some(attempt) = counted(trajectory, counts) else {
             return Self::NOTHING;
@@ -49,7 +49,7 @@ impl Finding {
 }
 
 /// The attempt that counts, where there is one.
-pub(crate) fn counted(trajectory: &Trajectory, counts: Counts) -> Option<&Attempt> {
+pub(crate) fn counted(trajectory: &Trajectory, counts: CountedAttempt) -> Option<&Attempt> {
     let attempts = &trajectory.attempts;
     let compiled = attempts.iter().map(|attempt| attempt.verdict.compiled);
     let place = counts.place(trajectory.best, compiled)?;
@@ -57,7 +57,7 @@ pub(crate) fn counted(trajectory: &Trajectory, counts: Counts) -> Option<&Attemp
 }
 
 /// Of the attempt that counts, or the least there is.
-pub(super) fn rewards(trajectory: &Trajectory, counts: Counts) -> Reward {
+pub(super) fn rewards(trajectory: &Trajectory, counts: CountedAttempt) -> Reward {
     counted(trajectory, counts).map_or_else(Reward::lowest, |attempt| attempt.verdict.reward)
 }
 

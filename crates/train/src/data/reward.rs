@@ -1,7 +1,7 @@
 //! What a trajectory is worth.
 
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::{Counts, Ending, Reward, Trajectory};
+use warpsmith_schema::{CountedAttempt, Ending, Reward, Trajectory};
 
 use super::finding::rewards;
 
@@ -31,7 +31,7 @@ impl RewardKind {
 pub struct Paid {
     pub kind: RewardKind,
     /// Which attempt is the trajectory's.
-    pub counts: Counts,
+    pub counts: CountedAttempt,
 }
 
 impl Paid {

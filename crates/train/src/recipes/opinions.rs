@@ -13,8 +13,8 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 use warpsmith_model::policy::{PolicyError, Request, Sampling, SharedPolicy};
-use warpsmith_rollout::Wish;
-use warpsmith_schema::{Counts, EpisodeId, Failure, FailureKind, Message, Trajectory};
+use warpsmith_rollout::StopRequest;
+use warpsmith_schema::{CountedAttempt, EpisodeId, Failure, FailureKind, Message, Trajectory};
 use warpsmith_store::EventLog;
 
 use crate::TrainError;
@@ -85,8 +85,8 @@ impl Reviewer {
         &self,
         folder: &Path,
         trajectories: &[Trajectory],
-        counts: Counts,
-        wish: fn() -> Wish,
+        counts: CountedAttempt,
+        wish: fn() -> StopRequest,
     ) -> Result<Bonuses, TrainError> {
         let path = folder.join(LOG);
         let mut log = EventLog::open(&path)?;
@@ -134,7 +134,7 @@ impl Reviewer {
     fn ask_all(
         &self,
         questions: &[&Question],
-        wish: fn() -> Wish,
+        wish: fn() -> StopRequest,
         hear: &mut dyn FnMut(Answer) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         let next = AtomicUsize::new(0);
@@ -162,7 +162,7 @@ impl Reviewer {
             for answer in answers {
                 let kept = answer.and_then(&mut *hear);
                 heard = heard.and(kept);
-                if heard.is_ok() && wish() != Wish::GoOn {
+                if heard.is_ok() && wish() != StopRequest::GoOn {
                     heard = Err(TrainError::Interrupted);
                 }
                 if heard.is_err() {
@@ -224,7 +224,7 @@ struct Question {
 
 impl Question {
     /// `None` where nothing was submitted, or a rule was broken.
-    fn of(trajectory: &Trajectory, counts: Counts) -> Option<Self> {
+    fn of(trajectory: &Trajectory, counts: CountedAttempt) -> Option<Self> {
         let attempt = counted(trajectory, counts)?;
         let finding = Finding::of(trajectory, counts);
         if finding.cheated || finding.unreadable || attempt.files.is_empty() {

@@ -13,7 +13,7 @@ use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 use warpsmith_model::Weights;
 use warpsmith_model::policy::{ChatModel, Dialogue, Local, RunsOn};
-use warpsmith_rollout::{JudgePool, Means, Plan, Way, Wish, run, trajectories};
+use warpsmith_rollout::{JudgePool, Means, Plan, StopRequest, Way, run, trajectories};
 use warpsmith_schema::{
     Event, Failure, FailureKind, Gauges, PlannedTask, PolicyVersion, RunHead, Task, Trajectory,
     ValueSource,
@@ -75,7 +75,7 @@ pub struct Rollouts<'a> {
     pool: JudgePool,
     /// What the log of each collection says of it, but for the policy and the tasks.
     head: RunHead,
-    wish: fn() -> Wish,
+    wish: fn() -> StopRequest,
     watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
     curriculum: Curriculum,
     pace: Pace,
@@ -120,7 +120,7 @@ impl<'a> Rollouts<'a> {
         practice: Practice,
         pool: JudgePool,
         head: RunHead,
-        wish: fn() -> Wish,
+        wish: fn() -> StopRequest,
         watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
     ) -> Self {
         let tasks = practice.tasks.iter();

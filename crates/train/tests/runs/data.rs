@@ -51,7 +51,7 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
     // Reinforcement wants the record, and of this model.
     let paid = Paid {
         kind: RewardKind::Ladder,
-        counts: Counts::Best,
+        counts: CountedAttempt::Best,
     };
     let episode = |trajectory: &Trajectory| Episode::of(trajectory, &paid, &dialogue, "tiny");
     let found = episode(&trajectory).unwrap().unwrap();
@@ -86,22 +86,31 @@ fn rewards_are_those_of_the_attempt_that_counts_and_failures_of_ours_are_none() 
     trajectory.attempts = vec![attempt(true), attempt(false)];
     trajectory.best = Some(0);
     let of = |trajectory: &Trajectory, kind, counts| Paid { kind, counts }.reward(trajectory);
-    assert_eq!(of(&trajectory, RewardKind::Robust, Counts::Best), Some(1.0));
     assert_eq!(
-        of(&trajectory, RewardKind::Ladder, Counts::Final),
+        of(&trajectory, RewardKind::Robust, CountedAttempt::Best),
+        Some(1.0)
+    );
+    assert_eq!(
+        of(&trajectory, RewardKind::Ladder, CountedAttempt::Final),
         Some(-0.5)
     );
     trajectory.attempts.clear();
     trajectory.best = None;
     assert_eq!(
-        of(&trajectory, RewardKind::Robust, Counts::Best),
+        of(&trajectory, RewardKind::Robust, CountedAttempt::Best),
         Some(-1.0)
     );
-    assert_eq!(of(&trajectory, RewardKind::Raw, Counts::Best), Some(0.0));
+    assert_eq!(
+        of(&trajectory, RewardKind::Raw, CountedAttempt::Best),
+        Some(0.0)
+    );
     trajectory.ending = Ending::PolicyFailed {
         message: "gone".into(),
     };
-    assert_eq!(of(&trajectory, RewardKind::Robust, Counts::Best), None);
+    assert_eq!(
+        of(&trajectory, RewardKind::Robust, CountedAttempt::Best),
+        None
+    );
 }
 
 #[test]

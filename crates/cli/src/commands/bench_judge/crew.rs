@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use warpsmith_judge::{Judge, Judged};
+use warpsmith_judge::{Judged, LocalJudge};
 
 use super::work::Work;
 use crate::failure::Stop;
@@ -21,11 +21,11 @@ pub(super) struct Done {
 }
 
 pub(super) struct Crew {
-    judges: Vec<Judge>,
+    judges: Vec<LocalJudge>,
 }
 
 impl Crew {
-    pub(super) fn new(judges: Vec<Judge>) -> Self {
+    pub(super) fn new(judges: Vec<LocalJudge>) -> Self {
         Self { judges }
     }
 
@@ -42,7 +42,7 @@ impl Crew {
                 .unwrap_or_else(PoisonError::into_inner)
                 .pop_front()
         };
-        let each = |judge: &mut Judge| {
+        let each = |judge: &mut LocalJudge| {
             let mut done = Vec::new();
             while let Some(group) = next() {
                 for one in group {
@@ -66,7 +66,7 @@ impl Crew {
     }
 }
 
-pub(super) fn judge_one(judge: &mut Judge, work: &Work) -> Result<Done, Stop> {
+pub(super) fn judge_one(judge: &mut LocalJudge, work: &Work) -> Result<Done, Stop> {
     let mut noisy = 0;
     loop {
         let result = judge.judge(&work.task, &work.submission);

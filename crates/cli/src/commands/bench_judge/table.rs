@@ -1,7 +1,7 @@
 //! The table, in Markdown.
 
 use serde::Serialize;
-use warpsmith_schema::Seconds;
+use warpsmith_schema::StageSeconds;
 
 /// One line: what, how much, and what was to be reached.
 #[derive(Debug, Clone, Serialize)]
@@ -44,8 +44,8 @@ impl Goal {
     }
 }
 
-pub(crate) fn stages(judgements: &[Seconds]) -> Vec<Stage> {
-    type Part = fn(&Seconds) -> f64;
+pub(crate) fn stages(judgements: &[StageSeconds]) -> Vec<Stage> {
+    type Part = fn(&StageSeconds) -> f64;
     let parts: [(&str, Part); 4] = [
         ("compile", |seconds| seconds.compile),
         ("verify", |seconds| seconds.verify),

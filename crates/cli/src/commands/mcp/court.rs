@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use warpsmith_agent::{Court, Files, render_profile};
 use warpsmith_judge::profile::{ProfileRequest, profile};
-use warpsmith_judge::{Judge, JudgeError, Reach, TaskSource};
+use warpsmith_judge::{JudgeError, LocalJudge, Reach, TaskSource};
 use warpsmith_schema::{Task, Verdict};
 
 use crate::args::{JudgingArgs, MachineArgs};
@@ -21,7 +21,7 @@ pub(super) struct Lazy {
     manner: Manner,
     printer: Printer,
     engine: Option<Engine>,
-    judge: Option<Judge>,
+    judge: Option<LocalJudge>,
     /// A call was given up and the judge's processes with it.
     abandoned: Arc<AtomicBool>,
 }
@@ -55,11 +55,11 @@ impl Lazy {
         self.engine.as_ref().ok_or_else(cancelled)
     }
 
-    fn judge(&mut self) -> Result<&mut Judge, JudgeError> {
+    fn judge(&mut self) -> Result<&mut LocalJudge, JudgeError> {
         let manner = self.manner.clone();
         let options = self.engine()?.options(manner);
         if self.judge.is_none() {
-            self.judge = Some(Judge::start(options)?);
+            self.judge = Some(LocalJudge::start(options)?);
         }
         self.judge.as_mut().ok_or_else(cancelled)
     }

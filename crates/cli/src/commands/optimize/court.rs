@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use warpsmith_agent::{Court, Files, render_profile};
 use warpsmith_judge::profile::{ProfileRequest, profile};
-use warpsmith_judge::{Judge, JudgeError, Judged, Reach, TaskSource};
+use warpsmith_judge::{JudgeError, Judged, LocalJudge, Reach, TaskSource};
 use warpsmith_schema::{Submission, Task, Verdict};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::solution_hash;
@@ -18,7 +18,7 @@ use crate::source::{judged, submission};
 use crate::{evidence, interrupt};
 
 pub(super) struct Bench<'a> {
-    judge: &'a mut Judge,
+    judge: &'a mut LocalJudge,
     task: TaskSource,
     run: PathBuf,
     compile_mode: Option<String>,
@@ -30,7 +30,7 @@ pub(super) struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     pub(super) fn new(
-        judge: &'a mut Judge,
+        judge: &'a mut LocalJudge,
         task: &Task,
         run: &RunFolder,
         judging: &JudgingArgs,

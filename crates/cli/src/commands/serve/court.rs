@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warpsmith_judge::Options;
-use warpsmith_rollout::{Judging, KeptJudge, Wish};
+use warpsmith_judge::JudgeConfig;
+use warpsmith_rollout::{Judging, KeptJudge, StopRequest};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Failure, Target, Task};
 use warpsmith_serve::judging::Court;
@@ -53,7 +53,7 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
         // another device or with older rules, does not stand.
         let served = engine.caches.evidence().join("served");
         let evidence = served.join(&begun).join(number.to_string());
-        let options = Options {
+        let options = JudgeConfig {
             beside_others: judges > 1,
             ..engine.options(manner.clone())
         };
@@ -85,10 +85,10 @@ fn tasks(args: &ServeArgs) -> Result<Vec<Task>, Stop> {
     }
 }
 
-fn wish() -> Wish {
+fn wish() -> StopRequest {
     if interrupt::happened() {
-        Wish::Abandon
+        StopRequest::Abandon
     } else {
-        Wish::GoOn
+        StopRequest::GoOn
     }
 }

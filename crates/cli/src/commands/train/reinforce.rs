@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::Local;
 use warpsmith_rollout::JudgePool;
-use warpsmith_schema::{Mode, RunHead, Task};
+use warpsmith_schema::{EpisodeMode, RunHead, Task};
 use warpsmith_tasks::load_all;
 use warpsmith_train::checkpoint::{Checkpoints, without_moments};
 use warpsmith_train::network::Critic;
@@ -264,7 +264,7 @@ impl Job<'_> {
     }
 
     /// What a collection's log says of it.
-    fn head(&self, engine: &Engine, manner: &Manner, mode: Mode, config: &Value) -> RunHead {
+    fn head(&self, engine: &Engine, manner: &Manner, mode: EpisodeMode, config: &Value) -> RunHead {
         RunHead {
             verb: format!("train {}", self.verb),
             resumed: false,

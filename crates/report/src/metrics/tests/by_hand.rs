@@ -86,7 +86,7 @@ fn matched_precision_has_baselines_of_its_own() {
 #[test]
 fn the_curve_of_four_tasks() {
     let trajectories = four();
-    let all = episodes(&trajectories, Counts::Best);
+    let all = episodes(&trajectories, CountedAttempt::Best);
     let table = [
         (0.0, 0.5, 0.5),
         (0.95, 0.5, 0.25),
@@ -182,7 +182,7 @@ fn the_best_attempt_and_the_final_one() {
     assert_eq!(row(&attempts.best), (share(3, 4), share(2, 4), 2.0));
     assert_eq!(row(&attempts.last), (share(2, 4), share(1, 4), 2.0));
     let counting = Counting {
-        counted: Counts::Final,
+        counted: CountedAttempt::Final,
         seed: 0,
     };
     assert_eq!(Metrics::of(&runs, counting).overall, attempts.last);

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::Share;
 use warpsmith_schema::{
-    Attempt, Ending, MatchedPrecision, Mode, Number, PolicyVersion, Precision, Profile, Rule,
-    Seconds, Speedup, Status, Target, Task, Times, Trajectory, Usage, Verdict,
+    Attempt, Ending, EpisodeMode, MatchedPrecision, Number, PolicyVersion, Precision, Profile,
+    Rule, Speedup, StageSeconds, Status, Target, Task, Times, Trajectory, Usage, Verdict,
 };
 
 /// An id such as `level1/19` says the level and the number.
@@ -82,7 +82,7 @@ fn in_tf32(verdict: Verdict, eager: f64, compile: Option<f64>) -> Verdict {
 fn lasting(verdict: Verdict, seconds: [f64; 4]) -> Verdict {
     let [compile, verify, time, total] = seconds;
     Verdict {
-        seconds: Seconds {
+        seconds: StageSeconds {
             compile,
             verify,
             time,
@@ -107,7 +107,7 @@ fn episode(task: Task, sample: u32, verdicts: Vec<Verdict>) -> Trajectory {
             step: None,
         },
         sample,
-        mode: Mode::Single,
+        mode: EpisodeMode::Single,
         messages: Vec::new(),
         elisions: Vec::new(),
         best: quickest.map(|(_, place)| place),

@@ -158,7 +158,7 @@ fn intervals_hold_the_value_and_repeat() {
         Metrics::of(
             &runs,
             Counting {
-                counted: Counts::Best,
+                counted: CountedAttempt::Best,
                 seed,
             },
         )
@@ -228,8 +228,8 @@ fn runs_are_compared_task_by_task() {
         ("i", right(1.0)),
     ]);
     let mut found = compare(
-        &episodes(&first, Counts::Best),
-        &episodes(&other, Counts::Best),
+        &episodes(&first, CountedAttempt::Best),
+        &episodes(&other, CountedAttempt::Best),
     );
     let changes: Vec<(&str, Change)> = found
         .tasks
@@ -262,8 +262,8 @@ fn runs_are_compared_task_by_task() {
     close(found.times_as_quick, (10.0_f64 / 10.4).cbrt());
     other[0].task.source.push_str("another");
     found = compare(
-        &episodes(&first, Counts::Best),
-        &episodes(&other, Counts::Best),
+        &episodes(&first, CountedAttempt::Best),
+        &episodes(&other, CountedAttempt::Best),
     );
     assert_eq!(
         (found.tasks[0].change, found.shared),

@@ -68,7 +68,7 @@ proptest! {
 
     #[test]
     fn a_run_beside_itself_has_no_changes(run in run()) {
-        let all = episodes(&run, Counts::Best);
+        let all = episodes(&run, CountedAttempt::Best);
         let found = compare(&all, &all);
         prop_assert!(found.tasks.iter().all(|one| matches!(one.change, Change::Same | Change::Neither)));
         prop_assert!(found.times_as_quick.is_none_or(|times| (times - 1.0).abs() < 1e-12));

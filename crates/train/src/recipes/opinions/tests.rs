@@ -1,6 +1,6 @@
 use warpsmith_model::policy::Script;
 use warpsmith_schema::{
-    Attempt, Ending, Mode, PolicyVersion, Profile, Status, Target, Task, Verdict,
+    Attempt, Ending, EpisodeMode, PolicyVersion, Profile, Status, Target, Task, Verdict,
 };
 
 use super::*;
@@ -48,7 +48,7 @@ fn trajectory(sample: u32, status: Status, files: &[(&str, &str)]) -> Trajectory
         hash: None,
         step: None,
     };
-    let mut one = Trajectory::begin(&task, Target::Cpu, &policy, sample, Mode::Single);
+    let mut one = Trajectory::begin(&task, Target::Cpu, &policy, sample, EpisodeMode::Single);
     one.ending = Ending::Finished;
     let files = files.iter();
     one.attempts = vec![Attempt {
@@ -101,7 +101,9 @@ fn submissions_are_asked_about_once_and_those_who_cheat_get_nothing() {
         trajectory(5, Status::Passed, &[]),
     ];
     let ask = |policy: Script| {
-        reviewer(policy).bonuses(folder.path(), &all, Counts::Final, || Wish::GoOn)
+        reviewer(policy).bonuses(folder.path(), &all, CountedAttempt::Final, || {
+            StopRequest::GoOn
+        })
     };
     let found = ask(script(folder.path())).unwrap();
     // The third is taken to be like the other four.
@@ -123,7 +125,9 @@ fn a_reviewer_who_is_gone_is_told_and_what_was_heard_stays() {
         trajectory(7, Status::Passed, &files),
     ];
     let found =
-        reviewer(script(folder.path())).bonuses(folder.path(), &all, Counts::Final, || Wish::GoOn);
+        reviewer(script(folder.path())).bonuses(folder.path(), &all, CountedAttempt::Final, || {
+            StopRequest::GoOn
+        });
     let Err(TrainError::Collect(failure)) = found else {
         panic!("{found:?}");
     };
@@ -140,6 +144,8 @@ fn whoever_wants_to_stop_stops() {
     let folder = tempfile::tempdir().unwrap();
     let all = [trajectory(1, Status::Passed, &[("k.cpp", "")])];
     let found =
-        reviewer(script(folder.path())).bonuses(folder.path(), &all, Counts::Final, || Wish::Drain);
+        reviewer(script(folder.path())).bonuses(folder.path(), &all, CountedAttempt::Final, || {
+            StopRequest::Drain
+        });
     assert!(matches!(found, Err(TrainError::Interrupted)), "{found:?}");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use warpsmith_schema::{Counts, Ending, Trajectory};
+use warpsmith_schema::{CountedAttempt, Ending, Trajectory};
 use warpsmith_train::data::{Finding, Standings, read_trajectories};
 
 use super::PipelineSettings;
@@ -26,7 +26,7 @@ impl Gate {
             )
         };
         let found = all.iter().filter(said);
-        let found = found.map(|one| (one.task.id.as_str(), Finding::of(one, Counts::Best)));
+        let found = found.map(|one| (one.task.id.as_str(), Finding::of(one, CountedAttempt::Best)));
         let standings = Standings::of(found).ok_or_else(|| {
             Stop::config("training_data", "no validation task could be judged", None)
         })?;

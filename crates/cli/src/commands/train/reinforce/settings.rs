@@ -8,7 +8,7 @@ use warpsmith_agent::{AgentLimits, AgentSettings, Settings as SingleSettings, Si
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::Sampling;
 use warpsmith_rollout::Way;
-use warpsmith_schema::{Mode, Task};
+use warpsmith_schema::{EpisodeMode, Task};
 use warpsmith_train::algorithms::{
     Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
 };
@@ -390,7 +390,7 @@ impl TryingSettings {
         let subject = Subject {
             tasks: &[],
             target: engine.target,
-            mode: Mode::Single,
+            mode: EpisodeMode::Single,
         };
         Ok(Some(Reviewer {
             policy: wanted.shared(subject, Guest::of(&engine.lease())?, printer)?,
