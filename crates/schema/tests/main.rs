@@ -4,3 +4,4 @@
 mod event;
 mod reward;
 mod trajectory;
+mod verdict;
