@@ -26,7 +26,7 @@ const policy = { name: "script:made", hash: null, step: null };
 const ended = (n, passed) => ({
   kind: "episode_ended",
   trajectory: {
-    format: 1, id: String(n), policy, sample: 1, mode: "single", target: "cpu",
+    format: 2, id: String(n), policy, sample: 1, mode: "single", target: "cpu",
     task: { id: `level1/${n}`, name: `task ${n}`, source: "class Model:\n    pass\n", level: 1, problem_id: n, origin: "made" },
     messages: [
       { role: "user", text: "Write `ModelNew`." },
@@ -39,10 +39,10 @@ const ended = (n, passed) => ({
       { message: 2, files: { "kernels/scale.cu": kernel(2) }, verdict: verdict(passed) },
     ],
     best: passed ? 1 : null, ending: { kind: "finished" },
-    usage: { prompt_tokens: 100, completion_tokens: 50, reused_tokens: 0 }, seconds: 3, tokens: null,
+    usage: { prompt_tokens: 100, completion_tokens: 50, cached_tokens: 0 }, seconds: 3, tokens: null,
   },
 });
-const say = (event) => fs.appendFileSync(log, JSON.stringify({ format: 1, at: new Date().toISOString(), event }) + "\n");
+const say = (event) => fs.appendFileSync(log, JSON.stringify({ format: 2, at: new Date().toISOString(), event }) + "\n");
 
 let passed = 0;
 const ok = (what) => {
@@ -65,7 +65,7 @@ async function main() {
 
   fs.mkdirSync(path.join(runs, RUN));
   fs.writeFileSync(path.join(runs, RUN, "config.json"), "{}");
-  say({ kind: "episode_begun", episode: { task: "level1/1", sample: 1 } });
+  say({ kind: "episode_started", episode: { task: "level1/1", sample: 1 } });
   say(ended(1, true));
   await page.getByRole("link", { name: RUN }).waitFor({ timeout: 8000 });
   ok("a run appears without a reload");

@@ -29,9 +29,9 @@ const NAME_CHARACTERS: usize = 20;
 /// The conversation as the policy is shown it.
 pub(crate) fn shown<'a>(messages: &'a [Message], elisions: &[Elision]) -> Cow<'a, [Message]> {
     let mut shown = Cow::Borrowed(messages);
-    for left_out in elisions.iter().flat_map(|elision| &elision.left_out) {
+    for left_out in elisions.iter().flat_map(|elision| &elision.elided) {
         if let Some(message) = shown.to_mut().get_mut(left_out.message as usize) {
-            replace(message, &left_out.shown);
+            replace(message, &left_out.replacement);
         }
     }
     shown
@@ -74,7 +74,7 @@ pub(crate) fn plan(shown: &[Message], answered: &[Answered], goal: u64) -> Plan 
         plan.freed_tokens += tokens(text).saturating_sub(tokens(&line));
         plan.left_out.push(ElidedMessage {
             message: answer.message as u32,
-            shown: line,
+            replacement: line,
         });
     }
     plan
@@ -180,7 +180,7 @@ mod tests {
         let elision = Elision {
             turn: 1,
             freed_tokens: plan.freed_tokens,
-            left_out: plan.left_out,
+            elided: plan.left_out,
         };
         shown(messages, &[elision]).into_owned()
     }
@@ -233,7 +233,8 @@ mod tests {
     #[test]
     fn the_line_says_what_was_there() {
         let (messages, mut answered) = conversation(&[vec![("read", 3120)], vec![("read", 10)]]);
-        let line = |answered: &[Answered]| plan(&messages, answered, 0).left_out.remove(0).shown;
+        let line =
+            |answered: &[Answered]| plan(&messages, answered, 0).left_out.remove(0).replacement;
         assert_eq!(
             line(&answered),
             "[left out to save room: 3120 characters that `read` gave; call again what you still need]"

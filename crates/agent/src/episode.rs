@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Sampling};
 use warpsmith_schema::{
-    Attempt, Elision, Ending, EpisodeMode, Message, PolicyVersion, Target, Task, ToolCall,
+    Attempt, Elision, EpisodeEnding, EpisodeMode, Message, PolicyVersion, Target, Task, ToolCall,
     Trajectory, Verdict,
 };
 
@@ -44,7 +44,7 @@ impl Episode {
         let so_far = match sample.before {
             Some(before) => Trajectory {
                 policy: policy.version().clone(),
-                ending: Ending::Interrupted,
+                ending: EpisodeEnding::Interrupted,
                 ..before
             },
             None => Trajectory {
@@ -131,7 +131,7 @@ impl Episode {
     /// Hands over where it stands, to be kept; with an ending if it has come to one.
     pub(crate) fn reach(
         &mut self,
-        ending: Option<Ending>,
+        ending: Option<EpisodeEnding>,
         watch: &mut dyn Watch,
     ) -> Result<(), AgentError> {
         self.so_far.id = identity(&self.so_far.task, &self.so_far.messages);
@@ -150,13 +150,13 @@ fn replies(messages: &[Message]) -> u32 {
 }
 
 /// What it means for an episode that a policy has no reply.
-pub(crate) fn ending_of(error: &PolicyError) -> Ending {
+pub(crate) fn ending_of(error: &PolicyError) -> EpisodeEnding {
     match error {
-        PolicyError::ContextFull { .. } => Ending::ContextFull,
-        PolicyError::NotCovered { message, .. } => Ending::NotCovered {
+        PolicyError::ContextFull { .. } => EpisodeEnding::ContextFull,
+        PolicyError::NotCovered { message, .. } => EpisodeEnding::NotCovered {
             message: message.clone(),
         },
-        error => Ending::PolicyFailed {
+        error => EpisodeEnding::PolicyFailed {
             message: with_causes(error),
         },
     }
@@ -202,7 +202,7 @@ pub fn unjudged(
     Trajectory {
         id: identity(task, &messages),
         messages,
-        ending: Ending::Finished,
+        ending: EpisodeEnding::Finished,
         ..Trajectory::begin(task, target, policy, sample, EpisodeMode::Single)
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Request, Sampling};
 use warpsmith_schema::{
-    Elision, Ending, EpisodeMode, Limit, Message, Target, Task, ToolCall, ToolSchema, Usage,
+    Elision, EpisodeEnding, EpisodeLimit, EpisodeMode, Message, Target, Task, ToolCall, ToolSchema,
+    Usage,
 };
 
 use crate::court::{AgentError, Court, Watch};
@@ -140,22 +141,24 @@ impl Running<'_> {
         &mut self,
         policy: &mut dyn Policy,
         watch: &mut dyn Watch,
-    ) -> Result<Ending, AgentError> {
+    ) -> Result<EpisodeEnding, AgentError> {
         let limits = self.settings.limits;
         for turn in self.episode.replies() + 1..=limits.turns {
             if watch.interrupted() {
-                return Ok(Ending::Interrupted);
+                return Ok(EpisodeEnding::Interrupted);
             }
             if limits
                 .wall
                 .is_some_and(|wall| self.episode.seconds() > wall.as_secs_f64())
             {
-                return Ok(Ending::Limit { which: Limit::Time });
+                return Ok(EpisodeEnding::Limit {
+                    which: EpisodeLimit::Time,
+                });
             }
             self.keep_room(turn, watch);
             if self.left() < MIN_REPLY_TOKENS {
-                return Ok(Ending::Limit {
-                    which: Limit::Tokens,
+                return Ok(EpisodeEnding::Limit {
+                    which: EpisodeLimit::Tokens,
                 });
             }
             watch.asking(&[self.episode.sample()], turn);
@@ -168,8 +171,8 @@ impl Running<'_> {
             }
             self.episode.reach(None, watch)?;
         }
-        Ok(Ending::Limit {
-            which: Limit::Turns,
+        Ok(EpisodeEnding::Limit {
+            which: EpisodeLimit::Turns,
         })
     }
 
@@ -235,14 +238,18 @@ impl Running<'_> {
         let elision = Elision {
             turn,
             freed_tokens: plan.freed_tokens,
-            left_out: plan.left_out,
+            elided: plan.left_out,
         };
         watch.elided(self.episode.sample(), &elision);
         self.episode.elided(elision);
         true
     }
 
-    fn act(&mut self, reply: Reply, watch: &mut dyn Watch) -> Result<Option<Ending>, AgentError> {
+    fn act(
+        &mut self,
+        reply: Reply,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<EpisodeEnding>, AgentError> {
         self.context = context(&reply.usage, &self.shown(), &reply.text);
         let (wanted, wrong) = match self.settings.wire {
             Wire::Json if reply.calls.is_empty() => (Vec::new(), Some(Unreadable::NoCall)),
@@ -266,7 +273,7 @@ impl Running<'_> {
         };
         self.before = said;
         if self.same + 1 >= PATIENCE {
-            return Ok(Some(Ending::Looping));
+            return Ok(Some(EpisodeEnding::Looping));
         }
         let Some(why) = wrong else {
             self.idle = 0;
@@ -275,7 +282,7 @@ impl Running<'_> {
         watch.unreadable(self.episode.sample(), &why);
         self.idle += 1;
         if self.idle >= PATIENCE {
-            return Ok(Some(Ending::NothingUsable));
+            return Ok(Some(EpisodeEnding::NothingUsable));
         }
         let text = feedback::on_no_call(&why, self.settings.wire);
         self.episode.told(Message::User { text });
@@ -286,7 +293,7 @@ impl Running<'_> {
         &mut self,
         wanted: &[ToolCall],
         watch: &mut dyn Watch,
-    ) -> Result<Option<Ending>, AgentError> {
+    ) -> Result<Option<EpisodeEnding>, AgentError> {
         let sample = self.episode.sample();
         let message = self.episode.messages().len() as u32 - 1;
         let mut told = Vec::new();
@@ -295,7 +302,7 @@ impl Running<'_> {
             if let Ok(None) = ending
                 && watch.interrupted()
             {
-                ending = Ok(Some(Ending::Interrupted));
+                ending = Ok(Some(EpisodeEnding::Interrupted));
             }
             // Every call has an answer, so that the conversation can be gone on with.
             if !matches!(ending, Ok(None)) {
@@ -310,7 +317,7 @@ impl Running<'_> {
             } = match self.tools.call(call) {
                 // What was killed looks like a failure of the candidate's.
                 Ok(_) if watch.interrupted() => {
-                    ending = Ok(Some(Ending::Interrupted));
+                    ending = Ok(Some(EpisodeEnding::Interrupted));
                     Answer::bad(CUT_SHORT)
                 }
                 Ok(answer) => answer,
@@ -331,7 +338,7 @@ impl Running<'_> {
             }
             told.push((call, text, failed));
             if submitted {
-                ending = Ok(Some(Ending::Finished));
+                ending = Ok(Some(EpisodeEnding::Finished));
                 break;
             }
         }

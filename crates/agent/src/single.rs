@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use warpsmith_model::policy::{Finish, Policy, Request, Said, Sampling};
-use warpsmith_schema::{Ending, EpisodeMode, Limit, MODEL_NEW, Message, Target, Task};
+use warpsmith_schema::{
+    EpisodeEnding, EpisodeLimit, EpisodeMode, MODEL_NEW, Message, Target, Task,
+};
 
 use crate::court::{AgentError, Court, Watch};
 use crate::episode::{Episode, Sample, ending_of};
@@ -84,7 +86,12 @@ fn ask(
     let wall = settings.wall.map(|wall| wall.as_secs_f64());
     if wall.is_some_and(|wall| asked.iter().any(|one| one.episode.seconds() > wall)) {
         for one in asked {
-            one.end(Ending::Limit { which: Limit::Time }, watch)?;
+            one.end(
+                EpisodeEnding::Limit {
+                    which: EpisodeLimit::Time,
+                },
+                watch,
+            )?;
         }
         return Ok(());
     }
@@ -132,7 +139,7 @@ impl Conversation {
         matches!(last, Some(Message::Assistant { .. }))
     }
 
-    fn end(&mut self, ending: Ending, watch: &mut dyn Watch) -> Result<(), AgentError> {
+    fn end(&mut self, ending: EpisodeEnding, watch: &mut dyn Watch) -> Result<(), AgentError> {
         self.over = true;
         self.episode.reach(Some(ending), watch)
     }
@@ -153,7 +160,7 @@ impl Conversation {
         let text = replies.next_back().unwrap_or_default();
         // Told what is wrong, it said the same again: so it would the next time.
         if replies.next_back().as_ref() == Some(&text) {
-            return self.end(Ending::Looping, watch);
+            return self.end(EpisodeEnding::Looping, watch);
         }
         let told = match readable(&text, self.finish) {
             Ok(files) => {
@@ -169,7 +176,7 @@ impl Conversation {
                 let message = self.episode.messages().len() as u32 - 1;
                 self.episode.attempted(message, &files, verdict);
                 if passed {
-                    return self.end(Ending::Finished, watch);
+                    return self.end(EpisodeEnding::Finished, watch);
                 }
                 told
             }
@@ -183,9 +190,9 @@ impl Conversation {
             return self.episode.reach(None, watch);
         }
         let ending = if self.episode.attempts().is_empty() {
-            Ending::NothingUsable
+            EpisodeEnding::NothingUsable
         } else {
-            Ending::Finished
+            EpisodeEnding::Finished
         };
         self.end(ending, watch)
     }

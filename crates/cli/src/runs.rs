@@ -13,7 +13,7 @@ use warpsmith_judge::JudgeConfig;
 use warpsmith_machine::{Guest, gpu_clocks};
 use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, StopRequest, compare};
 use warpsmith_schema::{
-    CONFIG_FORMAT, CountedAttempt, Failure, PlannedTask, RunHead, SplitPart, Target, Task,
+    CONFIG_FORMAT, CountedAttempt, Failure, PlannedTask, RunHeader, SplitPart, Target, Task,
 };
 use warpsmith_store::RunFolder;
 
@@ -55,7 +55,7 @@ pub(crate) struct Job<'a> {
 
 /// A run as far as it came.
 pub(crate) struct Played {
-    head: RunHead,
+    head: RunHeader,
     outcome: Outcome,
     pub(crate) folder: PathBuf,
 }
@@ -100,7 +100,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         mode: way.mode(),
     };
     let policy = wanted.shared(subject, Guest::of(&engine.lease())?, printer)?;
-    let head = RunHead {
+    let head = RunHeader {
         verb: job.verb.to_owned(),
         resumed: folder.resumed(),
         policy: policy.version().clone(),

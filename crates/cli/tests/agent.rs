@@ -218,10 +218,10 @@ fn old_output_makes_room_and_everybody_is_told() {
         // Rarely and much at once.
         assert!((1..=4).contains(&elisions.len()), "{elisions:#?}");
         for elision in elisions {
-            let left_out = elision["left_out"].as_array().unwrap();
+            let left_out = elision["elided"].as_array().unwrap();
             assert!(left_out.len() > 1, "{elision:#}");
             for one in left_out {
-                let line = one["shown"].as_str().unwrap();
+                let line = one["replacement"].as_str().unwrap();
                 assert!(line.contains("characters that `bash` gave"), "{line}");
                 let message = &trajectory["messages"][one["message"].as_u64().unwrap() as usize];
                 assert_eq!(message["role"], role);
@@ -333,5 +333,5 @@ fn the_tokens_of_a_local_policy_are_recorded() {
     assert_eq!(trajectory["usage"]["completion_tokens"], sampled);
     // All but the first turn went on from what was there.
     assert_eq!(trajectory["tokens"].as_array().unwrap().len(), 1);
-    assert!(trajectory["usage"]["reused_tokens"].as_u64() > Some(0));
+    assert!(trajectory["usage"]["cached_tokens"].as_u64() > Some(0));
 }

@@ -99,7 +99,7 @@ fn a_served_model_drives_the_loop() {
     assert_eq!(found["verdict"]["status"], "passed");
     assert_eq!(
         found["usage"],
-        json!({ "prompt_tokens": 2700, "completion_tokens": 120, "reused_tokens": 0 })
+        json!({ "prompt_tokens": 2700, "completion_tokens": 120, "cached_tokens": 0 })
     );
 
     let first = asked.recv().unwrap();
@@ -165,8 +165,8 @@ fn a_full_context_is_emptied_of_old_output() {
     let trajectory: Value = serde_json::from_str(text.trim()).unwrap();
     assert_eq!(trajectory["elisions"][0]["turn"], 3);
     assert_eq!(
-        trajectory["elisions"][0]["left_out"],
-        json!([{ "message": 3, "shown": line }])
+        trajectory["elisions"][0]["elided"],
+        json!([{ "message": 3, "replacement": line }])
     );
     assert_eq!(trajectory["messages"][3]["text"], refused[0]);
     assert_eq!(trajectory["tokens"], Value::Null);

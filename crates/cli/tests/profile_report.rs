@@ -8,7 +8,7 @@ use warpsmith_judge::TaskSource;
 use warpsmith_judge::profile::{Bound, ProfileReport, ProfileRequest, profile};
 use warpsmith_machine::{Caches, PythonChoice, Silent, ensure_python};
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{Form, Submission, Target};
+use warpsmith_schema::{Submission, SubmissionForm, Target};
 
 const TASK: &str = "
 import torch
@@ -64,7 +64,7 @@ fn solution(model_new: &str, kernel: &str) -> Submission {
         ),
     ]);
     Submission {
-        form: Form::Plain,
+        form: SubmissionForm::Plain,
         files,
     }
 }

@@ -117,10 +117,10 @@ fn tasks_are_judged_a_broken_one_is_listed_and_the_run_can_be_named_again() {
                 .is_file()
         );
     }
-    let head = &events(&context, "run_begun")[0]["run"];
+    let head = &events(&context, "run_started")[0]["run"];
     assert_eq!(head["tasks"].as_array().unwrap().len(), 3);
     assert_eq!(head["settings"]["repairs"], 2);
-    assert!(events(&context, "measured").last().unwrap()["gauges"]["judgements"] == 8);
+    assert!(events(&context, "metrics_sampled").last().unwrap()["metrics"]["judgements"] == 8);
 
     // Again: nothing is left to do, with however many at once.
     let again = ["--samples", "2", "--at-once", "3"];
@@ -204,7 +204,7 @@ fn killed_and_resumed_it_comes_to_the_same() {
     let expected = ["compile_failed", "passed"];
     assert!(found.values().all(|one| one == &expected), "{found:?}");
     assert_eq!(events(&context, "judged").len(), 8);
-    assert_eq!(events(&context, "run_begun").len(), 4);
+    assert_eq!(events(&context, "run_started").len(), 4);
 
     // A kill between the evidence and the log: the verdict is found, not reached again.
     let text = context.read("run/events.jsonl");
@@ -280,12 +280,12 @@ fn a_benchmark_surveys_lists_and_marks_what_was_scaled() {
     );
     assert_eq!(found["episodes"]["passed"], 1);
     assert_eq!(found["left_out"][0]["task"], "level1/2");
-    let head = &events(&context, "run_begun")[0]["run"];
+    let head = &events(&context, "run_started")[0]["run"];
     assert_eq!(head["tasks"][0]["part"], "train");
-    assert_eq!(events(&context, "surveyed").len(), 1);
+    assert_eq!(events(&context, "task_accepted").len(), 1);
     // Nobody was asked about the broken one.
     assert!(
-        events(&context, "progressed")
+        events(&context, "episode_progressed")
             .iter()
             .all(|event| event["episode"]["task"] == "level1/1")
     );

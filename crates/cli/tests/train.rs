@@ -7,7 +7,7 @@ use crate::common::{Context, alone, code, json};
 use crate::tiny;
 use serde_json::Value;
 use warpsmith_schema::{
-    Attempt, Ending, EpisodeMode, Message, PolicyVersion, Profile, Status, Target, Task,
+    Attempt, EpisodeEnding, EpisodeMode, Message, PolicyVersion, Profile, Status, Target, Task,
     TokenRecord, Trajectory, Verdict,
 };
 
@@ -29,7 +29,7 @@ fn trajectories(count: u32) -> Vec<Trajectory> {
             step: None,
         };
         let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, EpisodeMode::Single);
-        trajectory.ending = Ending::Finished;
+        trajectory.ending = EpisodeEnding::Finished;
         let word = ["float", "int"][number as usize % 2];
         for turn in 0..if number == 2 { 3 } else { 1 } {
             trajectory.messages.push(Message::User {

@@ -30,7 +30,7 @@ use crate::looks::Observer;
 use crate::outcome::Fault;
 use crate::process::Process;
 use crate::session::Session;
-use crate::submission::{Form, MODEL_NEW, content_hash, folder_unit};
+use crate::submission::{MODEL_NEW, SubmissionForm, content_hash, folder_unit};
 use crate::timing::Raw;
 use crate::toolchain::Toolchain;
 use crate::trusted::Trusted;
@@ -419,7 +419,7 @@ impl LocalJudge {
             self.expect_baselines(task)?;
         }
         // A new task is loaded while the compilers run.
-        let built = if submission.form == Form::Inline {
+        let built = if submission.form == SubmissionForm::Inline {
             attempt.lease = self.load_task(task)?;
             let units = go!(self.extract(&source)?);
             self.build(submission, &units, attempt)?

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use warpsmith_schema::Target;
-pub(crate) use warpsmith_schema::{Form, MODEL_NEW, Submission};
+pub(crate) use warpsmith_schema::{MODEL_NEW, Submission, SubmissionForm};
 
 /// One library to build.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub(crate) struct Extension {
 
 /// The unit of a folder form.
 pub(crate) fn folder_unit(submission: &Submission) -> Unit {
-    let name = if submission.form == Form::Plain {
+    let name = if submission.form == SubmissionForm::Plain {
         "warpsmith_kernels"
     } else {
         "cuda_extension"

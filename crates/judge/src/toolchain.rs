@@ -13,7 +13,7 @@ use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
 use crate::JudgeError;
-use crate::submission::{Form, Submission, Unit};
+use crate::submission::{Submission, SubmissionForm, Unit};
 pub(crate) use flags::build_flags;
 
 /// The registry header and module file of the CUDA Agent workspace form; frozen there, ours here.
@@ -94,8 +94,8 @@ impl Toolchain {
         log: &mut String,
     ) -> Result<Option<Library>, JudgeError> {
         let mut files: BTreeMap<String, Vec<u8>> = unit.files.clone();
-        let torch = submission.form != Form::Plain;
-        if submission.form == Form::CudaAgent {
+        let torch = submission.form != SubmissionForm::Plain;
+        if submission.form == SubmissionForm::CudaAgent {
             files.insert(
                 "binding_registry.h".to_owned(),
                 REGISTRY.as_bytes().to_vec(),

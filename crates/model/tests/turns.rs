@@ -81,7 +81,7 @@ fn an_episode_is_one_sequence(name: &str, turns: usize, tolerance: f64) {
         assert!(tokens.prompt.starts_with(&ids), "turn {turn} begins anew");
         // The engine compares with the tokens that it ran itself: all of them are these, and only what was added is
         // read, beside the token sampled last, which was never run.
-        let reused = reply.usage.reused_tokens as usize;
+        let reused = reply.usage.cached_tokens as usize;
         assert_eq!(reused, ids.len().saturating_sub(1), "turn {turn}");
         println!(
             "turn {turn}: {} tokens of {} read, {} sampled: {:?}",
@@ -124,7 +124,7 @@ fn an_episode_is_one_sequence(name: &str, turns: usize, tolerance: f64) {
     let tokens = reply.tokens.unwrap();
     let ids: Vec<u32> = record.iter().map(|(id, _)| *id).collect();
     assert!(!tokens.prompt.starts_with(&ids));
-    assert!((reply.usage.reused_tokens as usize) < before);
+    assert!((reply.usage.cached_tokens as usize) < before);
     // And goes on from that.
     let again = all(&tokens);
     messages.push(Message::Assistant {
@@ -134,7 +134,7 @@ fn an_episode_is_one_sequence(name: &str, turns: usize, tolerance: f64) {
     messages.push(answer(turns));
     let reply = ask(&mut policy, &messages);
     assert!(reply.tokens.unwrap().prompt.starts_with(&again));
-    assert_eq!(reply.usage.reused_tokens as usize, again.len() - 1);
+    assert_eq!(reply.usage.cached_tokens as usize, again.len() - 1);
 }
 
 type Record = [(u32, Option<f32>)];

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use warpsmith_schema::{Verdict, faster};
+use warpsmith_schema::{Verdict, is_faster};
 
 use crate::metrics::{Baseline, Class, Measured, Share, Way, geomean};
 
@@ -26,7 +26,9 @@ pub(super) fn by_mode(compared: &Compared) -> Vec<ComparedMode> {
             .filter_map(|one| Some((one.runtime_us, one.baseline_us(beside)?)))
             .collect();
         let ratios: Vec<f64> = times.iter().map(|(ours, theirs)| theirs / ours).collect();
-        let quicker = times.iter().filter(|(ours, theirs)| faster(*ours, *theirs));
+        let quicker = times
+            .iter()
+            .filter(|(ours, theirs)| is_faster(*ours, *theirs));
         ComparedMode {
             mode: mode.clone(),
             faster: Share {

@@ -66,13 +66,13 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
         ..Run::default()
     };
     // `optimize` writes a trajectory a line, other verbs events.
-    run.trajectories = EventLog::read(&folder.join(ENDED))?.events;
-    EventLog::each(&folder.join(EVENTS), |event: Event| run.hear(event.event))?;
+    run.trajectories = EventLog::read_documents(&folder.join(ENDED))?.lines;
+    EventLog::for_each_document(&folder.join(EVENTS), |event: Event| run.hear(event.event))?;
     run.trajectories = latest(run.trajectories);
     for one in &run.trajectories {
         run.left_out.remove(&one.task.id);
     }
-    let training = EventLog::read::<Value>(&folder.join(TRAINING))?.events;
+    let training = EventLog::read_lines::<Value>(&folder.join(TRAINING))?.lines;
     run.training = training.iter().filter_map(TrainingStep::of).collect();
     run.folder = folder;
     Ok(run)
@@ -82,17 +82,17 @@ impl Run {
     /// Takes up what a report shows.
     fn hear(&mut self, event: EventKind) {
         match event {
-            EventKind::RunBegun { run } => {
+            EventKind::RunStarted { run } => {
                 self.scale = run.scale;
                 self.counts = run.counts;
                 let parts = run.tasks.into_iter();
                 let parts = parts.filter_map(|task| Some((task.id, task.part?.name().to_owned())));
                 self.parts.extend(parts);
             }
-            EventKind::LeftOut { task, why } => {
+            EventKind::TaskSkipped { task, reason: why } => {
                 self.left_out.insert(task, why.message);
             }
-            EventKind::Compared {
+            EventKind::CompileModeCompared {
                 task,
                 mode,
                 verdict,

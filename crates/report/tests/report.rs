@@ -148,7 +148,7 @@ fn hostile_text_stays_text() {
 fn events_are_read_like_trajectories() {
     let lines = fs_err::read_to_string(kept("second/trajectories.jsonl")).unwrap();
     let event = |event: Value| {
-        json!({ "format": 1, "at": "2026-01-01T00:00:00Z", "event": event }).to_string() + "\n"
+        json!({ "format": 2, "at": "2026-01-01T00:00:00Z", "event": event }).to_string() + "\n"
     };
     let tasks = json!([
         { "id": "level1/1", "name": "1_Softmax", "level": 1, "part": "train" },
@@ -163,9 +163,9 @@ fn events_are_read_like_trajectories() {
         "mode": any["mode"], "profile": "full", "compile_mode": null, "tasks": tasks, "samples": 1, "counts": "final",
         "scale": 4, "settings": {},
     });
-    let mut events = event(json!({ "kind": "run_begun", "run": head }));
-    events += &event(json!({ "kind": "left_out", "task": "level3/9", "why": why }));
-    events += &event(json!({ "kind": "surveyed", "task": "level1/1" }));
+    let mut events = event(json!({ "kind": "run_started", "run": head }));
+    events += &event(json!({ "kind": "task_skipped", "task": "level3/9", "reason": why }));
+    events += &event(json!({ "kind": "task_accepted", "task": "level1/1" }));
     for line in lines.lines() {
         let trajectory: Value = serde_json::from_str(line).unwrap();
         events += &event(json!({ "kind": "episode_ended", "trajectory": trajectory }));
@@ -174,12 +174,11 @@ fn events_are_read_like_trajectories() {
     let passed: Trajectory = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     for mode in ["max-autotune", "max-autotune", "reduce-overhead"] {
         let verdict = &passed.attempts[0].verdict;
-        let compared =
-            json!({ "kind": "compared", "task": "level1/1", "mode": mode, "verdict": verdict });
+        let compared = json!({ "kind": "compile_mode_compared", "task": "level1/1", "mode": mode, "verdict": verdict });
         events += &event(compared);
     }
     // Being written just now.
-    events += "{\"format\":1,\"at";
+    events += "{\"format\":2,\"at";
     let folder = folder(&[("events.jsonl", &events)]);
     let runs = [read(folder.path()).unwrap()];
     assert_eq!(
@@ -243,7 +242,7 @@ fn what_is_not_a_run_is_refused() {
     assert!(
         error
             .to_string()
-            .contains("trajectories.jsonl:1: not an event"),
+            .contains("trajectories.jsonl:1: not a line of this log"),
         "{error}"
     );
 }

@@ -36,7 +36,7 @@ pub fn compare(
             break;
         }
         let written = match judge.judge(task, &best.files) {
-            Ok(verdict) => journal.write(EventKind::Compared {
+            Ok(verdict) => journal.write(EventKind::CompileModeCompared {
                 task: task.id.clone(),
                 mode: mode.to_owned(),
                 verdict: Box::new(verdict),
@@ -46,10 +46,10 @@ pub fn compare(
                 if failure.kind != FailureKind::Task {
                     failed.get_or_insert(failure.clone());
                 }
-                journal.write(EventKind::Hitch {
+                journal.write(EventKind::InfrastructureFailed {
                     episode: None,
                     failure,
-                    again_in_seconds: None,
+                    retry_in_seconds: None,
                 })
             }
         };

@@ -288,10 +288,10 @@ impl Docket {
             if !(ours || crowded) || tried >= TRIES || !self.fate.goes_on() {
                 return Err(failure);
             }
-            self.journal.write(EventKind::Hitch {
+            self.journal.write(EventKind::InfrastructureFailed {
                 episode: Some(case.episode.clone()),
                 failure,
-                again_in_seconds: Some(pause.as_secs_f64()),
+                retry_in_seconds: Some(pause.as_secs_f64()),
             })?;
             let until = Instant::now() + pause;
             while Instant::now() < until && self.fate.goes_on() {

@@ -7,8 +7,8 @@ use warpsmith_agent::{AgentError, Court, Files, Sample, Unreadable, Watch, run_a
 use warpsmith_judge::{JudgeError, Reach};
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Request};
 use warpsmith_schema::{
-    Elision, Ending, EpisodeId, EpisodeStep, EventKind, Failure, FailureKind, Message,
-    PolicyVersion, StepCursor, Task, ToolCall, Trajectory, Verdict,
+    DeltaCursor, Elision, EpisodeDelta, EpisodeEnding, EpisodeId, EventKind, Failure, FailureKind,
+    Message, PolicyVersion, Task, ToolCall, Trajectory, Verdict,
 };
 
 use crate::Way;
@@ -27,7 +27,7 @@ pub(crate) fn play(
     before: Option<Trajectory>,
 ) -> Result<(), Failure> {
     let journal = &shared.journal;
-    journal.write(EventKind::EpisodeBegun {
+    journal.write(EventKind::EpisodeStarted {
         episode: id.clone(),
     })?;
     let replies = before.as_ref().map_or(0, |before| {
@@ -49,7 +49,10 @@ pub(crate) fn play(
         journal,
         fate: &shared.fate,
         episode: id,
-        told: before.as_ref().map(StepCursor::all_of).unwrap_or_default(),
+        told: before
+            .as_ref()
+            .map(DeltaCursor::at_end_of)
+            .unwrap_or_default(),
         lost: &lost,
     };
     let sample = Sample {
@@ -191,7 +194,7 @@ struct Scribe<'a> {
     journal: &'a Journal,
     fate: &'a Fate,
     episode: &'a EpisodeId,
-    told: StepCursor,
+    told: DeltaCursor,
     lost: &'a Mutex<Option<Failure>>,
 }
 
@@ -199,22 +202,22 @@ impl Watch for Scribe<'_> {
     fn reached(&mut self, so_far: &Trajectory) -> Result<(), AgentError> {
         // An episode whose policy could not be asked has no end: it is gone on with another time.
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = so_far.ending != Ending::Interrupted && lost.is_none();
+        let ended = so_far.ending != EpisodeEnding::Interrupted && lost.is_none();
         drop(lost);
         let event = if ended {
             EventKind::EpisodeEnded {
                 trajectory: Box::new(so_far.clone()),
             }
         } else {
-            let now = StepCursor::all_of(so_far);
+            let now = DeltaCursor::at_end_of(so_far);
             if now == self.told {
                 return Ok(());
             }
-            let step = EpisodeStep::since(&self.told, so_far);
+            let step = EpisodeDelta::since(&self.told, so_far);
             self.told = now;
-            EventKind::Progressed {
+            EventKind::EpisodeProgressed {
                 episode: self.episode.clone(),
-                step: Box::new(step),
+                delta: Box::new(step),
             }
         };
         self.journal.write(event).map_err(AgentError::Keep)

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use warpsmith_schema::{
-    EpisodeId, EpisodeMode, EpisodeStep, Event, EventKind, Failure, Gauges, PolicyVersion, RunHead,
-    Target, Task, Trajectory, Verdict,
+    EpisodeDelta, EpisodeId, EpisodeMode, Event, EventKind, Failure, PolicyVersion, RunHeader,
+    RunMetrics, Target, Task, Trajectory, Verdict,
 };
 use warpsmith_store::{EventLog, StoreError};
 
@@ -15,9 +15,9 @@ use crate::{EVENTS, Tally};
 #[derive(Debug, Default)]
 pub struct History {
     /// As the last process began.
-    pub head: Option<RunHead>,
+    pub head: Option<RunHeader>,
     /// As they stood last.
-    pub gauges: Option<Gauges>,
+    pub gauges: Option<RunMetrics>,
     pub ended: HashSet<EpisodeId>,
     pub tally: Tally,
     /// Tasks that cannot be judged here, each once, in the order they were found.
@@ -27,23 +27,26 @@ pub struct History {
     pub verdicts: HashMap<(String, String), Verdict>,
     /// Comparisons that were made, by task and mode.
     pub compared: BTreeMap<(String, String), Verdict>,
-    underway: HashMap<EpisodeId, Vec<EpisodeStep>>,
+    underway: HashMap<EpisodeId, Vec<EpisodeDelta>>,
 }
 
 impl History {
     pub fn read(run: &Path) -> Result<Self, StoreError> {
         let mut history = Self::default();
-        EventLog::each(&log(run), |event: Event| history.add(event.event))?;
+        EventLog::for_each_document(&log(run), |event: Event| history.add(event.event))?;
         Ok(history)
     }
 
     fn add(&mut self, event: EventKind) {
         match event {
-            EventKind::Surveyed { task } => {
+            EventKind::TaskAccepted { task } => {
                 self.surveyed.insert(task);
             }
-            EventKind::LeftOut { task, why } => self.left_out.push((task, why)),
-            EventKind::Progressed { episode, step } => {
+            EventKind::TaskSkipped { task, reason: why } => self.left_out.push((task, why)),
+            EventKind::EpisodeProgressed {
+                episode,
+                delta: step,
+            } => {
                 self.underway.entry(episode).or_default().push(*step);
             }
             EventKind::Judged {
@@ -61,17 +64,17 @@ impl History {
                     self.tally.add(&trajectory);
                 }
             }
-            EventKind::Compared {
+            EventKind::CompileModeCompared {
                 task,
                 mode,
                 verdict,
             } => {
                 self.compared.insert((task, mode), *verdict);
             }
-            EventKind::RunBegun { run } => self.head = Some(*run),
-            EventKind::Measured { gauges } => self.gauges = Some(gauges),
-            EventKind::EpisodeBegun { .. }
-            | EventKind::Hitch { .. }
+            EventKind::RunStarted { run } => self.head = Some(*run),
+            EventKind::MetricsSampled { metrics: gauges } => self.gauges = Some(gauges),
+            EventKind::EpisodeStarted { .. }
+            | EventKind::InfrastructureFailed { .. }
             | EventKind::RunEnded { .. } => {}
         }
     }
@@ -100,7 +103,7 @@ fn log(run: &Path) -> PathBuf {
 /// Every episode of a run that ended, one after the other and each once.
 pub fn trajectories(run: &Path, mut hear: impl FnMut(Trajectory)) -> Result<(), StoreError> {
     let mut seen = HashSet::new();
-    EventLog::each(&log(run), |event: Event| {
+    EventLog::for_each_document(&log(run), |event: Event| {
         if let EventKind::EpisodeEnded { trajectory } = event.event
             && seen.insert(EpisodeId::of(&trajectory))
         {

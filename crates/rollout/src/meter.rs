@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use warpsmith_schema::{Gauges, Usage, Verdict};
+use warpsmith_schema::{RunMetrics, Usage, Verdict};
 
 /// Sums over this process's time at the run.
 pub(crate) struct Meter {
@@ -79,7 +79,7 @@ impl Meter {
     }
 
     /// With what others count.
-    pub(crate) fn gauges(&self, counted: Gauges) -> Gauges {
+    pub(crate) fn gauges(&self, counted: RunMetrics) -> RunMetrics {
         let sums = self.sums();
         let seconds = self.begun.elapsed().as_secs_f64();
         let mean = |sum: f64, count: u32| {
@@ -89,7 +89,7 @@ impl Meter {
                 sum / f64::from(count)
             }
         };
-        Gauges {
+        RunMetrics {
             seconds,
             judgements: sums.judgements,
             judgements_per_minute: 60.0 * f64::from(sums.judgements) / seconds,

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use warpsmith_agent::{AgentSettings, Settings};
 use warpsmith_model::policy::SharedPolicy;
-use warpsmith_schema::{EpisodeId, EpisodeMode, Failure, RunHead, Task};
+use warpsmith_schema::{EpisodeId, EpisodeMode, Failure, RunHeader, Task};
 
 use crate::Judging;
 
@@ -21,7 +21,7 @@ pub struct Plan {
     /// Tasks of the plan that are known beforehand not to be judgeable here. They are listed like those found out later.
     pub left_out: Vec<(String, Failure)>,
     /// What the log says of the run.
-    pub head: RunHead,
+    pub head: RunHeader,
 }
 
 /// One of the two kinds of episode.

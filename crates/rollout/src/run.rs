@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use warpsmith_model::policy::SharedPolicy;
 use warpsmith_schema::{
-    EpisodeId, Event, EventKind, Failure, FailureKind, Gauges, RunHead, Task, Trajectory,
+    EpisodeId, Event, EventKind, Failure, FailureKind, RunHeader, RunMetrics, Task, Trajectory,
 };
 use warpsmith_store::RunFolder;
 
@@ -39,7 +39,7 @@ pub struct Outcome {
     pub planned: u32,
     /// Episodes of judgeable tasks without an end.
     pub unfinished: u32,
-    pub gauges: Gauges,
+    pub gauges: RunMetrics,
     pub interrupted: bool,
     /// Why it stopped early; or, where it did not, the last failure of ours that cost an episode its end.
     pub failure: Option<Failure>,
@@ -75,7 +75,7 @@ pub fn run(
     folder: &RunFolder,
     plan: Plan,
     means: Means,
-    on_event: &mut dyn FnMut(Option<&Event>, &Gauges),
+    on_event: &mut dyn FnMut(Option<&Event>, &RunMetrics),
 ) -> Result<Outcome, RolloutError> {
     let mut ids = BTreeSet::new();
     if let Some(task) = plan.tasks.iter().find(|task| !ids.insert(&task.id)) {
@@ -128,8 +128,8 @@ pub fn run(
         alive: AtomicU32::new(0),
         running: AtomicU32::new(0),
     });
-    let begun = shared.journal.write(EventKind::RunBegun {
-        run: Box::new(RunHead {
+    let begun = shared.journal.write(EventKind::RunStarted {
+        run: Box::new(RunHeader {
             resumed: folder.resumed(),
             ..plan.head.clone()
         }),
@@ -271,7 +271,7 @@ impl Shared {
 
     fn survey(&self, id: &EpisodeId, task: &Arc<Task>) -> Result<(), Failure> {
         self.docket.ask(id, task, Question::Survey)?;
-        self.journal.write(EventKind::Surveyed {
+        self.journal.write(EventKind::TaskAccepted {
             task: id.task.clone(),
         })
     }
@@ -288,10 +288,10 @@ impl Shared {
         if is_tasks_fault(&failure) {
             return self.leave_out(&id.task, failure);
         }
-        let written = self.journal.write(EventKind::Hitch {
+        let written = self.journal.write(EventKind::InfrastructureFailed {
             episode: Some(id.clone()),
             failure: failure.clone(),
-            again_in_seconds: None,
+            retry_in_seconds: None,
         });
         *locked(&self.last_failure) = Some(failure.clone());
         let hopeless =
@@ -308,9 +308,9 @@ impl Shared {
         if left_out.iter().any(|(one, _)| one == task) {
             return;
         }
-        let written = self.journal.write(EventKind::LeftOut {
+        let written = self.journal.write(EventKind::TaskSkipped {
             task: task.to_owned(),
-            why: why.clone(),
+            reason: why.clone(),
         });
         left_out.push((task.to_owned(), why));
         if let Err(unwritten) = written {
@@ -328,7 +328,7 @@ struct Watcher<'a> {
     events: Receiver<Arc<Event>>,
     planned: u32,
     tally: Tally,
-    on_event: &'a mut dyn FnMut(Option<&Event>, &Gauges),
+    on_event: &'a mut dyn FnMut(Option<&Event>, &RunMetrics),
 }
 
 impl Watcher<'_> {
@@ -376,21 +376,24 @@ impl Watcher<'_> {
         (self.on_event)(Some(event), &gauges);
     }
 
-    fn gauges(&self) -> Gauges {
+    fn gauges(&self) -> RunMetrics {
         let (queue, _) = self.shared.docket.load();
-        self.shared.meter.gauges(Gauges {
+        self.shared.meter.gauges(RunMetrics {
             episodes_planned: self.planned,
             episodes_ended: self.tally.episodes,
             episodes_running: self.shared.running.load(Ordering::SeqCst),
             judge_queue: queue as u32,
-            ..Gauges::default()
+            ..RunMetrics::default()
         })
     }
 
     /// What cannot be written here could not be written by others either, and they end the run.
     fn measure(&self) {
         let gauges = self.gauges();
-        let _ = self.shared.journal.write(EventKind::Measured { gauges });
+        let _ = self
+            .shared
+            .journal
+            .write(EventKind::MetricsSampled { metrics: gauges });
         let _ = self.shared.journal.sync();
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use warpsmith_agent::Files;
-use warpsmith_schema::{Ending, Trajectory, Usage};
+use warpsmith_schema::{EpisodeEnding, Trajectory, Usage};
 
 /// Over the episodes that ended, by whichever process.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -69,15 +69,15 @@ fn best(ended: &Trajectory) -> Option<Best> {
     })
 }
 
-fn word(ending: &Ending) -> &'static str {
+fn word(ending: &EpisodeEnding) -> &'static str {
     match ending {
-        Ending::Finished => "finished",
-        Ending::Limit { .. } => "limit",
-        Ending::ContextFull => "context_full",
-        Ending::NothingUsable => "nothing_usable",
-        Ending::Looping => "looping",
-        Ending::NotCovered { .. } => "not_covered",
-        Ending::PolicyFailed { .. } => "policy_failed",
-        Ending::Interrupted => "interrupted",
+        EpisodeEnding::Finished => "finished",
+        EpisodeEnding::Limit { .. } => "limit",
+        EpisodeEnding::ContextFull => "context_full",
+        EpisodeEnding::NothingUsable => "nothing_usable",
+        EpisodeEnding::Looping => "looping",
+        EpisodeEnding::NotCovered { .. } => "not_covered",
+        EpisodeEnding::PolicyFailed { .. } => "policy_failed",
+        EpisodeEnding::Interrupted => "interrupted",
     }
 }

@@ -19,7 +19,8 @@ use warpsmith_judge::{JudgeError, Reach};
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Reply, Request, Script, SharedPolicy};
 use warpsmith_rollout::{Judging, Means, Outcome, Plan, StopRequest, Way, run, trajectories};
 use warpsmith_schema::{
-    Ending, EpisodeId, Event, EventKind, FailureKind, PolicyVersion, Task, Trajectory, Verdict,
+    EpisodeEnding, EpisodeId, Event, EventKind, FailureKind, PolicyVersion, Task, Trajectory,
+    Verdict,
 };
 use warpsmith_store::{EventLog, RunFolder};
 
@@ -51,8 +52,8 @@ fn results(place: &Path) -> BTreeMap<(String, u32), Trajectory> {
 }
 
 fn events(place: &Path) -> Vec<EventKind> {
-    let read = EventLog::read::<Event>(&place.join("events.jsonl")).unwrap();
-    read.events.into_iter().map(|one| one.event).collect()
+    let read = EventLog::read_documents::<Event>(&place.join("events.jsonl")).unwrap();
+    read.lines.into_iter().map(|one| one.event).collect()
 }
 
 #[test]
@@ -74,7 +75,7 @@ fn every_episode_ends_and_a_run_that_is_done_does_nothing_again() {
     assert_eq!(found.len(), 20);
     for one in found.values() {
         assert_eq!((one.attempts.len(), one.best), (2, Some(1)));
-        assert_eq!(one.ending, Ending::Finished);
+        assert_eq!(one.ending, EpisodeEnding::Finished);
     }
     let again = go(&run, plan(tasks(), 4, 7), scripted(&script, judges()));
     assert_eq!((again.tally.episodes, again.gauges.judgements), (20, 0));
@@ -172,7 +173,7 @@ fn a_broken_task_is_listed_and_the_others_go_on() {
         };
         assert_eq!((id.as_str(), why.kind), ("task2", FailureKind::Task));
         let asked = events(&run).iter().any(|event| {
-            matches!(event, EventKind::Progressed { episode, .. } if episode.task == "task2")
+            matches!(event, EventKind::EpisodeProgressed { episode, .. } if episode.task == "task2")
         });
         assert_eq!(asked, !survey);
         // It stays listed.
@@ -339,7 +340,7 @@ fn a_task_that_is_too_large_in_company_is_asked_again() {
     assert_eq!((outcome.tally.passed, outcome.left_out), (2, Vec::new()));
     let hitches = events(&run)
         .iter()
-        .filter(|event| matches!(event, EventKind::Hitch { failure, .. } if failure.code == "too_large"))
+        .filter(|event| matches!(event, EventKind::InfrastructureFailed { failure, .. } if failure.code == "too_large"))
         .count();
     assert!(hitches > 0, "both had the device to themselves");
 }

@@ -2,7 +2,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One message between a policy and the world.
+/// One message of a conversation with a policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
@@ -12,12 +12,12 @@ pub enum Message {
     User {
         text: String,
     },
-    /// What the policy said, word for word, and the calls read from it.
+    /// The policy's reply, word for word, and the tool calls parsed from it.
     Assistant {
         text: String,
         calls: Vec<ToolCall>,
     },
-    /// What a call gave.
+    /// The result of a tool call.
     Tool {
         call: String,
         name: String,
@@ -37,17 +37,17 @@ impl Message {
     }
 }
 
-/// A tool that a policy asks for.
+/// A policy's request to run a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolCall {
-    /// Ties the answer to the call.
+    /// Ties the result to the call.
     pub id: String,
     pub name: String,
-    /// As given: a call whose arguments are not an object is answered with what is wrong, never dropped.
+    /// As the policy wrote them. A call whose arguments are not an object gets an error as its result; it is never dropped.
     pub arguments: Value,
 }
 
-/// A tool as a policy is told of it.
+/// The description of a tool that a policy is given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolSchema {
     pub name: String,

@@ -1,15 +1,16 @@
+//! The lines of a run's log.
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attempt, Elision, EpisodeMode, Failure, Message, PolicyVersion, Profile, Target, TokenRecord,
-    Trajectory, Usage, Verdict,
+    EpisodeDelta, EpisodeMode, Failure, PolicyVersion, Profile, Target, Trajectory, Verdict,
 };
 
-/// One line of a run's `events.jsonl`, which is the truth about the run: whatever else is shown of it can be made anew
-/// from its events.
+/// One line of a run's `events.jsonl`. The log is the truth about the run: everything else that is shown of it can be
+/// derived from its events again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     pub format: u32,
@@ -22,20 +23,20 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
-    /// A process took the run up, for the first time or again.
-    RunBegun { run: Box<RunHead> },
-    /// The judge looked at a task and can judge it here.
-    Surveyed { task: String },
-    /// Nobody is asked about this task, or not any more: it cannot be judged here.
-    LeftOut { task: String, why: Failure },
-    /// A process took an episode up, for the first time or again.
-    EpisodeBegun { episode: EpisodeId },
+    /// A process began the run, or resumed it.
+    RunStarted { run: Box<RunHeader> },
+    /// The judge tried a task and can judge it here.
+    TaskAccepted { task: String },
+    /// The task cannot be judged here; no policy is asked about it any more.
+    TaskSkipped { task: String, reason: Failure },
+    /// A process began an episode, or resumed it.
+    EpisodeStarted { episode: EpisodeId },
     /// A reply came, or was acted on.
-    Progressed {
+    EpisodeProgressed {
         episode: EpisodeId,
-        step: Box<EpisodeStep>,
+        delta: Box<EpisodeDelta>,
     },
-    /// A submission has its verdict. The same files are not judged again, in whichever episode they come.
+    /// A submission has its verdict. The same files are judged once, in whichever episode they come.
     Judged {
         episode: EpisodeId,
         /// Hash of the submission.
@@ -43,32 +44,32 @@ pub enum EventKind {
         verdict: Box<Verdict>,
         /// How long it waited for a judge.
         waited_seconds: f64,
-        /// How long the judge was at it.
+        /// How long the judge worked on it.
         seconds: f64,
     },
     /// An episode came to its end.
     EpisodeEnded { trajectory: Box<Trajectory> },
-    /// Something of ours failed. It never counts against a candidate.
-    Hitch {
+    /// Something of this program or machine failed. It never counts against a candidate.
+    InfrastructureFailed {
         episode: Option<EpisodeId>,
         failure: Failure,
-        /// Null where it was given up, until the run is resumed.
-        again_in_seconds: Option<f64>,
+        /// Null where there is no retry until the run is resumed.
+        retry_in_seconds: Option<f64>,
     },
     /// How the machine is used.
-    Measured { gauges: Gauges },
-    /// A task's best submission, judged once more beside another mode of `torch.compile`.
-    Compared {
+    MetricsSampled { metrics: RunMetrics },
+    /// A task's best submission, judged again with another mode of `torch.compile` as the baseline.
+    CompileModeCompared {
         task: String,
         mode: String,
         verdict: Box<Verdict>,
     },
-    /// The process let go of the run in good order.
+    /// The process left the run in good order.
     RunEnded {
-        /// Episodes that have no end yet; resuming goes on with them.
+        /// Episodes that have not ended; resuming continues them.
         unfinished: u32,
         interrupted: bool,
-        /// Why it ended early, where it did.
+        /// Why the run ended early, where it did.
         failure: Option<Failure>,
     },
 }
@@ -101,7 +102,7 @@ impl std::fmt::Display for EpisodeId {
 
 /// What a run is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct RunHead {
+pub struct RunHeader {
     /// `rollout` or `bench`.
     pub verb: String,
     /// Whether an earlier process began it.
@@ -117,9 +118,9 @@ pub struct RunHead {
     /// Episodes of each task.
     pub samples: u32,
     pub counts: CountedAttempt,
-    /// Shapes were divided by this. Such a run is none of the benchmark and stands in no table of it.
+    /// Shapes were divided by this. Results of such a run are not comparable to the benchmark's.
     pub scale: Option<u32>,
-    /// Everything that was set, by name.
+    /// Every setting by name.
     pub settings: BTreeMap<String, serde_json::Value>,
 }
 
@@ -154,7 +155,7 @@ impl SplitPart {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CountedAttempt {
-    /// The quickest that passed; where none did, the last of those that compiled, else the last.
+    /// The fastest that passed; where none did, the last that compiled, else the last.
     #[default]
     Best,
     /// The last, whatever came before.
@@ -162,8 +163,9 @@ pub enum CountedAttempt {
 }
 
 impl CountedAttempt {
-    /// Its place among attempts of which this is known: the quickest that passed, and which compiled.
-    pub fn place(self, best: Option<u32>, compiled: impl Iterator<Item = bool>) -> Option<usize> {
+    /// The index of the attempt that counts. `best` is the fastest that passed; `compiled` says of each attempt whether
+    /// it compiled.
+    pub fn select(self, best: Option<u32>, compiled: impl Iterator<Item = bool>) -> Option<usize> {
         let all: Vec<bool> = compiled.collect();
         let last = all.len().checked_sub(1);
         match (self, best) {
@@ -174,13 +176,13 @@ impl CountedAttempt {
     }
 }
 
-/// How the machine is used. Means and shares are over this process's time at the run.
+/// How the machine is used. Means and shares are over the time of the process that writes them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Gauges {
-    /// Since this process took the run up.
+pub struct RunMetrics {
+    /// Since this process began or resumed the run.
     pub seconds: f64,
     pub episodes_planned: u32,
-    /// By whichever process.
+    /// By any process.
     pub episodes_ended: u32,
     pub episodes_running: u32,
     /// Verdicts of this process.
@@ -192,127 +194,14 @@ pub struct Gauges {
     pub judge_wait_seconds: f64,
     /// Share of the judges' time in which they had work.
     pub judges_busy: f64,
-    /// Share of the time in which a judgement had the device for itself: verifying and timing.
+    /// Share of the time in which a judgement had the device to itself: verifying and timing.
     pub device_leased: f64,
-    /// Mean share of the time in which the device computed, as its driver says; null where there is none to ask.
+    /// Mean share of the time in which the device computed, by its driver; null where no driver says.
     pub device_busy: Option<f64>,
     /// Episodes that wait for a reply now.
     pub asking: u32,
     pub replies: u32,
-    /// Mean time from question to reply.
+    /// Mean time from request to reply.
     pub reply_seconds: f64,
     pub completion_tokens: u64,
-}
-
-/// What an episode came to since its event before. All steps of an episode together are its trajectory so far.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct EpisodeStep {
-    pub messages: Vec<Message>,
-    pub elisions: Vec<Elision>,
-    pub attempts: Vec<Attempt>,
-    /// As the trajectory has it now.
-    pub best: Option<u32>,
-    /// In all.
-    pub usage: Usage,
-    /// In all.
-    pub seconds: f64,
-    /// Null where the policy cannot account for every reply.
-    pub tokens: Option<Vec<TokenPiece>>,
-}
-
-/// Tokens that were added.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TokenPiece {
-    /// To the last sequence; else they begin another.
-    pub goes_on: bool,
-    pub record: TokenRecord,
-}
-
-/// How far an episode was told.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StepCursor {
-    messages: usize,
-    elisions: usize,
-    attempts: usize,
-    /// Tokens and replies of each sequence.
-    tokens: Vec<(usize, usize)>,
-}
-
-impl StepCursor {
-    pub fn all_of(trajectory: &Trajectory) -> Self {
-        let records = trajectory.tokens.iter().flatten();
-        Self {
-            messages: trajectory.messages.len(),
-            elisions: trajectory.elisions.len(),
-            attempts: trajectory.attempts.len(),
-            tokens: records
-                .map(|record| (record.ids.len(), record.replies.len()))
-                .collect(),
-        }
-    }
-}
-
-impl EpisodeStep {
-    /// What has not been told yet.
-    pub fn since(told: &StepCursor, now: &Trajectory) -> Self {
-        let pieces = |records: &Vec<TokenRecord>| {
-            let mut pieces = Vec::new();
-            for (index, record) in records.iter().enumerate() {
-                match told.tokens.get(index) {
-                    Some(&(ids, _)) if ids == record.ids.len() => {}
-                    Some(&(ids, replies)) => pieces.push(TokenPiece {
-                        goes_on: true,
-                        record: TokenRecord {
-                            ids: record.ids[ids..].to_vec(),
-                            logprobs: record.logprobs[ids..].to_vec(),
-                            loss_mask: record.loss_mask[ids..].to_vec(),
-                            replies: record.replies[replies..].to_vec(),
-                            template: record.template.clone(),
-                            tokenizer: record.tokenizer.clone(),
-                        },
-                    }),
-                    None => pieces.push(TokenPiece {
-                        goes_on: false,
-                        record: record.clone(),
-                    }),
-                }
-            }
-            pieces
-        };
-        Self {
-            messages: now.messages[told.messages..].to_vec(),
-            elisions: now.elisions[told.elisions..].to_vec(),
-            attempts: now.attempts[told.attempts..].to_vec(),
-            best: now.best,
-            usage: now.usage,
-            seconds: now.seconds,
-            tokens: now.tokens.as_ref().map(pieces),
-        }
-    }
-
-    /// Adds it to what was told before.
-    pub fn add_to(self, trajectory: &mut Trajectory) {
-        trajectory.messages.extend(self.messages);
-        trajectory.elisions.extend(self.elisions);
-        trajectory.attempts.extend(self.attempts);
-        trajectory.best = self.best;
-        trajectory.usage = self.usage;
-        trajectory.seconds = self.seconds;
-        let before = trajectory.tokens.take();
-        trajectory.tokens = self.tokens.map(|pieces| {
-            let mut records = before.unwrap_or_default();
-            for TokenPiece { goes_on, record } in pieces {
-                match records.last_mut().filter(|_| goes_on) {
-                    Some(last) => {
-                        last.ids.extend(record.ids);
-                        last.logprobs.extend(record.logprobs);
-                        last.loss_mask.extend(record.loss_mask);
-                        last.replies.extend(record.replies);
-                    }
-                    None => records.push(record),
-                }
-            }
-            records
-        });
-    }
 }

@@ -3,11 +3,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a composed task computes, by the one who composed it: every value of `forward`, each after those it is made of.
+/// The computation of a task as a graph: every value of `forward`, in topological order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OpGraph {
     pub values: Vec<GraphValue>,
-    /// Which of them `forward` returns: places in `values`, in order.
+    /// Indices into `values` of what `forward` returns, in order.
     pub returns: Vec<usize>,
 }
 
@@ -26,15 +26,15 @@ pub enum ValueSource {
     Input { position: usize },
     /// A parameter or buffer of the module, by its name in `state_dict`.
     State { name: String },
-    /// What an operator made.
+    /// The result of an operator.
     Applied {
-        /// PyTorch's functional name of it, however the module spells it: `relu` for `nn.ReLU`, `F.relu` and `x.relu()`.
+        /// Its functional name in PyTorch, whatever the module's spelling: `relu` for `nn.ReLU`, `F.relu` and `x.relu()`.
         op: String,
-        /// Places in `values`, in the order of the functional form; null for an optional one that is not given.
+        /// Indices into `values`, in the order of the functional form; null for an optional argument that is absent.
         inputs: Vec<Option<usize>>,
-        /// Arguments that are no tensors, by the names of the functional form. All are here, defaults too.
+        /// Arguments that are not tensors, by the names of the functional form, defaults included.
         arguments: BTreeMap<String, serde_json::Value>,
-        /// Which of the operator's results it is, from zero.
+        /// Index among the operator's results.
         result: usize,
     },
 }

@@ -1,9 +1,15 @@
-//! Nouns on the wire. Others script against these types: within [`FORMAT`] 1 fields are only added, an absent value is
-//! `null` and never missing, and non-finite numbers travel as strings.
+//! The types that travel between processes and lie in files.
+//!
+//! Others script against the verdict and the failure report: within [`FORMAT`] 1 fields are only added. Events,
+//! trajectories and run configurations have a format of their own and are read in that format only
+//! ([`read_document`]). In all of them an absent value is `null` and never missing, and non-finite numbers travel as
+//! strings.
 
 mod conversation;
+mod delta;
 mod event;
 mod failure;
+mod format;
 mod graph;
 mod number;
 mod reward;
@@ -13,33 +19,30 @@ mod trajectory;
 mod verdict;
 
 pub use conversation::{Message, ToolCall, ToolSchema};
+pub use delta::{DeltaCursor, EpisodeDelta, TokenDelta};
 pub use event::{
-    CountedAttempt, EpisodeId, EpisodeStep, Event, EventKind, Gauges, PlannedTask, RunHead,
-    SplitPart, StepCursor, TokenPiece,
+    CountedAttempt, EpisodeId, Event, EventKind, PlannedTask, RunHeader, RunMetrics, SplitPart,
 };
 pub use failure::{Failure, FailureKind, FailureReport};
+pub use format::{
+    CONFIG_FORMAT, DocumentError, EVENT_FORMAT, FORMAT, OtherFormat, TRAJECTORY_FORMAT, Versioned,
+    read_document,
+};
 pub use graph::{Dtype, GraphValue, OpGraph, ValueSource};
 pub use number::Number;
-pub use reward::{CompositeWeights, Reward, composite, faster, ladder, raw, robust};
-pub use submission::{Form, MODEL_NEW, Submission, clashing_path, is_solution_path};
+pub use reward::{
+    CompositeWeights, Reward, composite_reward, is_faster, ladder_reward, raw_reward, robust_reward,
+};
+pub use submission::{MODEL_NEW, Submission, SubmissionForm, clashing_path, is_solution_path};
 pub use task::Task;
 pub use trajectory::{
-    Attempt, ElidedMessage, Elision, Ending, EpisodeMode, Limit, PolicyVersion, TokenRecord,
-    Trajectory, Usage,
+    Attempt, ElidedMessage, Elision, EpisodeEnding, EpisodeLimit, EpisodeMode, PolicyVersion,
+    TokenRecord, Trajectory, Usage,
 };
 pub use verdict::{
-    Isolation, MatchedPrecision, Numerics, Precision, Profile, Progress, Rule, Speedup,
-    StageSeconds, Status, Target, Times, Trust, TrustCheck, Verdict,
+    AttemptProgress, IsolationReport, MatchedPrecision, Numerics, Precision, Profile, Rule,
+    Speedup, StageSeconds, Status, Target, Times, Trust, TrustCheck, Verdict,
 };
-
-/// The version of verdicts, of failures and of what `--json` prints.
-pub const FORMAT: u32 = 1;
-/// The version of `events.jsonl`.
-pub const EVENT_FORMAT: u32 = 1;
-/// The version of trajectories.
-pub const TRAJECTORY_FORMAT: u32 = 1;
-/// The version of a run's `config.json`.
-pub const CONFIG_FORMAT: u32 = 1;
 
 /// The JSON Schema of a named document, or `None` for an unknown name.
 pub fn json_schema(name: &str) -> Option<serde_json::Value> {

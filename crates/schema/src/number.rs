@@ -34,13 +34,13 @@ impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Raw {
+        enum Wire {
             Finite(f64),
             Text(String),
         }
-        match Raw::deserialize(deserializer)? {
-            Raw::Finite(value) => Ok(Self(value)),
-            Raw::Text(text) => match text.as_str() {
+        match Wire::deserialize(deserializer)? {
+            Wire::Finite(value) => Ok(Self(value)),
+            Wire::Text(text) => match text.as_str() {
                 "nan" => Ok(Self(f64::NAN)),
                 "inf" => Ok(Self(f64::INFINITY)),
                 "-inf" => Ok(Self(f64::NEG_INFINITY)),

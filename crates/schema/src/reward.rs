@@ -1,11 +1,11 @@
-//! Reward arithmetic: pure functions of a verdict. Cheating is always the lowest value of its scale.
+//! Reward arithmetic: pure functions of a verdict. Cheating earns the lowest value of every scale.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Number, Progress, Status, Verdict};
+use crate::{AttemptProgress, Number, Status, Verdict};
 
-/// Every reward of one verdict, so that a trainer chooses without judging again.
+/// Every reward of one verdict. A trainer chooses one of them without judging again.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Reward {
     /// -1 wrong, 1 correct, 2 also 5 % faster than eager, 3 also than `torch.compile`.
@@ -38,15 +38,15 @@ impl Default for CompositeWeights {
     }
 }
 
-/// Whether `time` beats `baseline` by the 5 % that noise cannot explain.
-pub fn faster(time: f64, baseline: f64) -> bool {
+/// Whether `time` is below `baseline` by more than 5 %, which noise does not explain.
+pub fn is_faster(time: f64, baseline: f64) -> bool {
     time < 0.95 * baseline
 }
 
 /// The milestone reward of a correct kernel, from times in its own precision class.
-pub fn robust(candidate_us: f64, eager_us: f64, compile_us: Option<f64>) -> f64 {
-    let beats_eager = faster(candidate_us, eager_us);
-    let beats_compile = compile_us.is_some_and(|compile| faster(candidate_us, compile));
+pub fn robust_reward(candidate_us: f64, eager_us: f64, compile_us: Option<f64>) -> f64 {
+    let beats_eager = is_faster(candidate_us, eager_us);
+    let beats_compile = compile_us.is_some_and(|compile| is_faster(candidate_us, compile));
     match (beats_eager, beats_compile) {
         (true, true) => 3.0,
         (true, false) => 2.0,
@@ -55,12 +55,12 @@ pub fn robust(candidate_us: f64, eager_us: f64, compile_us: Option<f64>) -> f64 
 }
 
 /// Speed-up over `torch.compile`, or over eager where compile is unknown.
-pub fn raw(candidate_us: f64, eager_us: f64, compile_us: Option<f64>) -> f64 {
+pub fn raw_reward(candidate_us: f64, eager_us: f64, compile_us: Option<f64>) -> f64 {
     compile_us.unwrap_or(eager_us) / candidate_us
 }
 
 /// The weighted sum of compiled, correct and capped speed-up over eager.
-pub fn composite(weights: &CompositeWeights, compiled: bool, speedup: Option<f64>) -> f64 {
+pub fn composite_reward(weights: &CompositeWeights, compiled: bool, speedup: Option<f64>) -> f64 {
     let compiled = if compiled { weights.compiled } else { 0.0 };
     match speedup {
         Some(speedup) => compiled + weights.correct + weights.speed * speedup.min(weights.cap),
@@ -68,8 +68,8 @@ pub fn composite(weights: &CompositeWeights, compiled: bool, speedup: Option<f64
     }
 }
 
-/// The graded value of an attempt that failed honestly: each rung reached lifts it, -0.2 at most.
-pub fn ladder(progress: &Progress) -> f64 {
+/// The graded reward of an attempt that failed without cheating: each rung it reached adds to -1, up to -0.2.
+pub fn ladder_reward(progress: &AttemptProgress) -> f64 {
     let rungs = [
         (progress.parsed, 0.1),
         (progress.compiled, 0.2),
@@ -107,12 +107,12 @@ impl Reward {
             Status::Cheating | Status::Rejected => Self::lowest(),
             Status::Passed => Self::of_passed(verdict).unwrap_or_else(Self::lowest),
             _ => Self {
-                composite: Number(composite(
+                composite: Number(composite_reward(
                     &CompositeWeights::default(),
                     verdict.compiled,
                     None,
                 )),
-                ladder: ladder(&verdict.progress),
+                ladder: ladder_reward(&verdict.progress),
                 ..Self::lowest()
             },
         }
@@ -126,11 +126,11 @@ impl Reward {
         if !(candidate.is_finite() && candidate > 0.0 && eager.is_finite()) {
             return None;
         }
-        let robust = robust(candidate, eager, compile);
+        let robust = robust_reward(candidate, eager, compile);
         Some(Self {
             robust,
-            raw: Number(raw(candidate, eager, compile)),
-            composite: Number(composite(
+            raw: Number(raw_reward(candidate, eager, compile)),
+            composite: Number(composite_reward(
                 &CompositeWeights::default(),
                 true,
                 Some(eager / candidate),

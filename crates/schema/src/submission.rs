@@ -3,10 +3,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A solution, frozen: exactly these bytes are judged.
+/// A frozen solution: exactly these bytes are judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Submission {
-    pub form: Form,
+    pub form: SubmissionForm,
     /// Relative path to content: `model_new.py` and `kernels/**`.
     pub files: BTreeMap<String, Vec<u8>>,
 }
@@ -14,7 +14,7 @@ pub struct Submission {
 /// How a solution is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
+pub enum SubmissionForm {
     /// The CUDA Agent workspace: `cuda_extension` with bindings in C++.
     CudaAgent,
     /// Our own: `extern "C"` launchers called through `warpsmith_kernels`, no torch headers.
@@ -23,7 +23,7 @@ pub enum Form {
     Inline,
 }
 
-impl Form {
+impl SubmissionForm {
     pub fn name(self) -> &'static str {
         match self {
             Self::CudaAgent => "cuda_agent",
@@ -36,7 +36,7 @@ impl Form {
 /// The one file every solution has.
 pub const MODEL_NEW: &str = "model_new.py";
 
-/// Whether a solution can have a file of this path: `model_new.py`, or a plain name below `kernels/`.
+/// Whether a solution may contain this path: `model_new.py`, or a plain name below `kernels/`.
 pub fn is_solution_path(path: &str) -> bool {
     let part = |part: &str| {
         let first = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -47,7 +47,7 @@ pub fn is_solution_path(path: &str) -> bool {
     path.len() <= 200 && (path == MODEL_NEW || path.strip_prefix("kernels/").is_some_and(below))
 }
 
-/// A path that would have to be a file and a folder.
+/// A path that would have to be a file and a folder at once, if there is one.
 pub fn clashing_path<'a>(paths: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let all: std::collections::BTreeSet<&str> = paths.collect();
     let folders = |path: &'a str| path.match_indices('/').map(move |(end, _)| &path[..end]);

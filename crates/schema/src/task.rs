@@ -15,7 +15,7 @@ pub struct Task {
     pub problem_id: Option<u32>,
     /// Where it was loaded from.
     pub origin: String,
-    /// What it computes, where whoever composed it wrote that down.
+    /// Its computation, where it is known: composed tasks carry it.
     #[serde(default)]
     pub graph: Option<OpGraph>,
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Message, TRAJECTORY_FORMAT, Target, Task, Verdict};
 
-/// One episode: a policy, a task, what was said and done, and what it was worth.
+/// One episode: a policy, a task, the conversation, the judged attempts and their rewards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trajectory {
     pub format: u32,
@@ -17,25 +17,25 @@ pub struct Trajectory {
     #[serde(default = "first")]
     pub sample: u32,
     pub mode: EpisodeMode,
-    /// Whole, whatever was left out of what the policy was shown.
+    /// The complete conversation, including what elisions hid from the policy.
     pub messages: Vec<Message>,
-    /// Where the conversation grew too long: which tool answers the policy was no longer shown.
+    /// Tool results that were hidden from the policy because the conversation grew too long.
     #[serde(default)]
     pub elisions: Vec<Elision>,
     /// In the order they were judged.
     pub attempts: Vec<Attempt>,
     /// Index into `attempts` of the one that counts as the result.
     pub best: Option<u32>,
-    pub ending: Ending,
+    pub ending: EpisodeEnding,
     pub usage: Usage,
     pub seconds: f64,
-    /// Present where the policy can account for the tokens of every reply. A new sequence begins where the conversation
-    /// did not go on from the tokens before, as after an elision; every sampled token is in exactly one of them.
+    /// Present where the policy can account for the tokens of every reply. A new sequence begins where the prompt does
+    /// not extend the tokens before, as after an elision. Every sampled token is in exactly one sequence.
     pub tokens: Option<Vec<TokenRecord>>,
 }
 
 impl Trajectory {
-    /// One of which nothing has been said yet.
+    /// An empty one.
     pub fn begin(
         task: &Task,
         target: Target,
@@ -55,7 +55,7 @@ impl Trajectory {
             elisions: Vec::new(),
             attempts: Vec::new(),
             best: None,
-            ending: Ending::Interrupted,
+            ending: EpisodeEnding::Interrupted,
             usage: Usage::default(),
             seconds: 0.0,
             tokens: None,
@@ -63,30 +63,30 @@ impl Trajectory {
     }
 }
 
-/// Tool answers that made room: from one turn on, a line that says so stood in the place of each.
+/// Tool results that were replaced by one line each, to shorten the prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Elision {
-    /// The first turn, counted from one, that was asked without them.
+    /// The first turn, counted from one, whose prompt lacks them.
     pub turn: u32,
-    /// Tokens that this freed, guessed from the length of the texts.
+    /// Tokens that this freed, estimated from the length of the texts.
     pub freed_tokens: u64,
-    pub left_out: Vec<ElidedMessage>,
+    pub elided: Vec<ElidedMessage>,
 }
 
-/// A message that was shown in one line.
+/// A message that one line replaces in the prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ElidedMessage {
-    /// Index of the message, whose text is kept there.
+    /// Index into `messages`, where its text is kept.
     pub message: u32,
-    /// What the policy was shown instead.
-    pub shown: String,
+    /// The line the policy sees instead.
+    pub replacement: String,
 }
 
 fn first() -> u32 {
     1
 }
 
-/// How a policy is asked.
+/// How a policy is prompted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EpisodeMode {
@@ -96,7 +96,7 @@ pub enum EpisodeMode {
     Agent,
 }
 
-/// A submission that was judged on the way.
+/// A submission that was judged during the episode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
     /// Index of the assistant's message it came from.
@@ -107,38 +107,38 @@ pub struct Attempt {
     pub verdict: Verdict,
 }
 
-/// Which policy spoke.
+/// Which policy generated the replies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyVersion {
     /// As on the command line, such as `openai:gpt-5` or `local:qwen2.5-coder-1.5b`.
     pub name: String,
     /// Hash of weights or script, where it can be known.
     pub hash: Option<String>,
-    /// Learner's step that published it.
+    /// The training step that published it.
     pub step: Option<u64>,
 }
 
 /// Why an episode ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Ending {
-    /// The policy was done, or had used its repairs.
+pub enum EpisodeEnding {
+    /// The policy was done, or had used up its repairs.
     Finished,
     /// A limit on turns, tokens or time was reached.
     Limit {
-        which: Limit,
+        which: EpisodeLimit,
     },
     /// The conversation no longer fits into the policy's context.
     ContextFull,
-    /// Reply after reply held nothing that could be acted on.
+    /// Several replies in a row held nothing that could be acted on.
     NothingUsable,
-    /// The policy said the same again and again.
+    /// The policy repeated itself.
     Looping,
-    /// The policy knows that it has no answer to this task.
+    /// The policy does not cover this task and says so.
     NotCovered {
         message: String,
     },
-    /// The policy could not be asked any more.
+    /// The policy could not be reached any more.
     PolicyFailed {
         message: String,
     },
@@ -148,39 +148,39 @@ pub enum Ending {
 /// A limit of an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Limit {
+pub enum EpisodeLimit {
     Turns,
     Tokens,
     Time,
 }
 
-/// Tokens that were paid for.
+/// Tokens used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
-    /// Those of the prompts that had been read before and were not read again, as far as the policy tells.
+    /// Prompt tokens that were in the prefix cache, as far as the policy reports them.
     #[serde(default)]
-    pub reused_tokens: u64,
+    pub cached_tokens: u64,
 }
 
 impl std::ops::AddAssign for Usage {
     fn add_assign(&mut self, other: Self) {
         self.prompt_tokens += other.prompt_tokens;
         self.completion_tokens += other.completion_tokens;
-        self.reused_tokens += other.reused_tokens;
+        self.cached_tokens += other.cached_tokens;
     }
 }
 
-/// One sequence of tokens as the policy read and sampled them: training never tokenises text again.
+/// One sequence of tokens as the policy read and sampled them. Training uses these ids and never tokenises text again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenRecord {
     pub ids: Vec<u32>,
-    /// Of each sampled token, under the policy itself (before temperature and top-p); null for tokens that were given.
+    /// Of each sampled token, under the policy itself (before temperature and top-p); null for prompt tokens.
     pub logprobs: Vec<Option<f32>>,
     /// True for tokens that the policy sampled, the one that ends a turn included.
     pub loss_mask: Vec<bool>,
-    /// The assistant's messages, by index, whose tokens were sampled here: one for each unbroken run in `loss_mask`.
+    /// Indices of the assistant messages that were sampled here: one for each contiguous run in `loss_mask`.
     pub replies: Vec<u32>,
     /// Hash of the chat template, where it can be known.
     pub template: Option<String>,

@@ -16,7 +16,7 @@ pub struct Verdict {
     pub reason: Option<String>,
     pub compiled: bool,
     pub correct: bool,
-    pub progress: Progress,
+    pub progress: AttemptProgress,
     pub profile: Profile,
     pub target: Target,
     pub device: String,
@@ -28,11 +28,11 @@ pub struct Verdict {
     pub numerics: Option<Numerics>,
     pub reward: Reward,
     pub seconds: StageSeconds,
-    pub isolation: Option<Isolation>,
+    pub isolation: Option<IsolationReport>,
     pub trust: Trust,
-    /// What a reader of the numbers should know, in sentences.
+    /// Sentences that a reader of the numbers should know.
     pub notes: Vec<String>,
-    /// The folder with everything needed to judge again.
+    /// The folder of the evidence, with which the verdict can be replayed.
     pub evidence: Option<String>,
 }
 
@@ -102,7 +102,7 @@ pub enum Rule {
 
 /// How far an attempt got; the graded part of the ladder reward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Progress {
+pub struct AttemptProgress {
     pub parsed: bool,
     pub compiled: bool,
     pub loaded: bool,
@@ -148,11 +148,11 @@ pub struct Times {
     pub spread: Number,
     /// Timed calls behind `candidate`.
     pub samples: u32,
-    /// Median single call less the constant.
+    /// Median single call minus the constant.
     pub single: Number,
-    /// Slope of bursts, where they were run.
+    /// Time per call in bursts, where bursts were run.
     pub burst: Option<Number>,
-    /// What a call through the judge costs with nothing in it.
+    /// The judge's overhead per call: the time of a call that computes nothing.
     pub constant: Number,
 }
 
@@ -193,21 +193,21 @@ pub struct StageSeconds {
     pub total: f64,
 }
 
-/// Which protections held, by name; the value says by what, or why not.
-pub type Isolation = BTreeMap<String, String>;
+/// Which protections held, by name. The value says by which means, or why not.
+pub type IsolationReport = BTreeMap<String, String>;
 
 /// Each check by name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trust {
     /// The candidate was contained by every required protection.
     pub contained: bool,
-    /// The task's own inputs let a trivial answer pass; only a transform told it apart.
+    /// On the task's own inputs a trivial answer passes; only a transformed distribution rejects it.
     pub degenerate_inputs: bool,
-    /// Work was batched or put off: the single-call time counted.
+    /// Work was batched or deferred between calls: the time of single calls counts.
     pub deferred_work: bool,
     /// How much of the comparison had a float64 answer.
     pub fp64: Option<String>,
-    /// Share of elements left out because fp32 and fp64 references disagree by a discontinuity.
+    /// Share of elements excluded because the fp32 and fp64 references disagree at a discontinuity.
     pub excluded_share: f64,
     pub checks: BTreeMap<String, TrustCheck>,
 }
@@ -221,7 +221,7 @@ pub enum TrustCheck {
 }
 
 impl Verdict {
-    /// A verdict with nothing reached yet; the judge fills it in as it goes.
+    /// A verdict in which no stage was reached yet; the judge fills it in stage by stage.
     pub fn unreached(status: Status, target: Target, profile: Profile, device: String) -> Self {
         let mut verdict = Self {
             format: FORMAT,
@@ -230,7 +230,7 @@ impl Verdict {
             reason: None,
             compiled: false,
             correct: false,
-            progress: Progress::default(),
+            progress: AttemptProgress::default(),
             profile,
             target,
             device,

@@ -1,15 +1,15 @@
-//! Events, written and read again; steps, taken apart and put together.
+//! Events, written and read again; trajectories, split into deltas and added up.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use warpsmith_schema::{
-    EVENT_FORMAT, EpisodeId, EpisodeStep, Event, EventKind, Gauges, Message, StepCursor,
-    TokenRecord, Trajectory, json_schema,
+    DeltaCursor, EVENT_FORMAT, EpisodeDelta, EpisodeId, Event, EventKind, Message, RunMetrics,
+    TRAJECTORY_FORMAT, TokenRecord, Trajectory, json_schema,
 };
 
 fn trajectory() -> Trajectory {
     serde_json::from_value(json!({
-        "format": 1, "id": "", "target": "cpu", "sample": 2,
+        "format": TRAJECTORY_FORMAT, "id": "", "target": "cpu", "sample": 2,
         "task": { "id": "relu", "name": "relu", "source": "", "level": null, "problem_id": null, "origin": "relu.py", "graph": null },
         "policy": { "name": "script:x.jsonl", "hash": null, "step": null }, "mode": "single",
         "messages": [], "attempts": [], "best": null, "ending": { "kind": "interrupted" },
@@ -18,7 +18,7 @@ fn trajectory() -> Trajectory {
     .unwrap()
 }
 
-/// One more reply of these tokens, in the same sequence or in another.
+/// Appends one reply of these tokens, to the last sequence or as a new one.
 fn grow(trajectory: &mut Trajectory, sampled: &[u32], another: bool) {
     let message = trajectory.messages.len() as u32;
     trajectory.messages.push(Message::Assistant {
@@ -49,19 +49,19 @@ fn grow(trajectory: &mut Trajectory, sampled: &[u32], another: bool) {
 
 proptest! {
     #[test]
-    fn steps_put_together_are_the_trajectory(
+    fn deltas_added_up_are_the_trajectory(
         replies in prop::collection::vec((prop::collection::vec(0_u32..9, 1..4), any::<bool>(), any::<bool>()), 0..8)
     ) {
         let mut whole = trajectory();
-        let mut told = StepCursor::default();
+        let mut told = DeltaCursor::default();
         let mut read = trajectory();
         for (sampled, another, tell) in replies {
             grow(&mut whole, &sampled, another);
             if tell {
-                let step = EpisodeStep::since(&told, &whole);
+                let step = EpisodeDelta::since(&told, &whole);
                 let text = serde_json::to_string(&step).unwrap();
-                serde_json::from_str::<EpisodeStep>(&text).unwrap().add_to(&mut read);
-                told = StepCursor::all_of(&whole);
+                serde_json::from_str::<EpisodeDelta>(&text).unwrap().add_to(&mut read);
+                told = DeltaCursor::at_end_of(&whole);
                 prop_assert_eq!(&read, &whole);
             }
         }
@@ -69,14 +69,14 @@ proptest! {
 }
 
 #[test]
-fn a_record_that_was_given_up_is_forgotten() {
+fn a_token_record_that_was_dropped_is_forgotten() {
     let mut whole = trajectory();
     grow(&mut whole, &[1], false);
     let mut read = trajectory();
-    EpisodeStep::since(&StepCursor::default(), &whole).add_to(&mut read);
-    let told = StepCursor::all_of(&whole);
+    EpisodeDelta::since(&DeltaCursor::default(), &whole).add_to(&mut read);
+    let told = DeltaCursor::at_end_of(&whole);
     whole.tokens = None;
-    EpisodeStep::since(&told, &whole).add_to(&mut read);
+    EpisodeDelta::since(&told, &whole).add_to(&mut read);
     assert_eq!(read, whole);
 }
 
@@ -86,26 +86,29 @@ fn an_event_comes_back_as_it_was() {
         task: "level1/19".to_owned(),
         sample: 2,
     };
-    let gauges = Gauges {
+    let gauges = RunMetrics {
         seconds: 1.5,
-        ..Gauges::default()
+        ..RunMetrics::default()
     };
     let mut whole = trajectory();
     grow(&mut whole, &[1, 2], false);
     for (event, kind) in [
         (
-            EventKind::EpisodeBegun {
+            EventKind::EpisodeStarted {
                 episode: episode.clone(),
             },
-            "episode_begun",
+            "episode_started",
         ),
-        (EventKind::Measured { gauges }, "measured"),
         (
-            EventKind::Progressed {
+            EventKind::MetricsSampled { metrics: gauges },
+            "metrics_sampled",
+        ),
+        (
+            EventKind::EpisodeProgressed {
                 episode,
-                step: Box::new(EpisodeStep::since(&StepCursor::default(), &whole)),
+                delta: Box::new(EpisodeDelta::since(&DeltaCursor::default(), &whole)),
             },
-            "progressed",
+            "episode_progressed",
         ),
         (
             EventKind::EpisodeEnded {
@@ -130,16 +133,16 @@ fn an_event_comes_back_as_it_was() {
 fn the_schema_names_every_kind() {
     let schema = json_schema("event").unwrap().to_string();
     for kind in [
-        "run_begun",
-        "surveyed",
-        "left_out",
-        "episode_begun",
-        "progressed",
+        "run_started",
+        "task_accepted",
+        "task_skipped",
+        "episode_started",
+        "episode_progressed",
         "judged",
         "episode_ended",
-        "hitch",
-        "measured",
-        "compared",
+        "infrastructure_failed",
+        "metrics_sampled",
+        "compile_mode_compared",
         "run_ended",
     ] {
         assert!(schema.contains(&format!("\"const\":\"{kind}\"")), "{kind}");

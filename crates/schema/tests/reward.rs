@@ -1,8 +1,9 @@
 //! Reward arithmetic, by tables.
 
 use warpsmith_schema::{
-    CompositeWeights, MatchedPrecision, Number, Precision, Profile, Progress, Reward, Speedup,
-    Status, Target, Times, Verdict, composite, ladder, raw, robust,
+    AttemptProgress, CompositeWeights, MatchedPrecision, Number, Precision, Profile, Reward,
+    Speedup, Status, Target, Times, Verdict, composite_reward, ladder_reward, raw_reward,
+    robust_reward,
 };
 
 #[test]
@@ -16,7 +17,7 @@ fn robust_pays_for_milestones_at_five_percent() {
         (94.9, 90.0, Some(200.0), 1.0), // slower than eager: compile's own slowness earns nothing
     ] {
         assert!(
-            (robust(candidate, eager, compile) - expected).abs() < 1e-12,
+            (robust_reward(candidate, eager, compile) - expected).abs() < 1e-12,
             "{candidate} {eager} {compile:?}"
         );
     }
@@ -24,8 +25,8 @@ fn robust_pays_for_milestones_at_five_percent() {
 
 #[test]
 fn raw_is_the_speedup_over_compile_or_eager() {
-    assert!((raw(50.0, 100.0, Some(75.0)) - 1.5).abs() < 1e-12);
-    assert!((raw(50.0, 100.0, None) - 2.0).abs() < 1e-12);
+    assert!((raw_reward(50.0, 100.0, Some(75.0)) - 1.5).abs() < 1e-12);
+    assert!((raw_reward(50.0, 100.0, None) - 2.0).abs() < 1e-12);
 }
 
 #[test]
@@ -38,37 +39,37 @@ fn composite_is_capped() {
         (true, Some(3.0), 6.0),
         (true, Some(300.0), 6.0),
     ] {
-        assert!((composite(&weights, compiled, speedup) - expected).abs() < 1e-12);
+        assert!((composite_reward(&weights, compiled, speedup) - expected).abs() < 1e-12);
     }
 }
 
 #[test]
 fn the_ladder_rises_with_progress_and_stays_below_success() {
     let steps = [
-        Progress::default(),
-        Progress {
+        AttemptProgress::default(),
+        AttemptProgress {
             parsed: true,
-            ..Progress::default()
+            ..AttemptProgress::default()
         },
-        Progress {
+        AttemptProgress {
             parsed: true,
             compiled: true,
-            ..Progress::default()
+            ..AttemptProgress::default()
         },
-        Progress {
+        AttemptProgress {
             parsed: true,
             compiled: true,
             loaded: true,
-            ..Progress::default()
+            ..AttemptProgress::default()
         },
-        Progress {
+        AttemptProgress {
             parsed: true,
             compiled: true,
             loaded: true,
             ran: true,
-            ..Progress::default()
+            ..AttemptProgress::default()
         },
-        Progress {
+        AttemptProgress {
             parsed: true,
             compiled: true,
             loaded: true,
@@ -76,7 +77,7 @@ fn the_ladder_rises_with_progress_and_stays_below_success() {
             shape_ok: true,
             share_within_tolerance: Some(0.0),
         },
-        Progress {
+        AttemptProgress {
             parsed: true,
             compiled: true,
             loaded: true,
@@ -84,7 +85,7 @@ fn the_ladder_rises_with_progress_and_stays_below_success() {
             shape_ok: true,
             share_within_tolerance: Some(0.5),
         },
-        Progress {
+        AttemptProgress {
             parsed: true,
             compiled: true,
             loaded: true,
@@ -93,7 +94,7 @@ fn the_ladder_rises_with_progress_and_stays_below_success() {
             share_within_tolerance: Some(1.0),
         },
     ];
-    let values: Vec<f64> = steps.iter().map(ladder).collect();
+    let values: Vec<f64> = steps.iter().map(ladder_reward).collect();
     assert!(
         values.windows(2).all(|pair| pair[0] < pair[1]),
         "{values:?}"
@@ -104,27 +105,27 @@ fn the_ladder_rises_with_progress_and_stays_below_success() {
 
 #[test]
 fn a_rung_counts_only_on_top_of_those_below() {
-    let gap = Progress {
+    let gap = AttemptProgress {
         parsed: true,
         loaded: true,
         ran: true,
         shape_ok: true,
-        ..Progress::default()
+        ..AttemptProgress::default()
     };
-    assert!((ladder(&gap) + 0.9).abs() < 1e-12);
-    let nonsense = Progress {
+    assert!((ladder_reward(&gap) + 0.9).abs() < 1e-12);
+    let nonsense = AttemptProgress {
         share_within_tolerance: Some(f64::NAN),
         parsed: true,
-        ..Progress::default()
+        ..AttemptProgress::default()
     };
-    assert!(ladder(&nonsense).is_finite());
+    assert!(ladder_reward(&nonsense).is_finite());
 }
 
 fn verdict(status: Status) -> Verdict {
     let mut verdict =
         Verdict::unreached(status, Target::Cpu, Profile::Full, "a machine".to_owned());
     verdict.compiled = true;
-    verdict.progress = Progress {
+    verdict.progress = AttemptProgress {
         parsed: true,
         compiled: true,
         loaded: true,

@@ -1,12 +1,14 @@
-//! Trajectories, written and read again, also those of earlier versions.
+//! Trajectories, written and read again.
 
 use serde_json::{Value, json};
-use warpsmith_schema::{ElidedMessage, Elision, TokenRecord, Trajectory, Usage, json_schema};
+use warpsmith_schema::{
+    ElidedMessage, Elision, TRAJECTORY_FORMAT, TokenRecord, Trajectory, Usage, json_schema,
+};
 
-/// As it was written before conversations could be shortened and tokens were kept.
-fn early() -> Value {
+/// Only the fields that must be there.
+fn minimal() -> Value {
     json!({
-        "format": 1, "id": "0123456789abcdef", "target": "cpu",
+        "format": TRAJECTORY_FORMAT, "id": "0123456789abcdef", "target": "cpu",
         "task": { "id": "relu", "name": "relu", "source": "", "level": null, "problem_id": null, "origin": "relu.py" },
         "policy": { "name": "script:x.jsonl", "hash": null, "step": null }, "mode": "agent",
         "messages": [{ "role": "user", "text": "Go" }, { "role": "assistant", "text": "", "calls": [] }],
@@ -16,26 +18,26 @@ fn early() -> Value {
 }
 
 #[test]
-fn an_early_trajectory_is_read() {
-    let read: Trajectory = serde_json::from_value(early()).unwrap();
+fn absent_fields_have_their_defaults() {
+    let read: Trajectory = serde_json::from_value(minimal()).unwrap();
     assert_eq!((&read.elisions, &read.tokens), (&Vec::new(), &None));
     let usage = Usage {
         prompt_tokens: 7,
         completion_tokens: 2,
-        reused_tokens: 0,
+        cached_tokens: 0,
     };
     assert_eq!(read.usage, usage);
 }
 
 #[test]
 fn a_trajectory_comes_back_as_it_was() {
-    let mut trajectory: Trajectory = serde_json::from_value(early()).unwrap();
+    let mut trajectory: Trajectory = serde_json::from_value(minimal()).unwrap();
     trajectory.elisions.push(Elision {
         turn: 3,
         freed_tokens: 900,
-        left_out: vec![ElidedMessage {
+        elided: vec![ElidedMessage {
             message: 1,
-            shown: "[left out]".to_owned(),
+            replacement: "[left out]".to_owned(),
         }],
     });
     trajectory.tokens = Some(vec![TokenRecord {
@@ -57,7 +59,7 @@ fn a_trajectory_comes_back_as_it_was() {
 
 #[test]
 fn the_schema_knows_every_field() {
-    let trajectory: Trajectory = serde_json::from_value(early()).unwrap();
+    let trajectory: Trajectory = serde_json::from_value(minimal()).unwrap();
     let written = serde_json::to_value(trajectory).unwrap();
     let schema = json_schema("trajectory").unwrap();
     for field in written.as_object().unwrap().keys() {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use warpsmith_schema::{
-    Failure, FailureKind, FailureReport, MatchedPrecision, Number, Numerics, Precision, Profile,
-    Progress, Reward, Rule, Speedup, StageSeconds, Status, Target, Times, TrustCheck, Verdict,
+    AttemptProgress, Failure, FailureKind, FailureReport, MatchedPrecision, Number, Numerics,
+    Precision, Profile, Reward, Rule, Speedup, StageSeconds, Status, Target, Times, TrustCheck,
+    Verdict,
 };
 
 /// The names of `trust.checks` that the judge fills in, in a fixed state.
@@ -33,7 +34,7 @@ fn a_passed_verdict_is_written_byte_for_byte() {
     );
     verdict.compiled = true;
     verdict.correct = true;
-    verdict.progress = Progress {
+    verdict.progress = AttemptProgress {
         parsed: true,
         compiled: true,
         loaded: true,

@@ -170,7 +170,7 @@ fn write_run(folder: &Path, episodes: usize) -> Result<u64, Box<dyn Error>> {
     let mut log = BufWriter::new(fs_err::File::create(&path)?);
     for number in 0..episodes {
         let ended = json!({ "kind": "episode_ended", "trajectory": trajectory(number) });
-        let event = json!({ "format": 1, "at": "2026-01-01T00:00:00Z", "event": ended });
+        let event = json!({ "format": 2, "at": "2026-01-01T00:00:00Z", "event": ended });
         writeln!(log, "{event}")?;
     }
     log.flush()?;
@@ -201,7 +201,7 @@ fn trajectory(number: usize) -> Value {
         "notes": [], "evidence": null,
     });
     json!({
-        "format": 1, "id": format!("{number:016x}"),
+        "format": 2, "id": format!("{number:016x}"),
         "task": {
             "id": format!("level1/{number}"), "name": format!("task {number}"), "source": "class Model: ...\n", "level": 1,
             "problem_id": number, "origin": "made",
@@ -213,6 +213,6 @@ fn trajectory(number: usize) -> Value {
         ],
         "elisions": [], "attempts": [{ "message": 1, "files": { "kernels/scale.cu": kernel }, "verdict": verdict }],
         "best": if_passed(json!(0)), "ending": { "kind": "finished" },
-        "usage": { "prompt_tokens": 1000, "completion_tokens": 300, "reused_tokens": 0 }, "seconds": 12.5, "tokens": null,
+        "usage": { "prompt_tokens": 1000, "completion_tokens": 300, "cached_tokens": 0 }, "seconds": 12.5, "tokens": null,
     })
 }

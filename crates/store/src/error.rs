@@ -1,7 +1,7 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use warpsmith_schema::{Failure, FailureKind};
+use warpsmith_schema::{DocumentError, Failure, FailureKind, OtherFormat};
 
 use crate::{Difference, Holder};
 
@@ -26,14 +26,21 @@ pub enum StoreError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("{}:{line}: not an event", path.display())]
-    BrokenEvent {
+    #[error("{}:{line}: not a line of this log", path.display())]
+    BrokenLine {
         path: PathBuf,
         line: usize,
         #[source]
         source: serde_json::Error,
     },
-    #[error("`{path}` says nothing of the run it is of")]
+    #[error("{}: {format}", place(path, *line))]
+    OtherFormat {
+        path: PathBuf,
+        /// In a log.
+        line: Option<usize>,
+        format: OtherFormat,
+    },
+    #[error("`{path}` is not the configuration of a run")]
     BrokenRun {
         path: PathBuf,
         #[source]
@@ -66,11 +73,25 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Why one line of a log is not the document it should be.
+    pub(crate) fn document(path: &Path, line: usize, error: DocumentError) -> Self {
+        let path = path.to_path_buf();
+        match error {
+            DocumentError::OtherFormat(format) => Self::OtherFormat {
+                path,
+                line: Some(line),
+                format,
+            },
+            DocumentError::Json(source) => Self::BrokenLine { path, line, source },
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Write { .. } => Some("check the permissions and the free space".into()),
-            Self::BrokenEvent { .. } => {
+            Self::OtherFormat { .. } => Some(OtherFormat::HINT.into()),
+            Self::BrokenLine { .. } => {
                 Some("only the last line of a log can be torn by a crash: this one was edited or the disk is failing".into())
             }
             Self::Locked { .. } => Some("wait for it, stop it, or give another folder with `--out`".into()),
@@ -99,6 +120,7 @@ impl StoreError {
             Self::OtherConfig { .. } | Self::NotARun { .. } | Self::BrokenRun { .. } => {
                 (FailureKind::Config, "other_run")
             }
+            Self::OtherFormat { .. } => (FailureKind::Config, "other_format"),
             _ => (FailureKind::Infrastructure, "store"),
         };
         let causes =
@@ -132,5 +154,12 @@ fn list(differences: &[Difference]) -> String {
     match differences.len().saturating_sub(TOLD) {
         more if kind.is_none() && more > 0 => format!("{}; and {more} more", told.join("; ")),
         _ => told.join("; "),
+    }
+}
+
+fn place(path: &Path, line: Option<usize>) -> String {
+    match line {
+        Some(line) => format!("{}:{line}", path.display()),
+        None => format!("`{}`", path.display()),
     }
 }

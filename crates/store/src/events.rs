@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use warpsmith_schema::{Versioned, read_document};
 
 use crate::StoreError;
 
@@ -10,8 +11,8 @@ use crate::StoreError;
 ///
 /// A line is handed to the kernel in one write and counts once its newline is there. The rest of
 /// a line torn by a crash is removed before the next is written: it never counted, and would
-/// spoil what follows. The file is locked meanwhile, so that what one writer is writing is not
-/// taken by another for such a rest.
+/// spoil what follows. The file is locked meanwhile, so that no writer takes the line that another
+/// is writing for such a rest.
 #[derive(Debug)]
 pub struct EventLog {
     file: fs_err::File,
@@ -35,7 +36,7 @@ impl EventLog {
             file,
             path: path.to_path_buf(),
         };
-        log.alone(remove_torn).map_err(write)?;
+        log.locked(remove_torn).map_err(write)?;
         Ok(log)
     }
 
@@ -46,20 +47,20 @@ impl EventLog {
         })?;
         line.push(b'\n');
         let path = self.path.clone();
-        self.alone(|file| {
+        self.locked(|file| {
             remove_torn(file)?;
             if file.write(&line)? == line.len() {
                 return Ok(());
             }
-            // The disk is full: the log stays readable, and the caller learns of it.
+            // The disk is full: the log stays readable, and the caller gets the error.
             remove_torn(file)?;
             Err(io::ErrorKind::StorageFull.into())
         })
         .map_err(|source| StoreError::Write { path, source })
     }
 
-    /// Acts while no other writer does. Where the file system has no locks, one writer is assumed.
-    fn alone<T>(&mut self, act: impl FnOnce(&mut fs_err::File) -> io::Result<T>) -> io::Result<T> {
+    /// Acts under the lock of the file. Where the file system has no locks, one writer is assumed.
+    fn locked<T>(&mut self, act: impl FnOnce(&mut fs_err::File) -> io::Result<T>) -> io::Result<T> {
         let locked = self.file.file().lock().is_ok();
         let done = act(&mut self.file);
         if locked {
@@ -76,53 +77,83 @@ impl EventLog {
         })
     }
 
-    /// Every event of a log, also while it is being written.
-    pub fn read<E: DeserializeOwned>(path: &Path) -> Result<Events<E>, StoreError> {
-        let mut events = Vec::new();
-        let torn_bytes = Self::each(path, |event| events.push(event))?;
-        Ok(Events { events, torn_bytes })
+    /// Every line of a log, also while it is being written.
+    pub fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<LogLines<T>, StoreError> {
+        let mut lines = Vec::new();
+        let torn_bytes = Self::for_each_line(path, |line| lines.push(line))?;
+        Ok(LogLines { lines, torn_bytes })
     }
 
-    /// One event after the other, for logs that need not fit into memory. Gives the length of a last line without its end.
-    pub fn each<E: DeserializeOwned>(
+    /// One line after the other, for logs that need not fit into memory. Returns the length of a last line without its
+    /// newline.
+    pub fn for_each_line<T: DeserializeOwned>(
         path: &Path,
-        mut hear: impl FnMut(E),
+        mut visit: impl FnMut(T),
     ) -> Result<usize, StoreError> {
-        let read = |source| StoreError::Read {
-            path: path.to_path_buf(),
-            source,
-        };
-        let mut lines = match fs_err::File::open(path) {
-            Ok(file) => BufReader::new(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-            Err(source) => return Err(read(source)),
-        };
-        let mut text = Vec::new();
-        for line in 1.. {
-            text.clear();
-            let length = lines.read_until(b'\n', &mut text).map_err(read)?;
-            if text.last() != Some(&b'\n') {
-                return Ok(length);
-            }
-            if length > 1 {
-                hear(
-                    serde_json::from_slice(&text).map_err(|source| StoreError::BrokenEvent {
-                        path: path.to_path_buf(),
-                        line,
-                        source,
-                    })?,
-                );
-            }
-        }
-        Ok(0)
+        for_each_text(path, |line, text| {
+            visit(
+                serde_json::from_slice(text).map_err(|source| StoreError::BrokenLine {
+                    path: path.to_path_buf(),
+                    line,
+                    source,
+                })?,
+            );
+            Ok(())
+        })
     }
+
+    /// As [`EventLog::read_lines`], for documents that name their format: another format is refused.
+    pub fn read_documents<D: Versioned>(path: &Path) -> Result<LogLines<D>, StoreError> {
+        let mut lines = Vec::new();
+        let torn_bytes = Self::for_each_document(path, |line| lines.push(line))?;
+        Ok(LogLines { lines, torn_bytes })
+    }
+
+    /// As [`EventLog::for_each_line`], for documents that name their format: another format is refused.
+    pub fn for_each_document<D: Versioned>(
+        path: &Path,
+        mut visit: impl FnMut(D),
+    ) -> Result<usize, StoreError> {
+        for_each_text(path, |line, text| {
+            visit(read_document(text).map_err(|error| StoreError::document(path, line, error))?);
+            Ok(())
+        })
+    }
+}
+
+/// Visits the complete, non-empty lines of a file with their numbers. No file is an empty one.
+fn for_each_text(
+    path: &Path,
+    mut visit: impl FnMut(usize, &[u8]) -> Result<(), StoreError>,
+) -> Result<usize, StoreError> {
+    let read = |source| StoreError::Read {
+        path: path.to_path_buf(),
+        source,
+    };
+    let mut lines = match fs_err::File::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(source) => return Err(read(source)),
+    };
+    let mut text = Vec::new();
+    for line in 1.. {
+        text.clear();
+        let length = lines.read_until(b'\n', &mut text).map_err(read)?;
+        if text.last() != Some(&b'\n') {
+            return Ok(length);
+        }
+        if length > 1 {
+            visit(line, &text)?;
+        }
+    }
+    Ok(0)
 }
 
 /// What a log held when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Events<E> {
-    pub events: Vec<E>,
-    /// Length of a last line without its end: being written just now, or torn by a crash.
+pub struct LogLines<T> {
+    pub lines: Vec<T>,
+    /// Length of a last line without its newline: being written just now, or torn by a crash.
     pub torn_bytes: usize,
 }
 

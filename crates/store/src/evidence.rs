@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use warpsmith_schema::{Form, Profile, Submission, Target, Verdict};
+use warpsmith_schema::{Profile, Submission, SubmissionForm, Target, Verdict};
 
 use crate::{Bundle, StoreError};
 
@@ -18,7 +18,7 @@ const MANIFEST: &str = "manifest.json";
 struct Seeds {
     seed: u64,
     task: String,
-    form: Form,
+    form: SubmissionForm,
     target: Target,
     profile: Profile,
     compile_mode: Option<String>,

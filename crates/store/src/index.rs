@@ -1,6 +1,6 @@
-//! A run's log as lists need it: every episode in one line, and where in the log the rest of it is.
+//! An index of a run's log for lists: one row an episode, and where in the log the whole of it is.
 //!
-//! Made from the log alone and kept in memory; a look at a log that has grown reads only what is new.
+//! It is derived from the log alone and kept in memory. Refreshing it reads only what was appended since.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use warpsmith_schema::{
-    CountedAttempt, Ending, EpisodeId, Event, EventKind, Failure, Gauges, Number, PolicyVersion,
-    Reward, RunHead, Speedup, Status, Trajectory, Usage, faster,
+    CountedAttempt, DocumentError, EpisodeEnding, EpisodeId, Event, EventKind, Failure, Number,
+    OtherFormat, PolicyVersion, Reward, RunHeader, RunMetrics, Speedup, Status, Trajectory, Usage,
+    Versioned, is_faster, read_document,
 };
 
 use crate::StoreError;
@@ -20,37 +21,57 @@ use crate::StoreError;
 #[derive(Debug)]
 pub struct RunIndex {
     log: PathBuf,
-    kind: Kind,
-    /// Bytes that have been read, and the file they are from.
+    kind: LineKind,
+    /// Bytes that have been read.
     covered: u64,
+    /// Device and inode of the file that was read.
     file: Option<(u64, u64)>,
-    pub head: Option<RunHead>,
-    /// When the first process took it up, and when anything was last heard of it.
-    pub begun: Option<String>,
+    pub head: Option<RunHeader>,
+    /// When the first process began the run.
+    pub started: Option<String>,
+    /// When the last event was written.
     pub latest: Option<String>,
-    pub gauges: Option<Gauges>,
-    /// The last process let go of it in good order.
+    pub metrics: Option<RunMetrics>,
+    /// Set once the last process left the run in good order.
     pub ended: Option<RunEnd>,
-    pub left_out: Vec<(String, Failure)>,
-    pub hitches: u32,
+    pub skipped: Vec<(String, Failure)>,
+    pub infrastructure_failures: u32,
     /// Lines that could not be read.
     pub broken: u32,
+    /// Set where the log has another format: then nothing of it is read.
+    pub other_format: Option<OtherFormat>,
     /// In the order they began.
     pub episodes: Vec<EpisodeRow>,
     pub totals: Totals,
-    places: HashMap<EpisodeId, usize>,
+    rows: HashMap<EpisodeId, usize>,
 }
 
 /// What a line of the log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Something that happened.
+enum LineKind {
     Event,
-    /// An episode that ended, and nothing else: `optimize` writes these.
+    /// An episode that ended; `optimize` writes these.
     Trajectory,
 }
 
-/// All episodes that ended, in a few numbers.
+impl LineKind {
+    fn check(self, format: Option<u32>) -> Result<(), OtherFormat> {
+        let (document, reads) = match self {
+            Self::Event => (Event::NAME, Event::FORMAT),
+            Self::Trajectory => (Trajectory::NAME, Trajectory::FORMAT),
+        };
+        if format == Some(reads) {
+            return Ok(());
+        }
+        Err(OtherFormat {
+            document,
+            found: format,
+            reads,
+        })
+    }
+}
+
+/// Sums over all episodes that ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Totals {
     pub ended: u32,
@@ -73,8 +94,8 @@ impl Totals {
         self.passed += 1;
         if let Some(speedup) = &one.speedup {
             let compile = speedup.compile.map(|one| one.0);
-            self.faster_than_eager += u32::from(faster(1.0, speedup.eager.0));
-            self.faster_than_compile += u32::from(compile.is_some_and(|one| faster(1.0, one)));
+            self.faster_than_eager += u32::from(is_faster(1.0, speedup.eager.0));
+            self.faster_than_compile += u32::from(compile.is_some_and(|one| is_faster(1.0, one)));
         }
     }
 }
@@ -90,14 +111,14 @@ pub struct RunEnd {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EpisodeRow {
     pub id: EpisodeId,
-    /// When it was last heard of.
+    /// When its last event was written.
     pub at: String,
     /// Judgements so far.
     pub judged: u32,
     /// Once it has ended.
     pub result: Option<EpisodeResult>,
-    /// Where its end is in the log.
-    place: Option<(u64, u64)>,
+    /// Offset and length of its last event in the log.
+    span: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -105,7 +126,7 @@ pub struct EpisodeResult {
     pub name: String,
     pub level: Option<u32>,
     pub policy: PolicyVersion,
-    pub ending: Ending,
+    pub ending: EpisodeEnding,
     pub attempts: u32,
     pub compiled: bool,
     /// Of the attempt that counts in this run.
@@ -118,26 +139,32 @@ pub struct EpisodeResult {
     pub seconds: f64,
 }
 
-/// A line, of which only what is needed is read.
+/// The parts of a line that the index needs; parsing the rest would take most of the time.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct BriefLine<'a> {
+    format: Option<u32>,
     at: String,
     #[serde(borrow)]
     event: &'a RawValue,
 }
 
 #[derive(Deserialize)]
-struct Told<'a> {
+struct BriefFormat {
+    format: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct BriefKind<'a> {
     kind: &'a str,
 }
 
 #[derive(Deserialize)]
-struct Begun {
+struct BriefEpisode {
     episode: EpisodeId,
 }
 
 #[derive(Deserialize)]
-struct Ended {
+struct BriefEnd {
     trajectory: BriefTrajectory,
 }
 
@@ -148,7 +175,7 @@ struct BriefTrajectory {
     sample: u32,
     attempts: Vec<BriefAttempt>,
     best: Option<u32>,
-    ending: Ending,
+    ending: EpisodeEnding,
     usage: Usage,
     seconds: f64,
 }
@@ -189,33 +216,34 @@ impl RunIndex {
     pub fn new(run: &Path) -> Self {
         let trajectories = run.join("trajectories.jsonl");
         if trajectories.is_file() {
-            Self::of(trajectories, Kind::Trajectory)
+            Self::of(trajectories, LineKind::Trajectory)
         } else {
-            Self::of(run.join("events.jsonl"), Kind::Event)
+            Self::of(run.join("events.jsonl"), LineKind::Event)
         }
     }
 
-    fn of(log: PathBuf, kind: Kind) -> Self {
+    fn of(log: PathBuf, kind: LineKind) -> Self {
         Self {
             log,
             kind,
             covered: 0,
             file: None,
             head: None,
-            begun: None,
+            started: None,
             latest: None,
-            gauges: None,
+            metrics: None,
             ended: None,
-            left_out: Vec::new(),
-            hitches: 0,
+            skipped: Vec::new(),
+            infrastructure_failures: 0,
             broken: 0,
+            other_format: None,
             episodes: Vec::new(),
             totals: Totals::default(),
-            places: HashMap::new(),
+            rows: HashMap::new(),
         }
     }
 
-    /// Reads what was added since. Says whether there was anything.
+    /// Reads what was appended since the last time. Returns whether there was anything.
     pub fn refresh(&mut self) -> Result<bool, StoreError> {
         let read = |source| StoreError::Read {
             path: self.log.clone(),
@@ -256,44 +284,58 @@ impl RunIndex {
             if line.last() != Some(&b'\n') {
                 return Ok(self.covered > before);
             }
-            let place = (self.covered, count as u64);
-            // One line that cannot be read hides nothing of the others.
-            if count > 1 && self.take(&line, place).is_err() {
-                self.broken += 1;
+            let span = (self.covered, count as u64);
+            let added = if count > 1 {
+                self.add(&line, span)
+            } else {
+                Ok(())
+            };
+            match added {
+                Ok(()) => {}
+                Err(DocumentError::OtherFormat(other)) => {
+                    self.other_format = Some(other);
+                    self.covered = length;
+                    return Ok(true);
+                }
+                // A line that cannot be read does not hide the others.
+                Err(DocumentError::Json(_)) => self.broken += 1,
             }
             self.covered += count as u64;
         }
     }
 
-    fn take(&mut self, line: &[u8], place: (u64, u64)) -> Result<(), serde_json::Error> {
-        if self.kind == Kind::Trajectory {
-            self.end(serde_json::from_slice(line)?, place, "");
+    fn add(&mut self, line: &[u8], span: (u64, u64)) -> Result<(), DocumentError> {
+        if self.kind == LineKind::Trajectory {
+            let BriefFormat { format } = serde_json::from_slice(line)?;
+            self.kind.check(format)?;
+            self.end_episode(serde_json::from_slice(line)?, span, "");
             return Ok(());
         }
-        let Line { at, event } = serde_json::from_slice(line)?;
-        let Told { kind } = part(event)?;
+        let BriefLine { format, at, event } = serde_json::from_slice(line)?;
+        self.kind.check(format)?;
+        let BriefKind { kind } = parse(event)?;
         match kind {
-            "episode_begun" | "judged" => {
-                let Begun { episode } = part(event)?;
+            "episode_started" | "judged" => {
+                let BriefEpisode { episode } = parse(event)?;
                 let judged = kind == "judged";
                 let row = self.row(episode);
                 row.at.clone_from(&at);
                 row.judged += u32::from(judged);
             }
             "episode_ended" => {
-                let Ended { trajectory } = part(event)?;
-                self.end(trajectory, place, &at);
+                let BriefEnd { trajectory } = parse(event)?;
+                self.end_episode(trajectory, span, &at);
             }
-            "progressed" | "surveyed" => {}
-            // The rest are few and small.
-            _ => self.take_whole(serde_json::from_str(event.get())?, &at),
+            "episode_progressed" | "task_accepted" => {}
+            // The other kinds are few and small.
+            _ => self.add_whole(serde_json::from_str(event.get())?, &at),
         }
         self.latest = Some(at);
         Ok(())
     }
 
     /// Where an episode ends twice the first end counts, as it does for the run.
-    fn end(&mut self, trajectory: BriefTrajectory, place: (u64, u64), at: &str) {
+    fn end_episode(&mut self, trajectory: BriefTrajectory, span: (u64, u64), at: &str) {
         let counts = self
             .head
             .as_ref()
@@ -306,22 +348,22 @@ impl RunIndex {
             return;
         }
         at.clone_into(&mut row.at);
-        row.place = Some(place);
+        row.span = Some(span);
         let result = EpisodeResult::of(trajectory, counts);
         row.result = Some(result.clone());
         self.totals.add(&result);
     }
 
-    fn take_whole(&mut self, event: EventKind, at: &str) {
+    fn add_whole(&mut self, event: EventKind, at: &str) {
         match event {
-            EventKind::RunBegun { run } => {
-                self.begun.get_or_insert_with(|| at.to_owned());
+            EventKind::RunStarted { run } => {
+                self.started.get_or_insert_with(|| at.to_owned());
                 self.head = Some(*run);
                 self.ended = None;
             }
-            EventKind::LeftOut { task, why } => self.left_out.push((task, why)),
-            EventKind::Hitch { .. } => self.hitches += 1,
-            EventKind::Measured { gauges } => self.gauges = Some(gauges),
+            EventKind::TaskSkipped { task, reason } => self.skipped.push((task, reason)),
+            EventKind::InfrastructureFailed { .. } => self.infrastructure_failures += 1,
+            EventKind::MetricsSampled { metrics } => self.metrics = Some(metrics),
             EventKind::RunEnded {
                 unfinished,
                 interrupted,
@@ -338,26 +380,26 @@ impl RunIndex {
     }
 
     fn row(&mut self, id: EpisodeId) -> &mut EpisodeRow {
-        let place = *self.places.entry(id.clone()).or_insert_with(|| {
+        let index = *self.rows.entry(id.clone()).or_insert_with(|| {
             self.episodes.push(EpisodeRow {
                 id,
                 at: String::new(),
                 judged: 0,
                 result: None,
-                place: None,
+                span: None,
             });
             self.episodes.len() - 1
         });
-        &mut self.episodes[place]
+        &mut self.episodes[index]
     }
 
     pub fn episode(&self, id: &EpisodeId) -> Option<&EpisodeRow> {
-        self.episodes.get(*self.places.get(id)?)
+        self.episodes.get(*self.rows.get(id)?)
     }
 
     /// The whole of an episode that has ended.
     pub fn trajectory(&self, row: &EpisodeRow) -> Result<Option<Trajectory>, StoreError> {
-        let Some((start, length)) = row.place else {
+        let Some((start, length)) = row.span else {
             return Ok(None);
         };
         let read = |source| StoreError::Read {
@@ -368,31 +410,30 @@ impl RunIndex {
         file.seek(SeekFrom::Start(start)).map_err(read)?;
         let mut line = Vec::new();
         file.take(length).read_to_end(&mut line).map_err(read)?;
-        let broken = |source| StoreError::BrokenEvent {
-            path: self.log.clone(),
-            line: 0,
-            source,
-        };
-        if self.kind == Kind::Trajectory {
-            return serde_json::from_slice(&line).map(Some).map_err(broken);
+        if self.kind == LineKind::Trajectory {
+            return self.document(&line).map(Some);
         }
-        let event: Event = serde_json::from_slice(&line).map_err(broken)?;
+        let event: Event = self.document(&line)?;
         Ok(match event.event {
             EventKind::EpisodeEnded { trajectory } => Some(*trajectory),
             _ => None,
         })
     }
+
+    fn document<D: Versioned>(&self, line: &[u8]) -> Result<D, StoreError> {
+        read_document(line).map_err(|error| StoreError::document(&self.log, 0, error))
+    }
 }
 
-fn part<'a, T: Deserialize<'a>>(event: &'a RawValue) -> Result<T, serde_json::Error> {
+fn parse<'a, T: Deserialize<'a>>(event: &'a RawValue) -> Result<T, serde_json::Error> {
     serde_json::from_str(event.get())
 }
 
 impl EpisodeResult {
     fn of(brief: BriefTrajectory, counts: CountedAttempt) -> Self {
         let compiled = || brief.attempts.iter().map(|one| one.verdict.compiled);
-        let counted = counts.place(brief.best, compiled());
-        let verdict = counted.map(|place| &brief.attempts[place].verdict);
+        let counted = counts.select(brief.best, compiled());
+        let verdict = counted.map(|index| &brief.attempts[index].verdict);
         let times = verdict.and_then(|verdict| verdict.times_us.as_ref());
         let matched = verdict.and_then(|verdict| verdict.matched_precision.as_ref());
         Self {

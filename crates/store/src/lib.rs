@@ -15,7 +15,7 @@ mod run;
 pub use bundle::{Bundle, BundleWriter};
 pub use difference::Difference;
 pub use error::StoreError;
-pub use events::{EventLog, Events};
+pub use events::{EventLog, LogLines};
 pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex, Totals};
 pub use lock::Holder;
 pub use run::{RunFolder, is_held};

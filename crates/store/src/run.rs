@@ -3,6 +3,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use warpsmith_schema::OtherFormat;
 
 use crate::difference::differences;
 use crate::lock::Lock;
@@ -94,13 +95,21 @@ impl RunFolder {
                     source,
                 })?;
             let differences = differences(&before, config);
-            // Whoever was refused for a mistake may mend it and ask again. What is not a run's own is not ours to replace.
+            // A run that did nothing yet may be begun again with another configuration, as after a mistake in it. A
+            // file that is not a run's configuration is never replaced.
             let ours = before.get("verb").is_some_and(Value::is_string);
             resumed = differences.is_empty() || !ours || !is_bare(&path)?;
             if resumed && !differences.is_empty() {
-                return Err(StoreError::OtherConfig {
-                    folder: path,
-                    differences,
+                return Err(match other_format(&before, config) {
+                    Some(format) if ours => StoreError::OtherFormat {
+                        path: file,
+                        line: None,
+                        format,
+                    },
+                    _ => StoreError::OtherConfig {
+                        folder: path,
+                        differences,
+                    },
                 });
             }
         }
@@ -137,6 +146,18 @@ impl RunFolder {
     pub fn log(&self, name: &str) -> Result<EventLog, StoreError> {
         EventLog::open(&self.path.join(format!("{}.jsonl", plain(name))))
     }
+}
+
+/// The format of a configuration, where it is not the one this program writes.
+fn other_format(before: &Value, now: &Value) -> Option<OtherFormat> {
+    let format = |config: &Value| config.get("format").and_then(Value::as_u64);
+    let reads = format(now)? as u32;
+    let found = format(before).map(|format| format as u32);
+    (found != Some(reads)).then_some(OtherFormat {
+        document: "a run configuration",
+        found,
+        reads,
+    })
 }
 
 /// Whether somebody works in this run's folder now. Takes nothing.

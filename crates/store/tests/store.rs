@@ -6,7 +6,8 @@ use std::path::Path;
 use std::thread;
 
 use serde_json::{Value, json};
-use warpsmith_store::{Bundle, EventLog, RunFolder, StoreError};
+use warpsmith_schema::{Event, Trajectory};
+use warpsmith_store::{Bundle, EventLog, RunFolder, RunIndex, StoreError};
 
 #[test]
 fn a_run_has_its_folder_its_configuration_and_latest() {
@@ -194,13 +195,13 @@ fn a_torn_last_line_costs_only_itself() {
     // Even a complete value does not count without its newline.
     fs_err::write(&path, [&whole[..], b"{\"n\": 3}"].concat()).unwrap();
 
-    let read = EventLog::read::<Value>(&path).unwrap();
-    assert_eq!((read.events.len(), read.torn_bytes), (2, 8));
+    let read = EventLog::read_lines::<Value>(&path).unwrap();
+    assert_eq!((read.lines.len(), read.torn_bytes), (2, 8));
     let mut log = run.log("events").unwrap();
     log.append(&json!({"n": 4})).unwrap();
-    let read = EventLog::read::<Value>(&path).unwrap();
+    let read = EventLog::read_lines::<Value>(&path).unwrap();
     let numbers: Vec<i64> = read
-        .events
+        .lines
         .iter()
         .map(|event| event["n"].as_i64().unwrap())
         .collect();
@@ -230,12 +231,82 @@ fn a_broken_line_in_the_middle_is_an_error() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("events.jsonl");
     assert_eq!(
-        EventLog::read::<Value>(&path).unwrap().events,
+        EventLog::read_lines::<Value>(&path).unwrap().lines,
         Vec::<Value>::new()
     );
     fs_err::write(&path, "{\"n\":1}\n{\"n\n{\"n\":3}\n").unwrap();
-    let error = EventLog::read::<Value>(&path).unwrap_err();
+    let error = EventLog::read_lines::<Value>(&path).unwrap_err();
     assert!(error.to_string().contains("events.jsonl:2"), "{error}");
+}
+
+#[test]
+fn a_log_of_another_format_is_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().join("events.jsonl");
+    let line = |format: u32, kind: &str| {
+        let event = json!({ "kind": kind, "task": "a" });
+        json!({ "format": format, "at": "2026-01-01T00:00:00Z", "event": event }).to_string() + "\n"
+    };
+    fs_err::write(&path, line(2, "task_accepted") + &line(1, "surveyed")).unwrap();
+    let error = EventLog::read_documents::<Event>(&path).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.ends_with("events.jsonl:2: an event of format 1, and this program reads format 2"),
+        "{text}"
+    );
+    let failure = error.failure();
+    assert_eq!(failure.code, "other_format");
+    assert!(failure.hint.unwrap().contains("--out"));
+    assert!(
+        failure.message.ends_with("reads format 2"),
+        "{}",
+        failure.message
+    );
+
+    let mut index = RunIndex::new(base.path());
+    assert!(index.refresh().unwrap());
+    assert_eq!(index.other_format.unwrap().found, Some(1));
+    assert_eq!(index.broken, 0);
+    fs_err::write(&path, line(2, "task_accepted")).unwrap();
+    let mut index = RunIndex::new(base.path());
+    assert!(index.refresh().unwrap());
+    assert_eq!((index.other_format, index.broken), (None, 0));
+}
+
+#[test]
+fn trajectories_of_another_format_are_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().join("trajectories.jsonl");
+    fs_err::write(&path, "{\"format\": 1, \"id\": \"x\"}\n").unwrap();
+    let error = EventLog::read_documents::<Trajectory>(&path).unwrap_err();
+    assert!(matches!(
+        error,
+        StoreError::OtherFormat { line: Some(1), .. }
+    ));
+    let mut index = RunIndex::new(base.path());
+    index.refresh().unwrap();
+    assert_eq!(index.other_format.unwrap().document, "a trajectory");
+}
+
+#[test]
+fn a_run_folder_of_another_format_is_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let config = |format: u32| json!({ "verb": "bench", "format": format, "seed": 7 });
+    let run = RunFolder::at(base.path(), &config(1)).unwrap();
+    run.log("events").unwrap().append(&1).unwrap();
+    drop(run);
+    let error = RunFolder::at(base.path(), &config(2)).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.ends_with(
+            "config.json`: a run configuration of format 1, and this program reads format 2"
+        ),
+        "{text}"
+    );
+    assert_eq!(error.failure().code, "other_format");
+    assert!(error.hint().unwrap().contains("--out"));
+    // The refusal let go of the folder.
+    assert!(RunFolder::at(base.path(), &config(1)).unwrap().resumed());
 }
 
 #[test]
@@ -255,7 +326,10 @@ fn writers_at_the_same_time_do_not_mix_lines() {
             });
         }
     });
-    assert_eq!(EventLog::read::<Value>(&path).unwrap().events.len(), 800);
+    assert_eq!(
+        EventLog::read_lines::<Value>(&path).unwrap().lines.len(),
+        800
+    );
 }
 
 fn bundle(place: &Path) -> Bundle {

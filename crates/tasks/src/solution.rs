@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use warpsmith_schema::{Form, MODEL_NEW as MODEL, Submission};
+use warpsmith_schema::{MODEL_NEW as MODEL, Submission, SubmissionForm};
 
 use crate::TaskError;
 use crate::freeze::{Freezer, Kind, kind};
@@ -76,7 +76,7 @@ fn load_file(path: &Path) -> Result<Submission, TaskError> {
     }
     freezer.take_file(&folder, name, path, MODEL.to_owned())?;
     Ok(Submission {
-        form: Form::Inline,
+        form: SubmissionForm::Inline,
         files: freezer.into_files(),
     })
 }
@@ -118,18 +118,25 @@ fn load_folder(path: &Path, target_is_cuda: bool) -> Result<Submission, TaskErro
 }
 
 /// The form that a solution's files have, by what `model_new.py` imports; `None` where there is nothing to compile.
-pub fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<Form> {
+pub fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<SubmissionForm> {
     let source = files.get(MODEL).map(|bytes| String::from_utf8_lossy(bytes));
     let names = names(source.as_deref().unwrap_or_default());
     let has_sources = files
         .keys()
         .any(|name| name != MODEL && SOURCE_ENDINGS.iter().any(|ending| name.ends_with(ending)));
     if !has_sources {
-        return names.used.contains("load_inline").then_some(Form::Inline);
+        return names
+            .used
+            .contains("load_inline")
+            .then_some(SubmissionForm::Inline);
     }
     let plain =
         names.imported.contains("warpsmith_kernels") && !names.imported.contains("cuda_extension");
-    Some(if plain { Form::Plain } else { Form::CudaAgent })
+    Some(if plain {
+        SubmissionForm::Plain
+    } else {
+        SubmissionForm::CudaAgent
+    })
 }
 
 /// Files that somebody wrote in a conversation, as they are judged. With nothing to compile the judge says so, as of any
@@ -140,7 +147,7 @@ pub fn submission(files: &BTreeMap<String, String>) -> Submission {
         .map(|(path, text)| (path.clone(), text.clone().into_bytes()))
         .collect();
     Submission {
-        form: form(&files).unwrap_or(Form::Plain),
+        form: form(&files).unwrap_or(SubmissionForm::Plain),
         files,
     }
 }

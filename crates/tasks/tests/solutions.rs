@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
-use warpsmith_schema::{Form, Submission};
+use warpsmith_schema::{Submission, SubmissionForm};
 use warpsmith_tasks::{TaskError, load_solution, solution_hash};
 
 const AGENT: &str =
@@ -52,7 +52,7 @@ fn only_the_model_and_the_kernels_are_taken() {
     );
     assert_eq!(
         (solution.form, &solution.files["kernels/a.cu"][..]),
-        (Form::CudaAgent, &b"A"[..])
+        (SubmissionForm::CudaAgent, &b"A"[..])
     );
 
     let cuda = load_solution(folder.path(), true).unwrap();
@@ -70,24 +70,30 @@ fn the_import_decides_the_form() {
         let folder = folder(&[("model_new.py", model), ("kernels/k.cpp", kernel)]);
         load_solution(folder.path(), false).unwrap().form
     };
-    assert_eq!(form(PLAIN, "extern \"C\" void f() {}"), Form::Plain);
-    assert_eq!(form(PLAIN, "// #include <torch/extension.h>"), Form::Plain);
-    assert_eq!(form(AGENT, ""), Form::CudaAgent);
+    assert_eq!(
+        form(PLAIN, "extern \"C\" void f() {}"),
+        SubmissionForm::Plain
+    );
+    assert_eq!(
+        form(PLAIN, "// #include <torch/extension.h>"),
+        SubmissionForm::Plain
+    );
+    assert_eq!(form(AGENT, ""), SubmissionForm::CudaAgent);
     assert_eq!(
         form(&format!("# import warpsmith_kernels\n{AGENT}"), ""),
-        Form::CudaAgent
+        SubmissionForm::CudaAgent
     );
-    assert_eq!(form("import torch", ""), Form::CudaAgent);
+    assert_eq!(form("import torch", ""), SubmissionForm::CudaAgent);
 
     let alone = folder(&[("model_new.py", INLINE), ("other.py", INLINE)]);
     assert_eq!(
         load_solution(alone.path(), false).unwrap().form,
-        Form::Inline
+        SubmissionForm::Inline
     );
     let file = load_solution(&alone.path().join("other.py"), true).unwrap();
     assert_eq!(
         (file.form, names(&file)),
-        (Form::Inline, vec!["model_new.py"])
+        (SubmissionForm::Inline, vec!["model_new.py"])
     );
 }
 
@@ -160,7 +166,7 @@ fn links_are_refused_wherever_they_lead() {
         load_solution(&inline.path().join("latest"), false)
             .unwrap()
             .form,
-        Form::CudaAgent
+        SubmissionForm::CudaAgent
     );
 }
 

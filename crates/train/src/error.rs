@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use warpsmith_kernels::GpuError;
 use warpsmith_model::ModelError;
-use warpsmith_schema::{Failure, TRAJECTORY_FORMAT};
+use warpsmith_schema::{Failure, OtherFormat};
 use warpsmith_store::StoreError;
 
 /// Why learning could not go on. What was kept before stays as it is.
@@ -17,11 +17,11 @@ pub enum TrainError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("{}:{line}: a trajectory of format {found}, and this program reads {TRAJECTORY_FORMAT}", path.display())]
+    #[error("{}:{line}: {format}", path.display())]
     OtherFormat {
         path: PathBuf,
         line: usize,
-        found: u32,
+        format: OtherFormat,
     },
     #[error("the trajectory of {episode} has no record of its tokens")]
     NoTokens { episode: String },

@@ -27,7 +27,7 @@ impl Metrics {
     pub fn open(run: &Path, done: u64) -> Result<Self, TrainError> {
         let path = place(run);
         let mut text = String::new();
-        EventLog::each(&path, |line: Value| {
+        EventLog::for_each_line(&path, |line: Value| {
             let kept = done > 0 && line["step"].as_u64().is_some_and(|step| step <= done);
             if kept {
                 text.push_str(&line.to_string());
@@ -64,7 +64,7 @@ pub fn read(run: &Path) -> Result<Vec<Line>, TrainError> {
     if !path.is_file() {
         return Err(read_failed(&path)(std::io::ErrorKind::NotFound.into()));
     }
-    let lines: Vec<Map<String, Value>> = EventLog::read(&path)?.events;
+    let lines: Vec<Map<String, Value>> = EventLog::read_lines(&path)?.lines;
     let numbers = |line: &Map<String, Value>| {
         let pairs = line
             .iter()

@@ -198,7 +198,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     let quotas = plan.mix.quotas(plan.count);
     let mut log = folder.log(LOG)?;
     let path = folder.path().join(format!("{LOG}.jsonl"));
-    let before = EventLog::read::<Record>(&path)?.events;
+    let before = EventLog::read_lines::<Record>(&path)?.lines;
     let decontamination = Decontamination {
         done: !settings.no_decontaminate,
         excluded: excluded.len(),

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use warpsmith_schema::{Event, EventKind, Gauges, Trajectory};
+use warpsmith_schema::{Event, EventKind, RunMetrics, Trajectory};
 
 use crate::printer::Printer;
 use crate::render::time;
@@ -28,7 +28,7 @@ impl<'a> Show<'a> {
         }
     }
 
-    pub(super) fn hear(&mut self, event: Option<&Event>, gauges: &Gauges) {
+    pub(super) fn hear(&mut self, event: Option<&Event>, gauges: &RunMetrics) {
         if let Some(line) = event.and_then(|event| line(&event.event, self.printer.verbose())) {
             self.say(&line);
         }
@@ -71,7 +71,7 @@ fn bar() -> ProgressBar {
 }
 
 /// How the machine is used, in one line.
-pub(super) fn words(gauges: &Gauges) -> String {
+pub(super) fn words(gauges: &RunMetrics) -> String {
     format!(
         "{} running, {} of them asking; {} waiting for a judge; {}",
         gauges.episodes_running,
@@ -82,7 +82,7 @@ pub(super) fn words(gauges: &Gauges) -> String {
 }
 
 /// The same without what is of the moment.
-pub(super) fn rates(gauges: &Gauges) -> String {
+pub(super) fn rates(gauges: &RunMetrics) -> String {
     let busy = gauges.device_busy;
     let busy = busy.map(|busy| format!(", device busy {:.0} %", 100.0 * busy));
     format!(
@@ -97,11 +97,13 @@ pub(super) fn rates(gauges: &Gauges) -> String {
 /// What is worth a line of its own.
 fn line(event: &EventKind, verbose: bool) -> Option<String> {
     match event {
-        EventKind::LeftOut { task, why } => Some(format!("left out: {task}: {}", why.message)),
-        EventKind::Hitch {
+        EventKind::TaskSkipped { task, reason: why } => {
+            Some(format!("left out: {task}: {}", why.message))
+        }
+        EventKind::InfrastructureFailed {
             episode,
             failure,
-            again_in_seconds,
+            retry_in_seconds: again_in_seconds,
         } => {
             let whose = episode.as_ref().map(|id| format!("{id}: "));
             let then = again_in_seconds.map_or("given up for now".to_owned(), |seconds| {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use warpsmith_report::Report;
 use warpsmith_rollout::Outcome;
-use warpsmith_schema::{FORMAT, RunHead};
+use warpsmith_schema::{FORMAT, RunHeader};
 
 use super::show::rates;
 use crate::failure::Stop;
@@ -16,7 +16,7 @@ use crate::render::Table;
 const LISTED: usize = 20;
 
 pub(super) fn report(
-    head: &RunHead,
+    head: &RunHeader,
     outcome: &Outcome,
     run: &Path,
     printer: &Printer,
@@ -40,7 +40,7 @@ pub(super) fn report(
     Ok(printer.data(&text)?)
 }
 
-fn object(head: &RunHead, outcome: &Outcome, run: &Path) -> Value {
+fn object(head: &RunHeader, outcome: &Outcome, run: &Path) -> Value {
     let tally = &outcome.tally;
     let left_out: Vec<Value> = outcome
         .left_out
@@ -59,7 +59,7 @@ fn object(head: &RunHead, outcome: &Outcome, run: &Path) -> Value {
     })
 }
 
-fn table(head: &RunHead, outcome: &Outcome, run: &Path) -> String {
+fn table(head: &RunHeader, outcome: &Outcome, run: &Path) -> String {
     let tally = &outcome.tally;
     let mut table = Table::titled(&format!(
         "{} of {} on {}, {}",

@@ -106,7 +106,7 @@ impl LocalJudge {
 }
 
 /// Protections as a verdict names them.
-pub(super) fn named(effective: &sandbox::Effective) -> warpsmith_schema::Isolation {
+pub(super) fn named(effective: &sandbox::Effective) -> warpsmith_schema::IsolationReport {
     let words = |protection: &sandbox::Protection| match protection {
         sandbox::Protection::Held { by } => by.clone(),
         sandbox::Protection::Missing { why } => format!("missing: {why}"),

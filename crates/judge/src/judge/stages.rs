@@ -16,7 +16,7 @@ use crate::imports;
 use crate::outcome::{Fault, Phase, channel_fault, sort, wrong};
 use crate::sample::Flag;
 use crate::session::{PLAIN, Stopped, prepare};
-use crate::submission::{Extension, Form, MODEL_NEW, Unit, inline_units};
+use crate::submission::{Extension, MODEL_NEW, SubmissionForm, Unit, inline_units};
 use crate::toolchain::{Built, Library};
 use crate::trusted::Check;
 use crate::zygote::Worker;
@@ -175,7 +175,7 @@ impl LocalJudge {
     pub(super) fn load_candidate(
         &mut self,
         source: &str,
-        form: Form,
+        form: SubmissionForm,
         images: &[Image],
         attempt: &mut Attempt,
     ) -> Result<Step<Worker>, JudgeError> {

@@ -18,7 +18,9 @@ use super::report::{ReferenceProfile, SolutionFailure, SolutionKernel, SolutionP
 use super::resources::{KernelResources, occupancy, parse_ptxas, resources_of};
 use super::tools;
 use crate::JudgeError;
-use crate::submission::{Extension, Form, MODEL_NEW, Submission, Unit, folder_unit, inline_units};
+use crate::submission::{
+    Extension, MODEL_NEW, Submission, SubmissionForm, Unit, folder_unit, inline_units,
+};
 use crate::toolchain::{Built, Library};
 use crate::zygote::{Allowance, cuda_devices, cuda_paths, device_environment};
 
@@ -212,7 +214,7 @@ fn kernels(
 impl Job<'_> {
     /// What is to be built. A single file is run once in the sandbox to learn it.
     fn units(&self, submission: &Submission, saved: &Value) -> Result<Vec<Unit>, Stopped> {
-        if submission.form != Form::Inline {
+        if submission.form != SubmissionForm::Inline {
             return Ok(vec![folder_unit(submission)]);
         }
         self.describe("extract", submission.form, &[], saved)?;
@@ -225,7 +227,7 @@ impl Job<'_> {
     fn describe(
         &self,
         mode: &str,
-        form: Form,
+        form: SubmissionForm,
         libraries: &[Library],
         saved: &Value,
     ) -> Result<(), JudgeError> {

@@ -101,7 +101,7 @@ impl Local {
             usage: Usage {
                 prompt_tokens: reply.prompt_tokens as u64,
                 completion_tokens: reply.tokens.len() as u64,
-                reused_tokens: reply.reused_tokens as u64,
+                cached_tokens: reply.reused_tokens as u64,
             },
             tokens: Some(tokens),
             finish: match reply.finish {

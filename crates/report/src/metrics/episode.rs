@@ -1,7 +1,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use warpsmith_schema::{Attempt, CountedAttempt, Ending, Trajectory, Verdict};
+use warpsmith_schema::{Attempt, CountedAttempt, EpisodeEnding, Trajectory, Verdict};
 
 use super::Measured;
 
@@ -83,7 +83,7 @@ pub fn episodes(trajectories: &[Trajectory], counted: CountedAttempt) -> Vec<Epi
         .filter(|one| {
             !matches!(
                 one.ending,
-                Ending::Interrupted | Ending::PolicyFailed { .. }
+                EpisodeEnding::Interrupted | EpisodeEnding::PolicyFailed { .. }
             )
         })
         .map(|trajectory| {
@@ -103,7 +103,7 @@ pub fn episodes(trajectories: &[Trajectory], counted: CountedAttempt) -> Vec<Epi
 
 fn attempt(trajectory: &Trajectory, counted: CountedAttempt) -> Option<&Attempt> {
     let compiled = trajectory.attempts.iter().map(|one| one.verdict.compiled);
-    let place = counted.place(trajectory.best, compiled)?;
+    let place = counted.select(trajectory.best, compiled)?;
     trajectory.attempts.get(place)
 }
 

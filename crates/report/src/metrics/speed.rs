@@ -1,5 +1,5 @@
 use serde::Serialize;
-use warpsmith_schema::{Number, Verdict, faster};
+use warpsmith_schema::{Number, Verdict, is_faster};
 
 use super::{Episode, Share, geomean, median};
 
@@ -158,7 +158,7 @@ impl Speed {
         let all = [speedups.as_slice(), &vec![1.0; failed]].concat();
         Some(Self {
             faster: below(|time, of| time < of),
-            clearly_faster: below(faster),
+            clearly_faster: below(is_faster),
             geomean: geomean(&speedups),
             median: median(&speedups),
             geomean_all: geomean(&all),

@@ -14,7 +14,7 @@ use warpsmith_judge::{JudgeError, Reach};
 use warpsmith_model::policy::{Sampling, Script, SharedPolicy};
 use warpsmith_rollout::{Judging, Means, Plan, StopRequest, Way};
 use warpsmith_schema::{
-    CountedAttempt, EpisodeMode, Number, PlannedTask, Profile, RunHead, Speedup, Status, Target,
+    CountedAttempt, EpisodeMode, Number, PlannedTask, Profile, RunHeader, Speedup, Status, Target,
     Task, Times, Verdict,
 };
 use warpsmith_tasks::{solution_hash, submission};
@@ -165,7 +165,7 @@ pub(crate) fn plan(tasks: Vec<Task>, samples: u32, at_once: usize) -> Plan {
         at_once,
         survey: false,
         left_out: Vec::new(),
-        head: RunHead {
+        head: RunHeader {
             verb: "rollout".to_owned(),
             resumed: false,
             policy: warpsmith_schema::PolicyVersion {

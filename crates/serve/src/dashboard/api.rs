@@ -7,7 +7,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::{FORMAT, Gauges, Number, Speedup, Status, Trajectory, Usage};
+use warpsmith_schema::{FORMAT, Number, RunMetrics, Speedup, Status, Trajectory, Usage};
 use warpsmith_store::{EpisodeRow, RunIndex};
 
 use super::episode::find;
@@ -42,7 +42,7 @@ pub(crate) struct RunSummary {
     faster_than_eager: u32,
     faster_than_compile: u32,
     usage: Usage,
-    gauges: Option<Gauges>,
+    gauges: Option<RunMetrics>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -77,16 +77,16 @@ impl RunSummary {
             state: shelf.doing(name, index).word().to_owned(),
             policy: index.head.as_ref().map(|head| head.policy.name.clone()),
             device: index.head.as_ref().map(|head| head.device.clone()),
-            begun: index.begun.clone(),
+            begun: index.started.clone(),
             latest: index.latest.clone(),
-            episodes_planned: index.gauges.map(|gauges| gauges.episodes_planned),
+            episodes_planned: index.metrics.map(|metrics| metrics.episodes_planned),
             episodes_ended: totals.ended,
             compiled: totals.compiled,
             passed: totals.passed,
             faster_than_eager: totals.faster_than_eager,
             faster_than_compile: totals.faster_than_compile,
             usage: totals.usage,
-            gauges: index.gauges,
+            gauges: index.metrics,
         }
     }
 }

@@ -52,11 +52,11 @@ fn progress(index: &RunIndex, doing: Doing) -> Markup {
                 (fact("device", &html! { (head.device) }))
                 (fact("tasks, samples", &html! { (head.tasks.len()) ", " (head.samples) }))
             }
-            @if let Some(gauges) = &index.gauges {
-                (fact("episodes", &html! { (totals.ended) " of " (gauges.episodes_planned) ", " (gauges.episodes_running) " running" }))
-                (fact("judgements a minute", &html! { (format!("{:.1}", gauges.judgements_per_minute)) }))
-                (fact("waiting for a judge", &html! { (gauges.judge_queue) ", " (duration(Some(gauges.judge_wait_seconds))) " on average" }))
-                (fact("device leased, busy", &html! { (percent(Some(gauges.device_leased))) ", " (percent(gauges.device_busy)) }))
+            @if let Some(metrics) = &index.metrics {
+                (fact("episodes", &html! { (totals.ended) " of " (metrics.episodes_planned) ", " (metrics.episodes_running) " running" }))
+                (fact("judgements a minute", &html! { (format!("{:.1}", metrics.judgements_per_minute)) }))
+                (fact("waiting for a judge", &html! { (metrics.judge_queue) ", " (duration(Some(metrics.judge_wait_seconds))) " on average" }))
+                (fact("device leased, busy", &html! { (percent(Some(metrics.device_leased))) ", " (percent(metrics.device_busy)) }))
             } @else {
                 (fact("episodes", &html! { (totals.ended) }))
             }
@@ -65,15 +65,16 @@ fn progress(index: &RunIndex, doing: Doing) -> Markup {
             (fact("5 % faster than eager, torch.compile", &html! { (share(totals.faster_than_eager)) ", " (share(totals.faster_than_compile)) }))
             (fact("tokens read, written", &html! { (totals.usage.prompt_tokens) ", " (totals.usage.completion_tokens) }))
         }
-        @if let Some(gauges) = &index.gauges {
-            progress max=(gauges.episodes_planned) value=(totals.ended) aria-label="Episodes that have ended" {}
+        @if let Some(metrics) = &index.metrics {
+            progress max=(metrics.episodes_planned) value=(totals.ended) aria-label="Episodes that have ended" {}
         }
         @if let Some(failure) = index.ended.as_ref().and_then(|end| end.failure.as_ref()) {
             p.bad { "It ended early: " (failure.message) }
         }
-        @if index.hitches > 0 { p.quiet { (count(index.hitches as usize, "hitch")) " of this machine, which count against nobody." } }
+        @if index.infrastructure_failures > 0 { p.quiet { (count(index.infrastructure_failures as usize, "failure")) " of this machine, which count against nobody." } }
+        @if let Some(other) = &index.other_format { p.bad { "Its log is not shown: " (other) "." } }
         @if index.broken > 0 { p.bad { (count(index.broken as usize, "line")) " of its log cannot be read." } }
-        @for (task, why) in &index.left_out { p.quiet { "Left out: " (task) ", " (why.message) } }
+        @for (task, why) in &index.skipped { p.quiet { "Left out: " (task) ", " (why.message) } }
     }
 }
 

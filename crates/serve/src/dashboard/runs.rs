@@ -15,7 +15,7 @@ pub(super) fn page(shelf: &Shelf) -> Markup {
                 let first = index.episodes.first()?.result.as_ref()?;
                 Some(first.policy.name.clone())
             });
-            let planned = index.gauges.map(|gauges| gauges.episodes_planned);
+            let planned = index.metrics.map(|metrics| metrics.episodes_planned);
             let doing = shelf.doing(&name, index);
             let totals = index.totals;
             let share =

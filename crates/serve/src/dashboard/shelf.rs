@@ -98,7 +98,7 @@ impl Shelf {
     }
 
     pub(super) fn doing(&self, name: &str, index: &RunIndex) -> Doing {
-        let planned = index.gauges.map_or(0, |gauges| gauges.episodes_planned);
+        let planned = index.metrics.map_or(0, |metrics| metrics.episodes_planned);
         let left = index.ended.as_ref().map(|end| end.unfinished);
         if is_held(&self.folder.join(name)) {
             Doing::Running

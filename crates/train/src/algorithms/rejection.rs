@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use warpsmith_schema::{Ending, Message, ToolCall, ToolSchema, Trajectory};
+use warpsmith_schema::{EpisodeEnding, Message, ToolCall, ToolSchema, Trajectory};
 
 /// What a trajectory must be to be learnt from.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ impl Rejection {
         if reward.is_none_or(|reward| reward <= self.above) {
             return Some(Flaw::Outcome);
         }
-        if matches!(trajectory.ending, Ending::Looping) || self.loops(&trajectory.messages) {
+        if matches!(trajectory.ending, EpisodeEnding::Looping) || self.loops(&trajectory.messages) {
             return Some(Flaw::Loop);
         }
         let calls = trajectory
@@ -179,7 +179,7 @@ mod tests {
             step: None,
         };
         let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, EpisodeMode::Agent);
-        trajectory.ending = Ending::Finished;
+        trajectory.ending = EpisodeEnding::Finished;
         for (number, (text, calls)) in replies.iter().enumerate() {
             let call = |(name, arguments): &(&str, Value)| ToolCall {
                 id: format!("call_{number}"),
@@ -248,7 +248,7 @@ mod tests {
         let stuck = trajectory(&[("on", &a), ("on", &a), ("on", &a)]);
         assert_eq!(flaw(&stuck), Some(Flaw::Loop));
         let mut ended = trajectory(&[("a", &[])]);
-        ended.ending = Ending::Looping;
+        ended.ending = EpisodeEnding::Looping;
         assert_eq!(flaw(&ended), Some(Flaw::Loop));
     }
 

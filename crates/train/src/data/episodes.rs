@@ -1,7 +1,7 @@
 //! What is reinforced: tokens that a policy sampled, with the probabilities they had, and what came of them.
 
 use warpsmith_model::policy::{Dialogue, Origin};
-use warpsmith_schema::{Ending, EpisodeId, Limit, TokenRecord, Trajectory};
+use warpsmith_schema::{EpisodeEnding, EpisodeId, EpisodeLimit, TokenRecord, Trajectory};
 
 use super::{Finding, Paid};
 use crate::TrainError;
@@ -99,9 +99,9 @@ impl Episode {
         let tokens = Tokens::of(trajectory, dialogue.origin(), model)?;
         let limited = matches!(
             trajectory.ending,
-            Ending::ContextFull
-                | Ending::Limit {
-                    which: Limit::Tokens | Limit::Turns
+            EpisodeEnding::ContextFull
+                | EpisodeEnding::Limit {
+                    which: EpisodeLimit::Tokens | EpisodeLimit::Turns
                 }
         );
         Ok(tokens.last_said().map(|last| Self {

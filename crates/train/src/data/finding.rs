@@ -52,7 +52,7 @@ impl Finding {
 pub(crate) fn counted(trajectory: &Trajectory, counts: CountedAttempt) -> Option<&Attempt> {
     let attempts = &trajectory.attempts;
     let compiled = attempts.iter().map(|attempt| attempt.verdict.compiled);
-    let place = counts.place(trajectory.best, compiled)?;
+    let place = counts.select(trajectory.best, compiled)?;
     attempts.get(place)
 }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use warpsmith_schema::{EpisodeId, TRAJECTORY_FORMAT, Trajectory};
+use warpsmith_schema::{DocumentError, EpisodeId, Trajectory, read_document};
 
 use crate::TrainError;
 use crate::checkpoint::read_failed;
@@ -62,20 +62,15 @@ fn read_file(path: &Path, last: LastLine) -> Result<Vec<Trajectory>, TrainError>
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let trajectory: Trajectory =
-            serde_json::from_slice(&text).map_err(|source| TrainError::NotATrajectory {
-                path: path.to_path_buf(),
-                line,
-                source,
-            })?;
-        if trajectory.format != TRAJECTORY_FORMAT {
-            return Err(TrainError::OtherFormat {
-                path: path.to_path_buf(),
-                line,
-                found: trajectory.format,
-            });
-        }
-        found.push(trajectory);
+        found.push(read_document(&text).map_err(|error| {
+            let path = path.to_path_buf();
+            match error {
+                DocumentError::OtherFormat(format) => {
+                    TrainError::OtherFormat { path, line, format }
+                }
+                DocumentError::Json(source) => TrainError::NotATrajectory { path, line, source },
+            }
+        })?);
     }
     Ok(found)
 }

@@ -1,7 +1,7 @@
 //! What a trajectory is worth.
 
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::{CountedAttempt, Ending, Reward, Trajectory};
+use warpsmith_schema::{CountedAttempt, EpisodeEnding, Reward, Trajectory};
 
 use super::finding::rewards;
 
@@ -40,7 +40,7 @@ impl Paid {
     pub fn reward(&self, trajectory: &Trajectory) -> Option<f64> {
         if matches!(
             trajectory.ending,
-            Ending::PolicyFailed { .. } | Ending::Interrupted
+            EpisodeEnding::PolicyFailed { .. } | EpisodeEnding::Interrupted
         ) {
             return None;
         }

@@ -91,7 +91,7 @@ impl Reviewer {
         let path = folder.join(LOG);
         let mut log = EventLog::open(&path)?;
         let mut known: BTreeMap<EpisodeId, Option<Opinion>> = BTreeMap::new();
-        EventLog::each(&path, |line: Answer| {
+        EventLog::for_each_line(&path, |line: Answer| {
             known.insert(line.episode, line.opinion);
         })?;
         let questions: Vec<Question> = trajectories

@@ -15,8 +15,8 @@ use warpsmith_model::Weights;
 use warpsmith_model::policy::{ChatModel, Dialogue, Local, RunsOn};
 use warpsmith_rollout::{JudgePool, Means, Plan, StopRequest, Way, run, trajectories};
 use warpsmith_schema::{
-    Event, Failure, FailureKind, Gauges, PlannedTask, PolicyVersion, RunHead, Task, Trajectory,
-    ValueSource,
+    Event, Failure, FailureKind, PlannedTask, PolicyVersion, RunHeader, RunMetrics, Task,
+    Trajectory, ValueSource,
 };
 use warpsmith_store::RunFolder;
 
@@ -74,9 +74,9 @@ pub struct Rollouts<'a> {
     practice: Practice,
     pool: JudgePool,
     /// What the log of each collection says of it, but for the policy and the tasks.
-    head: RunHead,
+    head: RunHeader,
     wish: fn() -> StopRequest,
-    watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
+    watch: &'a mut dyn FnMut(Option<&Event>, &RunMetrics),
     curriculum: Curriculum,
     pace: Pace,
     /// Whoever speaks, from one collection to the next while nothing is learnt.
@@ -95,7 +95,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn add(&mut self, gauges: &Gauges) {
+    fn add(&mut self, gauges: &RunMetrics) {
         self.seconds += gauges.seconds;
         self.tokens += gauges.completion_tokens as f64;
         self.judgements += f64::from(gauges.judgements);
@@ -119,9 +119,9 @@ impl<'a> Rollouts<'a> {
         voice: Voice,
         practice: Practice,
         pool: JudgePool,
-        head: RunHead,
+        head: RunHeader,
         wish: fn() -> StopRequest,
-        watch: &'a mut dyn FnMut(Option<&Event>, &Gauges),
+        watch: &'a mut dyn FnMut(Option<&Event>, &RunMetrics),
     ) -> Self {
         let tasks = practice.tasks.iter();
         let tasks = tasks.map(|task| (task.id.clone(), operators(task)));
@@ -221,7 +221,7 @@ impl<'a> Rollouts<'a> {
             at_once: self.practice.at_once,
             survey: false,
             left_out: Vec::new(),
-            head: RunHead {
+            head: RunHeader {
                 policy: round.version.clone(),
                 resumed: folder.resumed(),
                 tasks: round.tasks.iter().map(planned).collect(),

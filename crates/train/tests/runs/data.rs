@@ -104,7 +104,7 @@ fn rewards_are_those_of_the_attempt_that_counts_and_failures_of_ours_are_none() 
         of(&trajectory, RewardKind::Raw, CountedAttempt::Best),
         Some(0.0)
     );
-    trajectory.ending = Ending::PolicyFailed {
+    trajectory.ending = EpisodeEnding::PolicyFailed {
         message: "gone".into(),
     };
     assert_eq!(

@@ -21,8 +21,8 @@ use serde_json::json;
 use warpsmith_model::policy::Dialogue;
 use warpsmith_model::{Adapter, AdapterSettings, Projection, Scaling, Weights};
 use warpsmith_schema::{
-    Attempt, CountedAttempt, Ending, EpisodeMode, Message, PolicyVersion, Profile, Status, Target,
-    Task, TokenRecord, Trajectory, Verdict,
+    Attempt, CountedAttempt, EpisodeEnding, EpisodeMode, Message, PolicyVersion, Profile, Status,
+    Target, Task, TokenRecord, Trajectory, Verdict,
 };
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Gae};
@@ -54,7 +54,7 @@ fn trajectory(number: usize) -> Trajectory {
     };
     let task = task(&format!("task {number}"));
     let mut trajectory = Trajectory::begin(&task, Target::Cpu, &policy, 1, EpisodeMode::Single);
-    trajectory.ending = Ending::Finished;
+    trajectory.ending = EpisodeEnding::Finished;
     let word = ["float", "int", "void", "return"][number % 4];
     for text in [format!("Write {word}."), format!("Once more, {number}.")] {
         trajectory.messages.push(Message::User { text });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use warpsmith_judge::TaskSource;
-use warpsmith_schema::{Form, MODEL_NEW, Submission, Target};
+use warpsmith_schema::{MODEL_NEW, Submission, SubmissionForm, Target};
 use warpsmith_tasks::{load_all, load_solution};
 
 use crate::failure::Stop;
@@ -106,7 +106,7 @@ impl Work {
     pub(crate) fn edited(&self, number: u32) -> Self {
         let mut edited = self.clone();
         let files = &mut edited.submission.files;
-        if self.submission.form == Form::Inline {
+        if self.submission.form == SubmissionForm::Inline {
             if let Some(model) = files.get_mut(MODEL_NEW) {
                 let text = String::from_utf8_lossy(model);
                 let inside = format!("r\"\"\"\n// {number}\n");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use warpsmith_agent::Sample;
-use warpsmith_schema::{Attempt, Ending, Message, Trajectory};
+use warpsmith_schema::{Attempt, EpisodeEnding, Message, Trajectory};
 use warpsmith_store::{EventLog, RunFolder, StoreError};
 
 use crate::failure::Stop;
@@ -24,7 +24,7 @@ pub(super) struct Journal {
 fn is_over(trajectory: &Trajectory) -> bool {
     !matches!(
         trajectory.ending,
-        Ending::Interrupted | Ending::PolicyFailed { .. }
+        EpisodeEnding::Interrupted | EpisodeEnding::PolicyFailed { .. }
     )
 }
 
@@ -36,8 +36,9 @@ impl Journal {
             latest: BTreeMap::new(),
         };
         fs_err::create_dir_all(&journal.underway)?;
-        let ended = EventLog::read::<Trajectory>(&run.path().join(format!("{ENDED}.jsonl")))?;
-        for trajectory in ended.events {
+        let ended =
+            EventLog::read_documents::<Trajectory>(&run.path().join(format!("{ENDED}.jsonl")))?;
+        for trajectory in ended.lines {
             journal.latest.insert(trajectory.sample, trajectory);
         }
         for sample in 1..=samples {
@@ -71,7 +72,7 @@ impl Journal {
 
     pub(super) fn keep(&mut self, so_far: &Trajectory) -> Result<(), Stop> {
         let place = self.place(so_far.sample);
-        if so_far.ending == Ending::Interrupted {
+        if so_far.ending == EpisodeEnding::Interrupted {
             // In one step, so that there is always a whole one.
             let temporary = place.with_extension("new");
             fs_err::write(&temporary, serde_json::to_vec(so_far)?)?;
@@ -111,6 +112,6 @@ impl Journal {
 
     pub(super) fn policy_failed(&self, sample: u32) -> bool {
         let ending = self.latest.get(&sample).map(|one| &one.ending);
-        matches!(ending, Some(Ending::PolicyFailed { .. }))
+        matches!(ending, Some(EpisodeEnding::PolicyFailed { .. }))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use warpsmith_schema::{Ending, FORMAT, MODEL_NEW, Task, Trajectory, Usage, Verdict};
+use warpsmith_schema::{EpisodeEnding, FORMAT, MODEL_NEW, Task, Trajectory, Usage, Verdict};
 
 use super::finals::Winner;
 use super::package;
@@ -188,16 +188,18 @@ impl<'a> Outcome<'a> {
 }
 
 /// Why an episode without a passed attempt is over.
-pub(super) fn words(ending: &Ending) -> String {
+pub(super) fn words(ending: &EpisodeEnding) -> String {
     match ending {
-        Ending::Finished => "all repairs were used".to_owned(),
-        Ending::Limit { which } => format!("a limit was reached: {which:?}").to_lowercase(),
-        Ending::ContextFull => "the policy's context was full".to_owned(),
-        Ending::NothingUsable => "no reply held files to judge".to_owned(),
-        Ending::Looping => "the policy said the same again".to_owned(),
-        Ending::NotCovered { message } => format!("the policy does not cover this task: {message}"),
-        Ending::PolicyFailed { message } => message.clone(),
-        Ending::Interrupted => "interrupted".to_owned(),
+        EpisodeEnding::Finished => "all repairs were used".to_owned(),
+        EpisodeEnding::Limit { which } => format!("a limit was reached: {which:?}").to_lowercase(),
+        EpisodeEnding::ContextFull => "the policy's context was full".to_owned(),
+        EpisodeEnding::NothingUsable => "no reply held files to judge".to_owned(),
+        EpisodeEnding::Looping => "the policy said the same again".to_owned(),
+        EpisodeEnding::NotCovered { message } => {
+            format!("the policy does not cover this task: {message}")
+        }
+        EpisodeEnding::PolicyFailed { message } => message.clone(),
+        EpisodeEnding::Interrupted => "interrupted".to_owned(),
     }
 }
 

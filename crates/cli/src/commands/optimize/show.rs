@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use warpsmith_agent::{AgentError, Files, Unreadable, Watch};
-use warpsmith_schema::{Elision, Ending, ToolCall, Trajectory, Verdict};
+use warpsmith_schema::{Elision, EpisodeEnding, ToolCall, Trajectory, Verdict};
 
 use super::journal::Journal;
 use super::result::words;
@@ -72,7 +72,7 @@ impl Watch for Show<'_> {
     fn elided(&mut self, sample: u32, elision: &Elision) {
         let line = format!(
             "the conversation grew long; {} old tool answers, about {} tokens, are left out of it",
-            elision.left_out.len(),
+            elision.elided.len(),
             elision.freed_tokens
         );
         self.tell(sample, &line);
@@ -124,7 +124,7 @@ impl Watch for Show<'_> {
 
     fn reached(&mut self, so_far: &Trajectory) -> Result<(), AgentError> {
         // One that submitted what passed has said so already.
-        if so_far.ending != Ending::Interrupted && so_far.best.is_none() {
+        if so_far.ending != EpisodeEnding::Interrupted && so_far.best.is_none() {
             self.tell(so_far.sample, &format!("over: {}", words(&so_far.ending)));
         }
         self.journal

@@ -223,7 +223,7 @@ struct Pipeline<'a> {
 impl Pipeline<'_> {
     fn run(&self) -> Result<Exit, Stop> {
         let path = self.folder.path().join(DONE).with_extension("jsonl");
-        let mut done: Vec<Done> = EventLog::read(&path)?.events;
+        let mut done: Vec<Done> = EventLog::read_lines(&path)?.lines;
         let mut log = self.folder.log(DONE)?;
         for stage in self.settings.stages() {
             if done.iter().any(|one| one.stage == stage) {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use warpsmith_machine::Guest;
 use warpsmith_model::policy::Local;
 use warpsmith_rollout::JudgePool;
-use warpsmith_schema::{EpisodeMode, RunHead, Task};
+use warpsmith_schema::{EpisodeMode, RunHeader, Task};
 use warpsmith_tasks::load_all;
 use warpsmith_train::checkpoint::{Checkpoints, without_moments};
 use warpsmith_train::network::Critic;
@@ -219,7 +219,8 @@ impl Job<'_> {
         };
         let lease = engine.lease();
         let judges = runs::judges(&engine, &manner, settings.judges, &folder)?;
-        let mut unheard = |_: Option<&warpsmith_schema::Event>, _: &warpsmith_schema::Gauges| {};
+        let mut unheard =
+            |_: Option<&warpsmith_schema::Event>, _: &warpsmith_schema::RunMetrics| {};
         let mut collector = Rollouts::new(
             folder.path().join("rollouts"),
             Voice {
@@ -264,8 +265,14 @@ impl Job<'_> {
     }
 
     /// What a collection's log says of it.
-    fn head(&self, engine: &Engine, manner: &Manner, mode: EpisodeMode, config: &Value) -> RunHead {
-        RunHead {
+    fn head(
+        &self,
+        engine: &Engine,
+        manner: &Manner,
+        mode: EpisodeMode,
+        config: &Value,
+    ) -> RunHeader {
+        RunHeader {
             verb: format!("train {}", self.verb),
             resumed: false,
             // Of each collection.

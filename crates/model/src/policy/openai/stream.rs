@@ -107,7 +107,7 @@ impl Assembly {
             self.usage = Usage {
                 prompt_tokens: paid.prompt_tokens,
                 completion_tokens: paid.completion_tokens,
-                reused_tokens: paid
+                cached_tokens: paid
                     .prompt_tokens_details
                     .and_then(|details| details.cached_tokens)
                     .unwrap_or_default(),
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn tokens_are_kept_where_the_server_tells_all_of_them() {
         let reply = read(&WITH_TOKENS).0.unwrap();
-        assert_eq!(reply.usage.reused_tokens, 2);
+        assert_eq!(reply.usage.cached_tokens, 2);
         let tokens = reply.tokens.unwrap();
         assert_eq!(tokens.prompt, [5, 6, 7]);
         let sampled: Vec<(u32, f32)> = tokens

@@ -1,6 +1,6 @@
 use super::super::*;
 use super::{close, episode, failed, four, in_tf32, passed, share, task};
-use warpsmith_schema::{Ending, Status, Trajectory};
+use warpsmith_schema::{EpisodeEnding, Status, Trajectory};
 
 #[test]
 fn the_row_of_four_tasks() {
@@ -191,8 +191,8 @@ fn the_best_attempt_and_the_final_one() {
 #[test]
 fn what_did_not_end_is_counted_apart() {
     let mut runs = four();
-    runs[0].ending = Ending::Interrupted;
-    runs[1].ending = Ending::PolicyFailed {
+    runs[0].ending = EpisodeEnding::Interrupted;
+    runs[1].ending = EpisodeEnding::PolicyFailed {
         message: "no answer".to_owned(),
     };
     let metrics = Metrics::of(&runs, Counting::default());

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::Share;
 use warpsmith_schema::{
-    Attempt, Ending, EpisodeMode, MatchedPrecision, Number, PolicyVersion, Precision, Profile,
-    Rule, Speedup, StageSeconds, Status, Target, Task, Times, Trajectory, Usage, Verdict,
+    Attempt, EpisodeEnding, EpisodeMode, MatchedPrecision, Number, PolicyVersion, Precision,
+    Profile, Rule, Speedup, StageSeconds, Status, Target, Task, Times, Trajectory, Usage, Verdict,
 };
 
 /// An id such as `level1/19` says the level and the number.
@@ -119,11 +119,11 @@ fn episode(task: Task, sample: u32, verdicts: Vec<Verdict>) -> Trajectory {
                 verdict,
             })
             .collect(),
-        ending: Ending::Finished,
+        ending: EpisodeEnding::Finished,
         usage: Usage {
             prompt_tokens: 100,
             completion_tokens: 10,
-            reused_tokens: 0,
+            cached_tokens: 0,
         },
         seconds: 20.0,
         tokens: None,

@@ -1,6 +1,6 @@
 use warpsmith_model::policy::Script;
 use warpsmith_schema::{
-    Attempt, Ending, EpisodeMode, PolicyVersion, Profile, Status, Target, Task, Verdict,
+    Attempt, EpisodeEnding, EpisodeMode, PolicyVersion, Profile, Status, Target, Task, Verdict,
 };
 
 use super::*;
@@ -49,7 +49,7 @@ fn trajectory(sample: u32, status: Status, files: &[(&str, &str)]) -> Trajectory
         step: None,
     };
     let mut one = Trajectory::begin(&task, Target::Cpu, &policy, sample, EpisodeMode::Single);
-    one.ending = Ending::Finished;
+    one.ending = EpisodeEnding::Finished;
     let files = files.iter();
     one.attempts = vec![Attempt {
         message: 1,

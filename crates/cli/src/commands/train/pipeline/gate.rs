@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use warpsmith_schema::{CountedAttempt, Ending, Trajectory};
+use warpsmith_schema::{CountedAttempt, EpisodeEnding, Trajectory};
 use warpsmith_train::data::{Finding, Standings, read_trajectories};
 
 use super::PipelineSettings;
@@ -22,7 +22,7 @@ impl Gate {
         let said = |one: &&Trajectory| {
             !matches!(
                 one.ending,
-                Ending::PolicyFailed { .. } | Ending::Interrupted
+                EpisodeEnding::PolicyFailed { .. } | EpisodeEnding::Interrupted
             )
         };
         let found = all.iter().filter(said);
