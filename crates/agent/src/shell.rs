@@ -71,15 +71,15 @@ impl Shell {
             fds: vec![OwnedFd::from(theirs)],
             stderr_to: None,
         };
-        let policy = sandbox::Policy {
+        let policy = sandbox::SandboxPolicy {
             read: confines.read.clone(),
             write: vec![workspace.into()],
             devices: Vec::new(),
             scratch_bytes: 256 << 20,
-            limits: sandbox::Limits {
+            limits: sandbox::ResourceLimits {
                 memory_bytes: MEMORY_BYTES,
                 processes: PROCESSES,
-                wall: Duration::MAX,
+                wall_time: Duration::MAX,
                 file_bytes: FILE_BYTES,
                 output_bytes: 64 << 10,
             },

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
-use warpsmith_sandbox::Looks;
+use warpsmith_sandbox::PcSampler;
 use warpsmith_schema::{Rule, Status};
 
 use crate::outcome::Fault;
@@ -121,7 +121,7 @@ pub(crate) struct Seen {
 impl Seen {
     /// Whether calls that cost `constant_us` of Python each were answered without it.
     pub(crate) fn without_python(&self, calls: u32, constant_us: f64) -> bool {
-        let expected = f64::from(calls) * constant_us / Looks::PERIOD.as_secs_f64() / 1e6;
+        let expected = f64::from(calls) * constant_us / PcSampler::PERIOD.as_secs_f64() / 1e6;
         expected >= 20.0 && (self.python as f64) < PYTHON_SHARE * expected
     }
 

@@ -47,7 +47,7 @@ pub(crate) struct Runner<'a> {
     /// As this process numbers it, where that is known.
     pub(crate) pid: Option<u32>,
     /// Into what it runs, where that is of interest and possible.
-    pub(crate) looks: Option<&'a mut sandbox::Looks>,
+    pub(crate) looks: Option<&'a mut sandbox::PcSampler>,
 }
 
 impl Runner<'_> {

@@ -241,11 +241,11 @@ impl Session {
             }
             if looked {
                 if let Some(looks) = &mut runner.looks {
-                    looks.begin();
+                    looks.start();
                 }
                 own_us += self.interval(trusted, runner, &interval)?;
                 if let Some(looks) = &mut runner.looks {
-                    looks.end();
+                    looks.stop();
                     raw.looked += length;
                 }
                 continue;

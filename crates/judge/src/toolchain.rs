@@ -296,15 +296,15 @@ impl Toolchain {
             fds: Vec::new(),
             stderr_to: None,
         };
-        let policy = sandbox::Policy {
+        let policy = sandbox::SandboxPolicy {
             read: self.readable(),
             write: vec![dir.to_path_buf()],
             devices: Vec::new(),
             scratch_bytes: 2 << 30,
-            limits: sandbox::Limits {
+            limits: sandbox::ResourceLimits {
                 memory_bytes: 12 << 30,
                 processes: 256,
-                wall,
+                wall_time: wall,
                 file_bytes: 1 << 30,
                 output_bytes: 64 << 10,
             },

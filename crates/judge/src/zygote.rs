@@ -38,11 +38,11 @@ impl Allowance {
         }
     }
 
-    fn limits(&self) -> sandbox::Limits {
-        sandbox::Limits {
+    fn limits(&self) -> sandbox::ResourceLimits {
+        sandbox::ResourceLimits {
             memory_bytes: self.memory_bytes,
             processes: self.processes,
-            wall: Duration::from_hours(8760),
+            wall_time: Duration::from_hours(8760),
             file_bytes: 1 << 40,
             output_bytes: 64 << 10,
         }
@@ -63,9 +63,9 @@ pub(crate) struct Zygote {
 pub(crate) struct Worker {
     pub(crate) channel: Channel,
     pidfd: OwnedFd,
-    group: Option<sandbox::Group>,
+    group: Option<sandbox::ControlGroup>,
     /// At where it computes, on a CPU and where the kernel permits it.
-    looks: Option<sandbox::Looks>,
+    looks: Option<sandbox::PcSampler>,
     /// What it prints, for people; never parsed.
     pub(crate) printed: Arc<File>,
 }
@@ -98,12 +98,12 @@ impl Zygote {
             read.extend(cuda_paths());
             devices = cuda_devices();
         }
-        let policy = sandbox::Policy {
+        let policy = sandbox::SandboxPolicy {
             read,
             write: Vec::new(),
             devices,
             scratch_bytes: launch.allowance.scratch_bytes,
-            limits: sandbox::Limits {
+            limits: sandbox::ResourceLimits {
                 // The zygote and one worker; the worker has a tighter group of its own.
                 memory_bytes: launch.allowance.memory_bytes + (4 << 30),
                 processes: launch.allowance.processes + 64,
@@ -131,7 +131,11 @@ impl Zygote {
             stderr_to: None,
         };
         let child = sandbox::spawn(command, &policy)?;
-        let seccomp = sandbox::worker_filter(launch.target == Target::Cuda);
+        let seccomp = sandbox::worker_filter(match launch.target {
+            // The driver generates code.
+            Target::Cuda => sandbox::ExecutableMemory::Generated,
+            Target::Cpu => sandbox::ExecutableMemory::FilesOnly,
+        })?;
         let config = json!({ "nested": nested, "scratch_bytes": launch.allowance.scratch_bytes, "seccomp": seccomp });
         control.send(&config, &[]).map_err(|error| {
             JudgeError::infrastructure("zygote", format!("the zygote did not start: {error}"))
@@ -206,7 +210,7 @@ impl Zygote {
                 "the zygote sent no process descriptor",
             ));
         };
-        let group = sandbox::Group::create(&self.allowance.limits());
+        let group = sandbox::ControlGroup::create(&self.allowance.limits());
         if let (Some(group), Some(pid)) = (&group, host_pid(&pidfd)) {
             group
                 .add(pid)
@@ -215,7 +219,7 @@ impl Zygote {
         // On a GPU a host's threads hardly compute; what runs there is seen otherwise.
         let looks = host_pid(&pidfd)
             .filter(|_| self.target == Target::Cpu)
-            .and_then(|pid| sandbox::Looks::at(pid).ok());
+            .and_then(|pid| sandbox::PcSampler::attach(pid).ok());
         let ready = channel
             .receive(Duration::from_secs(30))
             .and_then(|(reply, _)| unwrap_reply(reply));
@@ -260,7 +264,7 @@ impl Worker {
 
     /// Where it was seen computing since the last time; `None` where nobody can look.
     pub(crate) fn seen(&mut self) -> Option<Vec<u64>> {
-        self.looks.as_mut().map(sandbox::Looks::take)
+        self.looks.as_mut().map(sandbox::PcSampler::take)
     }
 
     /// Whether it is alive and has nothing to say.
@@ -271,7 +275,7 @@ impl Worker {
     pub(crate) fn out_of_memory(&self) -> bool {
         self.group
             .as_ref()
-            .is_some_and(sandbox::Group::out_of_memory)
+            .is_some_and(sandbox::ControlGroup::out_of_memory)
     }
 
     pub(crate) fn request(

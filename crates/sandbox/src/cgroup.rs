@@ -1,6 +1,6 @@
-//! Control groups: memory and process limits for a whole tree, and a kill that nothing escapes.
+//! Control groups: memory and process limits for a whole process tree, and a kill that no process escapes.
 //!
-//! Version 2 where its controllers are in use, else version 1 with each controller mounted apart.
+//! Version 2 where its controllers are enabled, else version 1 with one hierarchy a controller.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,42 +10,43 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::policy::Limits;
+use crate::policy::ResourceLimits;
 use crate::sys;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Two,
-    OneMemory,
-    OneProcesses,
+enum Hierarchy {
+    V2,
+    V1Memory,
+    V1Pids,
 }
 
 #[derive(Debug)]
 struct Folder {
-    kind: Kind,
+    kind: Hierarchy,
     path: PathBuf,
 }
 
 /// A control group of our own. Dropping it kills what is left inside and removes it.
 #[derive(Debug)]
-pub struct Group {
+pub struct ControlGroup {
     folders: Vec<Folder>,
 }
 
-impl Group {
+impl ControlGroup {
     /// `None` where control groups are not writable.
-    pub fn create(limits: &Limits) -> Option<Self> {
-        let mounts = Mounts::read()?;
+    pub fn create(limits: &ResourceLimits) -> Option<Self> {
+        let mounts = CgroupMounts::read()?;
         let name = unique_name();
         let mut group = Self {
             folders: Vec::new(),
         };
-        if let Some(parent) = mounts.two().and_then(|own| delegating(&own, mounts.top())) {
-            group.try_add(Kind::Two, &parent, &name, limits);
+        if let Some(parent) = mounts.v2().and_then(|own| delegating(&own, mounts.top())) {
+            group.try_add(Hierarchy::V2, &parent, &name, limits);
         }
         if group.folders.is_empty() {
-            for (kind, controller) in [(Kind::OneMemory, "memory"), (Kind::OneProcesses, "pids")] {
-                if let Some(parent) = mounts.one(controller) {
+            for (kind, controller) in [(Hierarchy::V1Memory, "memory"), (Hierarchy::V1Pids, "pids")]
+            {
+                if let Some(parent) = mounts.v1(controller) {
                     group.try_add(kind, &parent, &name, limits);
                 }
             }
@@ -53,7 +54,7 @@ impl Group {
         (!group.folders.is_empty()).then_some(group)
     }
 
-    fn try_add(&mut self, kind: Kind, parent: &Path, name: &str, limits: &Limits) {
+    fn try_add(&mut self, kind: Hierarchy, parent: &Path, name: &str, limits: &ResourceLimits) {
         let path = parent.join(name);
         if fs::create_dir(&path).is_err() {
             return;
@@ -84,7 +85,7 @@ impl Group {
         }
     }
 
-    /// The kernel has killed something inside for want of memory.
+    /// Whether the kernel killed a process inside for lack of memory.
     pub fn out_of_memory(&self) -> bool {
         self.folders.iter().any(Folder::out_of_memory)
     }
@@ -101,17 +102,21 @@ impl Group {
     pub(crate) fn limits_memory(&self) -> bool {
         self.folders
             .iter()
-            .any(|folder| folder.kind != Kind::OneProcesses)
+            .any(|folder| folder.kind != Hierarchy::V1Pids)
     }
 
     pub(crate) fn limits_processes(&self) -> bool {
         self.folders
             .iter()
-            .any(|folder| folder.kind != Kind::OneMemory)
+            .any(|folder| folder.kind != Hierarchy::V1Memory)
     }
 
     pub(crate) fn version(&self) -> &'static str {
-        if self.folders.iter().any(|folder| folder.kind == Kind::Two) {
+        if self
+            .folders
+            .iter()
+            .any(|folder| folder.kind == Hierarchy::V2)
+        {
             "cgroup v2"
         } else {
             "cgroup v1"
@@ -119,11 +124,11 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(2);
         for folder in &self.folders {
-            // Busy while a killed process is still on its way out.
+            // Busy while a killed process has not exited yet.
             while fs::remove_dir(&folder.path).is_err() && folder.path.exists() {
                 if Instant::now() > deadline {
                     break;
@@ -140,11 +145,11 @@ impl Folder {
         fs::write(self.path.join(file), value)
     }
 
-    fn configure(&self, limits: &Limits) -> io::Result<()> {
+    fn configure(&self, limits: &ResourceLimits) -> io::Result<()> {
         let memory = limits.memory_bytes.to_string();
         let processes = limits.processes.to_string();
         match self.kind {
-            Kind::Two => {
+            Hierarchy::V2 => {
                 self.set("memory.max", &memory)?;
                 self.set("pids.max", &processes)?;
                 // Neither file exists on a kernel without swap accounting, or before 4.19.
@@ -152,13 +157,13 @@ impl Folder {
                 let _ = self.set("memory.oom.group", "1");
                 Ok(())
             }
-            Kind::OneMemory => {
+            Hierarchy::V1Memory => {
                 self.set("memory.limit_in_bytes", &memory)?;
                 let _ = self.set("memory.memsw.limit_in_bytes", &memory);
                 let _ = self.set("memory.swappiness", "0");
                 Ok(())
             }
-            Kind::OneProcesses => self.set("pids.max", &processes),
+            Hierarchy::V1Pids => self.set("pids.max", &processes),
         }
     }
 
@@ -170,11 +175,11 @@ impl Folder {
     }
 
     fn kill(&self) {
-        if self.kind == Kind::Two && self.set("cgroup.kill", "1").is_ok() {
+        if self.kind == Hierarchy::V2 && self.set("cgroup.kill", "1").is_ok() {
             return;
         }
-        if self.kind != Kind::OneMemory {
-            // Nothing can be forked while the list is worked off.
+        if self.kind != Hierarchy::V1Memory {
+            // Nothing can fork while the processes are killed one by one.
             let _ = self.set("pids.max", "0");
         }
         let deadline = Instant::now() + Duration::from_secs(2);
@@ -184,7 +189,7 @@ impl Folder {
                 .lines()
                 .filter_map(|line| line.parse().ok())
                 .collect();
-            // A zero stands for a process that our own pid namespace does not show.
+            // Zero stands for a process outside our own pid namespace.
             let pids: Vec<i32> = pids.into_iter().filter(|pid| *pid > 0).collect();
             if pids.is_empty() || Instant::now() > deadline {
                 return;
@@ -198,9 +203,9 @@ impl Folder {
 
     fn out_of_memory(&self) -> bool {
         let file = match self.kind {
-            Kind::Two => "memory.events",
-            Kind::OneMemory => "memory.oom_control",
-            Kind::OneProcesses => return false,
+            Hierarchy::V2 => "memory.events",
+            Hierarchy::V1Memory => "memory.oom_control",
+            Hierarchy::V1Pids => return false,
         };
         let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
         text.lines()
@@ -215,14 +220,14 @@ fn unique_name() -> String {
     format!("warpsmith-{}-{number}", std::process::id())
 }
 
-/// Where this process sits in each hierarchy.
-struct Mounts {
+/// The mounted hierarchies, and the group of this process in each.
+struct CgroupMounts {
     /// Mount point, root within the hierarchy, controllers (empty for version 2).
     found: Vec<(PathBuf, String, Vec<String>)>,
     own: String,
 }
 
-impl Mounts {
+impl CgroupMounts {
     fn read() -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -237,7 +242,7 @@ impl Mounts {
             .map_or(Path::new("/"), |(point, _, _)| point)
     }
 
-    fn two(&self) -> Option<PathBuf> {
+    fn v2(&self) -> Option<PathBuf> {
         let (point, root, _) = self
             .found
             .iter()
@@ -246,7 +251,7 @@ impl Mounts {
         Some(below(point, root, own))
     }
 
-    fn one(&self, controller: &str) -> Option<PathBuf> {
+    fn v1(&self, controller: &str) -> Option<PathBuf> {
         let (point, root, _) = self
             .found
             .iter()

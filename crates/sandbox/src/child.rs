@@ -1,4 +1,4 @@
-//! The two ways to have a command: run to its end, or left running.
+//! A command that is run to its end, or left running.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,29 +8,29 @@ use std::time::Instant;
 
 use crate::effective::Effective;
 use crate::error::{Context, SandboxError};
-use crate::output::{Clip, Sink, Stream};
-use crate::policy::{Command, Exit, Output, Policy};
+use crate::output::{ClippedOutput, Sink, Stream};
+use crate::policy::{Command, Exit, Output, SandboxPolicy};
 use crate::running::{END_LIMIT, Running, Started, lock, start};
 
 const TAIL_BYTES: usize = 8 << 10;
 
 /// Runs `command` to its end. Whatever happens, nothing of it is left afterwards.
-pub fn run(command: Command, policy: &Policy) -> Result<Output, SandboxError> {
+pub fn run(command: Command, policy: &SandboxPolicy) -> Result<Output, SandboxError> {
     let (started, _) = start(command, policy)?;
-    conduct(started, policy)
+    run_to_end(started, policy)
 }
 
-pub(crate) fn conduct(started: Started, policy: &Policy) -> Result<Output, SandboxError> {
+pub(crate) fn run_to_end(started: Started, policy: &SandboxPolicy) -> Result<Output, SandboxError> {
     let begin = Instant::now();
-    let deadline = begin.checked_add(policy.limits.wall);
+    let deadline = begin.checked_add(policy.limits.wall_time);
     let Started {
         running,
         stdout,
         stderr,
     } = started;
     let mut clips = [
-        Clip::new(policy.limits.output_bytes),
-        Clip::new(policy.limits.output_bytes),
+        ClippedOutput::new(policy.limits.output_bytes),
+        ClippedOutput::new(policy.limits.output_bytes),
     ];
     let [out, err] = &mut clips;
     let mut keep_out = |bytes: &[u8]| out.push(bytes);
@@ -38,9 +38,9 @@ pub(crate) fn conduct(started: Started, policy: &Policy) -> Result<Output, Sandb
     let mut streams: [(Stream, Sink<'_>); 2] = [(stdout, &mut keep_out), (stderr, &mut keep_err)];
     let ended = running.drain(&mut streams, deadline);
     let elapsed = begin.elapsed();
-    running.finish();
+    running.kill_and_wait();
     if !ended {
-        // What was printed last is worth having.
+        // What it printed last often tells why it hung.
         running.drain(&mut streams, Some(Instant::now() + END_LIMIT));
     }
     let exit = match running.try_wait().context("wait for the command")? {
@@ -48,8 +48,8 @@ pub(crate) fn conduct(started: Started, policy: &Policy) -> Result<Output, Sandb
         Some(exit) if ended => exit,
         _ => Exit::TimedOut,
     };
-    let clipped = clips.iter().any(Clip::is_clipped);
-    let [stdout, stderr] = clips.map(Clip::into_bytes);
+    let clipped = clips.iter().any(ClippedOutput::is_clipped);
+    let [stdout, stderr] = clips.map(ClippedOutput::into_bytes);
     Ok(Output {
         exit,
         stdout,
@@ -59,8 +59,8 @@ pub(crate) fn conduct(started: Started, policy: &Policy) -> Result<Output, Sandb
     })
 }
 
-/// Starts `command` and leaves it running. Its output is drained all the time; only the tail is kept.
-pub fn spawn(command: Command, policy: &Policy) -> Result<Child, SandboxError> {
+/// Starts `command` and leaves it running. A thread drains its output; only the tail is kept.
+pub fn spawn(command: Command, policy: &SandboxPolicy) -> Result<Child, SandboxError> {
     let (started, effective) = start(command, policy)?;
     let Started {
         running,
@@ -108,7 +108,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Seen from outside, whatever number the command itself goes by.
+    /// In our pid namespace, not in the command's own.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -119,7 +119,7 @@ impl Child {
 
     /// Kills the whole tree and waits until it is gone.
     pub fn kill(&mut self) {
-        self.running.finish();
+        self.running.kill_and_wait();
     }
 
     /// How the command ended, if it has.
@@ -128,7 +128,7 @@ impl Child {
         if exit.is_some()
             && let Some(drainer) = self.drainer.take()
         {
-            // It ends by itself now; after that the tail is complete.
+            // The thread ends by itself now; after that the tail is complete.
             let _ = drainer.join();
         }
         Ok(exit)

@@ -5,21 +5,21 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Group;
+use crate::cgroup::ControlGroup;
 use crate::identity::{self, OTHER_ID};
 use crate::landlock;
-use crate::looks::Looks;
+use crate::pc_samples::PcSampler;
 use crate::probe::{self, Probe};
 use crate::sys;
 
-/// How the command is separated from us.
+/// How the command is isolated from us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Namespaces made by root, the command under another uid.
     Root,
     /// Namespaces made inside a user namespace, the command under our own uid.
     User,
-    /// No namespaces: landlock, seccomp and a keeper that adopts orphans.
+    /// No namespaces: landlock, seccomp and a monitor that adopts orphans.
     Plain,
 }
 
@@ -69,8 +69,9 @@ pub struct Effective {
     pub seccomp: Protection,
     pub cgroup: Protection,
     pub landlock: Protection,
-    /// What a command computes can be looked at from outside.
-    pub looks: Protection,
+    /// The program counters of a command can be sampled from outside. Verdicts and `doctor --json` call it `looks`.
+    #[serde(rename = "looks")]
+    pub pc_samples: Protection,
 }
 
 const REQUIRED: usize = 5;
@@ -91,7 +92,7 @@ impl Effective {
             ("seccomp", &self.seccomp),
             ("cgroup", &self.cgroup),
             ("landlock", &self.landlock),
-            ("looks", &self.looks),
+            ("looks", &self.pc_samples),
         ]
         .into_iter()
     }
@@ -101,7 +102,7 @@ impl Effective {
         self.missing_required().is_empty()
     }
 
-    /// What does not hold, and why.
+    /// The protections that do not hold, and why.
     pub fn missing(&self) -> Vec<(&'static str, String)> {
         missing_in(self.iter())
     }
@@ -125,13 +126,13 @@ impl Effective {
             seccomp: missing(),
             cgroup: missing(),
             landlock: missing(),
-            looks: missing(),
+            pc_samples: missing(),
         }
     }
 
-    /// What a command started in `probe.mode` gets.
-    pub(crate) fn of(probe: &Probe, group: Option<&Group>, nested: bool) -> Self {
-        let apart = probe.mode != Mode::Plain;
+    /// The protections of a command that is started in `probe.mode`.
+    pub(crate) fn of(probe: &Probe, group: Option<&ControlGroup>, nested: bool) -> Self {
+        let namespaced = probe.mode != Mode::Plain;
         let no_namespaces = probe.no_namespaces.as_str();
         let other_uid = identity::other_id().is_some();
         let landlock = match landlock::abi() {
@@ -140,7 +141,7 @@ impl Effective {
             None => Protection::missing("this kernel has no landlock"),
         };
         let namespace = |name: &str| {
-            if apart {
+            if namespaced {
                 Protection::held(format!("{name} namespace"))
             } else {
                 Protection::missing(no_namespaces)
@@ -151,13 +152,13 @@ impl Effective {
             Some(why) => Protection::missing(why),
         };
         Self {
-            process_tree: process_tree(apart, group, other_uid, nested),
-            network: Protection::held(if apart {
+            process_tree: process_tree(namespaced, group, other_uid, nested),
+            network: Protection::held(if namespaced {
                 "network namespace, seccomp"
             } else {
                 "seccomp, which refuses sockets"
             }),
-            filesystem: match (apart, &landlock) {
+            filesystem: match (namespaced, &landlock) {
                 (true, Protection::Held { .. }) => Protection::held("mount namespace, landlock"),
                 (true, Protection::Missing { .. }) => Protection::held("mount namespace"),
                 (false, landlock) => landlock.clone(),
@@ -190,14 +191,14 @@ impl Effective {
                 None => Protection::missing("control groups are not writable"),
             },
             landlock,
-            looks: looks(),
+            pc_samples: pc_sampling(),
         }
     }
 }
 
-fn looks() -> Protection {
+fn pc_sampling() -> Protection {
     static FOUND: OnceLock<Protection> = OnceLock::new();
-    let found = FOUND.get_or_init(|| match Looks::at(std::process::id()) {
+    let found = FOUND.get_or_init(|| match PcSampler::attach(std::process::id()) {
         Ok(_) => Protection::held("perf events"),
         Err(error) => Protection::missing(format!(
             "perf events are refused ({error}); kernel.perf_event_paranoid must be 2 or less"
@@ -206,9 +207,14 @@ fn looks() -> Protection {
     found.clone()
 }
 
-fn process_tree(apart: bool, group: Option<&Group>, other_uid: bool, nested: bool) -> Protection {
+fn process_tree(
+    namespaced: bool,
+    group: Option<&ControlGroup>,
+    other_uid: bool,
+    nested: bool,
+) -> Protection {
     let scoped = !nested && landlock::abi().is_some_and(landlock::scopes_signals);
-    if apart {
+    if namespaced {
         Protection::held("pid namespace, which dies with its init")
     } else if let Some(group) = group {
         Protection::held(format!("{} kill", group.version()))
@@ -232,7 +238,7 @@ fn missing_in<'a>(
         .collect()
 }
 
-/// What holds on this machine, found out once by starting a sandbox in which nothing runs.
+/// The protections that hold on this machine, detected once by starting a sandbox in which nothing runs.
 pub fn effective() -> &'static Effective {
     static FOUND: OnceLock<Effective> = OnceLock::new();
     FOUND.get_or_init(|| {

@@ -21,6 +21,8 @@ pub enum SandboxError {
     Program { path: PathBuf },
     #[error("an argument, variable or path holds a NUL byte")]
     Nul(#[from] std::ffi::NulError),
+    #[error("failed to compile the system-call filter")]
+    Filter(#[source] seccompiler::BackendError),
     #[error("failed to {stage}")]
     Setup {
         stage: String,

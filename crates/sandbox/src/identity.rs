@@ -1,4 +1,4 @@
-//! Who the command runs as, and with which capabilities.
+//! The uid, gid and capabilities of the command.
 #![expect(unsafe_code, reason = "credentials have no safe interface in std")]
 
 use std::ffi::{c_int, c_ulong};
@@ -17,7 +17,7 @@ const CAP_SETUID: u32 = 7;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 const LAST_CAPABILITY: u32 = 63;
 
-/// The id to change to, where we may: as root, with the right to, and where such an id exists at all.
+/// The id to change to, if we may: as root, with the capabilities for it, and where our user namespace maps that id.
 pub(crate) fn other_id() -> Option<u32> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let effective = status
@@ -45,7 +45,8 @@ fn maps(map: &str, id: u32) -> bool {
     })
 }
 
-/// Takes on uid and gid `id` for good, with no further groups, but keeps permitted capabilities until [`capabilities`].
+/// Changes uid and gid to `id` for good, without supplementary groups. Permitted capabilities stay until
+/// [`capabilities`] drops them.
 pub(crate) fn become_id(id: u32) -> io::Result<()> {
     prctl(libc::PR_SET_KEEPCAPS, 1, 0)?;
     // SAFETY: the empty group list is never read; raw calls since only one thread exists.
@@ -104,7 +105,7 @@ pub(crate) fn raise_capabilities() -> io::Result<()> {
 pub(crate) fn capabilities(keep: Option<u32>) -> io::Result<()> {
     if keep.is_none() {
         for capability in 0..=LAST_CAPABILITY {
-            // Unknown numbers and a missing CAP_SETPCAP fail: the set below is what counts.
+            // Unknown numbers fail, and so does everything without CAP_SETPCAP: the set below decides.
             let _ = prctl(libc::PR_CAPBSET_DROP, c_ulong::from(capability), 0);
         }
     }

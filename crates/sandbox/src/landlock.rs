@@ -1,29 +1,25 @@
-//! Landlock, the kernel's unprivileged file rules, by raw system calls.
-#![expect(unsafe_code, reason = "landlock has no wrapper in std or libc")]
+//! Landlock, the kernel's unprivileged access control.
+//!
+//! The rules are listed before the fork and handed to the kernel after it: some of the folders exist only then (the
+//! fresh root and scratch folders, `/proc/self` of the command itself), and descriptors have their final places. That
+//! part does not allocate; a test counts.
+#![expect(unsafe_code, reason = "the crate keeps its version query to itself")]
 
 use std::ffi::{CStr, CString, c_long};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-// The same numbers on every architecture.
-const CREATE_RULESET: c_long = 444;
-const ADD_RULE: c_long = 445;
-const RESTRICT_SELF: c_long = 446;
-const VERSION: u32 = 1;
-const PATH_BENEATH: u32 = 1;
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Errno, PathBeneath,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+};
 
-const EXECUTE: u64 = 1;
-const WRITE_FILE: u64 = 1 << 1;
-const READ_FILE: u64 = 1 << 2;
-const READ_DIR: u64 = 1 << 3;
-const TRUNCATE: u64 = 1 << 14;
-const IOCTL_DEV: u64 = 1 << 15;
-const ON_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
+use crate::sys;
 
-const READING: u64 = EXECUTE | READ_FILE | READ_DIR;
+/// The newest version whose access rights and scopes are handled; of an older kernel, as many as it knows.
+const NEWEST: ABI = ABI::V6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum FileAccess {
     /// Names in folders, no contents.
     List,
     Read,
@@ -32,34 +28,41 @@ pub(crate) enum Access {
     Write,
 }
 
-#[derive(Debug)]
-pub(crate) struct Rule {
-    pub(crate) path: CString,
-    pub(crate) access: Access,
-    pub(crate) is_folder: bool,
+impl FileAccess {
+    fn rights(self, is_folder: bool) -> BitFlags<AccessFs> {
+        let read = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
+        let rights = match self {
+            Self::List => AccessFs::ReadDir.into(),
+            Self::Read => read,
+            Self::Use => read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev,
+            Self::Write => AccessFs::from_all(NEWEST),
+        };
+        if is_folder {
+            rights
+        } else {
+            rights & AccessFs::from_file(NEWEST)
+        }
+    }
 }
 
 #[derive(Debug)]
+struct Rule {
+    path: CString,
+    access: FileAccess,
+    is_folder: bool,
+}
+
+/// What is allowed. Everything else is denied: files, TCP and, where the kernel can scope them, signals and abstract
+/// sockets to processes outside.
+#[derive(Debug, Default)]
 pub(crate) struct Ruleset {
-    abi: u32,
-    pub(crate) rules: Vec<Rule>,
-}
-
-#[repr(C)]
-struct RulesetAttributes {
-    files: u64,
-    network: u64,
-    scope: u64,
-}
-
-#[repr(C, packed)]
-struct PathAttributes {
-    allowed: u64,
-    parent: RawFd,
+    rules: Vec<Rule>,
 }
 
 /// The version this kernel offers, if any.
 pub(crate) fn abi() -> Option<u32> {
+    const CREATE_RULESET: c_long = libc::SYS_landlock_create_ruleset;
+    const VERSION: u32 = 1;
     // SAFETY: with a null attribute of size zero and this flag only a number is returned.
     let version =
         unsafe { libc::syscall(CREATE_RULESET, std::ptr::null::<u8>(), 0_usize, VERSION) };
@@ -68,18 +71,11 @@ pub(crate) fn abi() -> Option<u32> {
 
 /// Signals to processes outside are refused from this version on.
 pub(crate) fn scopes_signals(abi: u32) -> bool {
-    abi >= 6
+    abi >= ABI::V6 as u32
 }
 
 impl Ruleset {
-    pub(crate) fn new(abi: u32) -> Self {
-        Self {
-            abi,
-            rules: Vec::new(),
-        }
-    }
-
-    pub(crate) fn allow(&mut self, path: &CStr, access: Access, is_folder: bool) {
+    pub(crate) fn allow(&mut self, path: &CStr, access: FileAccess, is_folder: bool) {
         self.rules.push(Rule {
             path: path.to_owned(),
             access,
@@ -87,77 +83,60 @@ impl Ruleset {
         });
     }
 
-    fn handled(&self) -> u64 {
-        let bits = match self.abi {
-            0 | 1 => 13,
-            2 => 14,
-            3 | 4 => 15,
-            _ => 16,
-        };
-        (1 << bits) - 1
-    }
-
     /// Binds the calling thread and everything it starts. Does not allocate.
     pub(crate) fn enforce(&self) -> io::Result<()> {
-        let attributes = RulesetAttributes {
-            files: self.handled(),
-            network: if self.abi >= 4 { 0b11 } else { 0 },
-            scope: if scopes_signals(self.abi) { 0b11 } else { 0 },
-        };
-        let size: usize = match self.abi {
-            0..=3 => 8,
-            4 | 5 => 16,
-            _ => 24,
-        };
-        // SAFETY: `attributes` is live and at least `size` bytes long; the descriptor is new and ours.
-        let ruleset = unsafe {
-            let fd = libc::syscall(CREATE_RULESET, &raw const attributes, size, 0_u32);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd as RawFd)
-        };
+        let errno = |error: RulesetError| io::Error::from_raw_os_error(*Errno::from(error));
+        let mut created = create().map_err(errno)?;
         for rule in &self.rules {
-            self.add(&ruleset, rule)?;
+            let parent = match sys::open(&rule.path, libc::O_PATH) {
+                Ok(parent) => parent,
+                // There is nothing to allow.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+                Err(error) => return Err(error),
+            };
+            let rights = rule.access.rights(rule.is_folder);
+            (&mut created)
+                .add_rule(PathBeneath::new(parent, rights))
+                .map_err(errno)?;
         }
-        // SAFETY: takes no pointer.
-        if unsafe { libc::syscall(RESTRICT_SELF, ruleset.as_raw_fd(), 0_u32) } < 0 {
-            return Err(io::Error::last_os_error());
+        let status = created.restrict_self().map_err(errno)?;
+        match status.ruleset {
+            RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
+            RulesetStatus::NotEnforced => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
         }
-        Ok(())
     }
+}
 
-    fn add(&self, ruleset: &OwnedFd, rule: &Rule) -> io::Result<()> {
-        let wanted = match rule.access {
-            Access::List => READ_DIR,
-            Access::Read => READING,
-            Access::Use => READING | WRITE_FILE | TRUNCATE | IOCTL_DEV,
-            Access::Write => u64::MAX,
-        };
-        let mask = if rule.is_folder { u64::MAX } else { ON_FILES };
-        let parent = match crate::sys::open(&rule.path, libc::O_PATH) {
-            Ok(parent) => parent,
-            // Nothing there, nothing to allow.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let attributes = PathAttributes {
-            allowed: wanted & mask & self.handled(),
-            parent: parent.as_raw_fd(),
-        };
-        // SAFETY: `attributes` is live and of the layout this rule type has.
-        let result = unsafe {
-            libc::syscall(
-                ADD_RULE,
-                ruleset.as_raw_fd(),
-                PATH_BENEATH,
-                &raw const attributes,
-                0_u32,
-            )
-        };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+fn create() -> Result<RulesetCreated, RulesetError> {
+    landlock::Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?
+        .create()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The oracle is the kernel's `linux/landlock.h`.
+    #[test]
+    fn rights_are_the_bits_of_the_kernel() {
+        let bits = |access: FileAccess, is_folder| access.rights(is_folder).bits();
+        let (execute, write, read, list) = (1, 1 << 1, 1 << 2, 1 << 3);
+        let (truncate, ioctl) = (1 << 14, 1 << 15);
+        assert_eq!(bits(FileAccess::List, true), list);
+        assert_eq!(bits(FileAccess::Read, true), execute | read | list);
+        assert_eq!(bits(FileAccess::Read, false), execute | read);
+        let used = execute | write | read | truncate | ioctl;
+        assert_eq!(bits(FileAccess::Use, true), used | list);
+        assert_eq!(bits(FileAccess::Use, false), used);
+        assert_eq!(bits(FileAccess::Write, true), (1 << 16) - 1);
+        assert_eq!(bits(FileAccess::Write, false), used);
+        // What is denied unless a rule allows it.
+        assert_eq!(AccessFs::from_all(NEWEST).bits(), (1 << 16) - 1);
+        assert_eq!(AccessNet::from_all(NEWEST).bits(), 0b11);
+        assert_eq!(Scope::from_all(NEWEST).bits(), 0b11);
     }
 }

@@ -1,4 +1,4 @@
-//! What a command prints: always drained, so that it never blocks, and bounded.
+//! The output of a command: always drained, so that the command never blocks, and bounded.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,7 +8,7 @@ use crate::sys;
 
 /// The head and the tail of a stream.
 #[derive(Debug)]
-pub(crate) struct Clip {
+pub(crate) struct ClippedOutput {
     head: Vec<u8>,
     head_limit: usize,
     tail: VecDeque<u8>,
@@ -16,7 +16,7 @@ pub(crate) struct Clip {
     dropped: u64,
 }
 
-impl Clip {
+impl ClippedOutput {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             head: Vec::new(),
@@ -42,7 +42,7 @@ impl Clip {
         self.dropped > 0
     }
 
-    /// A line in the middle says how much was left out.
+    /// A line in the middle says how many bytes were dropped.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         let mut bytes = self.head;
         if self.dropped > 0 {
@@ -56,7 +56,7 @@ impl Clip {
 /// Takes what a stream yields.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]);
 
-/// The read end of a stream; gone once it has ended.
+/// The read end of a stream; closed once the stream has ended.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pipe: Option<OwnedFd>,
@@ -70,13 +70,13 @@ impl Stream {
         Ok(Self { pipe })
     }
 
-    /// To be polled; a negative number is skipped.
+    /// For `poll`, which skips a negative number.
     pub(crate) fn number(&self) -> i32 {
         use std::os::fd::AsRawFd;
         self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Takes at most one buffer full; true when something came.
+    /// Reads at most one buffer; true if there was something to read.
     pub(crate) fn take(&mut self, buffer: &mut [u8], mut sink: impl FnMut(&[u8])) -> bool {
         let Some(pipe) = &self.pipe else {
             return false;
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn clip(limit: usize, parts: &[&[u8]]) -> (Vec<u8>, bool) {
-        let mut clip = Clip::new(limit);
+        let mut clip = ClippedOutput::new(limit);
         for part in parts {
             clip.push(part);
         }

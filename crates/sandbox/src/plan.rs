@@ -1,4 +1,4 @@
-//! Everything a child needs after the fork, prepared before it: nothing is allocated in between.
+//! Everything a child needs after the fork, prepared before it: the child does not allocate.
 #![expect(
     unsafe_code,
     reason = "pointers to strings the plan owns are sent along with it"
@@ -9,22 +9,24 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::cgroup::Group;
+use seccompiler::BpfProgram;
+
+use crate::cgroup::ControlGroup;
 use crate::effective::Mode;
 use crate::error::{Context, SandboxError};
 use crate::identity::{self, OTHER_ID};
-use crate::landlock::{self, Access, Ruleset};
-use crate::mounts::{Step, enter_steps};
-use crate::policy::{Command, Policy};
-use crate::seccomp::{self, Openings};
+use crate::landlock::{self, FileAccess, Ruleset};
+use crate::mounts::{MountStep, enter_steps};
+use crate::policy::{Command, SandboxPolicy};
+use crate::processes;
+use crate::seccomp::{self, ExecutableMemory, SyscallPermissions};
 use crate::sys;
-use crate::tree::{Tree, c_string};
-use crate::watch;
+use crate::tree::{FileTree, c_string};
 
 const OPEN_FILES: u64 = 4096;
 
-/// What runs in the end.
-pub(crate) struct Program {
+/// The program to execute.
+pub(crate) struct ExecProgram {
     pub(crate) path: CString,
     pub(crate) arguments: Vec<*const c_char>,
     pub(crate) environment: Vec<*const c_char>,
@@ -33,7 +35,7 @@ pub(crate) struct Program {
 }
 
 // SAFETY: the pointers lead to heap strings owned by the same value.
-unsafe impl Send for Program {}
+unsafe impl Send for ExecProgram {}
 
 pub(crate) struct IdMap {
     pub(crate) uid: CString,
@@ -49,80 +51,87 @@ impl IdMap {
     }
 }
 
-pub(crate) struct Plan {
+/// `RLIMIT_NPROC`, which a control group may make superfluous.
+pub(crate) struct ProcessLimits {
+    /// Inside a user namespace of the command's own.
+    pub(crate) in_user_namespace: Option<u64>,
+    /// Without one, where everything that runs under the uid counts.
+    pub(crate) of_uid: Option<u64>,
+}
+
+pub(crate) struct LaunchPlan {
     pub(crate) mode: Mode,
     pub(crate) nested: bool,
-    /// `None` only looks whether everything holds.
-    pub(crate) program: Option<Program>,
+    /// `None` for a probe, which runs nothing.
+    pub(crate) program: Option<ExecProgram>,
     /// Become 0, 1, 2, 3, …
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Room for the moves between two numberings.
+    /// Scratch space for renumbering the descriptors.
     pub(crate) moved: Vec<i32>,
-    pub(crate) steps: Vec<Step>,
-    /// `None` where the kernel has none or where mounts must stay possible.
+    pub(crate) steps: Vec<MountStep>,
+    /// `None` where the kernel has no landlock or where mounts must stay possible.
     pub(crate) landlock: Option<Ruleset>,
-    pub(crate) filter: Vec<libc::sock_filter>,
+    pub(crate) filter: BpfProgram,
     pub(crate) limits: Vec<(i32, u64)>,
-    /// Process limit where a user namespace counts apart, and where it does not.
-    pub(crate) processes: (Option<u64>, Option<u64>),
+    pub(crate) processes: ProcessLimits,
     pub(crate) group: Vec<OwnedFd>,
-    /// Removed by the keeper if the supervisor dies first.
+    /// Removed by the monitor if the supervisor dies first.
     pub(crate) group_folders: Vec<CString>,
     pub(crate) supervisor: i32,
     pub(crate) other_id: Option<u32>,
-    /// Of the namespace that owns the others, when it takes one to make them.
+    /// Of the user namespace that owns the other namespaces, where one is needed to make them.
     pub(crate) outer_map: Option<IdMap>,
-    /// Of the namespace the command lives in.
+    /// Of the user namespace of the command.
     pub(crate) inner_map: IdMap,
-    /// Hangs up when the supervisor lets go or dies.
-    pub(crate) life: OwnedFd,
+    /// Hangs up when the supervisor shuts it down or dies.
+    pub(crate) lifeline: OwnedFd,
     /// Closed by everyone once the command runs.
     pub(crate) started: OwnedFd,
 }
 
 /// Ends of the channels the plan gives to the child.
-pub(crate) struct Channels {
+pub(crate) struct ChildChannels {
     pub(crate) descriptors: Vec<OwnedFd>,
-    pub(crate) life: OwnedFd,
+    pub(crate) lifeline: OwnedFd,
     pub(crate) started: OwnedFd,
 }
 
-impl Plan {
+impl LaunchPlan {
     pub(crate) fn new(
         mode: Mode,
-        program: Option<Program>,
-        policy: &Policy,
-        group: Option<&Group>,
-        channels: Channels,
+        program: Option<ExecProgram>,
+        policy: &SandboxPolicy,
+        group: Option<&ControlGroup>,
+        channels: ChildChannels,
     ) -> Result<Self, SandboxError> {
         let ids = sys::ids();
         let other_id = identity::other_id();
-        let tree = Tree::new(policy);
+        let tree = FileTree::new(policy);
         if let Some(id) = other_id {
             tree.prepare_for(id)?;
         }
         let landlock = match landlock::abi() {
-            Some(abi) if !policy.nested => Some(rules(mode, abi, &tree)?),
+            Some(_) if !policy.nested => Some(rules(mode, &tree)?),
             _ => None,
         };
         let steps = match mode {
             Mode::Root | Mode::User => enter_steps(tree, policy.scratch_bytes)?,
             Mode::Plain => Vec::new(),
         };
-        let openings = Openings {
-            nested: policy.nested,
+        let permissions = SyscallPermissions {
+            namespaces: policy.nested,
             unix_sockets: mode != Mode::Plain,
-            programs: true,
-            new_code: true,
+            processes: true,
+            executable_memory: ExecutableMemory::Generated,
         };
         let mut limits = vec![
             (libc::RLIMIT_CORE as i32, 0),
             (libc::RLIMIT_NOFILE as i32, OPEN_FILES),
             (libc::RLIMIT_FSIZE as i32, policy.limits.file_bytes),
         ];
-        if !group.is_some_and(Group::limits_memory) {
-            // Not RLIMIT_AS: CUDA reserves far more addresses than it uses. The watch over the tree is the exact one;
-            // this keeps a single process from outrunning it.
+        if !group.is_some_and(ControlGroup::limits_memory) {
+            // Not RLIMIT_AS: CUDA reserves far more addresses than it uses. Watching the memory of the tree is the exact
+            // limit; this one keeps a single process from growing faster than we watch.
             let twice = policy.limits.memory_bytes.saturating_mul(2);
             limits.push((libc::RLIMIT_DATA as i32, twice));
         }
@@ -140,17 +149,17 @@ impl Plan {
             descriptors: channels.descriptors,
             steps,
             landlock,
-            filter: seccomp::filter(openings),
+            filter: seccomp::filter(permissions)?,
             limits,
             processes: process_limits(policy, group, outside.0),
             group: group
-                .map(Group::join_files)
+                .map(ControlGroup::join_files)
                 .transpose()
                 .context("open the control group")?
                 .unwrap_or_default(),
             group_folders: group
                 .into_iter()
-                .flat_map(Group::paths)
+                .flat_map(ControlGroup::paths)
                 .map(c_string)
                 .collect::<Result<_, _>>()?,
             supervisor: std::process::id() as i32,
@@ -160,49 +169,52 @@ impl Plan {
                 Mode::Root | Mode::Plain => None,
             },
             inner_map: IdMap::new(inside, outside)?,
-            life: channels.life,
+            lifeline: channels.lifeline,
             started: channels.started,
         })
     }
 }
 
-/// Before Linux 5.14 a user namespace did not count its processes apart, and without one nothing does: then the
-/// processes the uid has already are added on top.
-fn process_limits(policy: &Policy, group: Option<&Group>, uid: u32) -> (Option<u64>, Option<u64>) {
+/// Before Linux 5.14 a user namespace did not count its processes separately, and without one nothing does: then the
+/// processes that the uid already has are added to the limit.
+fn process_limits(policy: &SandboxPolicy, group: Option<&ControlGroup>, uid: u32) -> ProcessLimits {
     let own = u64::from(policy.limits.processes);
-    let grouped = group.is_some_and(Group::limits_processes);
-    let shared = || (!grouped).then(|| own + watch::tasks_of(uid));
-    if watch::kernel_at_least(5, 14) {
-        (Some(own), shared())
-    } else {
-        (shared(), shared())
+    let grouped = group.is_some_and(ControlGroup::limits_processes);
+    let of_uid = || (!grouped).then(|| own + processes::tasks_of(uid));
+    ProcessLimits {
+        in_user_namespace: if processes::kernel_at_least(5, 14) {
+            Some(own)
+        } else {
+            of_uid()
+        },
+        of_uid: of_uid(),
     }
 }
 
-fn rules(mode: Mode, abi: u32, tree: &Tree) -> Result<Ruleset, SandboxError> {
-    let mut rules = Ruleset::new(abi);
-    for place in tree.places() {
+fn rules(mode: Mode, tree: &FileTree) -> Result<Ruleset, SandboxError> {
+    let mut rules = Ruleset::default();
+    for place in tree.entries() {
         rules.allow(&c_string(&place.path)?, place.access, place.is_folder);
     }
     if mode == Mode::Plain {
         for path in [c"/proc/self", c"/proc/sys", c"/sys/devices/system/cpu"] {
-            rules.allow(path, Access::Read, true);
+            rules.allow(path, FileAccess::Read, true);
         }
         for path in [c"/proc/cpuinfo", c"/proc/meminfo", c"/proc/stat"] {
-            rules.allow(path, Access::Read, false);
+            rules.allow(path, FileAccess::Read, false);
         }
     } else {
         // Folders that hold nothing but what the policy names.
-        rules.allow(c"/", Access::List, true);
-        rules.allow(c"/proc", Access::Use, true);
-        rules.allow(c"/tmp", Access::Write, true);
-        rules.allow(c"/dev/shm", Access::Write, true);
+        rules.allow(c"/", FileAccess::List, true);
+        rules.allow(c"/proc", FileAccess::Use, true);
+        rules.allow(c"/tmp", FileAccess::Write, true);
+        rules.allow(c"/dev/shm", FileAccess::Write, true);
     }
     Ok(rules)
 }
 
-impl Program {
-    /// Also hands back the descriptors of `command`: its own, and where stderr goes.
+impl ExecProgram {
+    /// Also returns the descriptors of `command`: its own, and where stderr goes.
     pub(crate) fn new(
         command: Command,
     ) -> Result<(Self, Vec<OwnedFd>, Option<OwnedFd>), SandboxError> {

@@ -5,25 +5,26 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What one command may touch and use up.
+/// What one command may access and consume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
-    /// Files and folders it may read and execute, seen at the same absolute paths. Missing ones are skipped. As root
+pub struct SandboxPolicy {
+    /// Files and folders it may read and execute, at the same absolute paths. Missing ones are skipped. If we are root,
     /// the command runs under another uid, so they must be readable by others.
     pub read: Vec<PathBuf>,
-    /// Files and folders it may change. As root their contents are given to the uid the command runs under.
+    /// Files and folders it may change. If we are root, their contents are given to the uid the command runs under.
     pub write: Vec<PathBuf>,
     /// Device nodes (or folders of them) beside `null`, `zero`, `full`, `random` and `urandom`.
     pub devices: Vec<PathBuf>,
     /// Size of the private `/tmp`. Without a mount namespace there is no `/tmp` at all.
     pub scratch_bytes: u64,
-    pub limits: Limits,
-    /// The command may make namespaces of its own and mount in them. Costs landlock, which forbids every mount.
+    pub limits: ResourceLimits,
+    /// The command may make namespaces of its own and mount in them. It then goes without landlock, which forbids every
+    /// mount.
     pub nested: bool,
     pub isolation: Isolation,
 }
 
-/// What happens when a required protection cannot be had.
+/// What happens where a required protection is not available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
     /// The command is not started.
@@ -33,12 +34,12 @@ pub enum Isolation {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ResourceLimits {
     pub memory_bytes: u64,
     /// Processes and threads together.
     pub processes: u32,
     /// Holds for [`run`](crate::run) only: a spawned child lives until it is killed.
-    pub wall: Duration,
+    pub wall_time: Duration,
     /// The largest single file it may write.
     pub file_bytes: u64,
     /// How much of each of stdout and stderr is kept.
@@ -60,13 +61,13 @@ pub struct Command {
     pub stderr_to: Option<OwnedFd>,
 }
 
-/// What a finished command left behind.
+/// The result of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     pub exit: Exit,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
-    /// The middle of a stream was left out.
+    /// The middle of a stream was dropped.
     pub clipped: bool,
     pub elapsed: Duration,
 }
@@ -79,7 +80,7 @@ pub enum Exit {
     OutOfMemory,
 }
 
-/// What programs of the system need of it to run, for [`Policy::read`].
+/// The system folders that programs need to run, for [`SandboxPolicy::read`].
 pub fn system_paths() -> Vec<PathBuf> {
     [
         "/usr",

@@ -1,20 +1,20 @@
-//! Finds out once, by doing it, which way of starting a command works here.
+//! Detects once, by trying, which mode of starting a command works here.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::cgroup::Group;
+use crate::cgroup::ControlGroup;
 use crate::effective::Mode;
 use crate::error::SandboxError;
 use crate::identity;
-use crate::policy::{Isolation, Limits, Policy};
+use crate::policy::{Isolation, ResourceLimits, SandboxPolicy};
 use crate::running::start_with;
 
 #[derive(Debug)]
 pub(crate) struct Probe {
     pub(crate) mode: Mode,
-    /// A process can be moved into a group that we make.
+    /// A process can be moved into a control group that we make.
     pub(crate) groups: bool,
     /// Why there are no namespaces, when there are none.
     pub(crate) no_namespaces: String,
@@ -25,27 +25,27 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// A group under small limits, for a look.
-    pub(crate) fn group(&self) -> Option<Group> {
-        self.groups.then(|| Group::create(&LIMITS)).flatten()
+    /// A group under small limits, to see whether one can be made.
+    pub(crate) fn group(&self) -> Option<ControlGroup> {
+        self.groups.then(|| ControlGroup::create(&LIMITS)).flatten()
     }
 }
 
-const LIMITS: Limits = Limits {
+const LIMITS: ResourceLimits = ResourceLimits {
     memory_bytes: 256 << 20,
     processes: 16,
-    wall: Duration::from_secs(10),
+    wall_time: Duration::from_secs(10),
     file_bytes: 1 << 20,
     output_bytes: 4096,
 };
 
 pub(crate) fn get() -> &'static Probe {
     static FOUND: OnceLock<Probe> = OnceLock::new();
-    FOUND.get_or_init(search)
+    FOUND.get_or_init(detect)
 }
 
-fn search() -> Probe {
-    // Root that has to stay root keeps its capabilities in a namespace of their own.
+fn detect() -> Probe {
+    // Root without CAP_SETUID stays root, and its capabilities are confined by a user namespace.
     let root = identity::other_id().is_some();
     let mut refusals = Vec::new();
     let modes = [(root, Mode::Root), (true, Mode::User), (true, Mode::Plain)];
@@ -77,7 +77,7 @@ fn search() -> Probe {
 
 /// Why there was no user namespace, if everything else worked.
 fn attempt(mode: Mode, groups: bool) -> Result<Option<String>, SandboxError> {
-    let policy = Policy {
+    let policy = SandboxPolicy {
         read: vec![PathBuf::from("/usr")],
         write: Vec::new(),
         devices: Vec::new(),
@@ -86,14 +86,14 @@ fn attempt(mode: Mode, groups: bool) -> Result<Option<String>, SandboxError> {
         nested: false,
         isolation: Isolation::Weak,
     };
-    let group = groups.then(|| Group::create(&LIMITS)).flatten();
+    let group = groups.then(|| ControlGroup::create(&LIMITS)).flatten();
     if groups && group.is_none() {
         return Err(SandboxError::Uncontained {
             missing: Vec::new(),
         });
     }
     let started = start_with(mode, None, &policy, group)?;
-    started.running.finish();
+    started.running.kill_and_wait();
     if let Some(failure) = started.running.failure(&[]) {
         return Err(failure);
     }

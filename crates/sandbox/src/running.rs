@@ -1,4 +1,4 @@
-//! The processes of a started sandbox as seen from outside: their streams, their end, their death.
+//! The processes of a running sandbox, from outside: their streams, how they end, and how they are killed.
 
 use std::fs::File;
 use std::io;
@@ -8,18 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cgroup::Group;
+use crate::cgroup::ControlGroup;
 use crate::effective::{Effective, Mode};
 use crate::error::{Context, SandboxError};
-use crate::mounts::Step;
+use crate::mounts::MountStep;
 use crate::output::{Sink, Stream};
-use crate::plan::{Channels, Plan, Program};
-use crate::policy::{Command, Exit, Isolation, Policy};
+use crate::plan::{ChildChannels, ExecProgram, LaunchPlan};
+use crate::policy::{Command, Exit, Isolation, SandboxPolicy};
 use crate::probe;
-use crate::report::Report;
+use crate::processes;
+use crate::setup_report::SetupReport;
 use crate::spawn::launch;
 use crate::sys;
-use crate::watch;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const END_LIMIT: Duration = Duration::from_secs(10);
@@ -28,15 +28,15 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// The processes of one sandbox.
 pub(crate) struct Running {
-    keeper: i32,
+    monitor: i32,
     /// Init, or the command itself where there is none.
     first: Option<OwnedFd>,
-    life: OwnedFd,
-    report: Report,
-    group: Option<Group>,
-    /// Where no control group limits memory: how much the tree may have.
+    lifeline: OwnedFd,
+    report: SetupReport,
+    group: Option<ControlGroup>,
+    /// The memory limit of the tree, where no control group enforces it.
     watched_bytes: Option<u64>,
-    starved: AtomicBool,
+    out_of_memory: AtomicBool,
     exit: Mutex<Option<Exit>>,
 }
 
@@ -46,16 +46,16 @@ pub(crate) struct Started {
     pub(crate) stderr: Stream,
 }
 
-/// Starts `command`, or a probe that runs nothing, without asking whether that is safe enough.
+/// Starts `command`, or a probe that runs nothing, without checking the required protections.
 pub(crate) fn start_with(
     mode: Mode,
     command: Option<Command>,
-    policy: &Policy,
-    group: Option<Group>,
+    policy: &SandboxPolicy,
+    group: Option<ControlGroup>,
 ) -> Result<Started, SandboxError> {
     let (program, fds, stderr_to) = match command {
         Some(command) => {
-            let (program, fds, stderr_to) = Program::new(command)?;
+            let (program, fds, stderr_to) = ExecProgram::new(command)?;
             (Some(program), fds, stderr_to)
         }
         None => (None, Vec::new(), None),
@@ -68,30 +68,30 @@ pub(crate) fn start_with(
         let (ours, theirs) = io::pipe().context("make a pipe")?;
         (Some(ours), theirs.into())
     };
-    let (life, life_child) = sys::socket_pair().context("make a socket pair")?;
+    let (lifeline, life_child) = sys::socket_pair().context("make a socket pair")?;
     let (started, started_child) = io::pipe().context("make a pipe")?;
     let mut descriptors = vec![null.into(), stdout_child.into(), stderr_child];
     descriptors.extend(fds);
-    let channels = Channels {
+    let channels = ChildChannels {
         descriptors,
-        life: life_child,
+        lifeline: life_child,
         started: started_child.into(),
     };
-    let mut plan = Plan::new(mode, program, policy, group.as_ref(), channels)?;
-    let report = Report::new().context("map a page")?;
-    let keeper = launch(&mut plan, &report).context("fork")?;
-    // Our copies of the child's descriptors go with the rest, so that streams end when the child's do.
+    let mut plan = LaunchPlan::new(mode, program, policy, group.as_ref(), channels)?;
+    let report = SetupReport::new().context("map a page")?;
+    let monitor = launch(&mut plan, &report).context("fork")?;
+    // Our copies of the child's descriptors are closed, so that the streams end when the child closes them.
     let steps = std::mem::take(&mut plan.steps);
     drop(plan);
-    let limited = group.as_ref().is_some_and(Group::limits_memory);
+    let limited = group.as_ref().is_some_and(ControlGroup::limits_memory);
     let mut running = Running {
-        keeper,
+        monitor,
         first: None,
-        life,
+        lifeline,
         report,
         watched_bytes: (!limited).then_some(policy.limits.memory_bytes),
         group,
-        starved: AtomicBool::new(false),
+        out_of_memory: AtomicBool::new(false),
         exit: Mutex::new(None),
     };
     let in_time = wait_for_end(&started.into(), START_LIMIT);
@@ -115,7 +115,7 @@ pub(crate) fn start_with(
     })
 }
 
-/// True once nobody holds the other end any more.
+/// True once every copy of the other end is closed.
 fn wait_for_end(pipe: &OwnedFd, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -143,14 +143,14 @@ fn milliseconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
 }
 
-/// Starts `command` as safely as this machine can, and says how safely that is.
+/// Starts `command` with every protection this machine has, and says which these are.
 pub(crate) fn start(
     command: Command,
-    policy: &Policy,
+    policy: &SandboxPolicy,
 ) -> Result<(Started, Effective), SandboxError> {
     let probe = probe::get();
     let group = if probe.groups {
-        Group::create(&policy.limits)
+        ControlGroup::create(&policy.limits)
     } else {
         None
     };
@@ -168,12 +168,12 @@ pub(crate) fn start(
 }
 
 impl Running {
-    /// How the setup failed, if it did; `steps` names a failed mount.
-    pub(crate) fn failure(&self, steps: &[Step]) -> Option<SandboxError> {
+    /// How the setup failed, if it did; `steps` are the mount steps, of which the failure names one.
+    pub(crate) fn failure(&self, steps: &[MountStep]) -> Option<SandboxError> {
         self.report.failure().map(|failure| {
             let step = failure.index.and_then(|index| steps.get(index));
             SandboxError::Setup {
-                stage: step.map_or_else(|| failure.stage.to_owned(), Step::describe),
+                stage: step.map_or_else(|| failure.stage.to_owned(), MountStep::describe),
                 source: failure.error,
             }
         })
@@ -183,14 +183,17 @@ impl Running {
         self.report.user_namespace()
     }
 
-    /// The command's pid, seen from here.
+    /// The command's pid in our pid namespace.
     pub(crate) fn command_pid(&self) -> u32 {
-        let first = self.report.first_pid().unwrap_or(self.keeper);
-        let below = self.has_init().then(|| watch::child_of(first)).flatten();
+        let first = self.report.first_pid().unwrap_or(self.monitor);
+        let below = self
+            .has_init()
+            .then(|| processes::child_of(first))
+            .flatten();
         below.unwrap_or(first) as u32
     }
 
-    /// Where there are no namespaces none was tried.
+    /// Without namespaces no user namespace was tried.
     fn has_init(&self) -> bool {
         self.user_namespace().is_some()
     }
@@ -199,22 +202,22 @@ impl Running {
         if let Some(first) = &self.first {
             sys::pidfd_kill(first.as_fd());
         }
-        sys::shut_down(self.life.as_fd());
+        sys::shut_down(self.lifeline.as_fd());
         if let Some(group) = &self.group {
             group.kill();
         }
     }
 
     /// Kills the tree and waits until it is gone.
-    pub(crate) fn finish(&self) {
+    pub(crate) fn kill_and_wait(&self) {
         let deadline = Instant::now() + END_LIMIT;
         if matches!(self.try_wait(), Ok(None)) {
             self.signal_all();
         }
         while matches!(self.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
-                // Stuck in the kernel: the keeper's death still takes init along when it comes back.
-                sys::kill(self.keeper);
+                // A process is stuck in the kernel. Once the monitor is dead, init dies as soon as it can.
+                sys::kill(self.monitor);
                 return;
             }
             thread::sleep(Duration::from_millis(1));
@@ -227,23 +230,23 @@ impl Running {
     pub(crate) fn try_wait(&self) -> io::Result<Option<Exit>> {
         let mut exit = lock(&self.exit);
         if exit.is_none() {
-            let (pid, _) = sys::wait(self.keeper, false)?;
-            if pid == self.keeper {
-                *exit = Some(self.conclude());
+            let (pid, _) = sys::wait(self.monitor, false)?;
+            if pid == self.monitor {
+                *exit = Some(self.exit_of_command());
             }
         }
         Ok(*exit)
     }
 
-    fn conclude(&self) -> Exit {
+    fn exit_of_command(&self) -> Exit {
         let exit = match self.report.status() {
             Some(status) if libc::WIFEXITED(status) => Exit::Code(libc::WEXITSTATUS(status)),
             Some(status) if libc::WIFSIGNALED(status) => Exit::Signal(libc::WTERMSIG(status)),
-            // Init was killed before it could say anything.
+            // Init was killed before it could report.
             _ => Exit::Signal(libc::SIGKILL),
         };
-        let starved = self.starved.load(Ordering::Acquire)
-            || self.group.as_ref().is_some_and(Group::out_of_memory);
+        let starved = self.out_of_memory.load(Ordering::Acquire)
+            || self.group.as_ref().is_some_and(ControlGroup::out_of_memory);
         if starved && exit != Exit::Code(0) {
             Exit::OutOfMemory
         } else {
@@ -251,19 +254,19 @@ impl Running {
         }
     }
 
-    /// Kills the tree if it has more memory than it may, where no control group sees to that.
+    /// Kills the tree if it uses more memory than it may, where no control group limits it.
     fn watch_memory(&self) {
-        // Init is a copy of ourselves, and mostly shares our memory.
+        // Init is a copy of this process and shares most of its memory.
         let init = self.report.first_pid().filter(|_| self.has_init());
         if let Some(limit) = self.watched_bytes
-            && watch::memory_below(self.keeper, init) > limit
+            && processes::memory_below(self.monitor, init) > limit
         {
-            self.starved.store(true, Ordering::Release);
+            self.out_of_memory.store(true, Ordering::Release);
             self.signal_all();
         }
     }
 
-    /// Takes what the streams hold, until the sandbox ends or `deadline` has come (false).
+    /// Reads the streams until the sandbox ends (true) or the deadline passes (false).
     pub(crate) fn drain(
         &self,
         streams: &mut [(Stream, Sink<'_>); 2],
@@ -288,16 +291,16 @@ impl Running {
             let mut waiting = [
                 poll_for(streams[0].0.number()),
                 poll_for(streams[1].0.number()),
-                poll_for(self.life.as_raw_fd()),
+                poll_for(self.lifeline.as_raw_fd()),
             ];
             let polled = sys::poll(&mut waiting, timeout);
             let ended = polled.is_err() || waiting[2].revents != 0;
             loop {
-                let mut came = false;
+                let mut received = false;
                 for (stream, sink) in &mut *streams {
-                    came |= stream.take(&mut buffer, &mut **sink);
+                    received |= stream.take(&mut buffer, &mut **sink);
                 }
-                if !(came && ended) {
+                if !(received && ended) {
                     break;
                 }
             }
@@ -310,7 +313,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.finish();
+        self.kill_and_wait();
     }
 }
 

@@ -1,10 +1,10 @@
 //! From fork to exec.
 //!
-//! Three processes stand between us and the command. The *keeper* stays outside, waits, and kills when our end of its
-//! line goes dead. *Init* is process 1 of the new pid namespace: it builds the file tree, reaps orphans, and its death
-//! is the death of everything inside. The third becomes the command. Without namespaces there is no init: the keeper
-//! adopts orphans and kills them one by one. Keeper and init never execute anything, hold no descriptors and cannot be
-//! traced, since their memory is a copy of ours.
+//! Three processes are forked. The *monitor* stays outside the namespaces, waits, and kills the rest when our end of
+//! its lifeline is closed. *Init* is process 1 of the new pid namespace: it builds the file tree and reaps orphans, and
+//! when it dies the kernel kills everything inside. The third becomes the command. Without namespaces there is no
+//! init: the monitor adopts orphans and kills them one by one. Monitor and init never execute anything, hold no
+//! descriptors and cannot be traced, since their memory is a copy of ours.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -13,23 +13,23 @@ use std::os::fd::{AsFd, AsRawFd};
 use crate::effective::Mode;
 use crate::identity::{self, CAP_SYS_ADMIN};
 use crate::mounts;
-use crate::plan::{IdMap, Plan};
-use crate::report::{Report, Stage};
+use crate::plan::{IdMap, LaunchPlan};
+use crate::setup_report::{SetupReport, SetupStage};
 use crate::sys;
 
 const NAMESPACES: c_int =
     libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
-/// Forks the keeper and returns its pid. What happens behind it shows in `report`.
-pub(crate) fn launch(plan: &mut Plan, report: &Report) -> io::Result<c_int> {
+/// Forks the monitor and returns its pid. `report` tells how far the setup came.
+pub(crate) fn launch(plan: &mut LaunchPlan, report: &SetupReport) -> io::Result<c_int> {
     if let Some(pid) = sys::fork()? {
         return Ok(pid);
     }
     let _guard = ExitOnDrop;
-    keeper(plan, report)
+    monitor(plan, report)
 }
 
-/// Nothing may ever return or unwind into the caller's copy of the stack.
+/// The child must never return or unwind into its copy of the caller's stack.
 struct ExitOnDrop;
 
 impl Drop for ExitOnDrop {
@@ -38,77 +38,81 @@ impl Drop for ExitOnDrop {
     }
 }
 
-struct Steps<'a> {
-    report: &'a Report,
+/// Ends the process at the first step of the setup that fails.
+struct SetupGuard<'a> {
+    report: &'a SetupReport,
 }
 
-impl Steps<'_> {
-    fn need<T>(&self, stage: Stage, result: io::Result<T>) -> T {
+impl SetupGuard<'_> {
+    fn require<T>(&self, stage: SetupStage, result: io::Result<T>) -> T {
         match result {
             Ok(value) => value,
-            Err(error) => self.give_up(stage, 0, &error),
+            Err(error) => self.fail(stage, 0, &error),
         }
     }
 
-    fn give_up(&self, stage: Stage, index: usize, error: &io::Error) -> ! {
+    fn fail(&self, stage: SetupStage, index: usize, error: &io::Error) -> ! {
         self.report.fail(stage, index, error);
         sys::exit_now(71)
     }
 }
 
-fn keeper(plan: &mut Plan, report: &Report) -> ! {
-    let steps = Steps { report };
+fn monitor(plan: &mut LaunchPlan, report: &SetupReport) -> ! {
+    let setup = SetupGuard { report };
     sys::block_signals();
     sys::setsid();
     match plan.mode {
-        Mode::Root => steps.need(Stage::Namespaces, sys::unshare(NAMESPACES)),
+        Mode::Root => setup.require(SetupStage::Namespaces, sys::unshare(NAMESPACES)),
         Mode::User => {
-            // First, since root is exempt from the process limit whatever its namespace.
-            become_other(plan, &steps);
+            // Before the namespaces, since root is exempt from the process limit in every namespace.
+            change_identity(plan, &setup);
             let flags = NAMESPACES | libc::CLONE_NEWUSER;
-            steps.need(Stage::Namespaces, sys::unshare(flags));
+            setup.require(SetupStage::Namespaces, sys::unshare(flags));
             if let Some(map) = &plan.outer_map {
-                steps.need(Stage::IdMap, write_map(map));
+                setup.require(SetupStage::IdMap, write_map(map));
             }
         }
-        Mode::Plain => steps.need(
-            Stage::Namespaces,
+        Mode::Plain => setup.require(
+            SetupStage::Namespaces,
             sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0),
         ),
     }
-    steps.need(Stage::Fork, sys::prctl(libc::PR_SET_DUMPABLE, 0, 0));
-    let Some(first) = steps.need(Stage::Fork, sys::fork()) else {
+    setup.require(SetupStage::Fork, sys::prctl(libc::PR_SET_DUMPABLE, 0, 0));
+    let Some(first_pid) = setup.require(SetupStage::Fork, sys::fork()) else {
         match plan.mode {
             Mode::Root | Mode::User => init(plan, report),
             Mode::Plain => command(plan, report),
         }
     };
-    report.set_first_pid(first);
-    let pidfd = match sys::pidfd_open(first) {
+    report.set_first_pid(first_pid);
+    let pidfd = match sys::pidfd_open(first_pid) {
         Ok(pidfd) => pidfd,
         Err(error) => {
-            sys::kill(first);
-            steps.give_up(Stage::Fork, 0, &error)
+            sys::kill(first_pid);
+            setup.fail(SetupStage::Fork, 0, &error)
         }
     };
-    close_all_but(plan.life.as_raw_fd(), pidfd.as_raw_fd());
-    let watch = |fd: c_int| libc::pollfd {
+    close_all_but(plan.lifeline.as_raw_fd(), pidfd.as_raw_fd());
+    let readable = |fd: c_int| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
     loop {
-        let mut waiting = [watch(pidfd.as_raw_fd()), watch(plan.life.as_raw_fd())];
+        let mut waiting = [
+            readable(pidfd.as_raw_fd()),
+            readable(plan.lifeline.as_raw_fd()),
+        ];
         let polled = sys::poll(&mut waiting, -1);
         if polled.is_err() || waiting[1].revents != 0 {
-            sys::kill(first);
+            sys::kill(first_pid);
             break;
         }
         if waiting[0].revents != 0 {
             break;
         }
     }
-    let ended = sys::wait(first, true);
+    let ended = sys::wait(first_pid, true);
     if plan.mode == Mode::Plain {
         if let Ok((_, status)) = ended {
             report.set_status(status);
@@ -121,13 +125,13 @@ fn keeper(plan: &mut Plan, report: &Report) -> ! {
     sys::exit_now(0)
 }
 
-fn become_other(plan: &Plan, steps: &Steps<'_>) {
+fn change_identity(plan: &LaunchPlan, setup: &SetupGuard<'_>) {
     if let Some(id) = plan.other_id {
         let changed = identity::become_id(id)
             .and_then(|()| identity::raise_capabilities())
-            // A change of uid hides /proc/self from ourselves.
+            // After a change of uid /proc/self belongs to root.
             .and_then(|()| sys::prctl(libc::PR_SET_DUMPABLE, 1, 0));
-        steps.need(Stage::Identity, changed);
+        setup.require(SetupStage::Identity, changed);
     }
 }
 
@@ -140,8 +144,8 @@ fn close_all_but(one: c_int, other: c_int) {
     sys::close_range(high + 1, u32::MAX, false);
 }
 
-/// The supervisor died and cannot do it.
-fn remove_groups(plan: &Plan) {
+/// In place of the supervisor, which died.
+fn remove_groups(plan: &LaunchPlan) {
     for folder in &plan.group_folders {
         for _ in 0..1000 {
             match sys::rmdir(folder) {
@@ -184,21 +188,21 @@ fn kill_orphans() {
     }
 }
 
-fn init(plan: &mut Plan, report: &Report) -> ! {
-    let steps = Steps { report };
-    let dies_with_keeper = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
-    steps.need(Stage::Fork, dies_with_keeper);
-    steps.need(Stage::MountNamespace, sys::unshare(libc::CLONE_NEWNS));
+fn init(plan: &mut LaunchPlan, report: &SetupReport) -> ! {
+    let setup = SetupGuard { report };
+    let dies_with_monitor = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
+    setup.require(SetupStage::Fork, dies_with_monitor);
+    setup.require(SetupStage::MountNamespace, sys::unshare(libc::CLONE_NEWNS));
     if let Err((stage, index, error)) = mounts::enter(&plan.steps) {
-        steps.give_up(stage, index, &error);
+        setup.fail(stage, index, &error);
     }
-    let Some(main) = steps.need(Stage::Fork, sys::fork()) else {
+    let Some(command_pid) = setup.require(SetupStage::Fork, sys::fork()) else {
         command(plan, report)
     };
     sys::close_range(0, u32::MAX, false);
     loop {
         match sys::wait(-1, true) {
-            Ok((pid, status)) if pid == main => {
+            Ok((pid, status)) if pid == command_pid => {
                 report.set_status(status);
                 sys::exit_now(0)
             }
@@ -208,63 +212,67 @@ fn init(plan: &mut Plan, report: &Report) -> ! {
     }
 }
 
-fn command(plan: &mut Plan, report: &Report) -> ! {
-    let steps = Steps { report };
+fn command(plan: &mut LaunchPlan, report: &SetupReport) -> ! {
+    let setup = SetupGuard { report };
     sys::setsid();
     for file in &plan.group {
-        steps.need(Stage::Cgroup, sys::write(file.as_fd(), b"0"));
+        setup.require(SetupStage::Cgroup, sys::write(file.as_fd(), b"0"));
     }
-    steps.need(Stage::Descriptors, place_descriptors(plan));
+    setup.require(SetupStage::Descriptors, place_descriptors(plan));
     for (resource, value) in &plan.limits {
-        steps.need(Stage::Limits, sys::limit(*resource, *value));
+        setup.require(SetupStage::Limits, sys::limit(*resource, *value));
     }
     if plan.mode != Mode::User {
-        become_other(plan, &steps);
+        change_identity(plan, &setup);
     }
     let inside = enter_user_namespace(plan, report);
-    let (apart, shared) = plan.processes;
-    if let Some(value) = if inside { apart } else { shared } {
+    let limit = if inside {
+        plan.processes.in_user_namespace
+    } else {
+        plan.processes.of_uid
+    };
+    if let Some(value) = limit {
         let limited = sys::limit(libc::RLIMIT_NPROC as c_int, value);
-        steps.need(Stage::Limits, limited);
+        setup.require(SetupStage::Limits, limited);
     }
-    // The last capability lets a nested namespace be made where only the privileged may (Ubuntu's AppArmor). It is
-    // worth nothing outside the namespace that was just made, which owns nothing yet.
+    // This capability permits a nested namespace where only privileged processes may make one (Ubuntu's AppArmor). It
+    // is worth nothing outside the namespace that was just made, which owns nothing yet.
     let kept = (plan.nested && inside).then_some(CAP_SYS_ADMIN);
-    steps.need(Stage::Capabilities, identity::capabilities(kept));
+    setup.require(SetupStage::Capabilities, identity::capabilities(kept));
     let folder = plan
         .program
         .as_ref()
         .map_or(c"/", |program| &program.folder);
-    steps.need(Stage::WorkingDirectory, sys::chdir(folder));
-    steps.need(
-        Stage::NoNewPrivileges,
+    setup.require(SetupStage::WorkingDirectory, sys::chdir(folder));
+    setup.require(
+        SetupStage::NoNewPrivileges,
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0),
     );
     if let Some(rules) = &plan.landlock {
-        steps.need(Stage::Landlock, rules.enforce());
+        setup.require(SetupStage::Landlock, rules.enforce());
     }
     sys::default_signals();
-    steps.need(Stage::Seccomp, sys::seccomp(&plan.filter));
+    setup.require(SetupStage::Seccomp, sys::seccomp(&plan.filter));
     match &plan.program {
         Some(program) => {
             let error = sys::execve(&program.path, &program.arguments, &program.environment);
-            steps.give_up(Stage::Exec, 0, &error)
+            setup.fail(SetupStage::Exec, 0, &error)
         }
-        None => look_around(&steps, plan.landlock.is_some() || plan.mode != Mode::Plain),
+        None => check_containment(&setup, plan.landlock.is_some() || plan.mode != Mode::Plain),
     }
 }
 
-/// A user namespace of the command's own. Not required: without it the command merely shares ours, unprivileged.
-fn enter_user_namespace(plan: &Plan, report: &Report) -> bool {
+/// A user namespace of the command's own. It is optional: without it the command shares ours, unprivileged.
+fn enter_user_namespace(plan: &LaunchPlan, report: &SetupReport) -> bool {
     if plan.mode == Mode::Plain {
         return false;
     }
-    // Else /proc/self/uid_map belongs to root.
+    // Otherwise /proc/self/uid_map belongs to root.
     let entered =
         sys::prctl(libc::PR_SET_DUMPABLE, 1, 0).and_then(|()| sys::unshare(libc::CLONE_NEWUSER));
     report.set_user_namespace(&entered);
     if entered.is_ok() {
-        Steps { report }.need(Stage::IdMap, write_map(&plan.inner_map));
+        SetupGuard { report }.require(SetupStage::IdMap, write_map(&plan.inner_map));
     }
     entered.is_ok()
 }
@@ -277,9 +285,10 @@ fn write_map(map: &IdMap) -> io::Result<()> {
 }
 
 /// Moves the descriptors to 0, 1, 2, … and has all others closed on exec.
-fn place_descriptors(plan: &mut Plan) -> io::Result<()> {
+fn place_descriptors(plan: &mut LaunchPlan) -> io::Result<()> {
     let count = plan.descriptors.len() as c_int;
-    // Both ways through numbers that are in nobody's way. The copy of `started` keeps that line up until exec.
+    // First to numbers above all the targets, so that no move overwrites a descriptor that is still to be moved. The
+    // copy of `started` keeps that pipe open until exec.
     sys::duplicate_above(plan.started.as_raw_fd(), count)?;
     for (slot, descriptor) in plan.moved.iter_mut().zip(&plan.descriptors) {
         *slot = sys::duplicate_above(descriptor.as_raw_fd(), count)?;
@@ -291,17 +300,17 @@ fn place_descriptors(plan: &mut Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// The probe's last act: tries what must be impossible.
-fn look_around(steps: &Steps<'_>, files_hidden: bool) -> ! {
+/// The end of a probe: tries what must be impossible.
+fn check_containment(setup: &SetupGuard<'_>, files_hidden: bool) -> ! {
     let escaped = io::Error::from_raw_os_error(libc::EPERM);
     if files_hidden && sys::open(c"/etc/passwd", libc::O_RDONLY).is_ok() {
-        steps.give_up(Stage::FilesystemCheck, 0, &escaped);
+        setup.fail(SetupStage::FilesystemCheck, 0, &escaped);
     }
     if [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]
         .into_iter()
         .any(sys::can_make_socket)
     {
-        steps.give_up(Stage::NetworkCheck, 0, &escaped);
+        setup.fail(SetupStage::NetworkCheck, 0, &escaped);
     }
     sys::exit_now(0)
 }

@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+use seccompiler::BpfProgramRef;
+
 pub(crate) fn check(result: c_long) -> io::Result<c_long> {
     if result == -1 {
         Err(io::Error::last_os_error())
@@ -302,20 +304,11 @@ pub(crate) fn limit(resource: c_int, value: u64) -> io::Result<()> {
     }
 }
 
-pub(crate) fn seccomp(filter: &[libc::sock_filter]) -> io::Result<()> {
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
-    // SAFETY: the program points at a live slice and is only read.
-    check_int(unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            c_ulong::from(libc::SECCOMP_MODE_FILTER),
-            &raw const program,
-        )
+pub(crate) fn seccomp(filter: BpfProgramRef<'_>) -> io::Result<()> {
+    seccompiler::apply_filter(filter).map_err(|error| match error {
+        seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error,
+        _ => io::Error::from_raw_os_error(libc::EINVAL),
     })
-    .map(drop)
 }
 
 /// Returns only on failure. Both lists end with a null pointer.

@@ -1,4 +1,4 @@
-//! The paths a policy names: links followed, ownership prepared.
+//! The paths a policy names: links resolved, ownership prepared.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, OsString};
@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::SandboxError;
-use crate::landlock::Access;
-use crate::policy::Policy;
+use crate::landlock::FileAccess;
+use crate::policy::SandboxPolicy;
 
 const DEVICES: [&str; 5] = [
     "/dev/null",
@@ -22,7 +22,7 @@ const DEVICES: [&str; 5] = [
 const LINK_LIMIT: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum EntryKind {
     Read,
     Write,
     Device,
@@ -31,58 +31,58 @@ pub(crate) enum Content {
     Proc,
 }
 
-/// A path that really exists, free of links.
+/// A path that exists and has no links in it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct TreeEntry {
     pub(crate) path: PathBuf,
-    pub(crate) access: Access,
+    pub(crate) access: FileAccess,
     pub(crate) is_folder: bool,
 }
 
-/// The policy's paths with links followed.
+/// The policy's paths with links resolved.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct FileTree {
     /// By real path; a path sorts after its parents.
-    pub(crate) content: BTreeMap<PathBuf, Content>,
-    /// Links met on the way, and where they point.
+    pub(crate) content: BTreeMap<PathBuf, EntryKind>,
+    /// Links on the way, and their targets.
     pub(crate) links: BTreeMap<PathBuf, PathBuf>,
 }
 
-impl Tree {
-    pub(crate) fn new(policy: &Policy) -> Self {
+impl FileTree {
+    pub(crate) fn new(policy: &SandboxPolicy) -> Self {
         let mut tree = Self::default();
         for path in &policy.read {
-            tree.add(path, Content::Read);
+            tree.add(path, EntryKind::Read);
         }
         for path in &policy.write {
-            tree.add(path, Content::Write);
+            tree.add(path, EntryKind::Write);
         }
         for path in DEVICES
             .iter()
             .map(Path::new)
             .chain(policy.devices.iter().map(PathBuf::as_path))
         {
-            tree.add(path, Content::Device);
+            tree.add(path, EntryKind::Device);
         }
         tree
     }
 
-    fn add(&mut self, path: &Path, content: Content) {
+    fn add(&mut self, path: &Path, content: EntryKind) {
         if let Some(real) = follow(path, &mut self.links) {
             self.content.insert(real, content);
         }
     }
 
     /// The real paths of the policy's own entries.
-    pub(crate) fn places(&self) -> Vec<Place> {
+    pub(crate) fn entries(&self) -> Vec<TreeEntry> {
         self.content
             .iter()
-            .map(|(path, content)| Place {
+            .map(|(path, content)| TreeEntry {
                 path: path.clone(),
                 access: match content {
-                    Content::Read => Access::Read,
-                    Content::Write => Access::Write,
-                    _ => Access::Use,
+                    EntryKind::Read => FileAccess::Read,
+                    EntryKind::Write => FileAccess::Write,
+                    _ => FileAccess::Use,
                 },
                 is_folder: path.is_dir(),
             })
@@ -93,11 +93,13 @@ impl Tree {
     pub(crate) fn prepare_for(&self, id: u32) -> Result<(), SandboxError> {
         for (path, content) in &self.content {
             match content {
-                Content::Write => give(path, id).map_err(|source| SandboxError::Unwritable {
-                    path: path.clone(),
-                    source,
-                })?,
-                Content::Read if !readable(path, id) => {
+                EntryKind::Write => {
+                    change_owner(path, id).map_err(|source| SandboxError::Unwritable {
+                        path: path.clone(),
+                        source,
+                    })?
+                }
+                EntryKind::Read if !is_readable_by(path, id) => {
                     return Err(SandboxError::Unreadable { path: path.clone() });
                 }
                 _ => {}
@@ -106,17 +108,17 @@ impl Tree {
         Ok(())
     }
 
-    /// The nearest entry above, if it shows `path` in the same way.
-    pub(crate) fn shown_by_parent(&self, path: &Path, content: Content) -> bool {
+    /// Whether the nearest entry above already shows `path` with the same access.
+    pub(crate) fn shown_by_parent(&self, path: &Path, content: EntryKind) -> bool {
         let above = path
             .ancestors()
             .skip(1)
             .find_map(|parent| self.content.get(parent));
-        above == Some(&Content::Proc)
-            || (above == Some(&content) && matches!(content, Content::Read | Content::Write))
+        above == Some(&EntryKind::Proc)
+            || (above == Some(&content) && matches!(content, EntryKind::Read | EntryKind::Write))
     }
 
-    /// A link that a bound folder or `/proc` shows anyway.
+    /// Whether a bound folder or `/proc` shows this link anyway.
     pub(crate) fn covered(&self, link: &Path) -> bool {
         let above = link
             .ancestors()
@@ -124,7 +126,7 @@ impl Tree {
             .find_map(|parent| self.content.get(parent));
         matches!(
             above,
-            Some(Content::Read | Content::Write | Content::Proc | Content::Device)
+            Some(EntryKind::Read | EntryKind::Write | EntryKind::Proc | EntryKind::Device)
         )
     }
 }
@@ -133,7 +135,7 @@ pub(crate) fn c_string(path: &Path) -> Result<CString, SandboxError> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// The real path of `path`, noting every link on the way; `None` if there is nothing.
+/// The real path of `path`, recording every link on the way; `None` if it does not exist.
 fn follow(path: &Path, links: &mut BTreeMap<PathBuf, PathBuf>) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let parts = |path: &Path| -> Vec<OsString> {
@@ -142,10 +144,10 @@ fn follow(path: &Path, links: &mut BTreeMap<PathBuf, PathBuf>) -> Option<PathBuf
             .map(|part| part.as_os_str().to_owned())
             .collect()
     };
-    let mut ahead: VecDeque<OsString> = parts(&path).into();
+    let mut remaining: VecDeque<OsString> = parts(&path).into();
     let mut real = PathBuf::from("/");
     let mut hops = 0;
-    while let Some(part) = ahead.pop_front() {
+    while let Some(part) = remaining.pop_front() {
         if part == ".." {
             real.pop();
             continue;
@@ -164,15 +166,15 @@ fn follow(path: &Path, links: &mut BTreeMap<PathBuf, PathBuf>) -> Option<PathBuf
             real = PathBuf::from("/");
         }
         for part in parts(&target).into_iter().rev() {
-            ahead.push_front(part);
+            remaining.push_front(part);
         }
         links.insert(next, target);
     }
     Some(real)
 }
 
-/// Gives `path` and everything below to `id`. Links are not followed, and what belongs to it already is left alone.
-fn give(path: &Path, id: u32) -> io::Result<()> {
+/// Changes the owner of `path` and everything below to `id`. Links are not followed.
+fn change_owner(path: &Path, id: u32) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
     let kind = found.file_type();
     if kind.is_block_device() || kind.is_char_device() {
@@ -183,13 +185,13 @@ fn give(path: &Path, id: u32) -> io::Result<()> {
     }
     if kind.is_dir() {
         for entry in fs::read_dir(path)? {
-            give(&entry?.path(), id)?;
+            change_owner(&entry?.path(), id)?;
         }
     }
     Ok(())
 }
 
-fn readable(path: &Path, id: u32) -> bool {
+fn is_readable_by(path: &Path, id: u32) -> bool {
     fs::metadata(path).is_ok_and(|found| {
         let wanted = if found.is_dir() { 0o5 } else { 0o4 };
         let shift = if found.uid() == id {

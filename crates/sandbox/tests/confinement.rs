@@ -1,4 +1,4 @@
-//! What a command can reach.
+//! What a command can access.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use common::{attempts, policy, run_script, says, script};
-use warpsmith_sandbox::{Exit, effective, run, worker_filter};
+use warpsmith_sandbox::{ExecutableMemory, Exit, effective, run, worker_filter};
 
 #[test]
 fn this_machine_contains() {
@@ -100,6 +100,21 @@ fn a_link_is_shown_as_a_link() {
     assert_eq!(
         says(&source, &[folder.path()], &policy),
         "'real'\n'through'\n"
+    );
+}
+
+#[test]
+fn the_standard_streams_have_their_usual_names() {
+    let source = attempts(
+        "",
+        &[
+            "[os.readlink('/dev/' + name) for name in ('fd', 'stdin', 'stdout', 'stderr')]",
+            "os.path.samefile('/dev/stdin', '/dev/null')",
+        ],
+    );
+    assert_eq!(
+        says(&source, &[], &policy()),
+        "['/proc/self/fd', '/proc/self/fd/0', '/proc/self/fd/1', '/proc/self/fd/2']\nTrue\n"
     );
 }
 
@@ -213,10 +228,11 @@ fn namespaces_are_refused_unless_nested() {
     assert_eq!(says(&source, &[], &policy()), "EPERM\n".repeat(3));
 }
 
-/// What a worker does: its own namespaces, a fresh /proc, then the filter that shuts the door.
+/// As a worker does it: its own namespaces, a fresh /proc, then the filter.
 #[test]
 fn a_nested_command_can_confine_its_own_workers() {
-    let source = NESTED.replace("FILTER", &format!("{:?}", worker_filter(true)));
+    let filter = worker_filter(ExecutableMemory::Generated).unwrap();
+    let source = NESTED.replace("FILTER", &format!("{filter:?}"));
     let mut policy = policy();
     policy.nested = true;
     let output = run_script(&source, &[], &policy);

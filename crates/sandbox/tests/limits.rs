@@ -1,11 +1,11 @@
-//! What a command can use up, and what is left of it afterwards.
+//! What a command can consume, and what is left of it afterwards.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
 use common::{MIB, is_alive, policy, run_script, says, script};
-use warpsmith_sandbox::{Exit, Group, effective, spawn};
+use warpsmith_sandbox::{ControlGroup, Exit, effective, spawn};
 
 #[test]
 fn a_fork_bomb_fizzles_out() {
@@ -34,7 +34,7 @@ print(made)
     let made: u32 = says(source, &[], &policy()).trim().parse().unwrap();
     assert!((5..=24).contains(&made), "{made} processes were made");
     assert!(begin.elapsed() < Duration::from_secs(10));
-    // The machine is fine: the next one starts as if nothing had been.
+    // The machine is unharmed: the next command runs as usual.
     assert_eq!(says("print('fine')", &[], &policy()), "fine\n");
 }
 
@@ -72,7 +72,7 @@ sys.exit(0 if os.waitpid(pid, 0)[1] == 0 else 1)
 #[test]
 fn time_runs_out_even_without_signals() {
     let mut policy = policy();
-    policy.limits.wall = Duration::from_millis(700);
+    policy.limits.wall_time = Duration::from_millis(700);
     let source = "
 import signal, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -116,7 +116,7 @@ fn a_daemon_does_not_survive_its_command() {
     for (name, hang) in [("ends", ""), ("hangs", "time.sleep(300)")] {
         let marker = format!("daemon-{name}-{}", std::process::id());
         let mut policy = policy();
-        policy.limits.wall = Duration::from_secs(2);
+        policy.limits.wall_time = Duration::from_secs(2);
         let source = DAEMON.replace("MARKER", &marker).replace("HANG", hang);
         let output = run_script(&source, &[], &policy);
         assert_eq!(output.stdout, b"done\n");
@@ -268,7 +268,7 @@ fn many_at_once_do_not_disturb_each_other() {
 
 #[test]
 fn a_group_limits_and_kills_what_is_added() {
-    let Some(group) = Group::create(&policy().limits) else {
+    let Some(group) = ControlGroup::create(&policy().limits) else {
         assert!(
             !effective().cgroup.is_held(),
             "a group cannot be made, yet {:?}",

@@ -359,16 +359,16 @@ impl Job<'_> {
             fds: Vec::new(),
             stderr_to: None,
         };
-        let policy = sandbox::Policy {
+        let policy = sandbox::SandboxPolicy {
             read,
             write: vec![out.to_path_buf()],
             devices,
             // Traces and the tools' own files.
             scratch_bytes: 1 << 30,
-            limits: sandbox::Limits {
+            limits: sandbox::ResourceLimits {
                 memory_bytes: allowance.memory_bytes,
                 processes: allowance.processes,
-                wall: limit,
+                wall_time: limit,
                 file_bytes: 1 << 30,
                 output_bytes: 64 << 10,
             },

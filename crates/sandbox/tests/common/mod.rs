@@ -1,4 +1,4 @@
-//! A policy for a small Python program, and what its output says.
+//! A policy for a small Python program, and its output.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::expect_used, reason = "a test may stop here")]
 
@@ -6,15 +6,15 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use warpsmith_sandbox::{Command, Exit, Isolation, Limits, Output, Policy, run};
+use warpsmith_sandbox::{Command, Exit, Isolation, Output, ResourceLimits, SandboxPolicy, run};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-pub(crate) fn limits() -> Limits {
-    Limits {
+pub(crate) fn limits() -> ResourceLimits {
+    ResourceLimits {
         memory_bytes: 256 * MIB,
         processes: 24,
-        wall: Duration::from_secs(20),
+        wall_time: Duration::from_secs(20),
         file_bytes: 64 * MIB,
         output_bytes: 16 << 10,
     }
@@ -43,8 +43,8 @@ pub(crate) fn python() -> (PathBuf, Vec<PathBuf>) {
     (paths[0].clone(), read)
 }
 
-pub(crate) fn policy() -> Policy {
-    Policy {
+pub(crate) fn policy() -> SandboxPolicy {
+    SandboxPolicy {
         read: python().1,
         write: Vec::new(),
         devices: Vec::new(),
@@ -68,7 +68,7 @@ pub(crate) fn script(source: &str, arguments: &[&Path]) -> Command {
     }
 }
 
-pub(crate) fn run_script(source: &str, arguments: &[&Path], policy: &Policy) -> Output {
+pub(crate) fn run_script(source: &str, arguments: &[&Path], policy: &SandboxPolicy) -> Output {
     run(script(source, arguments), policy).unwrap_or_else(|error| {
         panic!(
             "did not start: {error}: {:?}",
@@ -77,15 +77,15 @@ pub(crate) fn run_script(source: &str, arguments: &[&Path], policy: &Policy) -> 
     })
 }
 
-/// The output of a script that must end well.
-pub(crate) fn says(source: &str, arguments: &[&Path], policy: &Policy) -> String {
+/// The output of a script that must succeed.
+pub(crate) fn says(source: &str, arguments: &[&Path], policy: &SandboxPolicy) -> String {
     let output = run_script(source, arguments, policy);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.exit, stderr.as_str()), (Exit::Code(0), ""));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Prints how each of the expressions in `attempts` fares: its value or the name of its error.
+/// A script that prints the value of each expression, or the name of its error.
 pub(crate) fn attempts(setup: &str, expressions: &[&str]) -> String {
     let mut source = format!("import errno, os, sys, socket, ctypes\n{setup}\n");
     for expression in expressions {
@@ -96,7 +96,7 @@ pub(crate) fn attempts(setup: &str, expressions: &[&str]) -> String {
     source
 }
 
-/// A process whose command line holds `marker` is still there.
+/// Whether a process whose command line contains `marker` still exists.
 pub(crate) fn is_alive(marker: &str) -> bool {
     let entries = std::fs::read_dir("/proc").expect("proc");
     entries

@@ -337,15 +337,15 @@ impl<'a> Worker<'a> {
             read.extend(warpsmith_judge::cuda_paths());
             devices = warpsmith_judge::cuda_devices();
         }
-        let policy = sandbox::Policy {
+        let policy = sandbox::SandboxPolicy {
             read,
             write: Vec::new(),
             devices,
             scratch_bytes: SCRATCH_BYTES,
-            limits: sandbox::Limits {
+            limits: sandbox::ResourceLimits {
                 memory_bytes: (warpsmith_machine::memory_bytes() / 2).min(64 << 30),
                 processes: 320,
-                wall: Duration::from_hours(1),
+                wall_time: Duration::from_hours(1),
                 file_bytes: SCRATCH_BYTES,
                 output_bytes: 64 << 10,
             },

@@ -1,5 +1,5 @@
-//! A page shared with the processes that set a sandbox up: how far they came and how the command ended. They never
-//! execute anything, and the mapping is gone in the command itself.
+//! A page of memory shared with the processes that set up a sandbox: how far they came and how the command ended. The
+//! command itself has no mapping of it, since exec removes it.
 #![expect(unsafe_code, reason = "memory shared across fork is mapped by hand")]
 
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// A step of the setup, in the words that follow "failed to".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-pub(crate) enum Stage {
+pub(crate) enum SetupStage {
     Namespaces = 1,
     IdMap,
     Fork,
@@ -32,32 +32,32 @@ pub(crate) enum Stage {
     NetworkCheck,
 }
 
-impl Stage {
-    pub(crate) const ALL: [(Stage, &str); 20] = [
-        (Stage::Namespaces, "make namespaces"),
-        (Stage::IdMap, "map the user into its namespace"),
-        (Stage::Fork, "fork"),
-        (Stage::MountNamespace, "make a mount namespace"),
-        (Stage::Root, "prepare an empty root"),
-        (Stage::Mount, "mount"),
-        (Stage::Proc, "mount a fresh /proc"),
-        (Stage::Pivot, "change the root"),
-        (Stage::Cgroup, "join the control group"),
-        (Stage::Descriptors, "place descriptors"),
-        (Stage::Limits, "set resource limits"),
-        (Stage::Identity, "change to another uid"),
-        (Stage::Capabilities, "give up capabilities"),
-        (Stage::WorkingDirectory, "enter the working directory"),
-        (Stage::NoNewPrivileges, "forbid new privileges"),
-        (Stage::Landlock, "restrict files with landlock"),
-        (Stage::Seccomp, "install the system-call filter"),
-        (Stage::Exec, "execute the program"),
+impl SetupStage {
+    pub(crate) const ALL: [(SetupStage, &str); 20] = [
+        (SetupStage::Namespaces, "make namespaces"),
+        (SetupStage::IdMap, "map the user into its namespace"),
+        (SetupStage::Fork, "fork"),
+        (SetupStage::MountNamespace, "make a mount namespace"),
+        (SetupStage::Root, "prepare an empty root"),
+        (SetupStage::Mount, "mount"),
+        (SetupStage::Proc, "mount a fresh /proc"),
+        (SetupStage::Pivot, "change the root"),
+        (SetupStage::Cgroup, "join the control group"),
+        (SetupStage::Descriptors, "place descriptors"),
+        (SetupStage::Limits, "set resource limits"),
+        (SetupStage::Identity, "change to another uid"),
+        (SetupStage::Capabilities, "give up capabilities"),
+        (SetupStage::WorkingDirectory, "enter the working directory"),
+        (SetupStage::NoNewPrivileges, "forbid new privileges"),
+        (SetupStage::Landlock, "restrict files with landlock"),
+        (SetupStage::Seccomp, "install the system-call filter"),
+        (SetupStage::Exec, "execute the program"),
         (
-            Stage::FilesystemCheck,
+            SetupStage::FilesystemCheck,
             "hide files (a forbidden one could be opened)",
         ),
         (
-            Stage::NetworkCheck,
+            SetupStage::NetworkCheck,
             "cut the network (a socket could be made)",
         ),
     ];
@@ -69,30 +69,30 @@ struct Page {
     failed_errno: AtomicI32,
     failed_index: AtomicI32,
     first_pid: AtomicI32,
-    /// Raw wait status plus one; zero while the command runs.
+    /// The raw wait status plus one; zero while the command runs.
     status: AtomicI32,
     /// Errno of making the inner user namespace plus one; zero when not tried.
     user_namespace: AtomicI32,
 }
 
-pub(crate) struct Report {
+pub(crate) struct SetupReport {
     page: NonNull<Page>,
 }
 
 // SAFETY: the page holds nothing but atomics and lives until the drop.
-unsafe impl Send for Report {}
+unsafe impl Send for SetupReport {}
 // SAFETY: as above.
-unsafe impl Sync for Report {}
+unsafe impl Sync for SetupReport {}
 
 /// Where a setup stopped; `index` counts mount steps.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct SetupFailure {
     pub(crate) stage: &'static str,
     pub(crate) index: Option<usize>,
     pub(crate) error: io::Error,
 }
 
-impl Report {
+impl SetupReport {
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping, zero-filled, which is a valid `Page`.
         let address = unsafe {
@@ -118,7 +118,7 @@ impl Report {
         unsafe { self.page.as_ref() }
     }
 
-    pub(crate) fn fail(&self, stage: Stage, index: usize, error: &io::Error) {
+    pub(crate) fn fail(&self, stage: SetupStage, index: usize, error: &io::Error) {
         let page = self.page();
         page.failed_errno
             .store(error.raw_os_error().unwrap_or(0), Ordering::Relaxed);
@@ -126,16 +126,16 @@ impl Report {
         page.failed_stage.store(stage as i32, Ordering::Release);
     }
 
-    pub(crate) fn failure(&self) -> Option<Failure> {
+    pub(crate) fn failure(&self) -> Option<SetupFailure> {
         let page = self.page();
         let number = page.failed_stage.load(Ordering::Acquire);
-        let (stage, name) = Stage::ALL
+        let (stage, name) = SetupStage::ALL
             .into_iter()
             .find(|(stage, _)| *stage as i32 == number)?;
         let index = page.failed_index.load(Ordering::Relaxed);
-        Some(Failure {
+        Some(SetupFailure {
             stage: name,
-            index: (stage == Stage::Mount).then_some(index as usize),
+            index: (stage == SetupStage::Mount).then_some(index as usize),
             error: io::Error::from_raw_os_error(page.failed_errno.load(Ordering::Relaxed)),
         })
     }
@@ -181,7 +181,7 @@ impl Report {
     }
 }
 
-impl Drop for Report {
+impl Drop for SetupReport {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `new`, which nothing borrows any more.
         unsafe { libc::munmap(self.page.as_ptr().cast(), size_of::<Page>()) };

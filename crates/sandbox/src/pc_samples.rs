@@ -1,7 +1,7 @@
-//! Where another process is, looked at from time to time.
+//! Samples of the program counter of another process.
 //!
-//! The kernel notes at which instruction a processor is, again and again while it is told to; what of that is the process is
-//! kept. Whoever is looked at has no part in it and cannot tell.
+//! The kernel interrupts a processor periodically and records the address of the instruction it is at; the samples that
+//! belong to the process are kept. The sampled process takes no part in this and cannot notice it.
 #![expect(
     unsafe_code,
     reason = "perf events and their rings have no safe interface"
@@ -48,43 +48,43 @@ const RECORD_SAMPLE: u32 = 9;
 /// In the page before a ring: how far it was written, and how far read.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
-/// As many as this user may lock in memory; the most have room for half a second.
+/// Sizes to try: as much as this user may lock in memory. The largest holds half a second.
 const PAGES: [usize; 3] = [64, 16, 4];
 
-/// Looks at one process and its threads.
+/// Samples one process and its threads.
 #[derive(Debug)]
-pub struct Looks {
+pub struct PcSampler {
     pid: u32,
     /// One for each processor.
     rings: Vec<Ring>,
-    seen: Vec<u64>,
+    addresses: Vec<u64>,
 }
 
-/// What an event follows.
+/// What a perf event samples.
 #[derive(Debug, Clone, Copy)]
-enum Followed {
-    /// The processor, whoever runs on it. No thread is too short for that; only root may.
+enum SampledScope {
+    /// A processor, whatever runs on it. No thread is too short-lived for that; only root may do it.
     Processor,
-    /// A process and the threads it starts from then on, each on its own clock.
+    /// A process and the threads it starts from then on, each by its own clock.
     Process(u32),
 }
 
-impl Looks {
-    /// Between two looks. A thread that lives shorter is not seen where processors may not be looked at.
+impl PcSampler {
+    /// Between two samples. Where processors may not be sampled, a thread that lives shorter is missed.
     pub const PERIOD: Duration = Duration::from_micros(47);
 
-    /// At `pid` and all threads it starts from now on.
-    pub fn at(pid: u32) -> io::Result<Self> {
-        let of = |rings| Self {
+    /// Of `pid` and all threads it starts from now on. Nothing is sampled before [`PcSampler::start`].
+    pub fn attach(pid: u32) -> io::Result<Self> {
+        let sampler = |rings| Self {
             pid,
-            rings,
-            seen: Vec::new(),
+            rings: rings,
+            addresses: Vec::new(),
         };
         let mut refused = None;
-        for followed in [Followed::Processor, Followed::Process(pid)] {
+        for scope in [SampledScope::Processor, SampledScope::Process(pid)] {
             for pages in PAGES {
-                match rings(followed, pages) {
-                    Ok(rings) => return Ok(of(rings)),
+                match rings(scope, pages) {
+                    Ok(rings) => return Ok(sampler(rings)),
                     Err(error) => refused = Some(error),
                 }
             }
@@ -92,36 +92,36 @@ impl Looks {
         Err(refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
     }
 
-    pub fn begin(&mut self) {
+    pub fn start(&mut self) {
         for ring in &self.rings {
-            ring.tell(ENABLE);
+            ring.control(ENABLE);
         }
     }
 
-    pub fn end(&mut self) {
+    pub fn stop(&mut self) {
         for ring in &mut self.rings {
-            ring.tell(DISABLE);
-            ring.read(self.pid, &mut self.seen);
+            ring.control(DISABLE);
+            ring.read(self.pid, &mut self.addresses);
         }
     }
 
-    /// Addresses of the instructions seen, since the last time.
+    /// The sampled addresses since the last call.
     pub fn take(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.seen)
+        std::mem::take(&mut self.addresses)
     }
 }
 
-fn rings(followed: Followed, pages: usize) -> io::Result<Vec<Ring>> {
+fn rings(scope: SampledScope, pages: usize) -> io::Result<Vec<Ring>> {
     processors()?
         .into_iter()
-        .map(|processor| Ring::new(followed, processor, pages))
+        .map(|processor| Ring::new(scope, processor, pages))
         .collect()
 }
 
 #[derive(Debug)]
 struct Ring {
     event: OwnedFd,
-    /// Everything in it is made of these.
+    /// Records consist of words of eight bytes.
     start: *mut u64,
     page: usize,
     bytes: usize,
@@ -131,16 +131,16 @@ struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    fn new(followed: Followed, processor: i32, pages: usize) -> io::Result<Self> {
-        let (pid, config, inherit) = match followed {
-            Followed::Processor => (-1, CPU_CLOCK, 0),
-            Followed::Process(pid) => (pid as libc::pid_t, TASK_CLOCK, INHERIT),
+    fn new(scope: SampledScope, processor: i32, pages: usize) -> io::Result<Self> {
+        let (pid, config, inherit) = match scope {
+            SampledScope::Processor => (-1, CPU_CLOCK, 0),
+            SampledScope::Process(pid) => (pid as libc::pid_t, TASK_CLOCK, INHERIT),
         };
         let attributes = Attributes {
             kind: SOFTWARE,
             size: size_of::<Attributes>() as u32,
             config,
-            period: Looks::PERIOD.as_nanos() as u64,
+            period: PcSampler::PERIOD.as_nanos() as u64,
             sample_kind: SAMPLE_ADDRESS | SAMPLE_THREAD,
             flags: DISABLED | inherit | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR,
             ..Attributes::default()
@@ -183,8 +183,8 @@ impl Ring {
         })
     }
 
-    /// For threads that inherited it too. What is told twice is no failure.
-    fn tell(&self, request: libc::Ioctl) {
+    /// Applies to threads that inherited the event, too. Repeating a request is harmless.
+    fn control(&self, request: libc::Ioctl) {
         // SAFETY: takes no pointer.
         unsafe { libc::ioctl(self.event.as_raw_fd(), request, 0) };
     }
@@ -194,23 +194,23 @@ impl Ring {
         unsafe { AtomicU64::from_ptr(self.start.add(at / 8)) }
     }
 
-    /// Eight bytes of the ring; records are made of these.
+    /// One word of the ring.
     fn word(&self, at: u64) -> u64 {
         let at = self.page + (at as usize) % self.bytes;
         // SAFETY: inside the mapping, before what the kernel said it had written.
         unsafe { self.start.add(at / 8).read_volatile() }
     }
 
-    /// Appends where `pid` was.
-    fn read(&mut self, pid: u32, seen: &mut Vec<u64>) {
+    /// Appends the addresses of the samples of `pid`.
+    fn read(&mut self, pid: u32, addresses: &mut Vec<u64>) {
         let head = self.counter(HEAD).load(Ordering::Acquire);
         let mut at = self.counter(TAIL).load(Ordering::Relaxed);
         while at + 8 <= head {
             let header = self.word(at);
             let (kind, size) = (header as u32, header >> 48);
-            // Its address, then process and thread.
+            // A record holds the address, then process and thread.
             if kind == RECORD_SAMPLE && self.word(at + 16) as u32 == pid {
-                seen.push(self.word(at + 8));
+                addresses.push(self.word(at + 8));
             }
             if size < 8 {
                 break;
@@ -228,7 +228,7 @@ impl Drop for Ring {
     }
 }
 
-/// Numbers of the processors that run: `0-3,8`.
+/// Numbers of the processors that are online, from a list such as `0-3,8`.
 fn processors() -> io::Result<Vec<i32>> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online")?;
     let mut found = Vec::new();
@@ -249,27 +249,27 @@ mod tests {
     use std::process::Command;
     use std::thread::sleep;
 
-    /// A process that only computes is seen, and seen where its program is.
+    /// A process that only computes is sampled, and all addresses are in its own mappings.
     #[test]
-    fn a_process_is_seen_at_its_own_code() {
+    fn a_process_is_sampled_in_its_own_code() {
         let mut child = Command::new("sh")
             .args(["-c", "while :; do :; done"])
             .spawn()
             .unwrap();
-        let looked = Looks::at(child.id()).map(|mut looks| {
+        let sampled = PcSampler::attach(child.id()).map(|mut sampler| {
             sleep(Duration::from_millis(50));
-            assert_eq!(looks.take(), []);
-            looks.begin();
+            assert_eq!(sampler.take(), []);
+            sampler.start();
             sleep(Duration::from_millis(300));
-            looks.end();
-            looks.take()
+            sampler.stop();
+            sampler.take()
         });
         let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        let seen = match looked {
-            Ok(seen) => seen,
-            // There is nothing to see where it is not permitted, which the judge says.
+        let addresses = match sampled {
+            Ok(addresses) => addresses,
+            // Where it is not permitted nothing is sampled, and the judge says so.
             Err(error) => {
                 let refusals = [libc::EACCES, libc::EPERM, libc::ENOSYS].map(Some);
                 assert!(refusals.contains(&error.raw_os_error()), "{error}");
@@ -277,7 +277,7 @@ mod tests {
             }
         };
         // However busy the machine is.
-        assert!(seen.len() >= 5, "{} looks", seen.len());
+        assert!(addresses.len() >= 5, "{} samples", addresses.len());
         let spans: Vec<(u64, u64)> = maps
             .lines()
             .filter_map(|line| {
@@ -287,7 +287,7 @@ mod tests {
             })
             .collect();
         let inside = |at: &&u64| spans.iter().any(|(first, last)| (first..last).contains(at));
-        let inside = seen.iter().filter(inside).count();
-        assert_eq!(inside, seen.len());
+        let inside = addresses.iter().filter(inside).count();
+        assert_eq!(inside, addresses.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Looking at other processes through `/proc`.
+//! Other processes, through `/proc`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,8 +13,8 @@ pub(crate) fn tasks_of(uid: u32) -> u64 {
         .sum()
 }
 
-/// Memory that all descendants of `root` but one have to themselves, in bytes. What they share since a fork counts
-/// each time.
+/// Anonymous and shared memory of all descendants of `root` but one, in bytes. Pages that two processes share since a
+/// fork count twice.
 pub(crate) fn memory_below(root: i32, except: Option<i32>) -> u64 {
     descendants(root)
         .into_iter()
@@ -39,11 +39,11 @@ fn descendants(root: i32) -> Vec<i32> {
         }
     }
     let mut found = Vec::new();
-    let mut ahead = vec![root];
-    while let Some(pid) = ahead.pop() {
+    let mut remaining = vec![root];
+    while let Some(pid) = remaining.pop() {
         if let Some(below) = children.remove(&pid) {
             found.extend(&below);
-            ahead.extend(below);
+            remaining.extend(below);
         }
     }
     found

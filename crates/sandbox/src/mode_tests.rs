@@ -1,21 +1,21 @@
-//! Every way of starting a command keeps the required promises, also the ways this machine does not need.
+//! Every mode of starting a command keeps the required protections, also the modes this machine does not need.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cgroup::Group;
-use crate::child::conduct;
+use crate::cgroup::ControlGroup;
+use crate::child::run_to_end;
 use crate::effective::Mode;
 use crate::identity;
 use crate::landlock;
-use crate::policy::{Command, Exit, Isolation, Limits, Output, Policy};
+use crate::policy::{Command, Exit, Isolation, Output, ResourceLimits, SandboxPolicy};
 use crate::running::start_with;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-fn policy() -> Policy {
-    Policy {
+fn policy() -> SandboxPolicy {
+    SandboxPolicy {
         read: ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"]
             .iter()
             .map(PathBuf::from)
@@ -23,10 +23,10 @@ fn policy() -> Policy {
         write: Vec::new(),
         devices: Vec::new(),
         scratch_bytes: 8 << 20,
-        limits: Limits {
+        limits: ResourceLimits {
             memory_bytes: 200 << 20,
             processes: 12,
-            wall: Duration::from_secs(10),
+            wall_time: Duration::from_secs(10),
             file_bytes: 8 << 20,
             output_bytes: 8 << 10,
         },
@@ -35,10 +35,10 @@ fn policy() -> Policy {
     }
 }
 
-/// Root makes namespaces on its own; as an ordinary user that one is left out.
-fn ways() -> Vec<(Mode, bool)> {
+/// The modes that can be tried here, each without and with a control group. [`Mode::Root`] needs root.
+fn modes() -> Vec<(Mode, bool)> {
     let root = identity::other_id().is_some();
-    let grouped = Group::create(&policy().limits).is_some();
+    let grouped = ControlGroup::create(&policy().limits).is_some();
     let modes = [(root, Mode::Root), (true, Mode::User), (true, Mode::Plain)];
     modes
         .into_iter()
@@ -48,7 +48,7 @@ fn ways() -> Vec<(Mode, bool)> {
         .collect()
 }
 
-fn run_in(way: (Mode, bool), source: &str, policy: &Policy) -> Output {
+fn run_in(mode: (Mode, bool), source: &str, policy: &SandboxPolicy) -> Output {
     assert!(
         landlock::abi().is_some(),
         "no landlock: nothing to fall back to"
@@ -61,10 +61,13 @@ fn run_in(way: (Mode, bool), source: &str, policy: &Policy) -> Output {
         fds: Vec::new(),
         stderr_to: None,
     };
-    let group = way.1.then(|| Group::create(&policy.limits)).flatten();
-    let started = start_with(way.0, Some(command), policy, group);
-    let started = started.unwrap_or_else(|error| panic!("{way:?} did not start: {error:?}"));
-    conduct(started, policy).unwrap()
+    let group = mode
+        .1
+        .then(|| ControlGroup::create(&policy.limits))
+        .flatten();
+    let started = start_with(mode.0, Some(command), policy, group);
+    let started = started.unwrap_or_else(|error| panic!("{mode:?} did not start: {error:?}"));
+    run_to_end(started, policy).unwrap()
 }
 
 #[test]
@@ -95,15 +98,15 @@ print([
         secret = secret.path().display(),
         own = std::process::id(),
     );
-    for way in ways() {
-        let output = run_in(way, &source, &policy());
+    for mode in modes() {
+        let output = run_in(mode, &source, &policy());
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let wanted = format!("[{}]\n", ["True"; 9].join(", "));
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(
             (output.exit, said),
             (Exit::Code(0), wanted),
-            "{way:?} {stderr}"
+            "{mode:?} {stderr}"
         );
     }
 }
@@ -122,24 +125,24 @@ for _ in range(3):
 time.sleep(0.5)
 HANG
 ";
-    for way in ways() {
+    for mode in modes() {
         for hang in ["", "time.sleep(300)"] {
             let marker = format!("mode-daemon-{}", std::process::id());
             let source = source.replace("MARKER", &marker).replace("HANG", hang);
             let mut policy = policy();
-            policy.limits.wall = Duration::from_millis(1500);
-            let exit = run_in(way, &source, &policy).exit;
+            policy.limits.wall_time = Duration::from_millis(1500);
+            let exit = run_in(mode, &source, &policy).exit;
             let wanted = if hang.is_empty() {
                 Exit::Code(0)
             } else {
                 Exit::TimedOut
             };
-            assert_eq!(exit, wanted, "{way:?}");
+            assert_eq!(exit, wanted, "{mode:?}");
             let alive = std::fs::read_dir("/proc")
                 .unwrap()
                 .filter_map(|entry| std::fs::read(entry.ok()?.path().join("cmdline")).ok())
                 .any(|line| String::from_utf8_lossy(&line).contains(&marker));
-            assert!(!alive, "{way:?}");
+            assert!(!alive, "{mode:?}");
         }
     }
 }
@@ -151,9 +154,9 @@ held = []
 while True:
     held.append(bytearray(b'x') * (4 << 20))
 ";
-    for way in ways() {
-        let exit = run_in(way, source, &policy()).exit;
-        assert_eq!(exit, Exit::OutOfMemory, "{way:?}");
+    for mode in modes() {
+        let exit = run_in(mode, source, &policy()).exit;
+        assert_eq!(exit, Exit::OutOfMemory, "{mode:?}");
     }
 }
 
@@ -172,14 +175,14 @@ except OSError:
     pass
 print(made)
 ";
-    for way in ways() {
-        let output = run_in(way, source, &policy());
+    for mode in modes() {
+        let output = run_in(mode, source, &policy());
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let made: u32 = said
             .trim()
             .parse()
-            .unwrap_or_else(|_| panic!("{way:?} {output:?}"));
+            .unwrap_or_else(|_| panic!("{mode:?} {output:?}"));
         // Without a namespace tests beside this one count too, when they start under the same uid.
-        assert!((4..=40).contains(&made), "{way:?} made {made}");
+        assert!((4..=40).contains(&made), "{mode:?} made {made}");
     }
 }
