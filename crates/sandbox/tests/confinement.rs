@@ -1,13 +1,11 @@
 //! What a command can access.
 
-mod common;
-
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use common::{attempts, policy, run_script, says, script};
+use crate::script::{attempts, policy, run_script, says, script};
 use warpsmith_sandbox::{ExecutableMemory, Exit, effective, run, worker_filter};
 
 #[test]

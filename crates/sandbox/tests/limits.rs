@@ -1,10 +1,8 @@
 //! What a command can consume, and what is left of it afterwards.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{MIB, is_alive, policy, run_script, says, script};
+use crate::script::{MIB, is_alive, policy, run_script, says, script};
 use warpsmith_sandbox::{ControlGroup, Exit, effective, spawn};
 
 #[test]
@@ -238,7 +236,7 @@ fn supervisor_to_be_killed() {
 fn a_child_dies_with_a_killed_supervisor() {
     let marker = format!("orphan-{}", std::process::id());
     let mut supervisor = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "supervisor_to_be_killed"])
+        .args(["--ignored", "--exact", "limits::supervisor_to_be_killed"])
         .env(ORPHAN, &marker)
         .stdout(std::process::Stdio::null())
         .spawn()

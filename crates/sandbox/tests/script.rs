@@ -1,6 +1,4 @@
 //! A policy for a small Python program, and its output.
-#![allow(dead_code, reason = "each test file uses a part")]
-#![allow(clippy::expect_used, reason = "a test may stop here")]
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
