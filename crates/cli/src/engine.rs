@@ -2,7 +2,7 @@
 
 use warpsmith_judge::profile::ProfileRequest;
 use warpsmith_judge::{JudgeConfig, TaskSource};
-use warpsmith_machine::{Caches, Gpu, Python, cpu, ensure_python, find_nvcc, gpus};
+use warpsmith_machine::{Caches, GpuInfo, Python, cpu, ensure_python, find_nvcc, gpus};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Profile, Target};
 
@@ -82,7 +82,7 @@ impl Engine {
         lease_of(self.gpu())
     }
 
-    fn gpu(&self) -> Option<Gpu> {
+    fn gpu(&self) -> Option<GpuInfo> {
         gpu_of(self.target, self.device)
     }
 
@@ -108,12 +108,12 @@ pub(crate) fn expected_lease(args: &MachineArgs) -> String {
     lease_of(gpu_of(target, args.device))
 }
 
-fn gpu_of(target: Target, device: u32) -> Option<Gpu> {
+fn gpu_of(target: Target, device: u32) -> Option<GpuInfo> {
     let mut gpus = gpus().into_iter();
     gpus.find(|gpu| target == Target::Cuda && gpu.index == device)
 }
 
-fn lease_of(gpu: Option<Gpu>) -> String {
+fn lease_of(gpu: Option<GpuInfo>) -> String {
     gpu.map_or_else(|| "cpu".to_owned(), |gpu| gpu.uuid)
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use warpsmith_machine::Guest;
+use warpsmith_machine::SharedDevice;
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script, SharedPolicy};
 use warpsmith_schema::{EpisodeMode, Target, Task};
 use warpsmith_synth::teacher::{self, Teacher};
@@ -134,7 +134,7 @@ impl Wanted {
     pub(crate) fn shared(
         &self,
         subject: Subject<'_>,
-        guest: Guest,
+        guest: SharedDevice,
         printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
         Ok(match self.kind {
@@ -166,7 +166,7 @@ fn stop(error: &PolicyError) -> Stop {
 
 #[cfg(feature = "local-models")]
 mod local {
-    use warpsmith_machine::Guest;
+    use warpsmith_machine::SharedDevice;
     use warpsmith_model::policy::{Local, RunsOn};
 
     use crate::args::{Means, ModelOn};
@@ -179,7 +179,7 @@ mod local {
     pub(super) fn open(
         name: &str,
         means: Means,
-        guest: Option<Guest>,
+        guest: Option<SharedDevice>,
         printer: &Printer,
     ) -> Result<Local, Stop> {
         let model = language_model::load(name, means, printer)?;
@@ -198,7 +198,7 @@ mod local {
 
 #[cfg(not(feature = "local-models"))]
 mod local {
-    use warpsmith_machine::Guest;
+    use warpsmith_machine::SharedDevice;
     use warpsmith_model::policy::Script;
 
     use crate::args::Means;
@@ -217,7 +217,7 @@ mod local {
     pub(super) fn open(
         name: &str,
         _: Means,
-        _: Option<Guest>,
+        _: Option<SharedDevice>,
         _: &Printer,
     ) -> Result<Script, Stop> {
         Err(absent(name))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use warpsmith_machine::{Bars, Progress, Silent};
+use warpsmith_machine::{NoProgress, ProgressBars, ProgressReporter};
 use warpsmith_schema::FailureReport;
 
 use crate::args::OutputArgs;
@@ -140,10 +140,10 @@ impl Printer {
         let _ = self.object(&FailureReport::new(stop.0));
     }
 
-    pub(crate) fn progress(&self) -> Box<dyn Progress> {
+    pub(crate) fn progress(&self) -> Box<dyn ProgressReporter> {
         match self.volume {
-            Volume::Quiet => Box::new(Silent),
-            _ => Box::new(Bars::new()),
+            Volume::Quiet => Box::new(NoProgress),
+            _ => Box::new(ProgressBars::new()),
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use warpsmith_judge::JudgeConfig;
-use warpsmith_machine::{Guest, gpu_clocks};
+use warpsmith_machine::{SharedDevice, gpu_clocks};
 use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, StopRequest, compare};
 use warpsmith_schema::{
     CONFIG_FORMAT, CountedAttempt, Failure, PlannedTask, RunHeader, SplitPart, Target, Task,
@@ -99,7 +99,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         target: engine.target,
         mode: way.mode(),
     };
-    let policy = wanted.shared(subject, Guest::of(&engine.lease())?, printer)?;
+    let policy = wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?;
     let head = RunHeader {
         verb: job.verb.to_owned(),
         resumed: folder.resumed(),
@@ -133,7 +133,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let means = Means {
         policy,
         judges,
-        device_busy: Box::new(move || Some(gpu_clocks(gpu?)?.utilisation? / 100.0)),
+        device_busy: Box::new(move || Some(gpu_clocks(gpu?)?.utilization_percent? / 100.0)),
         wish,
     };
     interrupt::drain_first();

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use warpsmith_agent::render_profile;
 use warpsmith_judge::TaskSource;
 use warpsmith_judge::profile::{Bound, ProfileReport, ProfileRequest, profile};
-use warpsmith_machine::{Caches, PythonChoice, Silent, ensure_python};
+use warpsmith_machine::{Caches, NoProgress, PythonChoice, ensure_python};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Submission, SubmissionForm, Target};
 
@@ -75,7 +75,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn profiled(solution: Option<Submission>) -> ProfileReport {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let caches = Caches::locate().unwrap();
-    let python = ensure_python(&PythonChoice::Auto, &caches, &Silent, false).unwrap();
+    let python = ensure_python(&PythonChoice::Auto, &caches, &NoProgress, false).unwrap();
     profile(&ProfileRequest {
         task: TaskSource {
             name: "scaled_relu".to_owned(),

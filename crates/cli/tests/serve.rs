@@ -10,7 +10,7 @@ use crate::common::server::Server;
 use crate::common::{Context, code, json};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use warpsmith_machine::{Bars, Caches};
+use warpsmith_machine::{Caches, ProgressBars};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::policy::{ChatModel, Local, OpenAi, Policy, Request, RunsOn, Sampling};
 use warpsmith_schema::Message;
@@ -341,7 +341,7 @@ fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
         &known,
         &Caches::locate().unwrap(),
         Network::Allowed,
-        &Bars::new(),
+        &ProgressBars::new(),
     )
     .unwrap();
     let model = ChatModel::load(MODEL, &path, Some(known.sha256), &[], RunsOn::Processor).unwrap();

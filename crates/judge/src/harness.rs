@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fs_err as fs;
-use warpsmith_machine::{Caches, Compiler, Python};
+use warpsmith_machine::{Caches, CxxCompiler, Python};
 
 use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
@@ -57,7 +57,7 @@ impl Harness {
     pub(crate) fn install(
         caches: &Caches,
         python: &Python,
-        cxx: &Compiler,
+        cxx: &CxxCompiler,
     ) -> Result<Self, JudgeError> {
         let mut hasher = blake3::Hasher::new();
         for (name, text) in FILES {
@@ -83,7 +83,7 @@ impl Harness {
         Ok(harness)
     }
 
-    fn build_native(&self, python: &Python, cxx: &Compiler) -> Result<(), JudgeError> {
+    fn build_native(&self, python: &Python, cxx: &CxxCompiler) -> Result<(), JudgeError> {
         if !self.support.exists() {
             let mut arguments: Vec<String> = ["-O2", "-std=c++20", "-fPIC", "-shared", "-w"]
                 .map(str::to_owned)
@@ -108,7 +108,7 @@ impl Harness {
     }
 }
 
-fn native_key(dir: &Path, python: &Python, cxx: &Compiler) -> String {
+fn native_key(dir: &Path, python: &Python, cxx: &CxxCompiler) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(dir.as_os_str().as_encoded_bytes());
     hasher.update(python.torch.version.as_bytes());

@@ -14,7 +14,7 @@ use std::time::Instant;
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 use serde_json::{Value, json};
-use warpsmith_machine::{Caches, Gpu, Lease, Nvcc, Python};
+use warpsmith_machine::{Caches, DeviceLease, GpuInfo, Nvcc, Python};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::{
     Precision, Profile, Reward, Rule, Status, Submission, Target, Task, Verdict,
@@ -97,7 +97,7 @@ pub struct LocalJudge {
     /// Where a GPU is the target and there are enough.
     cores: Option<Cores>,
     device_name: String,
-    gpu: Option<Gpu>,
+    gpu: Option<GpuInfo>,
     trusted: Option<Trusted>,
     trusted_starting: Option<Process>,
     zygote: Option<Zygote>,
@@ -132,7 +132,7 @@ struct Attempt {
     /// How the device ran, before and after.
     clocks: [Value; 2],
     /// The device, from when it is needed to the end.
-    lease: Option<Lease>,
+    lease: Option<DeviceLease>,
 }
 
 enum Step<T> {
@@ -507,7 +507,7 @@ impl LocalJudge {
     }
 }
 
-fn cuda_parts(options: &JudgeConfig) -> Result<(Option<Gpu>, Option<Nvcc>), JudgeError> {
+fn cuda_parts(options: &JudgeConfig) -> Result<(Option<GpuInfo>, Option<Nvcc>), JudgeError> {
     if options.target == Target::Cpu {
         return Ok((None, None));
     }

@@ -3,16 +3,16 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use warpsmith_machine::{Gpu, Lease};
+use warpsmith_machine::{DeviceLease, GpuInfo};
 
 use crate::JudgeError;
 
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Of this GPU, or of the processor.
-pub(crate) fn lease(gpu: Option<&Gpu>) -> Result<Lease, JudgeError> {
+pub(crate) fn lease(gpu: Option<&GpuInfo>) -> Result<DeviceLease, JudgeError> {
     let device = gpu.map_or("cpu", |gpu| gpu.uuid.as_str());
-    Lease::take(device, PATIENCE).map_err(|error| {
+    DeviceLease::acquire(device, PATIENCE).map_err(|error| {
         if error.kind() == ErrorKind::TimedOut {
             JudgeError::Infrastructure {
                 code: "device_busy",

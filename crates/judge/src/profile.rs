@@ -13,7 +13,7 @@ mod resources;
 mod solution;
 mod tools;
 
-use warpsmith_machine::{Caches, Gpu, Nvcc, Python};
+use warpsmith_machine::{Caches, GpuInfo, Nvcc, Python};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Submission, Target};
 
@@ -48,7 +48,7 @@ pub struct ProfileRequest {
 struct Bench<'a> {
     request: &'a ProfileRequest,
     harness: Harness,
-    gpu: Option<Gpu>,
+    gpu: Option<GpuInfo>,
     toolchain: Toolchain,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Bench<'a> {
 }
 
 /// The GPU asked for, and nvcc where a solution must be compiled: a reference needs none.
-fn cuda_parts(request: &ProfileRequest) -> Result<(Option<Gpu>, Option<Nvcc>), JudgeError> {
+fn cuda_parts(request: &ProfileRequest) -> Result<(Option<GpuInfo>, Option<Nvcc>), JudgeError> {
     if request.target == Target::Cpu {
         return Ok((None, None));
     }

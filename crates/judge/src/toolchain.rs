@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
-use warpsmith_machine::{Caches, Compiler, Nvcc, Python};
+use warpsmith_machine::{Caches, CxxCompiler, Nvcc, Python};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
@@ -53,7 +53,7 @@ pub(crate) enum Built {
 pub(crate) struct Toolchain {
     pub(crate) caches: Caches,
     pub(crate) python: Python,
-    pub(crate) cxx: Compiler,
+    pub(crate) cxx: CxxCompiler,
     pub(crate) nvcc: Option<Nvcc>,
     pub(crate) target: Target,
     /// Compute capability, as in `90`.

@@ -1,3 +1,5 @@
+//! The cache folders.
+
 use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +8,7 @@ use serde::Serialize;
 
 use crate::MachineError;
 
-/// Everything we keep between runs lies under one folder, so that a user can see it, move it and delete it.
+/// The root of all caches: one folder, so that a user can see, move and delete what is kept between runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caches {
     pub root: PathBuf,
@@ -51,7 +53,7 @@ impl Caches {
             })
             .or_else(|| set("HOME").map(|home| home.join(".cache/warpsmith")))
             .ok_or(MachineError::NoCacheFolder)?;
-        // Sandboxes and compilers run elsewhere: a relative root would mean something else there.
+        // Sandboxes and compilers run in other folders, where a relative root would be another one.
         let root = std::path::absolute(&root).map_err(MachineError::Cache)?;
         Ok(Self { root })
     }
@@ -84,12 +86,12 @@ impl Caches {
         self.root.join("support")
     }
 
-    /// Where `torch.compile` (inductor) keeps what it generated.
+    /// The cache of `torch.compile` (inductor).
     pub fn compile(&self) -> PathBuf {
         self.root.join("compile")
     }
 
-    /// Every cache, also those still empty.
+    /// Every cache, empty ones included.
     pub fn entries(&self) -> Result<Vec<CacheEntry>, MachineError> {
         KINDS
             .iter()
@@ -107,7 +109,7 @@ impl Caches {
             .collect()
     }
 
-    /// Deletes one cache, or all of them, and says how many bytes that freed.
+    /// Deletes one cache, or all of them, and returns how many bytes that freed.
     pub fn clean(&self, name: Option<&str>) -> Result<u64, MachineError> {
         let known = KINDS.map(|(name, _)| name);
         let chosen: Vec<&str> = match name {
@@ -141,7 +143,7 @@ impl Caches {
 
 /// Bytes and files below a folder, without following links; 0 where there is none.
 ///
-/// Files that vanish while we look are skipped: other processes use the caches too.
+/// Files that vanish meanwhile are skipped: other processes use the caches too.
 pub(crate) fn folder_size(path: &Path) -> io::Result<(u64, u64)> {
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![path.to_path_buf()];

@@ -1,4 +1,4 @@
-//! Short questions to other programs. Each has a limit: a driver that hangs must not hang us.
+//! Short runs of other programs. Each has a time limit: a program that hangs must not hang us.
 
 use std::env;
 use std::io::{self, Read};
@@ -10,14 +10,17 @@ use std::time::{Duration, Instant};
 
 use crate::MachineError;
 
-pub(crate) struct Answer {
+pub(crate) struct CommandAnswer {
     pub(crate) success: bool,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 /// Runs a command to its end or kills it at the limit.
-pub(crate) fn ask(command: &mut Command, limit: Duration) -> Result<Answer, MachineError> {
+pub(crate) fn run_briefly(
+    command: &mut Command,
+    limit: Duration,
+) -> Result<CommandAnswer, MachineError> {
     let program = PathBuf::from(command.get_program());
     let failed = |source: io::Error| MachineError::Start {
         program: program.clone(),
@@ -28,8 +31,8 @@ pub(crate) fn ask(command: &mut Command, limit: Duration) -> Result<Answer, Mach
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = spawn(command).map_err(failed)?;
-    let stdout = read_aside(child.stdout.take());
-    let stderr = read_aside(child.stderr.take());
+    let stdout = read_in_thread(child.stdout.take());
+    let stderr = read_in_thread(child.stderr.take());
     let deadline = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.try_wait().map_err(failed)? {
@@ -42,9 +45,9 @@ pub(crate) fn ask(command: &mut Command, limit: Duration) -> Result<Answer, Mach
         }
         thread::sleep(Duration::from_millis(5));
     };
-    // A grandchild may keep the pipe open after the child is gone: what came until then is the answer.
+    // A grandchild may keep the pipe open after the child has exited: what was read until then is the answer.
     let rest = Duration::from_secs(1);
-    Ok(Answer {
+    Ok(CommandAnswer {
         success: status.success(),
         stdout: stdout.recv_timeout(rest).unwrap_or_default(),
         stderr: stderr.recv_timeout(rest).unwrap_or_default(),
@@ -64,7 +67,7 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-fn read_aside(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+fn read_in_thread(stream: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -109,7 +112,7 @@ mod tests {
 
     #[test]
     fn answers_are_read_whole() {
-        let answer = ask(
+        let answer = run_briefly(
             Command::new("sh").args([
                 "-c",
                 "head -c 300000 /dev/zero | tr '\\0' x; echo no >&2; exit 3",
@@ -126,7 +129,7 @@ mod tests {
     #[test]
     fn a_program_that_hangs_is_killed() {
         let begun = Instant::now();
-        let error = ask(Command::new("sleep").arg("60"), Duration::from_millis(200))
+        let error = run_briefly(Command::new("sleep").arg("60"), Duration::from_millis(200))
             .err()
             .unwrap();
         assert!(matches!(error, MachineError::TimedOut { .. }));

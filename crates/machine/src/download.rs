@@ -1,15 +1,18 @@
+//! Downloads that resume, and that count only with the right hash.
+
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use tracing::{debug, info, warn};
 use ureq::Agent;
 
-use crate::{MachineError, Progress, http, index};
+use crate::{MachineError, ProgressReporter, http, index};
 
-/// Where a file can be had. Which file it must be, its hash says.
+/// Where a file can be fetched. The hash says which file it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum DownloadSource {
     Url(String),
     /// A file of a package in the user's Python index (`UV_DEFAULT_INDEX`, `UV_INDEX_URL`, `PIP_INDEX_URL`, else `PyPI`).
     PythonIndex {
@@ -18,10 +21,10 @@ pub enum Source {
     },
 }
 
-impl Source {
+impl DownloadSource {
     fn name(&self) -> String {
         match self {
-            // A name and password in the address are nobody's business in an error or a log.
+            // Credentials in the address must not show in an error or a log.
             Self::Url(url) => without_credentials(url),
             Self::PythonIndex { package, .. } => {
                 format!("{}/{package}/", without_credentials(&index::index_url()))
@@ -52,19 +55,19 @@ fn without_credentials(url: &str) -> String {
     }
 }
 
-/// A connection that breaks is continued this often from one source, as long as each try brought something.
+/// A broken connection is resumed this often from one source, as long as each try brought something.
 const TRIES: u32 = 12;
 
-/// Fetches a file to `dest`, continuing what an earlier run left, and accepts it only with that hash.
+/// Fetches a file to `dest`, resuming what an earlier run left, and accepts it only with that hash.
 ///
 /// The sources are tried in order. Nothing appears at `dest` before the hash was checked.
 pub fn download(
-    sources: &[Source],
+    sources: &[DownloadSource],
     sha256: &str,
     dest: &Path,
-    progress: &dyn Progress,
+    progress: &dyn ProgressReporter,
 ) -> Result<(), MachineError> {
-    let store = |path: &Path| {
+    let store_error = |path: &Path| {
         let path = path.to_path_buf();
         move |source: io::Error| MachineError::Store { path, source }
     };
@@ -77,8 +80,8 @@ pub fn download(
         .parent()
         .unwrap_or_else(|| Path::new("."))
         .to_path_buf();
-    fs_err::create_dir_all(&folder).map_err(store(&folder))?;
-    if dest.is_file() && hash_file(dest).map_err(store(dest))? == sha256 {
+    fs_err::create_dir_all(&folder).map_err(store_error(&folder))?;
+    if dest.is_file() && hash_file(dest).map_err(store_error(dest))? == sha256 {
         return Ok(());
     }
 
@@ -87,10 +90,10 @@ pub fn download(
         .create(true)
         .append(true)
         .open(&partial)
-        .map_err(store(&partial))?;
-    // Two processes appending to the same file would spoil it for both.
-    lock.file().lock().map_err(store(&partial))?;
-    if dest.is_file() && hash_file(dest).map_err(store(dest))? == sha256 {
+        .map_err(store_error(&partial))?;
+    // Two processes that append to the same file would corrupt it.
+    lock.file().lock().map_err(store_error(&partial))?;
+    if dest.is_file() && hash_file(dest).map_err(store_error(dest))? == sha256 {
         return Ok(());
     }
 
@@ -98,26 +101,36 @@ pub fn download(
     let mut failures = Vec::new();
     for source in sources {
         loop {
-            let continued = fs_err::metadata(&partial).map_err(store(&partial))?.len() > 0;
+            let continued = fs_err::metadata(&partial)
+                .map_err(store_error(&partial))?
+                .len()
+                > 0;
             let outcome = fetch(&agent, source, &file, &partial, progress);
             progress.finish();
             match outcome {
                 Ok(found) if found == sha256 => {
-                    return fs_err::rename(&partial, dest).map_err(store(dest));
+                    info!(file, source = source.name(), "download finished");
+                    return fs_err::rename(&partial, dest).map_err(store_error(dest));
                 }
                 Ok(found) => {
-                    // Whatever this was, continuing it cannot become the right file. If it began
-                    // with what another run or source had left, this source deserves a clean start.
-                    truncate(&partial).map_err(store(&partial))?;
+                    // A wrong file cannot become the right one by resuming it. If it began with what
+                    // another run or source had left, this source gets a clean start.
+                    truncate(&partial).map_err(store_error(&partial))?;
                     if continued {
                         continue;
                     }
                     failures.push(format!("{} gave a file with sha256 {found}", source.name()));
                 }
-                Err(Failure::Remote(reason)) => {
+                Err(FetchFailure::Remote(reason)) => {
+                    warn!(
+                        file,
+                        source = source.name(),
+                        reason,
+                        "download source failed"
+                    );
                     failures.push(format!("{}: {reason}", source.name()));
                 }
-                Err(Failure::Local(error)) => return Err(store(&partial)(error)),
+                Err(FetchFailure::Local(error)) => return Err(store_error(&partial)(error)),
             }
             break;
         }
@@ -130,7 +143,7 @@ pub fn download(
     })
 }
 
-/// Carries the hash in its name, so that the rest of another version is never continued.
+/// The hash is part of its name, so that the rest of another version is never resumed.
 fn partial_path(dest: &Path, sha256: &str) -> PathBuf {
     let name = dest.file_name().unwrap_or_default().to_string_lossy();
     dest.with_file_name(format!(
@@ -139,37 +152,44 @@ fn partial_path(dest: &Path, sha256: &str) -> PathBuf {
     ))
 }
 
-enum Failure {
-    /// The other side's: the next source may do better.
+enum FetchFailure {
+    /// The server's: the next source may work.
     Remote(String),
-    /// Ours, such as a full disk: no source can help.
+    /// This machine's, such as a full disk: no source can help.
     Local(io::Error),
 }
 
-/// Brings the partial file to its end from one source and returns its hash.
+/// Completes the partial file from one source and returns its hash.
 fn fetch(
     agent: &Agent,
-    source: &Source,
+    source: &DownloadSource,
     file: &str,
     partial: &Path,
-    progress: &dyn Progress,
-) -> Result<String, Failure> {
-    let address = source.address(agent).map_err(Failure::Remote)?;
+    progress: &dyn ProgressReporter,
+) -> Result<String, FetchFailure> {
+    let address = source.address(agent).map_err(FetchFailure::Remote)?;
     let mut reason = String::new();
     for _ in 0..TRIES {
-        let before = fs_err::metadata(partial).map_err(Failure::Local)?.len();
+        let before = fs_err::metadata(partial)
+            .map_err(FetchFailure::Local)?
+            .len();
         match fetch_once(agent, &address, file, partial, progress) {
-            Ok(()) => return hash_file(partial).map_err(Failure::Local),
-            Err(Failure::Local(error)) => return Err(Failure::Local(error)),
-            Err(Failure::Remote(why)) => reason = why,
+            Ok(()) => return hash_file(partial).map_err(FetchFailure::Local),
+            Err(FetchFailure::Local(error)) => return Err(FetchFailure::Local(error)),
+            Err(FetchFailure::Remote(why)) => {
+                debug!(file, reason = why, "connection ended early");
+                reason = why;
+            }
         }
-        let after = fs_err::metadata(partial).map_err(Failure::Local)?.len();
+        let after = fs_err::metadata(partial)
+            .map_err(FetchFailure::Local)?
+            .len();
         if after <= before {
             break;
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    Err(Failure::Remote(reason))
+    Err(FetchFailure::Remote(reason))
 }
 
 /// One request, for what is still missing.
@@ -178,10 +198,12 @@ fn fetch_once(
     address: &str,
     file: &str,
     partial: &Path,
-    progress: &dyn Progress,
-) -> Result<(), Failure> {
-    let remote = |error: ureq::Error| Failure::Remote(error.to_string());
-    let have = fs_err::metadata(partial).map_err(Failure::Local)?.len();
+    progress: &dyn ProgressReporter,
+) -> Result<(), FetchFailure> {
+    let remote = |error: ureq::Error| FetchFailure::Remote(error.to_string());
+    let have = fs_err::metadata(partial)
+        .map_err(FetchFailure::Local)?
+        .len();
     let mut request = agent.get(address);
     if have > 0 {
         request = request.header("range", format!("bytes={have}-"));
@@ -195,29 +217,29 @@ fn fetch_once(
     let missing = match response.status().as_u16() {
         206 if range.starts_with(&format!("bytes {have}-")) => response.body().content_length(),
         200 => {
-            truncate(partial).map_err(Failure::Local)?;
+            truncate(partial).map_err(FetchFailure::Local)?;
             response.body().content_length()
         }
-        // We already hold all there is; whether it is right the hash will say.
+        // The file is complete; its hash is checked by the caller.
         416 if range == format!("bytes */{have}") => return Ok(()),
         416 => {
-            truncate(partial).map_err(Failure::Local)?;
-            return Err(Failure::Remote(
+            truncate(partial).map_err(FetchFailure::Local)?;
+            return Err(FetchFailure::Remote(
                 "what was fetched earlier does not fit".into(),
             ));
         }
         206 => {
-            return Err(Failure::Remote(format!(
+            return Err(FetchFailure::Remote(format!(
                 "answered another range: `{range}`"
             )));
         }
-        status => return Err(Failure::Remote(format!("answered {status}"))),
+        status => return Err(FetchFailure::Remote(format!("answered {status}"))),
     };
     let mut target = fs_err::File::options()
         .append(true)
         .open(partial)
-        .map_err(Failure::Local)?;
-    let already = target.metadata().map_err(Failure::Local)?.len();
+        .map_err(FetchFailure::Local)?;
+    let already = target.metadata().map_err(FetchFailure::Local)?.len();
     progress.start(
         &format!("fetching {file}"),
         missing.map(|missing| missing + already),
@@ -231,18 +253,20 @@ fn fetch_once(
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(Failure::Remote(error.to_string())),
+            Err(error) => return Err(FetchFailure::Remote(error.to_string())),
         };
-        target.write_all(&buffer[..count]).map_err(Failure::Local)?;
+        target
+            .write_all(&buffer[..count])
+            .map_err(FetchFailure::Local)?;
         received += count as u64;
         progress.advance(count as u64);
     }
     match missing {
-        Some(missing) if received < missing => Err(Failure::Remote(format!(
+        Some(missing) if received < missing => Err(FetchFailure::Remote(format!(
             "the connection ended {} bytes early",
             missing - received
         ))),
-        _ => target.sync_all().map_err(Failure::Local),
+        _ => target.sync_all().map_err(FetchFailure::Local),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Our own Python environment: for a user who has no torch, or not one we have tested.
+//! Our own Python environment, for a user without torch or with a version we have not tested.
 //!
-//! It is made by `uv`, itself fetched from the package index by hash, from a list in which every
-//! file is pinned by hash. A marker written last says that it is whole; whatever lacks it is made
-//! again, from what `uv` had already fetched.
+//! `uv`, itself fetched from the package index by hash, installs it from a list in which every file
+//! is pinned by hash. A marker that is written last says that it is complete. Without the marker it
+//! is installed again, from what `uv` had already fetched.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,43 +11,45 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
+use tracing::{debug, warn};
 
 use crate::caches::folder_size;
 use crate::download::hex;
-use crate::python::{Facts, inspect, own};
+use crate::python::{PythonFacts, inspect, own_environment};
 use crate::torch::major_minor;
 use crate::{
-    Caches, MachineError, Progress, Python, PythonChoice, command, find_python, free_disk, uv,
+    Caches, MachineError, ProgressReporter, Python, PythonChoice, command, find_python, free_disk,
+    uv,
 };
 
 const REQUIREMENTS: &str = include_str!("requirements.txt");
 const TORCH: &str = "2.11.0";
 
-/// What fetching our own environment costs, as measured on x86-64.
+/// The cost of installing our own environment, as measured on x86-64.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Estimate {
+pub struct InstallEstimate {
     pub download_bytes: u64,
     pub disk_bytes: u64,
     pub folder: PathBuf,
 }
 
-/// The cost of our own environment, for asking before it is paid.
-pub fn estimate(caches: &Caches) -> Estimate {
-    Estimate {
+/// The cost of our own environment, to announce it beforehand.
+pub fn install_estimate(caches: &Caches) -> InstallEstimate {
+    InstallEstimate {
         download_bytes: 2_740_000_000,
         disk_bytes: 4_880_000_000,
         folder: folder(caches),
     }
 }
 
-/// Room beyond the result for the wheel being unpacked and for other programs.
+/// Space beyond the result: for the wheel being unpacked and for other programs.
 const SPARE_BYTES: u64 = 1_000_000_000;
 
-/// Finds a Python with torch or makes our own; `offline` only finds.
+/// Finds a Python with torch or installs our own; with `offline` it only finds.
 pub fn ensure_python(
     choice: &PythonChoice,
     caches: &Caches,
-    progress: &dyn Progress,
+    progress: &dyn ProgressReporter,
     offline: bool,
 ) -> Result<Python, MachineError> {
     if let Some(python) = find_python(choice, caches)? {
@@ -59,8 +61,8 @@ pub fn ensure_python(
     let base = base_python()?;
     fs_err::create_dir_all(caches.python()).map_err(MachineError::Cache)?;
     let lock = lock(caches, progress)?;
-    // Whoever held the lock may have done the work.
-    if let Some(python) = own(caches) {
+    // The process that held the lock may have installed it.
+    if let Some(python) = own_environment(caches) {
         return Ok(python);
     }
     announce(caches, progress)?;
@@ -72,9 +74,9 @@ pub fn ensure_python(
         lock: &lock,
     };
     installer.install()?;
-    let python =
-        own(caches).ok_or_else(|| installer.failed("check", "torch is not where it should be"))?;
-    progress.say(&format!(
+    let python = own_environment(caches)
+        .ok_or_else(|| installer.failed("check", "torch is not where it should be"))?;
+    progress.message(&format!(
         "PyTorch {} is ready after {} s: {}",
         python.torch.version,
         begun.elapsed().as_secs(),
@@ -91,19 +93,19 @@ fn marker(caches: &Caches) -> PathBuf {
     folder(caches).join("warpsmith-complete")
 }
 
-/// What the marker must say, so that another list of packages means another installation.
+/// The content of the marker: another list of packages is another installation.
 fn fingerprint() -> String {
     hex(&Sha256::digest(REQUIREMENTS.as_bytes()))
 }
 
-/// Our environment's interpreter, if it was installed to the end.
+/// Our environment's interpreter, if the installation is complete.
 pub(crate) fn installed(caches: &Caches) -> Option<PathBuf> {
     let written = fs_err::read_to_string(marker(caches)).ok()?;
     (written.trim() == fingerprint()).then(|| folder(caches).join("bin/python"))
 }
 
-/// One installation at a time. The kernel frees the lock with its last holder, so none is ever stale.
-fn lock(caches: &Caches, progress: &dyn Progress) -> Result<std::fs::File, MachineError> {
+/// One installation at a time. The kernel releases the lock with its last holder, so it is never stale.
+fn lock(caches: &Caches, progress: &dyn ProgressReporter) -> Result<std::fs::File, MachineError> {
     let path = caches.python().join("install.lock");
     let file = fs_err::File::options()
         .create(true)
@@ -112,14 +114,14 @@ fn lock(caches: &Caches, progress: &dyn Progress) -> Result<std::fs::File, Machi
         .map_err(MachineError::Cache)?
         .into_file();
     if file.try_lock().is_err() {
-        progress.say("another process is installing PyTorch: waiting for it");
+        progress.message("another process is installing PyTorch: waiting for it");
         file.lock().map_err(MachineError::Cache)?;
     }
     Ok(file)
 }
 
 /// A Python new enough to build the environment on, and not too new for torch's wheels.
-fn base_python() -> Result<Facts, MachineError> {
+fn base_python() -> Result<PythonFacts, MachineError> {
     [
         "python3",
         "python3.13",
@@ -138,11 +140,11 @@ fn base_python() -> Result<Facts, MachineError> {
     .ok_or(MachineError::NoBasePython)
 }
 
-/// Says what is about to happen, and refuses where it cannot fit.
-fn announce(caches: &Caches, progress: &dyn Progress) -> Result<(), MachineError> {
-    let cost = estimate(caches);
+/// Announces the installation, and refuses where the disk is too full.
+fn announce(caches: &Caches, progress: &dyn ProgressReporter) -> Result<(), MachineError> {
+    let cost = install_estimate(caches);
     let gb = |bytes: u64| bytes as f64 / 1e9;
-    let (kept, _) = folder_size(&uv::cache(caches)).map_err(MachineError::Cache)?;
+    let (kept, _) = folder_size(&uv::cache_folder(caches)).map_err(MachineError::Cache)?;
     let free = free_disk(&caches.python()).map_err(MachineError::Cache)? + kept;
     let needed = cost.disk_bytes + SPARE_BYTES;
     if free < needed {
@@ -152,7 +154,7 @@ fn announce(caches: &Caches, progress: &dyn Progress) -> Result<(), MachineError
             needed_gb: gb(needed),
         });
     }
-    progress.say(&format!(
+    progress.message(&format!(
         "no Python with a tested PyTorch found: fetching PyTorch {TORCH} ({:.1} GB, then {:.1} GB in `{}`); \
          half a minute to a few minutes on a fast line",
         gb(cost.download_bytes),
@@ -164,8 +166,8 @@ fn announce(caches: &Caches, progress: &dyn Progress) -> Result<(), MachineError
 
 struct Installer<'a> {
     caches: &'a Caches,
-    progress: &'a dyn Progress,
-    base: &'a Facts,
+    progress: &'a dyn ProgressReporter,
+    base: &'a PythonFacts,
     lock: &'a std::fs::File,
 }
 
@@ -173,7 +175,7 @@ impl Installer<'_> {
     fn install(&self) -> Result<(), MachineError> {
         let log = self.log();
         fs_err::write(&log, "").map_err(MachineError::Cache)?;
-        let uv = uv::program(self.caches, &self.base.executable, self.progress, &log)?;
+        let uv = uv::ensure_uv(self.caches, &self.base.executable, self.progress, &log)?;
         let environment = folder(self.caches);
         remove(&environment)?;
         let requirements = self.caches.python().join("requirements.txt");
@@ -187,8 +189,10 @@ impl Installer<'_> {
                 .arg(&self.base.executable)
                 .arg(&environment),
         )?;
-        self.progress
-            .start("installing PyTorch", Some(estimate(self.caches).disk_bytes));
+        self.progress.start(
+            "installing PyTorch",
+            Some(install_estimate(self.caches).disk_bytes),
+        );
         let outcome = self.run(
             "uv pip install",
             uv::command(&uv, self.caches)
@@ -212,8 +216,8 @@ impl Installer<'_> {
         writeln!(file, "{}", fingerprint())
             .and_then(|()| file.sync_all())
             .map_err(MachineError::Cache)?;
-        // The files themselves are hard links into the environment: this frees names, and what was not linked.
-        remove(&uv::cache(self.caches))
+        // The files themselves are hard links into the environment: this frees only what was not linked.
+        remove(&uv::cache_folder(self.caches))
     }
 
     fn log(&self) -> PathBuf {
@@ -228,7 +232,7 @@ impl Installer<'_> {
         }
     }
 
-    /// Runs a step to its end; the bar follows the growth of what `uv` unpacks.
+    /// Runs a step to its end; the bar follows the growth of the folder that `uv` unpacks to.
     fn run(&self, step: &'static str, command: &mut Command) -> Result<(), MachineError> {
         let program = PathBuf::from(command.get_program());
         let log = self.log();
@@ -238,7 +242,7 @@ impl Installer<'_> {
             .map_err(MachineError::Cache)?
             .into_file();
         let errors = output.try_clone().map_err(MachineError::Cache)?;
-        // The child shares the lock through its stdin: if we are killed, nobody installs beside it.
+        // The child shares the lock through its stdin: if we are killed, no other process installs at the same time.
         let held = self.lock.try_clone().map_err(MachineError::Cache)?;
         let start = |source: io::Error| MachineError::Start {
             program: program.clone(),
@@ -251,23 +255,25 @@ impl Installer<'_> {
             .spawn()
             .map_err(start)?;
         let mut seen = 0;
-        let mut looked = Instant::now();
+        let mut measured = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().map_err(start)? {
                 break status;
             }
             thread::sleep(Duration::from_millis(100));
-            if looked.elapsed() > Duration::from_secs(1) {
-                // Files come and go while we look; a failed look is only a bar that stands still.
-                let (bytes, _) = folder_size(&uv::cache(self.caches)).unwrap_or((seen, 0));
+            if measured.elapsed() > Duration::from_secs(1) {
+                // Files come and go meanwhile; if measuring fails, the bar stands still.
+                let (bytes, _) = folder_size(&uv::cache_folder(self.caches)).unwrap_or((seen, 0));
                 self.progress.advance(bytes.saturating_sub(seen));
                 seen = seen.max(bytes);
-                looked = Instant::now();
+                measured = Instant::now();
             }
         };
         if status.success() {
+            debug!(step, "installation step finished");
             return Ok(());
         }
+        warn!(step, log = %log.display(), "installation step failed");
         Err(self.failed(
             step,
             &last_lines(&fs_err::read_to_string(&log).unwrap_or_default()),
@@ -282,7 +288,7 @@ fn remove(folder: &Path) -> Result<(), MachineError> {
     }
 }
 
-/// The end of a log, where the reason is, on one line.
+/// The end of a log on one line: the reason is there.
 pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()

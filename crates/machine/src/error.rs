@@ -1,8 +1,10 @@
+//! Errors of this crate and what the user can do about them.
+
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why the machine could not provide what was asked for. Always infrastructure, never a verdict.
+/// Why the machine cannot provide something. Always an infrastructure failure, never a verdict.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     #[error("no folder for caches: neither `WARPSMITH_CACHE`, `XDG_CACHE_HOME` nor `HOME` is set")]

@@ -1,21 +1,23 @@
+//! The processor, the memory and the disk of this machine.
+
 use std::io;
 use std::path::Path;
 use std::thread;
 
 use serde::Serialize;
 
-/// The processor, as far as it decides how code is compiled and what a time is comparable with.
+/// The processor, as far as it decides how code is compiled and which times are comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Cpu {
+pub struct CpuInfo {
     pub name: String,
-    /// What this process may use, which a container or an affinity mask can lower.
+    /// The cores this process may use; a container or an affinity mask can lower the number.
     pub cores: usize,
     /// The widest vectors: `avx512`, `avx2`, `sse2`, `neon` or `none`.
     pub vector: &'static str,
 }
 
-pub fn cpu() -> Cpu {
-    Cpu {
+pub fn cpu() -> CpuInfo {
+    CpuInfo {
         name: fs_err::read_to_string("/proc/cpuinfo")
             .ok()
             .and_then(|text| processor_name(&text))
@@ -44,7 +46,7 @@ fn processor_name(cpuinfo: &str) -> Option<String> {
 
 #[cfg(target_arch = "x86_64")]
 fn vector() -> &'static str {
-    // What torch asks for before it uses its AVX-512 kernels.
+    // The features torch requires for its AVX-512 kernels.
     let avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
@@ -96,7 +98,7 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Bytes an unprivileged user can still write at that path or, where it does not exist yet, above it.
+/// Bytes an unprivileged user can still write at that path or, where it does not exist yet, at its nearest parent.
 pub fn free_disk(path: &Path) -> io::Result<u64> {
     let absolute = std::path::absolute(path)?;
     let existing = absolute

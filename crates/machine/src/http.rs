@@ -1,4 +1,4 @@
-//! One way to the network for everything we fetch ourselves.
+//! The HTTP agent for everything this program fetches itself.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::MachineError;
 
-/// A host that does not answer must not cost more than this: another source is tried instead.
+/// A host that does not answer costs at most this; then the next source is tried.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Silence in the middle of a file; the download is then continued.
+/// After this much silence in the middle of a file the download is resumed.
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
-/// Where the distributions keep the bundle an administrator adds the company's authority to.
+/// Where distributions keep the certificate bundle, to which administrators add their own authorities.
 const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -28,7 +28,7 @@ pub(crate) fn agent() -> Result<Agent, MachineError> {
     http_agent(READ_LIMIT)
 }
 
-/// An agent that honours the proxy variables (ureq does) and the user's certificates, and gives up on silence.
+/// An agent that honours the proxy variables (ureq does) and the user's certificates, and gives up after `silence`.
 pub fn http_agent(silence: Duration) -> Result<Agent, MachineError> {
     let roots = match certificate_bundle() {
         Some(path) => RootCerts::new_with_certs(&certificates(&path)?),
@@ -41,7 +41,7 @@ pub fn http_agent(silence: Duration) -> Result<Agent, MachineError> {
         .timeout_recv_response(Some(silence))
         .timeout_per_read(Some(silence))
         .http_status_as_error(false)
-        // A compressed answer would make byte ranges and progress meaningless.
+        // With compression, byte ranges and progress would be meaningless.
         .accept_encoding("identity")
         .user_agent(concat!("warpsmith/", env!("CARGO_PKG_VERSION")))
         .build();

@@ -1,6 +1,6 @@
 //! Finding one named file in a Python package index (the "simple" API, JSON or HTML).
 //!
-//! Only the address is taken from the index: which file and which hash is ours to say.
+//! Only the address is taken from the index: the file and its hash are given.
 
 use std::env;
 
@@ -12,7 +12,7 @@ const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.5";
 /// The largest listing we read; that of `uv` is about 4 MB.
 const LISTING_LIMIT: u64 = 64 << 20;
 
-/// The index the user's other tools use, so that a company's mirror serves us too.
+/// The index that the user's other tools use, so that a company's mirror is used here too.
 pub(crate) fn index_url() -> String {
     configured().unwrap_or_else(|| PYPI.to_owned())
 }
@@ -39,7 +39,7 @@ struct ListedFile {
     url: String,
 }
 
-/// Where the index says that file of that package lies.
+/// The address of a file of a package.
 pub(crate) fn locate(
     agent: &Agent,
     index: &str,
@@ -73,7 +73,7 @@ pub(crate) fn locate(
     Ok(resolve(&page, &address))
 }
 
-/// The address of the link whose last segment is the file. Mirrors often speak only HTML.
+/// The address of the link whose last segment is the file. Mirrors often serve only HTML.
 fn in_html(text: &str, file: &str) -> Option<String> {
     text.split("href=").skip(1).find_map(|rest| {
         let quote = rest
@@ -87,7 +87,7 @@ fn in_html(text: &str, file: &str) -> Option<String> {
     })
 }
 
-/// An address as the page means it: absolute, from the root of the host, or relative to the page.
+/// The absolute form of an address on a page: it may be absolute, relative to the host, or relative to the page.
 fn resolve(page: &str, address: &str) -> String {
     if address.contains("://") {
         return address.to_owned();

@@ -1,4 +1,4 @@
-"""Says where this Python keeps things. Imports neither torch nor anything else that is slow."""
+"""Prints where this Python keeps things. Imports neither torch nor anything else that is slow."""
 import importlib.util
 import json
 import os

@@ -1,4 +1,4 @@
-//! Exclusive use of a device while something is timed on it, among all processes of this machine.
+//! Leases of a device among all processes of this machine: exclusive while something is timed on it, shared otherwise.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,27 +7,29 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use tracing::debug;
 
-/// Held until dropped; the kernel gives it back when its holder dies.
+/// Exclusive use of a device until it is dropped; the kernel releases it when the process dies.
 ///
-/// Two files, so that guests who come and go cannot keep a holder out: who wants the device alone closes the door behind
-/// those who are in and waits for them to leave. The door stays closed until the lease ends; guests who waited at it then
-/// come in before the next holder closes it.
+/// There are two locks, so that a stream of shared users cannot starve an exclusive one. An exclusive user takes the
+/// turnstile first: new shared users wait there while those inside finish. The turnstile is held until the lease ends;
+/// shared users that wait at it then get the device before the next exclusive user takes it.
 #[derive(Debug)]
-pub struct Lease {
-    _room: File,
-    _door: File,
+pub struct DeviceLease {
+    _device: File,
+    _turnstile: File,
 }
 
-impl Lease {
-    /// Waits until nobody else holds `device`, a GPU's uuid or `cpu`. An error of kind `TimedOut` names who had patience.
-    pub fn take(device: &str, patience: Duration) -> io::Result<Self> {
-        Self::take_in(Path::new(FOLDER), device, patience)
+impl DeviceLease {
+    /// Waits until nobody else uses `device`, a GPU's uuid or `cpu`. After `patience` the error is of kind `TimedOut`.
+    pub fn acquire(device: &str, patience: Duration) -> io::Result<Self> {
+        Self::acquire_in(Path::new(FOLDER), device, patience)
     }
 
-    fn take_in(folder: &Path, device: &str, patience: Duration) -> io::Result<Self> {
-        let deadline = Instant::now() + patience;
-        let alone = |path: &Path| {
+    fn acquire_in(folder: &Path, device: &str, patience: Duration) -> io::Result<Self> {
+        let begun = Instant::now();
+        let deadline = begun + patience;
+        let lock_exclusively = |path: &Path| {
             let file = open(path)?;
             loop {
                 match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -47,69 +49,73 @@ impl Lease {
                 }
             }
         };
-        let [door, room] = places(folder, device);
-        let door = alone(&door)?;
-        Ok(Self {
-            _room: alone(&room)?,
-            _door: door,
-        })
+        let [turnstile, lock] = lock_files(folder, device);
+        let turnstile = lock_exclusively(&turnstile)?;
+        let lease = Self {
+            _device: lock_exclusively(&lock)?,
+            _turnstile: turnstile,
+        };
+        let waited_ms = begun.elapsed().as_millis() as u64;
+        debug!(device, waited_ms, "device leased");
+        Ok(lease)
     }
 }
 
-/// Computes on a device whenever nobody has it alone.
+/// A device that is used whenever nobody has leased it exclusively.
 #[derive(Debug)]
-pub struct Guest {
-    door: File,
-    room: File,
+pub struct SharedDevice {
+    turnstile: File,
+    device: File,
 }
 
-/// A guest that is in, until it is dropped. Short: whoever wants the device alone waits for it.
+/// Shared use of a device until it is dropped. It should be short: exclusive users wait for it.
 #[derive(Debug)]
-pub struct Visit<'a>(&'a File);
+pub struct SharedLease<'a>(&'a File);
 
-impl Guest {
-    /// Of `device`, a GPU's uuid or `cpu`.
-    pub fn of(device: &str) -> io::Result<Self> {
-        Self::of_in(Path::new(FOLDER), device)
+impl SharedDevice {
+    /// `device` is a GPU's uuid or `cpu`.
+    pub fn open(device: &str) -> io::Result<Self> {
+        Self::open_in(Path::new(FOLDER), device)
     }
 
-    fn of_in(folder: &Path, device: &str) -> io::Result<Self> {
-        let [door, room] = places(folder, device);
+    fn open_in(folder: &Path, device: &str) -> io::Result<Self> {
+        let [turnstile, device] = lock_files(folder, device);
         Ok(Self {
-            door: open(&door)?,
-            room: open(&room)?,
+            turnstile: open(&turnstile)?,
+            device: open(&device)?,
         })
     }
 
-    /// Waits while somebody has the device alone, or waits for that.
-    pub fn enter(&self) -> io::Result<Visit<'_>> {
-        flock(&self.door, FlockOperation::LockShared)?;
-        let entered = flock(&self.room, FlockOperation::LockShared);
-        flock(&self.door, FlockOperation::Unlock)?;
+    /// Waits while somebody has the device exclusively, or waits for that.
+    pub fn acquire(&self) -> io::Result<SharedLease<'_>> {
+        flock(&self.turnstile, FlockOperation::LockShared)?;
+        let entered = flock(&self.device, FlockOperation::LockShared);
+        flock(&self.turnstile, FlockOperation::Unlock)?;
         entered?;
-        Ok(Visit(&self.room))
+        Ok(SharedLease(&self.device))
     }
 }
 
-impl Drop for Visit<'_> {
+impl Drop for SharedLease<'_> {
     fn drop(&mut self) {
-        // It ends with the file in any case.
+        // Closing the file releases it in any case.
         let _ = flock(self.0, FlockOperation::Unlock);
     }
 }
 
 const FOLDER: &str = "/tmp";
 
-/// The door and the room.
-fn places(folder: &Path, device: &str) -> [PathBuf; 2] {
+/// The turnstile and the device itself.
+fn lock_files(folder: &Path, device: &str) -> [PathBuf; 2] {
     let name: String = device
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
-    ["door", "lease"].map(|what| folder.join(format!("warpsmith-{name}.{what}")))
+    ["turnstile", "lease"].map(|what| folder.join(format!("warpsmith-{name}.{what}")))
 }
 
-/// The folder is everybody's: a link is not followed, and another user's file need not be writable to be locked.
+/// Every user can write to the folder: a link is not followed, and another user's file is opened for reading, which
+/// suffices to lock it.
 fn open(path: &Path) -> io::Result<File> {
     let links = OFlags::NOFOLLOW.bits().cast_signed();
     let made = OpenOptions::new()
@@ -134,7 +140,8 @@ mod tests {
     #[test]
     fn a_device_has_one_holder_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let take = |device| Lease::take_in(folder.path(), device, Duration::from_millis(20));
+        let take =
+            |device| DeviceLease::acquire_in(folder.path(), device, Duration::from_millis(20));
         let first = take("GPU/0").unwrap();
         assert_eq!(take("GPU/0").unwrap_err().kind(), io::ErrorKind::TimedOut);
         take("GPU/1").unwrap();
@@ -143,43 +150,44 @@ mod tests {
     }
 
     #[test]
-    fn guests_wait_for_a_holder_and_a_holder_for_guests() {
+    fn shared_users_wait_for_an_exclusive_one_and_it_waits_for_them() {
         let folder = tempfile::tempdir().unwrap();
-        let take = |patience| Lease::take_in(folder.path(), "cpu", Duration::from_millis(patience));
-        let guests = [0, 1].map(|_| Guest::of_in(folder.path(), "cpu").unwrap());
-        let visits = guests.each_ref().map(|guest| guest.enter().unwrap());
+        let take = |patience| {
+            DeviceLease::acquire_in(folder.path(), "cpu", Duration::from_millis(patience))
+        };
+        let shared = [0, 1].map(|_| SharedDevice::open_in(folder.path(), "cpu").unwrap());
+        let leases = shared.each_ref().map(|device| device.acquire().unwrap());
         assert_eq!(take(20).unwrap_err().kind(), io::ErrorKind::TimedOut);
-        drop(visits);
+        drop(leases);
         let lease = take(20).unwrap();
         std::thread::scope(|scope| {
-            let coming = scope.spawn(|| guests[0].enter().map(drop));
+            let waiting = scope.spawn(|| shared[0].acquire().map(drop));
             std::thread::sleep(Duration::from_millis(50));
-            assert!(!coming.is_finished());
+            assert!(!waiting.is_finished());
             drop(lease);
-            coming.join().unwrap().unwrap();
+            waiting.join().unwrap().unwrap();
         });
     }
 
-    /// However many come and go, one who wants it alone gets it.
     #[test]
-    fn guests_do_not_keep_a_holder_out() {
+    fn shared_users_do_not_starve_an_exclusive_one() {
         let folder = tempfile::tempdir().unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                let guest = Guest::of_in(folder.path(), "cpu").unwrap();
+                let device = SharedDevice::open_in(folder.path(), "cpu").unwrap();
                 scope.spawn({
                     let done = &done;
                     move || {
                         while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                            let _visit = guest.enter().unwrap();
+                            let _lease = device.acquire().unwrap();
                             std::thread::sleep(Duration::from_millis(3));
                         }
                     }
                 });
             }
             std::thread::sleep(Duration::from_millis(20));
-            let lease = Lease::take_in(folder.path(), "cpu", Duration::from_secs(20));
+            let lease = DeviceLease::acquire_in(folder.path(), "cpu", Duration::from_secs(20));
             done.store(true, std::sync::atomic::Ordering::Relaxed);
             drop(lease.unwrap());
         });
@@ -190,7 +198,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let elsewhere = folder.path().join("elsewhere");
         std::os::unix::fs::symlink(&elsewhere, folder.path().join("warpsmith-cpu.lease")).unwrap();
-        assert!(Lease::take_in(folder.path(), "cpu", Duration::ZERO).is_err());
+        assert!(DeviceLease::acquire_in(folder.path(), "cpu", Duration::ZERO).is_err());
         assert!(!elsewhere.exists());
     }
 }

@@ -1,36 +1,38 @@
+//! How long work reports its progress to a person.
+
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How long work tells a person that it goes on. Never carries data: that is stdout's.
-pub trait Progress {
-    /// One line worth keeping.
-    fn say(&self, line: &str);
-    /// Something of known or unknown size begins; the bar of what came before ends.
+/// Receives the progress of long work, for a person. Data goes to stdout instead.
+pub trait ProgressReporter {
+    /// One line that stays.
+    fn message(&self, line: &str);
+    /// Begins a step of known or unknown size and ends the bar of the step before.
     fn start(&self, what: &str, total_bytes: Option<u64>);
     fn advance(&self, bytes: u64);
     fn finish(&self);
 }
 
-/// Says nothing: for `-q`, and for tests.
+/// Reports nothing: for `-q`, and for tests.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+pub struct NoProgress;
 
-impl Progress for Silent {
-    fn say(&self, _line: &str) {}
+impl ProgressReporter for NoProgress {
+    fn message(&self, _line: &str) {}
     fn start(&self, _what: &str, _total_bytes: Option<u64>) {}
     fn advance(&self, _bytes: u64) {}
     fn finish(&self) {}
 }
 
-/// Bars on stderr where a terminal is, a line a step where none is (a log should not be full of bars).
+/// Bars on stderr if that is a terminal, else one line a step.
 #[derive(Debug, Default)]
-pub struct Bars {
+pub struct ProgressBars {
     current: Mutex<Option<ProgressBar>>,
 }
 
-impl Bars {
+impl ProgressBars {
     pub fn new() -> Self {
         Self::default()
     }
@@ -49,13 +51,13 @@ impl Bars {
     }
 }
 
-/// A closed stderr is no reason to fail.
+/// A closed stderr is not an error.
 fn print(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-impl Progress for Bars {
-    fn say(&self, line: &str) {
+impl ProgressReporter for ProgressBars {
+    fn message(&self, line: &str) {
         if !self.with(|bar| bar.suspend(|| print(line))) {
             print(line);
         }

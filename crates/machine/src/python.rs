@@ -1,3 +1,5 @@
+//! Finding a Python that has torch.
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Caches, MachineError, Torch, command, environment};
 
-/// A Python that has torch, and all that is needed to run it where little else can be seen.
+/// A Python that has torch, and what a sandbox must show to run it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Python {
-    /// As Python names itself. Not resolved: the link inside a virtual environment is what makes it one.
+    /// `sys.executable`, links unresolved: the link inside a virtual environment is what makes it one.
     pub executable: PathBuf,
     pub version: String,
     /// Every folder that must be readable to run it.
     pub prefixes: Vec<PathBuf>,
-    /// The folder with `Python.h`, which only bindings need.
+    /// The folder with `Python.h`; only bindings need it.
     pub include: Option<PathBuf>,
     pub torch: Torch,
 }
@@ -34,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// What `inspect.py` prints.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Facts {
+pub(crate) struct PythonFacts {
     pub(crate) executable: PathBuf,
     pub(crate) version: String,
     prefixes: Vec<PathBuf>,
@@ -43,7 +45,7 @@ pub(crate) struct Facts {
     torch: Option<PathBuf>,
 }
 
-/// Looks for a Python with torch and installs nothing.
+/// Finds a Python with torch; installs nothing.
 pub fn find_python(choice: &PythonChoice, caches: &Caches) -> Result<Option<Python>, MachineError> {
     let wanted = match choice {
         PythonChoice::Given(path) => Some(path.clone()),
@@ -52,37 +54,37 @@ pub fn find_python(choice: &PythonChoice, caches: &Caches) -> Result<Option<Pyth
             .map(PathBuf::from),
     };
     if let Some(program) = wanted {
-        // The user's word beats our tested range: `Torch::tested` lets the caller warn.
+        // The user's choice overrides our tested range; the caller can warn with `Torch::tested`.
         return with_torch(inspect(&program)?, &program).map(Some);
     }
     let on_path = ["python3", "python"]
         .iter()
         .flat_map(|name| command::on_path(name))
-        // One of many that is broken must not hide a good one.
+        // A broken one must not hide a good one.
         .filter_map(|program| with_torch(inspect(&program).ok()?, &program).ok())
         .find(|python| python.torch.tested());
-    Ok(on_path.or_else(|| own(caches)))
+    Ok(on_path.or_else(|| own_environment(caches)))
 }
 
-/// Our own environment, if it was installed to the end and still works.
-pub(crate) fn own(caches: &Caches) -> Option<Python> {
+/// Our own environment, if the installation is complete and still works.
+pub(crate) fn own_environment(caches: &Caches) -> Option<Python> {
     let program = environment::installed(caches)?;
     with_torch(inspect(&program).ok()?, &program).ok()
 }
 
-pub(crate) fn inspect(program: &Path) -> Result<Facts, MachineError> {
+pub(crate) fn inspect(program: &Path) -> Result<PythonFacts, MachineError> {
     let bad = |reason: String| MachineError::BadPython {
         program: program.to_path_buf(),
         reason,
     };
-    // `-I`: neither PYTHONPATH nor the current folder may decide which torch is found.
-    let answer = command::ask(Command::new(program).args(["-I", "-c", INSPECT]), LIMIT)?;
+    // `-I`: neither PYTHONPATH nor the current folder decides which torch is found.
+    let answer = command::run_briefly(Command::new(program).args(["-I", "-c", INSPECT]), LIMIT)?;
     if !answer.success {
         let last = answer
             .stderr
             .lines()
             .last()
-            .unwrap_or("it failed without a word")
+            .unwrap_or("it failed without a message")
             .to_owned();
         return Err(bad(last));
     }
@@ -90,7 +92,7 @@ pub(crate) fn inspect(program: &Path) -> Result<Facts, MachineError> {
         .map_err(|error| bad(format!("its answer was not understood ({error})")))
 }
 
-fn with_torch(facts: Facts, program: &Path) -> Result<Python, MachineError> {
+fn with_torch(facts: PythonFacts, program: &Path) -> Result<Python, MachineError> {
     let torch = facts
         .torch
         .as_deref()
@@ -107,15 +109,15 @@ fn with_torch(facts: Facts, program: &Path) -> Result<Python, MachineError> {
     })
 }
 
-/// The prefixes, and what lies outside them: folders a `.pth` file added, the target of each link.
-fn needed_folders(facts: &Facts, torch: &Torch) -> Vec<PathBuf> {
+/// The prefixes, and folders outside them: those a `.pth` file added, and the targets of links.
+fn needed_folders(facts: &PythonFacts, torch: &Torch) -> Vec<PathBuf> {
     let mut wanted = facts.prefixes.clone();
     wanted.extend(facts.path.iter().cloned());
-    // The real binary, and the libpython beside it, may lie elsewhere than the prefix says.
+    // The real binary, and libpython beside it, may lie outside the prefix.
     if let Ok(real) = fs_err::canonicalize(&facts.executable) {
         wanted.extend(real.parent().map(Path::to_path_buf));
     }
-    // The nvidia libraries lie beside torch, also where an installer linked it from its own cache.
+    // The nvidia libraries lie beside torch, also where an installer linked torch from its own cache.
     wanted.extend(torch.dir.parent().map(Path::to_path_buf));
     if let Ok(real) = fs_err::canonicalize(&torch.dir) {
         wanted.extend(real.parent().map(Path::to_path_buf));

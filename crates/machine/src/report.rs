@@ -1,19 +1,25 @@
+//! What `warpsmith doctor` reports.
+
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Caches, Compiler, Cpu, Gpu, MachineError, Nvcc, Python, PythonChoice, Torch};
-use crate::{cpu, estimate, find_cxx, find_nvcc, find_python, free_disk, gpus, memory_bytes};
+use crate::{
+    Caches, CpuInfo, CxxCompiler, GpuInfo, MachineError, Nvcc, Python, PythonChoice, Torch,
+};
+use crate::{
+    cpu, find_cxx, find_nvcc, find_python, free_disk, gpus, install_estimate, memory_bytes,
+};
 
-/// All that `warpsmith doctor` knows. Absent is null, and what can be done about it is in `advice`.
+/// What this machine offers. Absent is null, and `advice` says what can be done about it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    pub cpu: Cpu,
+pub struct MachineReport {
+    pub cpu: CpuInfo,
     pub memory_bytes: u64,
-    pub disk: Disk,
-    pub gpus: Vec<Gpu>,
-    pub cxx: Option<Compiler>,
+    pub disk: DiskSpace,
+    pub gpus: Vec<GpuInfo>,
+    pub cxx: Option<CxxCompiler>,
     pub nvcc: Option<Nvcc>,
     pub python: Option<Python>,
     /// Which protections hold, as the sandbox reports them.
@@ -22,9 +28,9 @@ pub struct Report {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Disk {
+pub struct DiskSpace {
     pub cache: PathBuf,
-    /// Null where the file system would not tell.
+    /// Null where the file system does not say.
     pub free_bytes: Option<u64>,
 }
 
@@ -36,17 +42,21 @@ pub struct Advice {
     pub what_to_do: String,
 }
 
-/// Looks at everything and changes nothing. Never fails: what cannot be had is advice.
-pub fn doctor(choice: &PythonChoice, caches: &Caches, isolation: Option<Value>) -> Report {
+/// Inspects everything and changes nothing. It never fails: what is missing becomes advice.
+pub fn inspect_machine(
+    choice: &PythonChoice,
+    caches: &Caches,
+    isolation: Option<Value>,
+) -> MachineReport {
     let python = find_python(choice, caches);
     let (python, python_error) = match python {
         Ok(python) => (python, None),
         Err(error) => (None, Some(error)),
     };
-    let mut report = Report {
+    let mut report = MachineReport {
         cpu: cpu(),
         memory_bytes: memory_bytes(),
-        disk: Disk {
+        disk: DiskSpace {
             cache: caches.root.clone(),
             free_bytes: free_disk(&caches.root).ok(),
         },
@@ -57,12 +67,16 @@ pub fn doctor(choice: &PythonChoice, caches: &Caches, isolation: Option<Value>) 
         isolation,
         advice: Vec::new(),
     };
-    report.advice = advice(&report, python_error.as_ref(), estimate(caches).disk_bytes);
+    report.advice = advice(
+        &report,
+        python_error.as_ref(),
+        install_estimate(caches).disk_bytes,
+    );
     report
 }
 
 fn advice(
-    report: &Report,
+    report: &MachineReport,
     python_error: Option<&MachineError>,
     environment_bytes: u64,
 ) -> Vec<Advice> {
@@ -160,15 +174,15 @@ fn advice(
 mod tests {
     use super::*;
 
-    fn bare() -> Report {
-        Report {
-            cpu: Cpu {
+    fn bare() -> MachineReport {
+        MachineReport {
+            cpu: CpuInfo {
                 name: "a processor".into(),
                 cores: 2,
                 vector: "avx2",
             },
             memory_bytes: 8 << 30,
-            disk: Disk {
+            disk: DiskSpace {
                 cache: "/cache".into(),
                 free_bytes: Some(1 << 30),
             },

@@ -1,3 +1,5 @@
+//! The C++ and the CUDA compiler.
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,18 +8,18 @@ use std::time::Duration;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::command::{ask, is_executable, on_path};
+use crate::command::{is_executable, on_path, run_briefly};
 use crate::download::hex;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A C++ compiler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Compiler {
+pub struct CxxCompiler {
     pub path: PathBuf,
-    /// Its first line about itself.
+    /// The first line of `--version`.
     pub version: String,
-    /// The same for the same compiler, different for another: part of every object's cache key.
+    /// Identifies the compiler: part of every object's cache key.
     pub id: String,
 }
 
@@ -33,7 +35,7 @@ pub struct Nvcc {
 }
 
 /// `$CXX` where it names one program, else `g++`, `c++` or `clang++` on the PATH.
-pub fn find_cxx() -> Option<Compiler> {
+pub fn find_cxx() -> Option<CxxCompiler> {
     let chosen = env::var_os("CXX").map(PathBuf::from).and_then(|program| {
         if program.is_absolute() {
             is_executable(&program).then_some(program)
@@ -49,10 +51,10 @@ pub fn find_cxx() -> Option<Compiler> {
                 .flat_map(|name| on_path(name)),
         )
         .find_map(|path| {
-            let text = question(&path, "--version")?;
-            let target = question(&path, "-dumpmachine")?;
+            let text = ask_program(&path, "--version")?;
+            let target = ask_program(&path, "-dumpmachine")?;
             let version = text.lines().next()?.trim().to_owned();
-            Some(Compiler {
+            Some(CxxCompiler {
                 id: identity(&path, &[&text, &target]),
                 version,
                 path,
@@ -70,7 +72,7 @@ pub fn find_nvcc() -> Option<Nvcc> {
         .chain([PathBuf::from("/usr/local/cuda/bin/nvcc")])
         .filter(|path| is_executable(path))
         .find_map(|path| {
-            let text = question(&path, "--version")?;
+            let text = ask_program(&path, "--version")?;
             let version = nvcc_version(&text)?;
             Some(Nvcc {
                 cuda_home: cuda_home(&path),
@@ -81,7 +83,7 @@ pub fn find_nvcc() -> Option<Nvcc> {
         })
 }
 
-/// The folder above the real binary, except where a distribution spread the toolkit over `/usr`.
+/// The folder above the real binary, except where a distribution installs the toolkit across `/usr`.
 fn cuda_home(nvcc: &Path) -> PathBuf {
     let real = fs_err::canonicalize(nvcc).unwrap_or_else(|_| nvcc.to_path_buf());
     let above = |path: &Path| path.parent().and_then(Path::parent).map(Path::to_path_buf);
@@ -107,13 +109,13 @@ fn nvcc_version(text: &str) -> Option<String> {
         .then(|| version.to_owned())
 }
 
-fn question(program: &Path, flag: &str) -> Option<String> {
-    // Another language would change the identity of the same compiler.
-    let answer = ask(Command::new(program).arg(flag).env("LC_ALL", "C"), LIMIT).ok()?;
+fn ask_program(program: &Path, flag: &str) -> Option<String> {
+    // The identity of a compiler must not depend on the user's language.
+    let answer = run_briefly(Command::new(program).arg(flag).env("LC_ALL", "C"), LIMIT).ok()?;
     answer.success.then_some(answer.stdout)
 }
 
-/// The real path tells a wrapper from what it wraps; the texts tell an update from what it replaced.
+/// The real path distinguishes a wrapper from what it wraps; the texts distinguish versions.
 fn identity(program: &Path, texts: &[&str]) -> String {
     let real = fs_err::canonicalize(program).unwrap_or_else(|_| program.to_path_buf());
     let mut hasher = Sha256::new();

@@ -1,11 +1,13 @@
+//! The torch of a Python, found without importing it.
+
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// The torch of one Python, read from its files: importing it would cost seconds.
+/// The torch of one Python, read from its files: importing it takes seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Torch {
-    /// As torch says it, such as `2.11.0+cu130`.
+    /// `torch.__version__`, such as `2.11.0+cu130`.
     pub version: String,
     /// The CUDA it was built for; `None` for a CPU build.
     pub cuda: Option<String>,
@@ -16,10 +18,10 @@ pub struct Torch {
 }
 
 impl Torch {
-    /// The range our harness is tested with; the upper end is open.
+    /// The tested versions: from the first up to, but not including, the second.
     pub const TESTED: [(u32, u32); 2] = [(2, 10), (2, 13)];
 
-    /// Reads what is in torch's own folder, or `None` where that is not a whole torch.
+    /// Reads torch's own folder; `None` where the installation is incomplete.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let text = fs_err::read_to_string(dir.join("version.py")).ok()?;
         let include = dir.join("include");
@@ -59,7 +61,7 @@ fn assigned(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// Since 2.7 every build uses the new ABI; older ones say so in a file for `CMake`.
+/// Since 2.7 every build uses the new ABI; older builds say so in a file for `CMake`.
 fn cxx11_abi(dir: &Path) -> bool {
     fs_err::read_to_string(dir.join("share/cmake/Torch/TorchConfig.cmake"))
         .map_or(true, |text| !text.contains("_GLIBCXX_USE_CXX11_ABI=0"))

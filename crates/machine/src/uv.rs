@@ -1,25 +1,25 @@
-//! The installer of Python packages: fetched by hash, and run so that only our list decides the result.
+//! `uv`, the installer of Python packages: fetched by hash, and run so that only our list decides the result.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::command::{ask, is_executable};
+use crate::command::{is_executable, run_briefly};
 use crate::environment::last_lines;
-use crate::{Caches, MachineError, Progress, Source, download, http, index};
+use crate::{Caches, DownloadSource, MachineError, ProgressReporter, download, http, index};
 
 const UV: &str = "0.13.7";
 
-pub(crate) fn cache(caches: &Caches) -> PathBuf {
+pub(crate) fn cache_folder(caches: &Caches) -> PathBuf {
     caches.python().join("uv-cache")
 }
 
-/// The `uv` program, fetched once. The base Python unpacks the wheel: it can read zip files, we need not.
-pub(crate) fn program(
+/// The `uv` program, fetched once. The base Python unpacks the wheel, so that we need no zip reader.
+pub(crate) fn ensure_uv(
     caches: &Caches,
     base: &Path,
-    progress: &dyn Progress,
+    progress: &dyn ProgressReporter,
     log: &Path,
 ) -> Result<PathBuf, MachineError> {
     let program = caches.python().join(format!("uv-{UV}"));
@@ -30,15 +30,15 @@ pub(crate) fn program(
     let file = wheel.file_name();
     let archive = caches.python().join(&file);
     let sources = [
-        Source::PythonIndex {
+        DownloadSource::PythonIndex {
             package: "uv".into(),
             file: file.clone(),
         },
-        Source::Url(wheel.url()),
+        DownloadSource::Url(wheel.url()),
     ];
     download(&sources, wheel.sha256, &archive, progress)?;
     let unpacked = caches.python().join(format!("uv-{UV}.new"));
-    let answer = ask(
+    let answer = run_briefly(
         Command::new(base)
             .args(["-I", "-c", UNPACK])
             .arg(&archive)
@@ -58,14 +58,14 @@ pub(crate) fn program(
     Ok(program)
 }
 
-/// `uv` with the user's index, proxy and certificates, and none of the settings that would change the result.
+/// A command of `uv` with the user's index, proxy and certificates, but without settings that would change the result.
 pub(crate) fn command(uv: &Path, caches: &Caches) -> Command {
     let mut command = Command::new(uv);
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
-        let deciding =
+        let changes_result =
             name.starts_with("UV_") && !KEPT.iter().any(|prefix| name.starts_with(prefix));
-        if deciding
+        if changes_result
             || ["VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PYTHONPATH"].contains(&name.as_ref())
         {
             command.env_remove(name.as_ref());
@@ -80,9 +80,9 @@ pub(crate) fn command(uv: &Path, caches: &Caches) -> Command {
         command.env("SSL_CERT_FILE", bundle);
     }
     command
-        // Not in the user's project: its uv settings are not meant for this.
+        // Not in the user's project, whose uv settings are for something else.
         .current_dir(caches.python())
-        .env("UV_CACHE_DIR", cache(caches))
+        .env("UV_CACHE_DIR", cache_folder(caches))
         .env("UV_LINK_MODE", "hardlink")
         .env("UV_PYTHON_DOWNLOADS", "never")
         .env("UV_NO_PROGRESS", "1");
@@ -92,7 +92,7 @@ pub(crate) fn command(uv: &Path, caches: &Caches) -> Command {
     command
 }
 
-/// Settings of `uv` that say how to reach the packages, not which.
+/// Settings of `uv` that say how to reach packages, not which packages.
 const KEPT: [&str; 9] = [
     "UV_INDEX",
     "UV_DEFAULT_INDEX",

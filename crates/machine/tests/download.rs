@@ -1,4 +1,4 @@
-//! Downloads against a server of our own on the loopback.
+//! Downloads from a local server.
 #![allow(
     clippy::unwrap_used,
     clippy::format_collect,
@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use sha2::{Digest, Sha256};
-use warpsmith_machine::{MachineError, Silent, Source, download};
+use warpsmith_machine::{DownloadSource, MachineError, NoProgress, download};
 
-/// How the server treats requests.
+/// How the server answers.
 #[derive(Clone, Copy, PartialEq)]
-enum Manner {
-    Plain,
+enum Behavior {
+    WithoutRanges,
     WithRanges,
     /// Closes after that many bytes of each answer.
     Breaks(usize),
@@ -29,7 +29,7 @@ struct Server {
     asked: Arc<Mutex<Vec<String>>>,
 }
 
-fn serve(body: Vec<u8>, manner: Manner) -> Server {
+fn serve(body: Vec<u8>, behavior: Behavior) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/file.bin", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -50,7 +50,9 @@ fn serve(body: Vec<u8>, manner: Manner) -> Server {
             seen.lock()
                 .unwrap()
                 .push(range.map_or("whole".into(), |start| start.to_string()));
-            let start = range.filter(|_| manner != Manner::Plain).unwrap_or(0);
+            let start = range
+                .filter(|_| behavior != Behavior::WithoutRanges)
+                .unwrap_or(0);
             let head = if start >= body.len() && range.is_some() {
                 format!(
                     "HTTP/1.1 416 No\r\ncontent-range: bytes */{}\r\ncontent-length: 0\r\n",
@@ -66,8 +68,8 @@ fn serve(body: Vec<u8>, manner: Manner) -> Server {
             } else {
                 format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len())
             };
-            let end = match manner {
-                Manner::Breaks(count) => body.len().min(start + count),
+            let end = match behavior {
+                Behavior::Breaks(count) => body.len().min(start + count),
                 _ => body.len(),
             };
             let _ = stream.write_all(head.as_bytes());
@@ -99,11 +101,11 @@ fn partial(dest: &Path, hash: &str) -> std::path::PathBuf {
 fn a_file_arrives_whole_and_is_not_fetched_twice() {
     let folder = tempfile::tempdir().unwrap();
     let dest = folder.path().join("new/folder/file.bin");
-    let server = serve(content(), Manner::Plain);
-    let sources = [Source::Url(server.address.clone())];
-    download(&sources, &sha256(&content()), &dest, &Silent).unwrap();
+    let server = serve(content(), Behavior::WithoutRanges);
+    let sources = [DownloadSource::Url(server.address.clone())];
+    download(&sources, &sha256(&content()), &dest, &NoProgress).unwrap();
     assert_eq!(fs_err::read(&dest).unwrap(), content());
-    download(&sources, &sha256(&content()), &dest, &Silent).unwrap();
+    download(&sources, &sha256(&content()), &dest, &NoProgress).unwrap();
     assert_eq!(*server.asked.lock().unwrap(), ["whole"]);
     assert_eq!(
         fs_err::read_dir(dest.parent().unwrap()).unwrap().count(),
@@ -116,9 +118,15 @@ fn a_file_arrives_whole_and_is_not_fetched_twice() {
 fn a_wrong_hash_is_refused_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let dest = folder.path().join("file.bin");
-    let server = serve(b"something else".to_vec(), Manner::WithRanges);
+    let server = serve(b"something else".to_vec(), Behavior::WithRanges);
     let wanted = sha256(&content());
-    let error = download(&[Source::Url(server.address)], &wanted, &dest, &Silent).unwrap_err();
+    let error = download(
+        &[DownloadSource::Url(server.address)],
+        &wanted,
+        &dest,
+        &NoProgress,
+    )
+    .unwrap_err();
     assert!(matches!(error, MachineError::Download { .. }));
     assert!(
         error.to_string().contains(&sha256(b"something else")),
@@ -136,16 +144,16 @@ fn a_wrong_hash_is_refused_and_leaves_nothing() {
 fn the_next_source_is_tried() {
     let folder = tempfile::tempdir().unwrap();
     let dest = folder.path().join("file.bin");
-    let wrong = serve(b"something else".to_vec(), Manner::WithRanges);
-    let right = serve(content(), Manner::WithRanges);
+    let wrong = serve(b"something else".to_vec(), Behavior::WithRanges);
+    let right = serve(content(), Behavior::WithRanges);
     // Port 9 on the loopback refuses: a source that is not there at all.
     let sources = [
         "http://127.0.0.1:9/file.bin".to_owned(),
         wrong.address,
         right.address,
     ]
-    .map(Source::Url);
-    download(&sources, &sha256(&content()), &dest, &Silent).unwrap();
+    .map(DownloadSource::Url);
+    download(&sources, &sha256(&content()), &dest, &NoProgress).unwrap();
     assert_eq!(fs_err::read(&dest).unwrap(), content());
 }
 
@@ -155,8 +163,14 @@ fn what_an_earlier_run_left_is_continued() {
     let dest = folder.path().join("file.bin");
     let hash = sha256(&content());
     fs_err::write(partial(&dest, &hash), &content()[..150_000]).unwrap();
-    let server = serve(content(), Manner::WithRanges);
-    download(&[Source::Url(server.address)], &hash, &dest, &Silent).unwrap();
+    let server = serve(content(), Behavior::WithRanges);
+    download(
+        &[DownloadSource::Url(server.address)],
+        &hash,
+        &dest,
+        &NoProgress,
+    )
+    .unwrap();
     assert_eq!(fs_err::read(&dest).unwrap(), content());
     assert_eq!(*server.asked.lock().unwrap(), ["150000"]);
 }
@@ -167,8 +181,14 @@ fn a_server_without_ranges_is_read_from_the_start() {
     let dest = folder.path().join("file.bin");
     let hash = sha256(&content());
     fs_err::write(partial(&dest, &hash), b"old").unwrap();
-    let server = serve(content(), Manner::Plain);
-    download(&[Source::Url(server.address)], &hash, &dest, &Silent).unwrap();
+    let server = serve(content(), Behavior::WithoutRanges);
+    download(
+        &[DownloadSource::Url(server.address)],
+        &hash,
+        &dest,
+        &NoProgress,
+    )
+    .unwrap();
     assert_eq!(fs_err::read(&dest).unwrap(), content());
 }
 
@@ -176,12 +196,12 @@ fn a_server_without_ranges_is_read_from_the_start() {
 fn a_connection_that_breaks_is_continued() {
     let folder = tempfile::tempdir().unwrap();
     let dest = folder.path().join("file.bin");
-    let server = serve(content(), Manner::Breaks(80_000));
+    let server = serve(content(), Behavior::Breaks(80_000));
     download(
-        &[Source::Url(server.address)],
+        &[DownloadSource::Url(server.address)],
         &sha256(&content()),
         &dest,
-        &Silent,
+        &NoProgress,
     )
     .unwrap();
     assert_eq!(fs_err::read(&dest).unwrap(), content());
@@ -194,8 +214,14 @@ fn a_complete_partial_file_needs_no_body() {
     let dest = folder.path().join("file.bin");
     let hash = sha256(&content());
     fs_err::write(partial(&dest, &hash), content()).unwrap();
-    let server = serve(content(), Manner::WithRanges);
-    download(&[Source::Url(server.address)], &hash, &dest, &Silent).unwrap();
+    let server = serve(content(), Behavior::WithRanges);
+    download(
+        &[DownloadSource::Url(server.address)],
+        &hash,
+        &dest,
+        &NoProgress,
+    )
+    .unwrap();
     assert_eq!(fs_err::read(&dest).unwrap(), content());
 }
 
@@ -205,8 +231,8 @@ fn a_spoiled_partial_file_does_not_block_for_ever() {
     let dest = folder.path().join("file.bin");
     let hash = sha256(&content());
     fs_err::write(partial(&dest, &hash), [7; 1000]).unwrap();
-    let server = serve(content(), Manner::WithRanges);
-    let sources = [Source::Url(server.address)];
-    download(&sources, &hash, &dest, &Silent).unwrap();
+    let server = serve(content(), Behavior::WithRanges);
+    let sources = [DownloadSource::Url(server.address)];
+    download(&sources, &hash, &dest, &NoProgress).unwrap();
     assert_eq!(fs_err::read(&dest).unwrap(), content());
 }

@@ -1,9 +1,11 @@
-//! The real thing: needs the network, 6 GB of disk and a minute or two.
+//! A real installation: needs the network, 6 GB of disk and a minute or two.
 //! `WARPSMITH_CACHE=/tmp/somewhere cargo test -p warpsmith-machine --test all install -- --ignored --nocapture`
 
 use std::process::Command;
 
-use warpsmith_machine::{Bars, Caches, PythonChoice, Silent, ensure_python, find_python};
+use warpsmith_machine::{
+    Caches, NoProgress, ProgressBars, PythonChoice, ensure_python, find_python,
+};
 
 #[test]
 #[ignore = "fetches several gigabytes"]
@@ -18,7 +20,7 @@ fn our_own_environment_is_made_once() {
         found.is_none(),
         "take the Python with torch off the PATH first: {found:?}"
     );
-    let python = ensure_python(&PythonChoice::Auto, &caches, &Bars::new(), false).unwrap();
+    let python = ensure_python(&PythonChoice::Auto, &caches, &ProgressBars::new(), false).unwrap();
     assert!(python.executable.starts_with(&caches.root) && python.torch.tested());
     let output = Command::new(&python.executable)
         .args([
@@ -32,7 +34,7 @@ fn our_own_environment_is_made_once() {
         String::from_utf8(output.stdout).unwrap().trim(),
         format!("6.0 {}", python.torch.version)
     );
-    let again = ensure_python(&PythonChoice::Auto, &caches, &Silent, true).unwrap();
+    let again = ensure_python(&PythonChoice::Auto, &caches, &NoProgress, true).unwrap();
     assert_eq!(again, python);
     for entry in caches.entries().unwrap() {
         println!("{} {} bytes {} files", entry.name, entry.bytes, entry.files);

@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use warpsmith_machine::{Caches, MachineError, PythonChoice, Silent, ensure_python, find_python};
+use warpsmith_machine::{
+    Caches, MachineError, NoProgress, PythonChoice, ensure_python, find_python,
+};
 
 /// A program that answers the inspection like a Python with that torch.
 fn stand_in(folder: &Path, torch_version: Option<&str>) -> PathBuf {
@@ -105,7 +107,7 @@ fn searches_in_its_own_process() {
         "found {:?}",
         found.map(|python| python.map(|python| python.torch.version))
     );
-    let ensured = ensure_python(&PythonChoice::Auto, &caches, &Silent, true);
+    let ensured = ensure_python(&PythonChoice::Auto, &caches, &NoProgress, true);
     println!("ensured {:?}", ensured.map(|python| python.torch.version));
 }
 

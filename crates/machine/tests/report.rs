@@ -1,6 +1,6 @@
-//! What the doctor says about the machine the tests run on.
+//! The report on the machine that runs the tests.
 
-use warpsmith_machine::{Caches, PythonChoice, doctor, gpu_clocks};
+use warpsmith_machine::{Caches, PythonChoice, gpu_clocks, inspect_machine};
 
 #[test]
 fn every_gap_comes_with_advice() {
@@ -8,7 +8,7 @@ fn every_gap_comes_with_advice() {
     let caches = Caches {
         root: folder.path().join("cache"),
     };
-    let report = doctor(
+    let report = inspect_machine(
         &PythonChoice::Auto,
         &caches,
         Some(serde_json::json!({"landlock": true})),

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use warpsmith_machine::{Bars, Caches};
+use warpsmith_machine::{Caches, ProgressBars};
 use warpsmith_model::catalogue::{Network, Reference, pull};
 use warpsmith_model::{Engine, Limits, Request, Sampling, Tokenizer, Transformer, Weights};
 
@@ -20,9 +20,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or("smollm2-135m".into());
     let path = match Reference::parse(&name)? {
         Reference::Path(path) => path,
-        Reference::Known(model) => {
-            pull(&model, &Caches::locate()?, Network::Allowed, &Bars::new())?
-        }
+        Reference::Known(model) => pull(
+            &model,
+            &Caches::locate()?,
+            Network::Allowed,
+            &ProgressBars::new(),
+        )?,
     };
     let mut out = std::io::stdout().lock();
     let started = Instant::now();

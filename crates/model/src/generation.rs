@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::{io, thread};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use warpsmith_machine::Guest;
+use warpsmith_machine::SharedDevice;
 
 use crate::{Engine, Event, ModelError, Reply, Request, RequestId};
 
@@ -66,7 +66,7 @@ pub struct Gone;
 
 impl Generation {
     /// As a guest it rests while somebody has the device for himself.
-    pub fn start(engine: Engine, guest: Option<Guest>) -> io::Result<Self> {
+    pub fn start(engine: Engine, guest: Option<SharedDevice>) -> io::Result<Self> {
         let (orders, received) = unbounded_channel();
         let under_way = Arc::new(AtomicUsize::new(0));
         let worker = Worker {
@@ -128,7 +128,7 @@ impl Listener {
 
 struct Worker {
     engine: Engine,
-    guest: Option<Guest>,
+    guest: Option<SharedDevice>,
     listeners: HashMap<RequestId, Listener>,
     /// As many as there are listeners, for others to see.
     under_way: Arc<AtomicUsize>,
@@ -187,7 +187,7 @@ impl Worker {
 
     fn step(&mut self) {
         // A lease that cannot be had is no reason to be silent.
-        let visit = self.guest.as_ref().and_then(|guest| guest.enter().ok());
+        let visit = self.guest.as_ref().and_then(|guest| guest.acquire().ok());
         let stepped = self.engine.step();
         drop(visit);
         let events = match stepped {

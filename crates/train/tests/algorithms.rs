@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
-use warpsmith_machine::{Caches, PythonChoice, Silent, ensure_python};
+use warpsmith_machine::{Caches, NoProgress, PythonChoice, ensure_python};
 use warpsmith_train::algorithms::{
     Aggregation, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Loss, Mismatch, Spread,
     cross_entropy, entropy, entropy_bonus, explained_variance, generalised_advantages, kl_loss,
@@ -281,7 +281,7 @@ fn algorithms_agree_with_golden_numbers_of_pytorch() {
 #[test]
 fn algorithms_agree_with_pytorch_on_fresh_numbers() {
     let caches = Caches::locate().unwrap();
-    let python = ensure_python(&PythonChoice::Auto, &caches, &Silent, false).unwrap();
+    let python = ensure_python(&PythonChoice::Auto, &caches, &NoProgress, false).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/make_losses.py");
     for seed in 0..3 {
         let inputs = Inputs::random(seed);

@@ -432,7 +432,7 @@ impl Busy {
             thread::spawn(move || {
                 let mut samples = Vec::new();
                 while !done.load(Ordering::Relaxed) {
-                    samples.extend(gpu_clocks(gpu).and_then(|clocks| clocks.utilisation));
+                    samples.extend(gpu_clocks(gpu).and_then(|clocks| clocks.utilization_percent));
                     thread::sleep(Duration::from_secs(1));
                 }
                 samples

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use warpsmith_machine::{Caches, Report, doctor, estimate};
+use warpsmith_machine::{Caches, MachineReport, inspect_machine, install_estimate};
 use warpsmith_sandbox::{Effective, Protection, effective};
 use warpsmith_schema::FORMAT;
 
@@ -24,7 +24,7 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: &DoctorArgs, printer: &Printer) -> Result<Exit, Stop> {
     let caches = Caches::locate()?;
     let isolation = effective();
-    let report = doctor(
+    let report = inspect_machine(
         &args.python.choice(),
         &caches,
         Some(serde_json::to_value(isolation)?),
@@ -52,11 +52,11 @@ pub(crate) fn run(args: &DoctorArgs, printer: &Printer) -> Result<Exit, Stop> {
 }
 
 /// Whether `warpsmith judge` can do its work: contained, with a compiler, and with torch or the means to fetch it.
-fn ready(report: &Report, isolation: &Effective, caches: &Caches) -> bool {
+fn ready(report: &MachineReport, isolation: &Effective, caches: &Caches) -> bool {
     let room = report
         .disk
         .free_bytes
-        .is_none_or(|free| free >= estimate(caches).disk_bytes);
+        .is_none_or(|free| free >= install_estimate(caches).disk_bytes);
     // Without a Python, advice on PyTorch that names no error means that it can be fetched.
     let fetchable = room
         && report
@@ -78,7 +78,7 @@ fn models(caches: &Caches) -> Vec<String> {
 }
 
 fn render(
-    report: &Report,
+    report: &MachineReport,
     isolation: &Effective,
     models: &[String],
     ready: bool,

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 #[cfg(feature = "local-models")]
-use warpsmith_machine::Guest;
-use warpsmith_machine::{Caches, doctor, gpu_clocks, gpus};
+use warpsmith_machine::SharedDevice;
+use warpsmith_machine::{Caches, gpu_clocks, gpus, inspect_machine};
 #[cfg(feature = "local-models")]
 use warpsmith_model::Generation;
 use warpsmith_sandbox::effective;
@@ -163,7 +163,7 @@ fn machine(args: &ServeArgs) -> Result<LookAtMachine, Stop> {
             return known.clone();
         }
         let report = found.get_or_init(|| {
-            let report = doctor(&choice, &caches, Some(isolation.clone()));
+            let report = inspect_machine(&choice, &caches, Some(isolation.clone()));
             serde_json::to_value(report).unwrap_or_default()
         });
         let now: Vec<Value> = gpus()
@@ -192,7 +192,7 @@ fn model(args: &ServeArgs, printer: &Printer) -> Result<Option<ServedModel>, Sto
     };
     let loaded = language_model::load(name, means, printer)?;
     // It rests while a judgement has the device alone, whichever that will be.
-    let guest = Guest::of(&expected_lease(&args.judging.machine))?;
+    let guest = SharedDevice::open(&expected_lease(&args.judging.machine))?;
     Ok(Some(ServedModel {
         context: loaded.engine.context(),
         generation: Generation::start(loaded.engine, Some(guest))?,

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 use warpsmith_judge::LocalJudge;
-use warpsmith_machine::{Caches, estimate};
+use warpsmith_machine::{Caches, install_estimate};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Profile};
 
@@ -23,7 +23,7 @@ pub(crate) struct SetupArgs {
 }
 
 pub(crate) fn run(args: &SetupArgs, printer: &Printer) -> Result<Exit, Stop> {
-    let cost = estimate(&Caches::locate()?);
+    let cost = install_estimate(&Caches::locate()?);
     printer.note(&format!(
         "1/3 Python with PyTorch: nothing to do where one is found, else some minutes, {} to fetch, {} on disk",
         size(cost.download_bytes),

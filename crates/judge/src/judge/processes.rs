@@ -17,7 +17,7 @@ use serde_json::Value;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use warpsmith_machine::Lease;
+use warpsmith_machine::DeviceLease;
 use warpsmith_schema::Precision;
 use warpsmith_schema::Target;
 
@@ -250,7 +250,7 @@ impl LocalJudge {
     }
 
     /// The device, for as long as this judge has work on it: others compile meanwhile.
-    pub(super) fn lease(&self) -> Result<Lease, JudgeError> {
+    pub(super) fn lease(&self) -> Result<DeviceLease, JudgeError> {
         lease(self.gpu.as_ref())
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warpsmith_machine::Lease;
+use warpsmith_machine::DeviceLease;
 use warpsmith_schema::Target;
 
 use super::{LocalJudge, TaskSource, task_hash};
@@ -18,7 +18,10 @@ const MEMORY_CLEARED: Duration = Duration::from_secs(3);
 
 impl LocalJudge {
     /// Comes with the device where the task takes so much of it that nobody else may lay out a large one meanwhile.
-    pub(super) fn load_task(&mut self, task: &TaskSource) -> Result<Option<Lease>, JudgeError> {
+    pub(super) fn load_task(
+        &mut self,
+        task: &TaskSource,
+    ) -> Result<Option<DeviceLease>, JudgeError> {
         let hash = task_hash(task);
         let seed = self.fresh_seed()?;
         self.trusted()?;

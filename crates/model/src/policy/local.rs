@@ -14,7 +14,7 @@ pub use transcript::Transcript;
 use std::io;
 use std::sync::Arc;
 
-use warpsmith_machine::Guest;
+use warpsmith_machine::SharedDevice;
 use warpsmith_schema::{EpisodeId, Message, PolicyVersion, Usage};
 
 use self::past::{Pasts, Prompt};
@@ -34,7 +34,7 @@ pub struct Local {
 
 impl Local {
     /// The model gets a thread of its own. As a guest it rests while somebody has the device for himself.
-    pub fn start(model: ChatModel, guest: Option<Guest>) -> io::Result<Self> {
+    pub fn start(model: ChatModel, guest: Option<SharedDevice>) -> io::Result<Self> {
         Ok(Self {
             rests: guest.is_some(),
             generation: Generation::start(model.engine, guest)?,

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warpsmith_machine::{Guest, Lease, Python};
+use warpsmith_machine::{DeviceLease, Python, SharedDevice};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
@@ -396,7 +396,10 @@ impl Process {
         let stream = self.lines.get_mut();
         stream.set_read_timeout(Some(limit))?;
         stream.write_all(&line)?;
-        let guest = lease.map(Guest::of).transpose().map_err(Broken::Lease)?;
+        let guest = lease
+            .map(SharedDevice::open)
+            .transpose()
+            .map_err(Broken::Lease)?;
         let (mut visit, mut leased) = (None, None);
         for _ in 0..=MOST_WISHES {
             let mut reply = String::new();
@@ -410,9 +413,10 @@ impl Process {
             drop((visit.take(), leased.take()));
             match (wants, lease, &guest) {
                 ("device", Some(lease), _) => {
-                    leased = Some(Lease::take(lease, LEASE_PATIENCE).map_err(Broken::Lease)?);
+                    leased =
+                        Some(DeviceLease::acquire(lease, LEASE_PATIENCE).map_err(Broken::Lease)?);
                 }
-                ("visit", _, Some(guest)) => visit = Some(guest.enter().map_err(Broken::Lease)?),
+                ("visit", _, Some(guest)) => visit = Some(guest.acquire().map_err(Broken::Lease)?),
                 _ => continue,
             }
             self.lines.get_mut().write_all(b"\n")?;

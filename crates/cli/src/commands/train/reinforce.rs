@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use warpsmith_machine::Guest;
+use warpsmith_machine::SharedDevice;
 use warpsmith_model::policy::Local;
 use warpsmith_rollout::JudgePool;
 use warpsmith_schema::{EpisodeMode, RunHeader, Task};
@@ -229,7 +229,9 @@ impl Job<'_> {
                 hash: found.hash.clone(),
                 weights: pupil.weights.clone(),
                 on: networks.runs_on(),
-                start: Box::new(move |model| Local::start(model, Some(Guest::of(&lease)?))),
+                start: Box::new(move |model| {
+                    Local::start(model, Some(SharedDevice::open(&lease)?))
+                }),
             },
             practice,
             JudgePool::new(judges),

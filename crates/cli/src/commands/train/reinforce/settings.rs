@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use warpsmith_agent::{AgentLimits, AgentSettings, Settings as SingleSettings, Size, Wire};
-use warpsmith_machine::Guest;
+use warpsmith_machine::SharedDevice;
 use warpsmith_model::policy::Sampling;
 use warpsmith_rollout::Way;
 use warpsmith_schema::{EpisodeMode, Task};
@@ -393,7 +393,7 @@ impl TryingSettings {
             mode: EpisodeMode::Single,
         };
         Ok(Some(Reviewer {
-            policy: wanted.shared(subject, Guest::of(&engine.lease())?, printer)?,
+            policy: wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?,
             weight: self.opinion_weight.into(),
             at_once: wanted.at_once(1),
         }))
