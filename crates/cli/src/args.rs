@@ -19,9 +19,9 @@ pub(crate) struct OutputArgs {
     /// Say nothing on stderr but errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Show every protection, check and version
-    #[arg(short, long, global = true)]
-    pub(crate) verbose: bool,
+    /// Show every protection, check and version, and logs; `-vv` for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
 }
 
 /// What makes a judge.

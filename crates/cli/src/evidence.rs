@@ -6,7 +6,7 @@ use warpsmith_judge::Judged;
 use warpsmith_machine::Caches;
 use warpsmith_schema::{Submission, Verdict};
 use warpsmith_store::StoreError;
-pub(crate) use warpsmith_store::evidence::{plain, read};
+pub(crate) use warpsmith_store::evidence::{folder_name, read};
 use warpsmith_tasks::solution_hash;
 
 /// Writes the bundle, whose path the verdict then names.
@@ -25,7 +25,7 @@ const SAME_SECOND: u32 = 1000;
 pub(crate) fn place(caches: &Caches, task: &str, submission: &Submission) -> PathBuf {
     let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
     let hash = solution_hash(submission);
-    let stem = format!("{now}-{}-{}", plain(task), &hash[..8]);
+    let stem = format!("{now}-{}-{}", folder_name(task), &hash[..8]);
     let mut names = (2..SAME_SECOND).map(|number| format!("{stem}-{number}"));
     let mut path = caches.evidence().join(&stem);
     while path.exists() {

@@ -13,6 +13,7 @@ mod failure;
 mod interrupt;
 #[cfg(feature = "local-models")]
 mod language_model;
+mod logging;
 mod nearest;
 mod policy;
 mod printer;
@@ -56,8 +57,8 @@ fn with_negative_numbers(command: Command) -> Command {
 
 fn run(cli: &Cli) -> Exit {
     let printer = Printer::new(&cli.output);
-    let result = interrupt::listen(printer.clone())
-        .map_err(Stop::from)
+    let result = logging::install(cli.output.verbose)
+        .and_then(|()| interrupt::listen(printer.clone()).map_err(Stop::from))
         .and_then(|()| cli.run(&printer));
     if interrupt::happened() {
         // Who was asked to come to an end, and had come to it, was not interrupted.
@@ -90,7 +91,7 @@ fn usage(error: &clap::Error) -> Exit {
                 let printer = Printer::new(&OutputArgs {
                     json: true,
                     quiet: true,
-                    verbose: false,
+                    verbose: 0,
                 });
                 printer.failed_usage(error);
             }

@@ -58,7 +58,7 @@ impl Printer {
             stderr: io::stderr(),
             json: args.json,
             answered: Arc::default(),
-            volume: match (args.quiet, args.verbose) {
+            volume: match (args.quiet, args.verbose > 0) {
                 (true, _) => Volume::Quiet,
                 (false, true) => Volume::Verbose,
                 (false, false) => Volume::Normal,

@@ -44,9 +44,9 @@ fn help_names_every_verb() {
       -V, --version  Print version
 
     Output:
-          --json     Print exactly one JSON object on stdout
-      -q, --quiet    Say nothing on stderr but errors
-      -v, --verbose  Show every protection, check and version
+          --json        Print exactly one JSON object on stdout
+      -q, --quiet       Say nothing on stderr but errors
+      -v, --verbose...  Show every protection, check and version, and logs; `-vv` for more
     ----- stderr -----
     ");
 }
@@ -86,9 +86,9 @@ fn help_of_judge_lists_its_flags() {
           --offline          Fetch nothing from the network
 
     Output:
-          --json     Print exactly one JSON object on stdout
-      -q, --quiet    Say nothing on stderr but errors
-      -v, --verbose  Show every protection, check and version
+          --json        Print exactly one JSON object on stdout
+      -q, --quiet       Say nothing on stderr but errors
+      -v, --verbose...  Show every protection, check and version, and logs; `-vv` for more
     ----- stderr -----
     ");
 }
@@ -144,8 +144,8 @@ fn help_of_replay_says_when_times_agree() {
       -q, --quiet
               Say nothing on stderr but errors
 
-      -v, --verbose
-              Show every protection, check and version
+      -v, --verbose...
+              Show every protection, check and version, and logs; `-vv` for more
     ----- stderr -----
     ");
 }

@@ -17,7 +17,7 @@ use crate::fate::Fate;
 use crate::journal::Journal;
 use crate::meter::Meter;
 use crate::run::Shared;
-use warpsmith_store::evidence::plain;
+use warpsmith_store::evidence::folder_name;
 
 /// Runs it to its end, or to where it cannot go on.
 pub(crate) fn play(
@@ -65,7 +65,7 @@ pub(crate) fn play(
             run_single(&mut policy, &mut court, task, settings, samples, &mut watch)
         }
         Way::Agent(settings) => {
-            let name = format!("{}-{:02}", plain(&id.task), id.sample);
+            let name = format!("{}-{:02}", folder_name(&id.task), id.sample);
             let folder = shared.workspaces.join(name);
             let (policy, court) = (&mut policy, &mut court);
             run_agent(policy, court, task, &folder, settings, sample, &mut watch)

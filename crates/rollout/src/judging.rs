@@ -12,7 +12,7 @@ use warpsmith_tasks::{solution_hash, submission};
 
 use crate::StopRequest;
 use crate::journal::over;
-use warpsmith_store::evidence::{self, Quota};
+use warpsmith_store::evidence::{self, EvidenceQuota};
 
 /// One of the pool's judges. It has one task loaded at a time, and changing it costs.
 pub trait Judging: Send {
@@ -38,7 +38,7 @@ pub struct KeptJudge {
     options: JudgeConfig,
     folder: PathBuf,
     wish: fn() -> StopRequest,
-    quota: Option<Quota>,
+    quota: Option<EvidenceQuota>,
     /// Bundles written since the quota was last looked after.
     written: usize,
 }
@@ -65,7 +65,7 @@ impl KeptJudge {
 
     /// The same with a limit on what is kept, which is looked after now and then.
     #[must_use]
-    pub fn within(mut self, quota: Quota) -> Self {
+    pub fn within(mut self, quota: EvidenceQuota) -> Self {
         quota.enforce();
         self.quota = Some(quota);
         self
@@ -94,7 +94,7 @@ impl Judging for KeptJudge {
         let hash = solution_hash(&submission);
         let place = self
             .folder
-            .join(evidence::plain(&task.id))
+            .join(evidence::folder_name(&task.id))
             .join(&hash[..16]);
         let around = |error: StoreError| JudgeError::Around(error.failure());
         if place.exists() {

@@ -1,3 +1,5 @@
+//! A bundle of files whose hashes are in its manifest.
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -28,7 +30,7 @@ struct Manifest {
     files: BTreeMap<String, String>,
 }
 
-/// The evidence for a verdict being written. It appears under its name whole, or not at all.
+/// A bundle that is being written. It appears under its name complete, or not at all.
 #[derive(Debug)]
 pub struct BundleWriter {
     place: PathBuf,
@@ -39,7 +41,7 @@ pub struct BundleWriter {
 impl BundleWriter {
     /// Adds a file: one of the known names, or `submission/…`.
     pub fn write(&mut self, name: &str, content: &[u8]) -> Result<(), StoreError> {
-        if !is_allowed(name) {
+        if !is_bundle_file(name) {
             return Err(StoreError::Name {
                 name: name.to_owned(),
             });
@@ -185,7 +187,7 @@ impl Bundle {
         }
         for name in bundle.files.keys() {
             // The manifest is input like any other: it must not lead outside the folder.
-            if !is_allowed(name) {
+            if !is_bundle_file(name) {
                 return Err(StoreError::Name { name: name.clone() });
             }
             bundle.read(name)?;
@@ -274,7 +276,7 @@ fn hash(content: &[u8]) -> String {
 }
 
 /// Known files, and plain relative paths below `submission/`.
-fn is_allowed(name: &str) -> bool {
+fn is_bundle_file(name: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty()
             && part != "."

@@ -1,3 +1,5 @@
+//! What two configurations differ in.
+
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -9,19 +11,19 @@ const LONG: usize = 120;
 
 /// One setting in which two configurations differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Difference {
+pub struct ConfigDifference {
     /// Such as `judge.samples`.
     pub key: String,
-    /// `None`: the run was begun without it.
+    /// `None` where the run was begun without it.
     pub before: Option<Value>,
     pub now: Option<Value>,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for ConfigDifference {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text =
             |value: &Option<Value>| value.as_ref().map_or("absent".to_owned(), Value::to_string);
-        // Two long texts side by side show nothing.
+        // Two long texts side by side help nobody.
         if text(&self.before).len().max(text(&self.now).len()) > LONG {
             return write!(out, "`{}` is another", self.key);
         }
@@ -36,13 +38,18 @@ impl fmt::Display for Difference {
 }
 
 /// Every leaf in which they differ, in order of their keys.
-pub(crate) fn differences(before: &Value, now: &Value) -> Vec<Difference> {
+pub(crate) fn differences(before: &Value, now: &Value) -> Vec<ConfigDifference> {
     let mut found = Vec::new();
     compare("", Some(before), Some(now), &mut found);
     found
 }
 
-fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, found: &mut Vec<Difference>) {
+fn compare(
+    key: &str,
+    before: Option<&Value>,
+    now: Option<&Value>,
+    found: &mut Vec<ConfigDifference>,
+) {
     match (before, now) {
         (Some(Value::Object(old)), Some(Value::Object(new))) => {
             let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
@@ -56,7 +63,7 @@ fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, found: &mut V
             }
         }
         _ if before == now => {}
-        _ => found.push(Difference {
+        _ => found.push(ConfigDifference {
             key: key.to_owned(),
             before: before.cloned(),
             now: now.cloned(),

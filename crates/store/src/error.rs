@@ -1,11 +1,13 @@
+//! Errors of this crate and what the user can do about them.
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use warpsmith_schema::{DocumentError, Failure, FailureKind, OtherFormat};
 
-use crate::{Difference, Holder};
+use crate::{ConfigDifference, LockHolder};
 
-/// Why something could not be kept or read back.
+/// Why something could not be written or read back.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("failed to write `{path}`")]
@@ -47,18 +49,18 @@ pub enum StoreError {
         source: serde_json::Error,
     },
     #[error("`{folder}` is in use by {holder}")]
-    Locked { folder: PathBuf, holder: Holder },
+    Locked { folder: PathBuf, holder: LockHolder },
     #[error(
         "`{folder}` was begun with another configuration: {}",
         list(differences)
     )]
     OtherConfig {
         folder: PathBuf,
-        differences: Vec<Difference>,
+        differences: Vec<ConfigDifference>,
     },
     #[error("`{folder}` exists and is not a run folder")]
     NotARun { folder: PathBuf },
-    #[error("`{name}` is no name for a file of a bundle")]
+    #[error("`{name}` is not a name for a file of a bundle")]
     Name { name: String },
     #[error("`{path}` already exists")]
     Exists { path: PathBuf },
@@ -137,23 +139,23 @@ impl StoreError {
     }
 }
 
-/// More than so many differences are another run altogether: the rest would tell nothing.
-const TOLD: usize = 8;
+/// The rest is only counted: with more differences it is another run altogether.
+const LISTED: usize = 8;
 
-fn list(differences: &[Difference]) -> String {
-    // A run of another kind differs in everything.
+fn list(differences: &[ConfigDifference]) -> String {
+    // A run of another verb differs in everything.
     let kind = differences.iter().find(|one| one.key == "verb");
-    let told: Vec<String> = match kind {
+    let listed: Vec<String> = match kind {
         Some(kind) => vec![kind.to_string()],
         None => differences
             .iter()
-            .take(TOLD)
+            .take(LISTED)
             .map(ToString::to_string)
             .collect(),
     };
-    match differences.len().saturating_sub(TOLD) {
-        more if kind.is_none() && more > 0 => format!("{}; and {more} more", told.join("; ")),
-        _ => told.join("; "),
+    match differences.len().saturating_sub(LISTED) {
+        more if kind.is_none() && more > 0 => format!("{}; and {more} more", listed.join("; ")),
+        _ => listed.join("; "),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Evidence on disk: a verdict and all that is needed to reach it again.
+//! Evidence on disk: a verdict and everything needed to replay it. [`write`] writes a bundle, [`read`] reads one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use warpsmith_schema::{Profile, Submission, SubmissionForm, Target, Verdict};
 use crate::{Bundle, StoreError};
 
 const SUBMISSION: &str = "submission/";
-/// What a finished bundle has.
+/// Only a finished bundle has one.
 const MANIFEST: &str = "manifest.json";
 
-/// `seeds.json`: what the judge was asked, beside the sources.
+/// `seeds.json`: the request to the judge, apart from the sources.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Seeds {
+struct JudgeRequest {
     seed: u64,
     task: String,
     form: SubmissionForm,
@@ -24,7 +24,7 @@ struct Seeds {
     compile_mode: Option<String>,
 }
 
-/// What stands behind one verdict. Written after the run: the seed in it is worthless to the candidate it judged.
+/// What stands behind one verdict. It is written after the run, when its seed is worthless to the candidate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Evidence {
     pub task_name: String,
@@ -45,7 +45,7 @@ pub struct Evidence {
 
 /// A bundle read back.
 #[derive(Debug)]
-pub struct Recorded {
+pub struct RecordedVerdict {
     pub verdict: Verdict,
     pub task_name: String,
     pub task_source: String,
@@ -54,14 +54,14 @@ pub struct Recorded {
     pub compile_mode: Option<String>,
 }
 
-/// Longer names than this no file system takes with what is put around them.
+/// File systems take 255 bytes; a folder's name gets a prefix and a suffix.
 const NAME_BYTES: usize = 120;
 /// Hexadecimal digits of a name's hash.
 const HASH_DIGITS: usize = 8;
 
-/// A task's id as a folder's name. No two tasks have the same: `level1/19` is `level1-19`, and where anything else had to be
-/// changed a hash of the whole id is at the end. An id that looks like either by itself gets a hash too.
-pub fn plain(task: &str) -> String {
+/// A folder's name for a task's id, different for different ids. `level1/19` becomes `level1-19`. Where anything else has
+/// to be replaced, a hash of the id is appended. An id that already looks like either form gets a hash too.
+pub fn folder_name(task: &str) -> String {
     if is_numbered(task, '/') {
         return task.replace('/', "-");
     }
@@ -91,7 +91,7 @@ pub fn plain(task: &str) -> String {
     format!("{folded}-{}", &hash[..HASH_DIGITS])
 }
 
-/// `level1/19`, with this between level and number, which is shorter than a hash.
+/// Whether an id is `level1/19` with this separator. The numbers are shorter than a hash.
 fn is_numbered(task: &str, between: char) -> bool {
     let is_number = |text: &str| {
         (1..=7).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -101,15 +101,15 @@ fn is_numbered(task: &str, between: char) -> bool {
         .is_some_and(|(level, number)| is_number(level) && is_number(number))
 }
 
-/// How many bundles are kept below a folder that nobody but this program's own judges writes to.
+/// How many bundles are kept below a folder to which only this program writes.
 #[derive(Debug, Clone)]
-pub struct Quota {
+pub struct EvidenceQuota {
     pub folder: PathBuf,
-    pub most: usize,
+    pub max_bundles: usize,
 }
 
-impl Quota {
-    /// Removes the oldest bundles past the limit. One that cannot be removed is tried again the next time.
+impl EvidenceQuota {
+    /// Removes the oldest bundles beyond the limit. One that cannot be removed is tried again the next time.
     pub fn enforce(&self) {
         let mut bundles = Vec::new();
         let mut open = vec![self.folder.clone()];
@@ -119,7 +119,7 @@ impl Quota {
             };
             for entry in entries.flatten() {
                 let path = entry.path();
-                // Links lead elsewhere, and what is there is not ours.
+                // A link leads to folders that are not ours.
                 if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     continue;
                 }
@@ -130,10 +130,10 @@ impl Quota {
             }
         }
         bundles.sort();
-        let surplus = bundles.len().saturating_sub(self.most);
+        let surplus = bundles.len().saturating_sub(self.max_bundles);
         for (_, path) in bundles.drain(..surplus) {
             let _ = fs_err::remove_dir_all(&path);
-            // Folders that have become empty; others are not removed.
+            // Parent folders that are empty now.
             for folder in path.ancestors().skip(1) {
                 if *folder == self.folder || fs_err::remove_dir(folder).is_err() {
                     break;
@@ -143,7 +143,7 @@ impl Quota {
     }
 }
 
-/// Writes the bundle, whose path the verdict then names.
+/// Writes a bundle and returns the verdict, which then names its path.
 pub fn write(
     place: &Path,
     mut verdict: Verdict,
@@ -162,7 +162,7 @@ pub fn write(
     }
     bundle.write_json(
         "seeds.json",
-        &Seeds {
+        &JudgeRequest {
             seed: evidence.seed,
             task: evidence.task_name,
             form: evidence.submission.form,
@@ -180,8 +180,8 @@ pub fn write(
     Ok(verdict)
 }
 
-/// Opens a bundle; one that was changed is refused.
-pub fn read(path: &Path) -> Result<Recorded, StoreError> {
+/// Reads a bundle back. One that was changed since is refused.
+pub fn read(path: &Path) -> Result<RecordedVerdict, StoreError> {
     let bundle = Bundle::open(path)?;
     let json = |name: &str| -> Result<Value, StoreError> {
         let file = path.join(name);
@@ -192,7 +192,7 @@ pub fn read(path: &Path) -> Result<Recorded, StoreError> {
         let file = path.join(name);
         StoreError::Json { path: file, source }
     };
-    let seeds: Seeds =
+    let seeds: JudgeRequest =
         serde_json::from_value(json("seeds.json")?).map_err(|error| typed("seeds.json", error))?;
     let verdict: Verdict = serde_json::from_value(json("verdict.json")?)
         .map_err(|error| typed("verdict.json", error))?;
@@ -202,7 +202,7 @@ pub fn read(path: &Path) -> Result<Recorded, StoreError> {
             files.insert(inner.to_owned(), bundle.read(name)?);
         }
     }
-    Ok(Recorded {
+    Ok(RecordedVerdict {
         verdict,
         task_name: seeds.task,
         task_source: String::from_utf8_lossy(&bundle.read("task.py")?).into_owned(),
@@ -248,9 +248,9 @@ mod tests {
         ];
         let mut all: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         // What a fold gives is no other task's name either.
-        all.extend(names.iter().map(|name| plain(name)));
+        all.extend(names.iter().map(|name| folder_name(name)));
         let distinct: BTreeSet<String> = all.into_iter().collect();
-        let folded: BTreeSet<String> = distinct.iter().map(|name| plain(name)).collect();
+        let folded: BTreeSet<String> = distinct.iter().map(|name| folder_name(name)).collect();
         assert_eq!(folded.len(), distinct.len());
         for name in &folded {
             assert!(
@@ -259,9 +259,9 @@ mod tests {
             );
             assert!(!name.contains(['/', '\\']), "{name}");
         }
-        assert_eq!(plain("19_ReLU"), "19_ReLU");
-        assert_eq!(plain("level1/19"), "level1-19");
-        assert!(plain("level1-19").starts_with("level1-19-"));
+        assert_eq!(folder_name("19_ReLU"), "19_ReLU");
+        assert_eq!(folder_name("level1/19"), "level1-19");
+        assert!(folder_name("level1-19").starts_with("level1-19-"));
     }
 
     #[test]
@@ -287,9 +287,9 @@ mod tests {
         let newer = bundle("served/second/1/task/newer", 20);
         let newest = bundle("served/second/0/task/newest", 10);
         std::os::unix::fs::symlink(place.path().join("runs"), served.join("link")).unwrap();
-        let quota = |most| Quota {
+        let quota = |most| EvidenceQuota {
             folder: served.clone(),
-            most,
+            max_bundles: most,
         };
         quota(4).enforce();
         assert!(old.exists() && older.exists());
@@ -301,9 +301,9 @@ mod tests {
         assert!(!served.join("first").exists());
         quota(0).enforce();
         assert!(!newest.exists() && served.exists() && run.exists());
-        Quota {
+        EvidenceQuota {
             folder: place.path().join("nowhere"),
-            most: 0,
+            max_bundles: 0,
         }
         .enforce();
     }

@@ -42,7 +42,7 @@ pub struct RunIndex {
     pub other_format: Option<OtherFormat>,
     /// In the order they began.
     pub episodes: Vec<EpisodeRow>,
-    pub totals: Totals,
+    pub totals: RunTotals,
     rows: HashMap<EpisodeId, usize>,
 }
 
@@ -73,7 +73,7 @@ impl LineKind {
 
 /// Sums over all episodes that ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Totals {
+pub struct RunTotals {
     pub ended: u32,
     pub compiled: u32,
     pub passed: u32,
@@ -83,7 +83,7 @@ pub struct Totals {
     pub usage: Usage,
 }
 
-impl Totals {
+impl RunTotals {
     fn add(&mut self, one: &EpisodeResult) {
         self.ended += 1;
         self.compiled += u32::from(one.compiled);
@@ -238,7 +238,7 @@ impl RunIndex {
             broken: 0,
             other_format: None,
             episodes: Vec::new(),
-            totals: Totals::default(),
+            totals: RunTotals::default(),
             rows: HashMap::new(),
         }
     }

@@ -1,7 +1,7 @@
-//! What a run leaves on disk: its folder, its events, and the evidence for its verdicts.
+//! What a run leaves on disk: its folder, its logs, and the evidence for its verdicts.
 //!
-//! The event log is the truth: it is only ever appended to, and a crash can cost at most the line
-//! being written. A bundle of evidence is whole or not there, and says so itself.
+//! The event log is the truth. It is only ever appended to, and a crash costs at most the line being
+//! written. A bundle of evidence appears complete or not at all, and its manifest proves it.
 
 mod bundle;
 mod difference;
@@ -13,9 +13,9 @@ mod lock;
 mod run;
 
 pub use bundle::{Bundle, BundleWriter};
-pub use difference::Difference;
+pub use difference::ConfigDifference;
 pub use error::StoreError;
 pub use events::{EventLog, LogLines};
-pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex, Totals};
-pub use lock::Holder;
+pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex, RunTotals};
+pub use lock::LockHolder;
 pub use run::{RunFolder, is_held};

@@ -1,3 +1,5 @@
+//! The lock of a run folder.
+
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -10,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 
-/// Who works in a run folder.
+/// The process that works in a run folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
+pub struct LockHolder {
     pub pid: u32,
     pub host: String,
     pub since: String,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
@@ -30,18 +32,18 @@ impl fmt::Display for Holder {
 
 /// A folder's lock, held until it is dropped.
 ///
-/// The kernel's own lock decides and ends with the process, however that ends, so what the file
-/// says about a process that is gone does not matter. Only where the file system has no locks
-/// (some network ones) does the written process id decide.
+/// The kernel's lock decides. It ends with the process, however that ends, so what the file says
+/// about a dead process does not matter. Only where the file system has no locks (some network file
+/// systems) does the written process id decide.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct RunLock {
     file: File,
 }
 
-/// Somebody may only be looking whether it is taken.
-fn patiently(file: &File) -> Result<(), TryLockError> {
-    const LOOKS: u32 = 10;
-    for _ in 0..LOOKS {
+/// Retries for a moment: another process may only be checking whether the lock is taken.
+fn try_lock_patiently(file: &File) -> Result<(), TryLockError> {
+    const TRIES: u32 = 10;
+    for _ in 0..TRIES {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(20)),
             other => return other,
@@ -50,20 +52,20 @@ fn patiently(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
-impl Lock {
+impl RunLock {
     /// Whether another process has it.
     pub(crate) fn is_taken(folder: &Path) -> bool {
         let Ok(mut file) = File::open(folder.join("lock")) else {
             return false;
         };
-        // Shared, and given back at once; who takes it in earnest at this very moment tries again.
+        // Shared, and released at once; a process that takes it at this very moment tries again.
         match file.try_lock_shared() {
             Ok(()) => {
                 let _ = file.unlock();
                 false
             }
             Err(TryLockError::WouldBlock) => true,
-            Err(TryLockError::Error(_)) => written(&mut file).as_ref().is_some_and(is_alive),
+            Err(TryLockError::Error(_)) => read_holder(&mut file).as_ref().is_some_and(is_alive),
         }
     }
 
@@ -81,25 +83,25 @@ impl Lock {
             .open(&path)
             .map_err(write)?
             .into_file();
-        let locked = |holder: Option<Holder>| StoreError::Locked {
+        let locked = |holder: Option<LockHolder>| StoreError::Locked {
             folder: folder.to_path_buf(),
-            // Taken a moment ago and not yet signed.
-            holder: holder.unwrap_or(Holder {
+            // Its holder has not written the file yet.
+            holder: holder.unwrap_or(LockHolder {
                 pid: 0,
                 host: "this machine".into(),
                 since: "now".into(),
             }),
         };
-        match patiently(&file) {
+        match try_lock_patiently(&file) {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(locked(written(&mut file))),
+            Err(TryLockError::WouldBlock) => return Err(locked(read_holder(&mut file))),
             Err(TryLockError::Error(_)) => {
-                if let Some(holder) = written(&mut file).filter(is_alive) {
+                if let Some(holder) = read_holder(&mut file).filter(is_alive) {
                     return Err(locked(Some(holder)));
                 }
             }
         }
-        let holder = Holder {
+        let holder = LockHolder {
             pid: process::id(),
             host: host(),
             since: jiff::Timestamp::now().to_string(),
@@ -116,7 +118,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for RunLock {
     fn drop(&mut self) {
         // The file stays: deleting it would let two processes lock two files of one name.
         let _ = self.file.set_len(0);
@@ -124,15 +126,15 @@ impl Drop for Lock {
     }
 }
 
-fn written(file: &mut File) -> Option<Holder> {
+fn read_holder(file: &mut File) -> Option<LockHolder> {
     let mut text = String::new();
     file.rewind().ok()?;
     file.read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }
 
-/// On another host we cannot look, and must believe it.
-fn is_alive(holder: &Holder) -> bool {
+/// A process on another host cannot be checked; it counts as alive.
+fn is_alive(holder: &LockHolder) -> bool {
     holder.host != host() || Path::new("/proc").join(holder.pid.to_string()).exists()
 }
 
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_is_not_alive() {
-        let holder = |pid| Holder {
+        let holder = |pid| LockHolder {
             pid,
             host: host(),
             since: String::new(),
@@ -155,7 +157,7 @@ mod tests {
         assert!(is_alive(&holder(process::id())));
         // Beyond the largest process id Linux allows.
         assert!(!is_alive(&holder(u32::MAX)));
-        assert!(is_alive(&Holder {
+        assert!(is_alive(&LockHolder {
             host: "elsewhere".into(),
             ..holder(u32::MAX)
         }));

@@ -1,3 +1,5 @@
+//! The folder of a run.
+
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -6,12 +8,13 @@ use serde_json::Value;
 use warpsmith_schema::OtherFormat;
 
 use crate::difference::differences;
-use crate::lock::Lock;
+use crate::lock::RunLock;
 use crate::{EventLog, StoreError};
 
 const CONFIG: &str = "config.json";
-const BEGUN: &str = ".config.json.new";
-/// Two runs of one verb within a second get numbered names; nobody starts this many.
+/// The configuration until it is complete.
+const CONFIG_DRAFT: &str = ".config.json.new";
+/// Runs of one verb that start within the same second are numbered; nobody starts this many.
 const SAME_SECOND: u32 = 1000;
 
 /// A run's folder, locked for this process until it is dropped.
@@ -19,12 +22,12 @@ const SAME_SECOND: u32 = 1000;
 pub struct RunFolder {
     path: PathBuf,
     resumed: bool,
-    _lock: Lock,
+    _lock: RunLock,
 }
 
 impl RunFolder {
-    /// A new folder `<base>/<utc>-<verb>-<name>` with `<base>/latest` leading to it, or, where
-    /// `base` is itself a run's folder, that run again.
+    /// A new folder `<base>/<utc>-<verb>-<name>` with the link `<base>/latest` to it. Where `base`
+    /// is itself a run's folder, that run is resumed.
     pub fn create_or_resume(
         base: &Path,
         verb: &str,
@@ -38,7 +41,7 @@ impl RunFolder {
         let now = jiff::Timestamp::now()
             .strftime("%Y%m%dT%H%M%SZ")
             .to_string();
-        let stem = format!("{now}-{}-{}", plain(verb), plain(name));
+        let stem = format!("{now}-{}-{}", safe_name(verb), safe_name(name));
         for number in 1..SAME_SECOND {
             let folder = base.join(if number == 1 {
                 stem.clone()
@@ -74,14 +77,14 @@ impl RunFolder {
                 });
             }
             make_folder(folder)?;
-            refuse_foreign(folder)?;
+            refuse_other_content(folder)?;
         }
         Self::enter(folder.to_path_buf(), config)
     }
 
-    /// Only under the lock does it show whether there is a run: another process may be beginning one.
+    /// Whether there is a run can be told only under the lock: another process may be beginning one.
     fn enter(path: PathBuf, config: &Value) -> Result<Self, StoreError> {
-        let lock = Lock::take(&path)?;
+        let lock = RunLock::take(&path)?;
         let file = path.join(CONFIG);
         let mut resumed = file.is_file();
         if resumed {
@@ -98,7 +101,7 @@ impl RunFolder {
             // A run that did nothing yet may be begun again with another configuration, as after a mistake in it. A
             // file that is not a run's configuration is never replaced.
             let ours = before.get("verb").is_some_and(Value::is_string);
-            resumed = differences.is_empty() || !ours || !is_bare(&path)?;
+            resumed = differences.is_empty() || !ours || !has_no_results(&path)?;
             if resumed && !differences.is_empty() {
                 return Err(match other_format(&before, config) {
                     Some(format) if ours => StoreError::OtherFormat {
@@ -120,8 +123,8 @@ impl RunFolder {
                     source,
                 })?;
             text.push('\n');
-            // Whole or not there: its presence is what makes the folder a run.
-            let temporary = path.join(BEGUN);
+            // Renamed once it is complete: its presence is what makes the folder a run.
+            let temporary = path.join(CONFIG_DRAFT);
             fs_err::write(&temporary, text)
                 .and_then(|()| fs_err::rename(&temporary, &file))
                 .map_err(|source| StoreError::Write { path: file, source })?;
@@ -137,14 +140,14 @@ impl RunFolder {
         &self.path
     }
 
-    /// Whether an earlier run's work lies here.
+    /// Whether an earlier process began the run.
     pub fn resumed(&self) -> bool {
         self.resumed
     }
 
     /// A log in this folder, such as `events` for `events.jsonl`.
     pub fn log(&self, name: &str) -> Result<EventLog, StoreError> {
-        EventLog::open(&self.path.join(format!("{}.jsonl", plain(name))))
+        EventLog::open(&self.path.join(format!("{}.jsonl", safe_name(name))))
     }
 }
 
@@ -160,20 +163,22 @@ fn other_format(before: &Value, now: &Value) -> Option<OtherFormat> {
     })
 }
 
-/// Whether somebody works in this run's folder now. Takes nothing.
+/// Whether a process works in this run's folder now. Does not take the lock.
 pub fn is_held(folder: &Path) -> bool {
-    Lock::is_taken(folder)
+    RunLock::is_taken(folder)
 }
 
-/// What every run has before it has done anything.
-fn is_beginning(entry: &Path) -> bool {
+/// Files that every run has before it has results.
+fn is_run_file(entry: &Path) -> bool {
     let name = entry.file_name().unwrap_or_default();
-    ["lock", BEGUN, CONFIG].iter().any(|ours| name == *ours)
+    ["lock", CONFIG_DRAFT, CONFIG]
+        .iter()
+        .any(|ours| name == *ours)
 }
 
-/// A run interrupted before its configuration was written leaves only a lock; anything else is not ours.
-fn refuse_foreign(folder: &Path) -> Result<(), StoreError> {
-    if entries(folder)?.iter().all(|entry| is_beginning(entry)) {
+/// A run that was interrupted before its configuration was written leaves only a lock. Anything else is not a run's.
+fn refuse_other_content(folder: &Path) -> Result<(), StoreError> {
+    if entries(folder)?.iter().all(|entry| is_run_file(entry)) {
         return Ok(());
     }
     Err(StoreError::NotARun {
@@ -181,12 +186,12 @@ fn refuse_foreign(folder: &Path) -> Result<(), StoreError> {
     })
 }
 
-/// Whether nothing was done in a run's folder yet: no log has a line, and no folder a file, but for runs in it that did nothing
-/// either.
-fn is_bare(folder: &Path) -> Result<bool, StoreError> {
+/// Whether a run has no results yet: every file in its folder is empty, apart from the configurations of the run and of
+/// runs inside it.
+fn has_no_results(folder: &Path) -> Result<bool, StoreError> {
     let mut rest: Vec<PathBuf> = entries(folder)?;
     while let Some(path) = rest.pop() {
-        if is_beginning(&path) {
+        if is_run_file(&path) {
             continue;
         }
         let found = fs_err::symlink_metadata(&path).map_err(|source| StoreError::Read {
@@ -218,8 +223,8 @@ fn make_folder(path: &Path) -> Result<(), StoreError> {
     })
 }
 
-/// Names come from users and models' names: only what is safe in any shell and file system stays.
-fn plain(name: &str) -> String {
+/// Names come from users and models: only characters that are safe in any shell and file system stay.
+fn safe_name(name: &str) -> String {
     let kept: String = name
         .chars()
         .map(|letter| {
@@ -239,10 +244,10 @@ fn plain(name: &str) -> String {
     }
 }
 
-/// Replaced in one step, so that a reader never finds it missing.
+/// The link is replaced atomically, so that a reader never finds it missing.
 fn point_latest(base: &Path, folder: &Path) -> Result<(), StoreError> {
     let latest = base.join("latest");
-    // Something of the user's own with that name is not ours to replace.
+    // A file of the user's own with that name is not replaced.
     if fs_err::symlink_metadata(&latest).is_ok_and(|found| !found.is_symlink()) {
         return Ok(());
     }
@@ -254,7 +259,7 @@ fn point_latest(base: &Path, folder: &Path) -> Result<(), StoreError> {
         ".latest-{}",
         folder.file_name().unwrap_or_default().to_string_lossy()
     ));
-    // Relative: the runs may be moved or copied together.
+    // Relative, so that the runs can be moved or copied together.
     symlink(folder.file_name().unwrap_or_default(), &temporary).map_err(write)?;
     fs_err::rename(&temporary, &latest).map_err(write)
 }

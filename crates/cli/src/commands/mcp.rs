@@ -46,7 +46,7 @@ pub(crate) fn run(args: &McpArgs, printer: &Printer) -> Result<Exit, Stop> {
     };
     let task = source.task()?;
     let folder = args.workspace.clone();
-    let folder = folder.unwrap_or_else(|| evidence::plain(&task.name).into());
+    let folder = folder.unwrap_or_else(|| evidence::folder_name(&task.name).into());
     let workspace =
         Workspace::open_for_user(&folder, &task.source).map_err(|refused| unusable(&refused))?;
     printer.note(&format!("workspace: {}", workspace.root().display()));

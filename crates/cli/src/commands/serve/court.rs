@@ -7,7 +7,7 @@ use warpsmith_rollout::{Judging, KeptJudge, StopRequest};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Failure, Target, Task};
 use warpsmith_serve::judging::Court;
-use warpsmith_store::evidence::Quota;
+use warpsmith_store::evidence::EvidenceQuota;
 use warpsmith_tasks::load_all;
 
 use super::ServeArgs;
@@ -58,9 +58,9 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
             ..engine.options(manner.clone())
         };
         let judge = KeptJudge::start(options, evidence, wish);
-        let quota = Quota {
+        let quota = EvidenceQuota {
             folder: served,
-            most: MOST_BUNDLES,
+            max_bundles: MOST_BUNDLES,
         };
         Ok(Box::new(
             judge.map_err(|error| error.failure())?.within(quota),
