@@ -1,6 +1,6 @@
 //! The judge, as an episode sees it.
 
-use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_judge::{JudgeDepth, JudgeError};
 use warpsmith_schema::{Elision, Failure, ToolCall, Trajectory, Verdict};
 
 use crate::{Files, Unreadable};
@@ -13,7 +13,8 @@ pub trait Court {
     fn forget(&mut self) {}
 
     /// Part of the way: `None` if nothing is wrong that far.
-    fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError>;
+    fn rehearse(&mut self, files: &Files, reach: JudgeDepth)
+    -> Result<Option<Verdict>, JudgeError>;
 
     /// Where the time goes, in words: of the original, and of a solution if there is one.
     fn profile(&mut self, files: Option<&Files>) -> Result<String, JudgeError>;

@@ -66,7 +66,7 @@ impl Engine {
             isolation: manner.isolation,
             compile_mode: manner.compile_mode,
             seed: manner.seed,
-            beside_others: false,
+            shared_device: false,
             caches: self.caches.clone(),
             python: self.python.clone(),
         }

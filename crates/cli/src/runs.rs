@@ -208,7 +208,7 @@ pub(crate) fn judges(
     };
     let count = wanted.map_or(usual, u32::from);
     let options = JudgeConfig {
-        beside_others: count > 1,
+        shared_device: count > 1,
         ..engine.options(manner.clone())
     };
     (0..count)

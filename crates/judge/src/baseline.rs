@@ -9,39 +9,41 @@ use serde_json::json;
 use warpsmith_schema::{Precision, Profile, Target};
 
 use crate::JudgeError;
-use crate::process::Process;
+use crate::process::PythonProcess;
 use crate::runner::{CallFailure, attach};
-use crate::session::{Care, Plan, Regime, Session, Stopped, prepare};
-use crate::timing::{self, Constant, Estimate, Raw};
-use crate::trusted::Trusted;
+use crate::session::{
+    MeasurementError, MeasurementPlan, OutputHandling, Regime, Session, prepare_inputs,
+};
+use crate::timing::{self, CallOverhead, TimeEstimate, TimingSamples};
+use crate::trusted::TrustedProcess;
 
 /// The baselines of one task in one math mode, one entry a shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Baselines {
     pub(crate) regimes: Vec<Regime>,
     /// What a candidate's call costs with nothing in it.
-    pub(crate) constant: Vec<Constant>,
-    pub(crate) eager: Vec<Estimate>,
-    pub(crate) compile: Option<Vec<Estimate>>,
+    pub(crate) constant: Vec<CallOverhead>,
+    pub(crate) eager: Vec<TimeEstimate>,
+    pub(crate) compile: Option<Vec<TimeEstimate>>,
     /// Why `torch.compile` has no time, where it has none.
     pub(crate) compile_failure: Option<String>,
-    pub(crate) raw_eager: Vec<Raw>,
-    pub(crate) raw_compile: Vec<Raw>,
+    pub(crate) raw_eager: Vec<TimingSamples>,
+    pub(crate) raw_compile: Vec<TimingSamples>,
 }
 
 /// Above this spread a baseline is not worth keeping.
-const KEPT_SPREAD: f64 = 0.3;
+const CACHED_SPREAD: f64 = 0.3;
 
 impl Baselines {
-    pub(crate) fn calm(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         let all = self.eager.iter().chain(self.compile.iter().flatten());
         all.map(|estimate| estimate.spread)
-            .all(|spread| spread <= KEPT_SPREAD)
+            .all(|spread| spread <= CACHED_SPREAD)
     }
 }
 
 /// What a baseline depends on; all of it names the file it is kept in.
-pub(crate) struct Key<'a> {
+pub(crate) struct BaselineKey<'a> {
     pub(crate) task_hash: &'a str,
     pub(crate) target: Target,
     pub(crate) device: &'a str,
@@ -51,7 +53,7 @@ pub(crate) struct Key<'a> {
     pub(crate) mode: &'a str,
 }
 
-impl Key<'_> {
+impl BaselineKey<'_> {
     pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         // Bump when the method of measuring changes: older numbers are then not comparable.
@@ -94,13 +96,13 @@ pub(crate) fn save(file: &PathBuf, baselines: &Baselines) -> Result<(), JudgeErr
 }
 
 /// Below this spread a baseline is not measured again.
-const CALM_SPREAD: f64 = 0.12;
+const QUIET_SPREAD: f64 = 0.12;
 
 /// Runs of a restless baseline.
 const TRIES: usize = 2;
 
 /// What to measure.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct BaselineRequest<'a> {
     pub(crate) source: &'a str,
     pub(crate) target: Target,
     pub(crate) threads: usize,
@@ -111,12 +113,12 @@ pub(crate) struct Wanted<'a> {
 
 /// Measures eager, compiled and the constant.
 pub(crate) fn measure(
-    process: &mut Process,
-    trusted: &mut Trusted,
+    process: &mut PythonProcess,
+    trusted: &mut TrustedProcess,
     session: &mut Session,
-    wanted: &Wanted<'_>,
+    wanted: &BaselineRequest<'_>,
 ) -> Result<Baselines, JudgeError> {
-    set_up(process, session, wanted)?;
+    load_reference(process, session, wanted)?;
     let mut baselines = Baselines {
         regimes: session.regimes(),
         constant: Vec::new(),
@@ -134,32 +136,33 @@ pub(crate) fn measure(
             "compile": wanted.compile.is_some() && baselines.compile_failure.is_none(), "mode": wanted.compile,
         });
         process.request("modules", modules, Duration::from_mins(1))?;
-        prepare(
+        prepare_inputs(
             process.channel(),
             &variant.inputs,
             session.loaded.mutates_inputs,
         )
-        .map_err(|failure| ours("prepare", failure))?;
+        .map_err(|failure| call_error("prepare", failure))?;
         // A candidate's calls may follow other work than a baseline's: each has a constant of its own.
-        let (care, of_nothing) = (session.care(index), session.care_of_nothing(index));
-        let mut nothing = |care: Care| -> Result<Constant, Stopped> {
-            let singles = run(process, trusted, session, ("null_single", care), index)?;
-            let bursts = run(process, trusted, session, ("null", care), index)?;
-            Ok(timing::constant(&singles, &bursts))
+        let (care, of_nothing) = (session.baseline_outputs(index), session.null_outputs(index));
+        let mut nothing = |care: OutputHandling| -> Result<CallOverhead, MeasurementError> {
+            let singles = measure_module(process, trusted, session, ("null_single", care), index)?;
+            let bursts = measure_module(process, trusted, session, ("null", care), index)?;
+            Ok(timing::call_overhead(&singles, &bursts))
         };
-        let constant = nothing(of_nothing).map_err(|stopped| failed("null", stopped))?;
+        let constant = nothing(of_nothing).map_err(|stopped| measurement_error("null", stopped))?;
         let own = if care == of_nothing {
             constant
         } else {
-            nothing(care).map_err(|stopped| failed("null", stopped))?
+            nothing(care).map_err(|stopped| measurement_error("null", stopped))?
         };
         process.request(
             "drop",
             json!({ "modules": ["null", "null_single"] }),
             Duration::from_mins(1),
         )?;
-        let mut raw_of = |module: &str| run(process, trusted, session, (module, care), index);
-        let raw = raw_of("eager").map_err(|stopped| failed("eager", stopped))?;
+        let mut raw_of =
+            |module: &str| measure_module(process, trusted, session, (module, care), index);
+        let raw = raw_of("eager").map_err(|stopped| measurement_error("eager", stopped))?;
         baselines
             .eager
             .push(timing::estimate(&raw, &own, f64::INFINITY));
@@ -172,8 +175,10 @@ pub(crate) fn measure(
                     baselines.raw_compile.push(raw);
                 }
                 // A module that torch.compile cannot do is a fact about the task, not a failure of the judge.
-                Err(Stopped::Call(failure)) => baselines.compile_failure = Some(describe(failure)),
-                Err(stopped) => return Err(failed("compile", stopped)),
+                Err(MeasurementError::Call(failure)) => {
+                    baselines.compile_failure = Some(describe(failure))
+                }
+                Err(stopped) => return Err(measurement_error("compile", stopped)),
             }
         }
     }
@@ -183,7 +188,11 @@ pub(crate) fn measure(
     Ok(baselines)
 }
 
-fn set_up(process: &mut Process, session: &Session, wanted: &Wanted<'_>) -> Result<(), JudgeError> {
+fn load_reference(
+    process: &mut PythonProcess,
+    session: &Session,
+    wanted: &BaselineRequest<'_>,
+) -> Result<(), JudgeError> {
     let loaded = &session.loaded;
     let (body, fds) = attach(
         &session.regions,
@@ -198,37 +207,37 @@ fn set_up(process: &mut Process, session: &Session, wanted: &Wanted<'_>) -> Resu
         .map(drop)
 }
 
-fn run(
-    process: &mut Process,
-    trusted: &mut Trusted,
+fn measure_module(
+    process: &mut PythonProcess,
+    trusted: &mut TrustedProcess,
     session: &mut Session,
-    (module, care): (&str, Care),
+    (module, care): (&str, OutputHandling),
     variant: usize,
-) -> Result<Raw, Stopped> {
-    let plan = Plan {
-        singles: session.baseline_singles(care),
+) -> Result<TimingSamples, MeasurementError> {
+    let plan = MeasurementPlan {
+        single_calls: session.baseline_singles(care),
         bursts: match module {
             "null_single" => Vec::new(),
-            "null" => session.bursts_of_nothing(variant),
+            "null" => session.null_bursts(variant),
             _ => session.bursts(variant, Profile::Full),
         },
         // Of the null module bursts alone are wanted.
         bursts_among: if module == "null" { 4 } else { usize::MAX },
         budget: Duration::from_secs(5),
-        care,
+        outputs: care,
         // Of the constant the quick calls count, which any core may give.
-        dealt: module == "null_single",
-        looked: 0,
+        rotate_cores: module == "null_single",
+        sampled_intervals: 0,
     };
     // A restless run is repeated and the calmest one counts: a baseline that was too slow would flatter every candidate.
-    let mut best: Option<Raw> = None;
+    let mut best: Option<TimingSamples> = None;
     for _ in 0..TRIES {
         let runner = &mut process.runner();
         let raw = session.measure(trusted, runner, module, variant, &plan, &|_| false)?;
         let calmer = best
             .as_ref()
             .is_none_or(|best| raw.spread() < best.spread());
-        let calm = raw.spread() <= CALM_SPREAD;
+        let calm = raw.spread() <= QUIET_SPREAD;
         if calmer {
             best = Some(raw);
         }
@@ -239,9 +248,9 @@ fn run(
     best.ok_or_else(|| JudgeError::infrastructure("baseline", "nothing was measured").into())
 }
 
-fn ours(doing: &str, failure: CallFailure) -> JudgeError {
+fn call_error(doing: &str, failure: CallFailure) -> JudgeError {
     match failure {
-        CallFailure::Ours(error) => error,
+        CallFailure::Judge(error) => error,
         other => JudgeError::infrastructure(
             "baseline",
             format!("baseline, {doing}: {}", describe(other)),
@@ -249,15 +258,15 @@ fn ours(doing: &str, failure: CallFailure) -> JudgeError {
     }
 }
 
-fn failed(module: &str, stopped: Stopped) -> JudgeError {
+fn measurement_error(module: &str, stopped: MeasurementError) -> JudgeError {
     match stopped {
-        Stopped::Ours(error) => error,
-        Stopped::Call(failure) => ours(module, failure),
-        Stopped::Busy(waited) => JudgeError::infrastructure(
+        MeasurementError::Judge(error) => error,
+        MeasurementError::Call(failure) => call_error(module, failure),
+        MeasurementError::Busy(waited) => JudgeError::infrastructure(
             "baseline",
             format!("the device was busy for {waited:.0} us"),
         ),
-        Stopped::Wrong(check) => {
+        MeasurementError::Comparison(check) => {
             JudgeError::infrastructure("baseline", format!("{module}: {}", check.message))
         }
     }
@@ -267,7 +276,7 @@ fn describe(failure: CallFailure) -> String {
     match failure {
         CallFailure::Channel(error) => error.to_string(),
         CallFailure::Structure(text) | CallFailure::Shared(text) => text,
-        CallFailure::Ours(error) => error.to_string(),
+        CallFailure::Judge(error) => error.to_string(),
     }
 }
 
@@ -275,8 +284,8 @@ fn describe(failure: CallFailure) -> String {
 mod tests {
     use super::*;
 
-    fn key(task_hash: &str) -> Key<'_> {
-        Key {
+    fn key(task_hash: &str) -> BaselineKey<'_> {
+        BaselineKey {
             task_hash,
             target: Target::Cpu,
             device: "a",
@@ -294,27 +303,27 @@ mod tests {
         let keys = [
             key("one"),
             key("two"),
-            Key {
+            BaselineKey {
                 target: Target::Cuda,
                 ..key("one")
             },
-            Key {
+            BaselineKey {
                 device: "b",
                 ..key("one")
             },
-            Key {
+            BaselineKey {
                 torch: "2.12",
                 ..key("one")
             },
-            Key {
+            BaselineKey {
                 threads: 4,
                 ..key("one")
             },
-            Key {
+            BaselineKey {
                 precision: Precision::Tf32,
                 ..key("one")
             },
-            Key {
+            BaselineKey {
                 mode: "eager only",
                 ..key("one")
             },

@@ -198,7 +198,7 @@ impl Channel {
     }
 
     /// True while the other end is open and silent: between requests nothing may arrive.
-    pub(crate) fn quiet(&mut self) -> bool {
+    pub(crate) fn is_idle(&mut self) -> bool {
         if self.stream.set_nonblocking(true).is_err() {
             return false;
         }

@@ -14,51 +14,53 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Below this each side would have too little.
-const LEAST: usize = 8;
+const MIN_CORES: usize = 8;
 
 /// Both sides' cores.
 #[derive(Debug, Clone)]
-pub(crate) struct Cores {
-    judging: CpuSet,
-    judged: CpuSet,
+pub(crate) struct CoreSplit {
+    judge_cores: CpuSet,
+    candidate_cores: CpuSet,
 }
 
-impl Cores {
+impl CoreSplit {
     /// Halves what this process may use; `None` where that is little, or siblings cannot be kept together.
     pub(crate) fn split() -> Option<Self> {
         let allowed = sched_getaffinity(None).ok()?;
         let count = allowed.count() as usize;
         // A mask with holes says nothing of siblings.
-        if count < LEAST || !count.is_multiple_of(8) || (0..count).any(|core| !allowed.is_set(core))
+        if count < MIN_CORES
+            || !count.is_multiple_of(8)
+            || (0..count).any(|core| !allowed.is_set(core))
         {
             return None;
         }
         let mut cores = Self {
-            judging: CpuSet::new(),
-            judged: CpuSet::new(),
+            judge_cores: CpuSet::new(),
+            candidate_cores: CpuSet::new(),
         };
         for core in 0..count {
-            if of_judge(core, count) {
-                cores.judging.set(core);
+            if is_judge_core(core, count) {
+                cores.judge_cores.set(core);
             } else {
-                cores.judged.set(core);
+                cores.candidate_cores.set(core);
             }
         }
         Some(cores)
     }
 
     /// For a candidate's worker or a baseline. A process that is gone already is told by its next request.
-    pub(crate) fn give_judged(&self, pid: u32) {
-        give(pid, &self.judged);
+    pub(crate) fn pin_candidate(&self, pid: u32) {
+        pin(pid, &self.candidate_cores);
     }
 
-    pub(crate) fn give_judging(&self, pid: u32) {
-        give(pid, &self.judging);
+    pub(crate) fn pin_judge(&self, pid: u32) {
+        pin(pid, &self.judge_cores);
     }
 
     /// Deals cores to a runner, to the trusted process and to this thread until the answer is dropped.
-    pub(crate) fn deal(&self, runner: Option<u32>, trusted: u32) -> Dealt {
-        Dealt {
+    pub(crate) fn rotate(&self, runner: Option<u32>, trusted: u32) -> CoreRotation {
+        CoreRotation {
             cores: self.clone(),
             runner,
             trusted,
@@ -66,59 +68,59 @@ impl Cores {
     }
 
     /// This thread stays on the judge's side until the guard is dropped.
-    pub(crate) fn hold(&self) -> Option<Held> {
+    pub(crate) fn pin_this_thread(&self) -> Option<PinnedThread> {
         let before = sched_getaffinity(None).ok()?;
-        sched_setaffinity(None, &self.judging).ok()?;
-        Some(Held { before })
+        sched_setaffinity(None, &self.judge_cores).ok()?;
+        Some(PinnedThread { before })
     }
 }
 
 /// Three threads that sit on one core each, another one whenever they are told.
-pub(crate) struct Dealt {
-    cores: Cores,
+pub(crate) struct CoreRotation {
+    cores: CoreSplit,
     runner: Option<u32>,
     trusted: u32,
 }
 
-impl Dealt {
+impl CoreRotation {
     /// The main threads alone are moved; other threads of a candidate stay on any core of its side.
     pub(crate) fn next(&self) {
         let mut random = rand::rng();
-        let judged: Vec<usize> = members(&self.cores.judged);
+        let judged: Vec<usize> = core_numbers(&self.cores.candidate_cores);
         if let (Some(runner), Some(&core)) = (self.runner, judged.choose(&mut random)) {
-            give(runner, &only(core));
+            pin(runner, &single_core(core));
         }
-        let judging = members(&self.cores.judging);
+        let judging = core_numbers(&self.cores.judge_cores);
         if let [ours, theirs] = judging.into_iter().choose_multiple(&mut random, 2)[..] {
-            give(self.trusted, &only(theirs));
-            let _ = sched_setaffinity(None, &only(ours));
+            pin(self.trusted, &single_core(theirs));
+            let _ = sched_setaffinity(None, &single_core(ours));
         }
     }
 }
 
-impl Drop for Dealt {
+impl Drop for CoreRotation {
     fn drop(&mut self) {
         if let Some(runner) = self.runner {
-            self.cores.give_judged(runner);
+            self.cores.pin_candidate(runner);
         }
-        self.cores.give_judging(self.trusted);
-        let _ = sched_setaffinity(None, &self.cores.judging);
+        self.cores.pin_judge(self.trusted);
+        let _ = sched_setaffinity(None, &self.cores.judge_cores);
     }
 }
 
-fn members(cores: &CpuSet) -> Vec<usize> {
+fn core_numbers(cores: &CpuSet) -> Vec<usize> {
     (0..CpuSet::MAX_CPU)
         .filter(|&core| cores.is_set(core))
         .collect()
 }
 
-fn only(core: usize) -> CpuSet {
+fn single_core(core: usize) -> CpuSet {
     let mut cores = CpuSet::new();
     cores.set(core);
     cores
 }
 
-fn give(pid: u32, cores: &CpuSet) {
+fn pin(pid: u32, cores: &CpuSet) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
         let _ = sched_setaffinity(Some(pid), cores);
     }
@@ -126,16 +128,16 @@ fn give(pid: u32, cores: &CpuSet) {
 
 /// Siblings are numbered `2k, 2k + 1` or `k, k + count / 2`, and a virtual machine does not tell: they are on one side in
 /// either case.
-fn of_judge(core: usize, count: usize) -> bool {
+fn is_judge_core(core: usize, count: usize) -> bool {
     core % (count / 2) < count / 4
 }
 
 /// Puts a thread back where it was.
-pub(crate) struct Held {
+pub(crate) struct PinnedThread {
     before: CpuSet,
 }
 
-impl Drop for Held {
+impl Drop for PinnedThread {
     fn drop(&mut self) {
         let _ = sched_setaffinity(None, &self.before);
     }
@@ -148,19 +150,19 @@ mod tests {
     #[test]
     fn dealt_cores_are_given_back() {
         let before = sched_getaffinity(None).unwrap();
-        let mut cores = Cores {
-            judging: before,
-            judged: before,
+        let mut cores = CoreSplit {
+            judge_cores: before,
+            candidate_cores: before,
         };
-        if let [first, .., last] = members(&before)[..] {
-            cores.judging = only(first);
-            cores.judging.set(last);
+        if let [first, .., last] = core_numbers(&before)[..] {
+            cores.judge_cores = single_core(first);
+            cores.judge_cores.set(last);
         }
-        let dealt = cores.deal(None, std::process::id());
+        let dealt = cores.rotate(None, std::process::id());
         dealt.next();
         assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
         drop(dealt);
-        assert_eq!(sched_getaffinity(None).unwrap(), cores.judging);
+        assert_eq!(sched_getaffinity(None).unwrap(), cores.judge_cores);
         sched_setaffinity(None, &before).unwrap();
     }
 
@@ -169,18 +171,20 @@ mod tests {
         for count in [8, 16, 24, 64, 192] {
             for core in 0..count {
                 assert_eq!(
-                    of_judge(core, count),
-                    of_judge(core ^ 1, count),
+                    is_judge_core(core, count),
+                    is_judge_core(core ^ 1, count),
                     "{core} of {count}"
                 );
                 let other = (core + count / 2) % count;
                 assert_eq!(
-                    of_judge(core, count),
-                    of_judge(other, count),
+                    is_judge_core(core, count),
+                    is_judge_core(other, count),
                     "{core} of {count}"
                 );
             }
-            let judging = (0..count).filter(|&core| of_judge(core, count)).count();
+            let judging = (0..count)
+                .filter(|&core| is_judge_core(core, count))
+                .count();
             assert_eq!(judging, count / 2);
         }
     }

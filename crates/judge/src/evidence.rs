@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::baseline::Baselines;
-use crate::timing::Raw;
+use crate::timing::TimingSamples;
 
-pub(crate) fn samples(candidate: &[Raw], baselines: Option<&Baselines>) -> Value {
+pub(crate) fn samples(candidate: &[TimingSamples], baselines: Option<&Baselines>) -> Value {
     serde_json::json!({ "candidate": candidate, "baselines": baselines })
 }

@@ -7,7 +7,7 @@ use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Object, ObjectSymbol};
 
 /// Libraries that may be named as needed.
-const NEEDED: [&str; 22] = [
+const ALLOWED_LIBRARIES: [&str; 22] = [
     "libc.so",
     "libm.so",
     "libmvec.so",
@@ -33,7 +33,7 @@ const NEEDED: [&str; 22] = [
 ];
 
 /// Operators of `at::_ops` that create, fill, view or copy.
-const OPERATORS: [&str; 58] = [
+const ALLOWED_OPERATORS: [&str; 58] = [
     "empty",
     "empty_like",
     "empty_strided",
@@ -95,7 +95,7 @@ const OPERATORS: [&str; 58] = [
 ];
 
 /// Parts of `at::` other than operators that glue code needs.
-const AT: [&str; 22] = [
+const ALLOWED_AT: [&str; 22] = [
     "10TensorBase",
     "6Tensor",
     "6detail",
@@ -196,11 +196,14 @@ nexttoward pow remainder remquo rint round roundeven scalbln scalbn sin sincos s
 cexp clog cabs carg cpow csqrt";
 
 /// The first thing the library imports that it may not, in words; `Err` when it is not a library at all.
-pub(crate) fn forbidden(bytes: &[u8]) -> Result<Option<String>, String> {
+pub(crate) fn first_forbidden_import(bytes: &[u8]) -> Result<Option<String>, String> {
     let file = ElfFile64::<object::Endianness>::parse(bytes)
         .map_err(|error| format!("not an ELF library: {error}"))?;
     for name in needed(&file)? {
-        if !NEEDED.iter().any(|allowed| name.starts_with(allowed)) {
+        if !ALLOWED_LIBRARIES
+            .iter()
+            .any(|allowed| name.starts_with(allowed))
+        {
             return Ok(Some(format!("it needs the library `{name}`")));
         }
     }
@@ -258,7 +261,7 @@ fn forbidden_symbol(name: &str) -> Option<String> {
                 .then(|| format!("it calls the PyTorch operator `at::{operator}`"));
         }
         if let Some(rest) = rest.strip_prefix("2at") {
-            let allowed = AT.iter().any(|part| rest.starts_with(part));
+            let allowed = ALLOWED_AT.iter().any(|part| rest.starts_with(part));
             return (!allowed).then(|| format!("it imports `{name}` from PyTorch"));
         }
         let forbidden = FORBIDDEN_CXX.iter().any(|part| rest.starts_with(part));
@@ -279,7 +282,7 @@ fn first_name(mangled: &str) -> Option<&str> {
 }
 
 fn operator_allowed(operator: &str) -> bool {
-    OPERATORS.iter().any(|allowed| {
+    ALLOWED_OPERATORS.iter().any(|allowed| {
         operator == *allowed
             || operator.strip_prefix(allowed).is_some_and(|overload| {
                 overload.strip_prefix('_').is_some_and(|overload| {

@@ -1,10 +1,10 @@
 //! The judge: processes kept warm, one submission at a time.
 
-mod clock;
 mod conclude;
+mod device_memory;
 mod processes;
-mod room;
 mod stages;
+mod timing_stage;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,21 +20,21 @@ use warpsmith_schema::{
     Precision, Profile, Reward, Rule, Status, Submission, Target, Task, Verdict,
 };
 
-use self::conclude::{named, note_failed};
+use self::conclude::{isolation_report, mark_failed_check};
 use crate::JudgeError;
 use crate::baseline::Baselines;
-use crate::cores::Cores;
+use crate::candidate_failure::CandidateFailure;
+use crate::cores::CoreSplit;
 use crate::evidence;
 use crate::harness::Harness;
-use crate::looks::Observer;
-use crate::outcome::Fault;
-use crate::process::Process;
+use crate::process::PythonProcess;
+use crate::sampled_code::CodeClassifier;
 use crate::session::Session;
 use crate::submission::{MODEL_NEW, SubmissionForm, content_hash, folder_unit};
-use crate::timing::Raw;
+use crate::timing::TimingSamples;
 use crate::toolchain::Toolchain;
-use crate::trusted::Trusted;
-use crate::zygote::{self, Allowance, Worker, Zygote};
+use crate::trusted::TrustedProcess;
+use crate::zygote::{self, Worker, WorkerLimits, Zygote};
 use warpsmith_store::evidence::Evidence;
 
 /// How to judge.
@@ -49,7 +49,7 @@ pub struct JudgeConfig {
     /// Judge with this master seed instead of fresh entropy: only to replay evidence.
     pub seed: Option<u64>,
     /// Other judges work on the same device: what takes much of its memory stays there only while it is judged.
-    pub beside_others: bool,
+    pub shared_device: bool,
     pub caches: Caches,
     pub python: Python,
 }
@@ -79,9 +79,9 @@ pub struct Judged {
 
 /// How far a submission is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reach {
+pub enum JudgeDepth {
     /// It compiles, and what it imports is allowed.
-    Built,
+    Compiled,
     /// Its results are right too.
     Verified,
     /// All the way: its time as well.
@@ -90,44 +90,44 @@ pub enum Reach {
 
 /// Warm processes and the task they have loaded.
 pub struct LocalJudge {
-    options: JudgeConfig,
+    config: JudgeConfig,
     toolchain: Toolchain,
     harness: Harness,
-    allowance: Allowance,
+    worker_limits: WorkerLimits,
     /// Where a GPU is the target and there are enough.
-    cores: Option<Cores>,
+    cores: Option<CoreSplit>,
     device_name: String,
     gpu: Option<GpuInfo>,
-    trusted: Option<Trusted>,
-    trusted_starting: Option<Process>,
+    trusted: Option<TrustedProcess>,
+    trusted_starting: Option<PythonProcess>,
     zygote: Option<Zygote>,
     /// A worker that waits for a candidate.
     standby: Option<Worker>,
     /// Output of the latest worker.
-    printed: Option<Arc<File>>,
+    worker_output: Option<Arc<File>>,
     /// Started ahead, used for one task: allocators and compilers keep too much behind to be reused.
-    baseline: Option<Process>,
+    baseline: Option<PythonProcess>,
     /// Compiles the references of new tasks before anybody waits for it.
-    ahead: Option<Ahead>,
+    ahead_compiler: Option<AheadCompiler>,
     session: Option<Session>,
-    observer: Observer,
+    code_classifier: CodeClassifier,
     /// Verdicts by task and content: in `rl` identical sources are judged once.
     known: BTreeMap<String, Judged>,
 }
 
 /// The process that fills the compiler's cache.
-struct Ahead {
-    process: Process,
+struct AheadCompiler {
+    process: PythonProcess,
     greeted: bool,
     /// Hash of the task it is at work on.
-    at: Option<String>,
+    task_hash: Option<String>,
 }
 
 /// What the stages learn on the way.
-struct Attempt {
+struct JudgementState {
     verdict: Verdict,
     compile_log: String,
-    raw: Vec<Raw>,
+    raw: Vec<TimingSamples>,
     baselines: Option<Baselines>,
     /// How the device ran, before and after.
     clocks: [Value; 2],
@@ -137,7 +137,7 @@ struct Attempt {
 
 enum Step<T> {
     Go(T),
-    Stop(Fault),
+    Stop(CandidateFailure),
 }
 
 /// `?` for [`Step`]: leave with the fault.
@@ -158,7 +158,7 @@ impl LocalJudge {
             message: "no C++ compiler was found".to_owned(),
             hint: Some("install g++ (`apt install g++`)".to_owned()),
         })?;
-        let (gpu, nvcc) = cuda_parts(&options)?;
+        let (gpu, nvcc) = find_cuda(&options)?;
         let harness = Harness::install(&options.caches, &options.python, &cxx)?;
         let device_name = gpu
             .as_ref()
@@ -175,11 +175,11 @@ impl LocalJudge {
             isolation: options.isolation,
         };
         let mut judge = Self {
-            allowance: Allowance::of_this_machine(),
+            worker_limits: WorkerLimits::of_this_machine(),
             cores: (options.target == Target::Cuda)
-                .then(Cores::split)
+                .then(CoreSplit::split)
                 .flatten(),
-            options,
+            config: options,
             toolchain,
             harness,
             device_name,
@@ -188,11 +188,11 @@ impl LocalJudge {
             trusted_starting: None,
             zygote: None,
             standby: None,
-            printed: None,
+            worker_output: None,
             baseline: None,
-            ahead: None,
+            ahead_compiler: None,
             session: None,
-            observer: Observer::default(),
+            code_classifier: CodeClassifier::default(),
             known: BTreeMap::new(),
         };
         judge.trusted_starting = Some(judge.launch_trusted()?);
@@ -204,7 +204,7 @@ impl LocalJudge {
     pub fn prepare(&mut self) -> Result<(), JudgeError> {
         let mut baseline = self.launch_baseline()?;
         self.toolchain.precompile()?;
-        baseline.greet().map(drop)
+        baseline.await_hello().map(drop)
     }
 
     /// Which protections hold for candidates.
@@ -219,13 +219,13 @@ impl LocalJudge {
         submission: &Submission,
     ) -> Result<Judged, JudgeError> {
         let key = format!("{}:{}", task_hash(task), content_hash(submission));
-        if self.options.profile == Profile::Rl
+        if self.config.profile == Profile::Rl
             && let Some(known) = self.known.get(&key)
         {
             return Ok(known.clone());
         }
-        let judged = self.attempt_again(task, submission, Reach::Timed)?;
-        if self.options.profile == Profile::Rl {
+        let judged = self.judge_with_retry(task, submission, JudgeDepth::Timed)?;
+        if self.config.profile == Profile::Rl {
             self.known.insert(key, judged.clone());
         }
         Ok(judged)
@@ -237,9 +237,9 @@ impl LocalJudge {
         &mut self,
         task: &TaskSource,
         submission: &Submission,
-        reach: Reach,
+        reach: JudgeDepth,
     ) -> Result<Option<Verdict>, JudgeError> {
-        let verdict = self.attempt_again(task, submission, reach)?.verdict;
+        let verdict = self.judge_with_retry(task, submission, reach)?.verdict;
         Ok((!verdict.passed()).then_some(verdict))
     }
 
@@ -254,7 +254,7 @@ impl LocalJudge {
         };
         match surveyed {
             Ok(None) => Ok(()),
-            Ok(Some(_lease)) => self.make_room(),
+            Ok(Some(_lease)) => self.release_device_memory(),
             Err(error) => {
                 self.restart();
                 Err(error)
@@ -262,11 +262,11 @@ impl LocalJudge {
         }
     }
 
-    fn attempt_again(
+    fn judge_with_retry(
         &mut self,
         task: &TaskSource,
         submission: &Submission,
-        reach: Reach,
+        reach: JudgeDepth,
     ) -> Result<Judged, JudgeError> {
         let judged = match self.attempt(task, submission, reach) {
             Err(error) if error.retryable() => {
@@ -293,7 +293,7 @@ impl LocalJudge {
         self.trusted_starting = None;
         self.zygote = None;
         self.baseline = None;
-        self.ahead = None;
+        self.ahead_compiler = None;
     }
 
     /// A worker that stands by has the session's memory mapped.
@@ -306,16 +306,16 @@ impl LocalJudge {
         &mut self,
         task: &TaskSource,
         submission: &Submission,
-        reach: Reach,
+        reach: JudgeDepth,
     ) -> Result<Judged, JudgeError> {
         let started = Instant::now();
         let verdict = Verdict::unreached(
             Status::Crashed,
-            self.options.target,
-            self.options.profile,
+            self.config.target,
+            self.config.profile,
             self.device_name.clone(),
         );
-        let mut attempt = Attempt {
+        let mut attempt = JudgementState {
             verdict,
             compile_log: String::new(),
             raw: Vec::new(),
@@ -328,11 +328,11 @@ impl LocalJudge {
             Err(error)
                 if error.out_of_device_memory()
                     && attempt.verdict.progress.loaded
-                    && self.has_its_memory_back()? =>
+                    && self.device_memory_is_back()? =>
             {
                 self.close_session();
                 let reason = "the candidate left no memory on the device for the judge";
-                Step::Stop(Fault::new(
+                Step::Stop(CandidateFailure::new(
                     Status::Crashed,
                     Some(Rule::MemoryLimit),
                     format!("{reason}: {error}"),
@@ -356,14 +356,14 @@ impl LocalJudge {
                 verdict.rule = fault.rule;
                 verdict.reason = Some(clip(&fault.reason, 6000));
                 verdict.correct = false;
-                note_failed(&mut verdict);
+                mark_failed_check(&mut verdict);
                 verdict.times_us = None;
                 verdict.speedup = None;
                 verdict.matched_precision = None;
             }
         }
         if let Some(zygote) = &self.zygote {
-            verdict.isolation = Some(named(zygote.effective()));
+            verdict.isolation = Some(isolation_report(zygote.effective()));
             verdict.trust.contained = zygote.effective().contained();
         }
         verdict.seconds.total = started.elapsed().as_secs_f64();
@@ -375,13 +375,13 @@ impl LocalJudge {
             task_source: task.source.clone(),
             submission: submission.clone(),
             seed,
-            target: self.options.target,
-            profile: self.options.profile,
+            target: self.config.target,
+            profile: self.config.profile,
             environment: self.environment(&json!({ "before": before, "after": after })),
             samples: evidence::samples(&attempt.raw, attempt.baselines.as_ref()),
             compile_log: attempt.compile_log,
             printed: self
-                .printed
+                .worker_output
                 .take()
                 .map(|file| zygote::tail(&file))
                 .unwrap_or_default(),
@@ -391,7 +391,7 @@ impl LocalJudge {
             self.zygote = None;
         }
         if attempt.lease.is_some() {
-            self.make_room()?;
+            self.release_device_memory()?;
         }
         Ok(Judged { verdict, evidence })
     }
@@ -399,8 +399,8 @@ impl LocalJudge {
     fn stages(
         &mut self,
         (task, submission): (&TaskSource, &Submission),
-        reach: Reach,
-        attempt: &mut Attempt,
+        reach: JudgeDepth,
+        attempt: &mut JudgementState,
     ) -> Result<Step<()>, JudgeError> {
         let Some(source) = submission
             .files
@@ -408,15 +408,15 @@ impl LocalJudge {
             .and_then(|text| String::from_utf8(text.clone()).ok())
         else {
             let reason = "model_new.py is missing or not UTF-8";
-            return Ok(Step::Stop(Fault::new(
+            return Ok(Step::Stop(CandidateFailure::new(
                 Status::Rejected,
                 Some(Rule::Form),
                 reason,
             )));
         };
         attempt.verdict.progress.parsed = true;
-        if reach == Reach::Timed {
-            self.expect_baselines(task)?;
+        if reach == JudgeDepth::Timed {
+            self.prepare_for_baselines(task)?;
         }
         // A new task is loaded while the compilers run.
         let built = if submission.form == SubmissionForm::Inline {
@@ -446,31 +446,31 @@ impl LocalJudge {
             built?
         };
         let images = go!(Self::accept(built, attempt)?);
-        if reach == Reach::Built {
+        if reach == JudgeDepth::Compiled {
             return Ok(Step::Go(()));
         }
         self.check_trust(attempt);
         if attempt.lease.is_none() {
             attempt.lease = Some(self.lease()?);
         }
-        let _held = self.cores.as_ref().and_then(Cores::hold);
+        let _held = self.cores.as_ref().and_then(CoreSplit::pin_this_thread);
         attempt.clocks[0] = self.clocks()?;
 
         let verifying = Instant::now();
         let mut worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
         let class = go!(self.verify(&mut worker, attempt)?);
         attempt.verdict.seconds.verify = verifying.elapsed().as_secs_f64();
-        if reach == Reach::Verified {
+        if reach == JudgeDepth::Verified {
             return Ok(Step::Go(()));
         }
 
         let timing = Instant::now();
-        let (strict, fresh) = if let Some(kept) = self.kept_baselines(Precision::Fp32)? {
+        let (strict, fresh) = if let Some(kept) = self.cached_baselines(Precision::Fp32)? {
             (kept, false)
         } else {
             // Nothing of the candidate may be alive while a baseline is measured.
             drop(worker);
-            let measured = self.baselines(task, Precision::Fp32)?;
+            let measured = self.measure_baselines(task, Precision::Fp32)?;
             worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
             (measured, true)
         };
@@ -479,9 +479,9 @@ impl LocalJudge {
         drop(worker);
         let matched = match class {
             Precision::Fp32 => strict.clone(),
-            Precision::Tf32 => match self.kept_baselines(Precision::Tf32)? {
+            Precision::Tf32 => match self.cached_baselines(Precision::Tf32)? {
                 Some(kept) => kept,
-                None => self.baselines(task, Precision::Tf32)?,
+                None => self.measure_baselines(task, Precision::Tf32)?,
             },
         };
         attempt.verdict.seconds.time = timing.elapsed().as_secs_f64();
@@ -490,7 +490,7 @@ impl LocalJudge {
 
     /// From the operating system, after the submission was frozen; fixed only to replay.
     fn fresh_seed(&self) -> Result<u64, JudgeError> {
-        match self.options.seed {
+        match self.config.seed {
             Some(seed) => Ok(seed),
             None => OsRng
                 .try_next_u64()
@@ -499,7 +499,7 @@ impl LocalJudge {
     }
 
     /// The session and the trusted process, which exist once a task is loaded.
-    fn at_work(&mut self) -> Result<(&mut Session, &mut Trusted), JudgeError> {
+    fn session_and_trusted(&mut self) -> Result<(&mut Session, &mut TrustedProcess), JudgeError> {
         match (&mut self.session, &mut self.trusted) {
             (Some(session), Some(trusted)) => Ok((session, trusted)),
             _ => Err(JudgeError::infrastructure("harness", "no task is loaded")),
@@ -507,7 +507,7 @@ impl LocalJudge {
     }
 }
 
-fn cuda_parts(options: &JudgeConfig) -> Result<(Option<GpuInfo>, Option<Nvcc>), JudgeError> {
+fn find_cuda(options: &JudgeConfig) -> Result<(Option<GpuInfo>, Option<Nvcc>), JudgeError> {
     if options.target == Target::Cpu {
         return Ok((None, None));
     }

@@ -10,7 +10,7 @@ use crate::JudgeError;
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Of this GPU, or of the processor.
-pub(crate) fn lease(gpu: Option<&GpuInfo>) -> Result<DeviceLease, JudgeError> {
+pub(crate) fn lease_device(gpu: Option<&GpuInfo>) -> Result<DeviceLease, JudgeError> {
     let device = gpu.map_or("cpu", |gpu| gpu.uuid.as_str());
     DeviceLease::acquire(device, PATIENCE).map_err(|error| {
         if error.kind() == ErrorKind::TimedOut {

@@ -9,6 +9,7 @@
 //! or the driver.
 
 mod baseline;
+mod candidate_failure;
 mod channel;
 mod cores;
 mod error;
@@ -17,12 +18,11 @@ mod harness;
 mod imports;
 mod judge;
 mod lease;
-mod looks;
-mod outcome;
 mod process;
 pub mod profile;
 mod runner;
 mod sample;
+mod sampled_code;
 mod session;
 mod submission;
 mod timing;
@@ -33,5 +33,5 @@ mod zygote;
 
 pub use error::JudgeError;
 pub use harness::KERNELS_MODULE;
-pub use judge::{JudgeConfig, Judged, LocalJudge, Reach, TaskSource};
+pub use judge::{JudgeConfig, JudgeDepth, Judged, LocalJudge, TaskSource};
 pub use zygote::{cuda_devices, cuda_paths};

@@ -14,7 +14,7 @@ use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
-use crate::runner::Runner;
+use crate::runner::ModuleRunner;
 
 /// The channel arrives as standard input; the script finds it at descriptor 3.
 const BOOTSTRAP: &str = "import os, sys, runpy
@@ -28,7 +28,7 @@ runpy.run_path(os.path.join(folder, script), run_name='__main__')";
 
 /// One running process and its channel.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct PythonProcess {
     child: Child,
     pidfd: OwnedFd,
     channel: Channel,
@@ -37,7 +37,7 @@ pub(crate) struct Process {
 }
 
 /// What a trusted process is started with.
-pub(crate) struct Launch<'a> {
+pub(crate) struct ProcessLaunch<'a> {
     pub(crate) name: &'static str,
     pub(crate) target: Target,
     pub(crate) script: &'static str,
@@ -47,9 +47,9 @@ pub(crate) struct Launch<'a> {
     pub(crate) harness: &'a Path,
 }
 
-impl Process {
+impl PythonProcess {
     /// Starts without waiting: several import PyTorch side by side.
-    pub(crate) fn start(launch: Launch<'_>) -> Result<Self, JudgeError> {
+    pub(crate) fn start(launch: ProcessLaunch<'_>) -> Result<Self, JudgeError> {
         let doing = format!("start the {} process", launch.name);
         let (mut channel, theirs) =
             Channel::pair(launch.target).map_err(JudgeError::io(doing.clone()))?;
@@ -89,7 +89,7 @@ impl Process {
     }
 
     /// Waits for the answer to the hello that `start` sent.
-    pub(crate) fn greet(&mut self) -> Result<Value, JudgeError> {
+    pub(crate) fn await_hello(&mut self) -> Result<Value, JudgeError> {
         let reply = self
             .channel
             .receive(Duration::from_mins(2))
@@ -103,7 +103,7 @@ impl Process {
                     limit.as_secs()
                 ),
             ),
-            other => self.explain("import PyTorch", other),
+            other => self.describe_error("import PyTorch", other),
         })?;
         match hello["protocol"].as_u64() {
             Some(1) => Ok(hello),
@@ -133,35 +133,35 @@ impl Process {
     ) -> Result<(Value, Vec<OwnedFd>), JudgeError> {
         self.channel
             .request(verb, body, fds, limit)
-            .map_err(|error| self.explain(verb, error))
+            .map_err(|error| self.describe_error(verb, error))
     }
 
     pub(crate) fn channel(&mut self) -> &mut Channel {
         &mut self.channel
     }
 
-    pub(crate) fn runner(&mut self) -> Runner<'_> {
-        Runner {
+    pub(crate) fn runner(&mut self) -> ModuleRunner<'_> {
+        ModuleRunner {
             channel: &mut self.channel,
             pidfd: self.pidfd.as_fd(),
             pid: Some(self.child.id()),
-            looks: None,
+            pc_sampler: None,
         }
     }
 
     /// Sends a request whose reply is waited for later.
-    pub(crate) fn post(&mut self, body: &Value) -> Result<(), JudgeError> {
+    pub(crate) fn send_request(&mut self, body: &Value) -> Result<(), JudgeError> {
         self.channel
             .send(body, &[])
-            .map_err(|error| self.explain("send a request", error))
+            .map_err(|error| self.describe_error("send a request", error))
     }
 
     /// After a failure that left the process in an unknown state.
-    pub(crate) fn usable(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None)) && self.channel.quiet()
+    pub(crate) fn is_usable(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None)) && self.channel.is_idle()
     }
 
-    pub(crate) fn explain(&mut self, doing: &str, error: ChannelError) -> JudgeError {
+    pub(crate) fn describe_error(&mut self, doing: &str, error: ChannelError) -> JudgeError {
         let died = matches!(error, ChannelError::Closed);
         let tail = if died { self.tail() } else { String::new() };
         JudgeError::trusted(&format!("{} process, {doing}", self.name), error, &tail)
@@ -178,7 +178,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for PythonProcess {
     fn drop(&mut self) {
         // Killing an exited process is an error nobody can act on.
         let _ = self.child.kill();

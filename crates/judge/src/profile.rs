@@ -18,7 +18,7 @@ use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Submission, Target};
 
 use crate::harness::Harness;
-use crate::lease::lease;
+use crate::lease::lease_device;
 use crate::toolchain::Toolchain;
 use crate::{JudgeError, TaskSource};
 
@@ -45,7 +45,7 @@ pub struct ProfileRequest {
 }
 
 /// What both halves need.
-struct Bench<'a> {
+struct ProfileContext<'a> {
     request: &'a ProfileRequest,
     harness: Harness,
     gpu: Option<GpuInfo>,
@@ -54,12 +54,12 @@ struct Bench<'a> {
 
 /// Profiles the reference and, if given, a solution. A solution that does not build or run is part of the report.
 pub fn profile(request: &ProfileRequest) -> Result<ProfileReport, JudgeError> {
-    let bench = Bench::new(request)?;
+    let bench = ProfileContext::new(request)?;
     // Whoever is timed meanwhile would be timed wrong, and what is measured here too.
-    let _lease = lease(bench.gpu.as_ref())?;
+    let _lease = lease_device(bench.gpu.as_ref())?;
     // Readable by whoever the sandbox runs as; the folder's name is nobody's business.
     let job = tempfile::tempdir().map_err(JudgeError::io("make a job folder"))?;
-    let mut trusted = reference::Trusted::start(&bench)?;
+    let mut trusted = reference::ReferenceProcess::start(&bench)?;
     let roofline = trusted.roofline(&bench, false)?;
     let taken = trusted.profile(&bench, request.solution.as_ref().map(|_| job.path()))?;
     let torch = trusted.torch().to_owned();
@@ -91,7 +91,7 @@ pub fn profile(request: &ProfileRequest) -> Result<ProfileReport, JudgeError> {
     })
 }
 
-impl<'a> Bench<'a> {
+impl<'a> ProfileContext<'a> {
     fn new(request: &'a ProfileRequest) -> Result<Self, JudgeError> {
         let cxx = warpsmith_machine::find_cxx().ok_or_else(|| JudgeError::Infrastructure {
             code: "no_compiler",

@@ -11,9 +11,9 @@ use warpsmith_schema::Target;
 
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
-use crate::sample::Sampler;
-use crate::trusted::{CallOutputs, Regions, Trusted};
-use crate::value::{self, TensorPlace};
+use crate::sample::OutputSampler;
+use crate::trusted::{CallOutputs, SharedRegions, TrustedProcess};
+use crate::value::{self, TensorLocation};
 
 /// Why a call gave no outputs.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum CallFailure {
     /// Outputs of one burst share memory.
     Shared(String),
     /// The judge's own failure.
-    Ours(JudgeError),
+    Judge(JudgeError),
 }
 
 impl From<ChannelError> for CallFailure {
@@ -36,30 +36,30 @@ impl From<ChannelError> for CallFailure {
 
 impl From<JudgeError> for CallFailure {
     fn from(error: JudgeError) -> Self {
-        Self::Ours(error)
+        Self::Judge(error)
     }
 }
 
 /// Whoever runs modules: a candidate's worker or the baseline process.
-pub(crate) struct Runner<'a> {
+pub(crate) struct ModuleRunner<'a> {
     pub(crate) channel: &'a mut Channel,
     pub(crate) pidfd: BorrowedFd<'a>,
     /// As this process numbers it, where that is known.
     pub(crate) pid: Option<u32>,
     /// Into what it runs, where that is of interest and possible.
-    pub(crate) looks: Option<&'a mut sandbox::PcSampler>,
+    pub(crate) pc_sampler: Option<&'a mut sandbox::PcSampler>,
 }
 
-impl Runner<'_> {
+impl ModuleRunner<'_> {
     /// Stops all its threads. While inputs are drawn and outputs compared nothing of a candidate runs on a core, so
     /// nothing can be computed ahead or corrected afterwards. A process that is gone already is told by the next request.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn suspend(&self) {
         let _ = pidfd_send_signal(self.pidfd, Signal::STOP);
     }
 
     /// Lets it run again. Whatever it does from here on is on the clock, unless [`Runner::ping`] is timed by itself: inputs
     /// are in place, and an answer outside the clock would be the time to compute.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn resume(&self) {
         let _ = pidfd_send_signal(self.pidfd, Signal::CONT);
     }
 
@@ -75,17 +75,17 @@ impl Runner<'_> {
 const READ_CALLS: usize = 8;
 
 /// The trusted read that ends an interval.
-pub(crate) enum Reader<'a> {
+pub(crate) enum OutputReader<'a> {
     /// CPU: the supervisor reads shared memory itself.
-    Host(&'a mut Sampler),
+    Host(&'a mut OutputSampler),
     /// CUDA: the trusted process gathers on the device.
-    Device(&'a mut Trusted),
+    Device(&'a mut TrustedProcess),
 }
 
 /// One timed (or untimed) request.
-pub(crate) struct Call<'a> {
+pub(crate) struct CallRequest<'a> {
     /// Whether the runner rests: it is then woken on the clock.
-    pub(crate) resting: bool,
+    pub(crate) suspended: bool,
     pub(crate) module: &'a str,
     pub(crate) label: &'a str,
     pub(crate) slots: &'a [u32],
@@ -95,7 +95,7 @@ pub(crate) struct Call<'a> {
 }
 
 /// What a call gave.
-pub(crate) struct Called {
+pub(crate) struct CallResult {
     /// From the request to the end of the trusted read.
     pub(crate) elapsed: Duration,
     /// One tree per slot.
@@ -104,7 +104,7 @@ pub(crate) struct Called {
     pub(crate) sampled: Vec<Value>,
 }
 
-impl Called {
+impl CallResult {
     pub(crate) fn to_compare(&self, slots: &[u32]) -> Vec<CallOutputs<'_>> {
         let parts = slots.iter().zip(&self.outputs).zip(&self.sampled);
         parts
@@ -119,15 +119,15 @@ impl Called {
 
 /// Runs `call`, with the clock here and the trusted read inside the interval.
 pub(crate) fn call(
-    runner: &mut Runner<'_>,
-    reader: &mut Reader<'_>,
+    runner: &mut ModuleRunner<'_>,
+    reader: &mut OutputReader<'_>,
     arena_bytes: u64,
-    call: &Call<'_>,
-) -> Result<Called, CallFailure> {
+    call: &CallRequest<'_>,
+) -> Result<CallResult, CallFailure> {
     let request = json!({ "module": call.module, "label": call.label, "slots": call.slots });
     let started = Instant::now();
-    if call.resting {
-        runner.wake();
+    if call.suspended {
+        runner.resume();
     }
     let (mut reply, sent) = runner.channel.request("call", request, &[], call.limit)?;
     if !sent.is_empty() {
@@ -145,9 +145,9 @@ pub(crate) fn call(
     };
     let places = checked_places(&outputs, call.expected, arena_bytes)?;
     let sampled = match reader {
-        Reader::Host(sampler) => sampler.take(&places),
-        Reader::Device(trusted) => {
-            let read = calls_to_read(call.slots.len(), call.resting);
+        OutputReader::Host(sampler) => sampler.sample_calls(&places),
+        OutputReader::Device(trusted) => {
+            let read = calls_to_read(call.slots.len(), call.suspended);
             let slots: Vec<u32> = read.iter().map(|&index| call.slots[index]).collect();
             let places: Vec<_> = read.iter().map(|&index| places[index].clone()).collect();
             trusted.sample(&slots, &places)?;
@@ -157,7 +157,7 @@ pub(crate) fn call(
         }
     };
     let elapsed = started.elapsed();
-    Ok(Called {
+    Ok(CallResult {
         elapsed,
         outputs,
         sampled,
@@ -185,7 +185,7 @@ fn checked_places(
     outputs: &[Value],
     expected: &Value,
     arena_bytes: u64,
-) -> Result<Vec<Vec<TensorPlace>>, CallFailure> {
+) -> Result<Vec<Vec<TensorLocation>>, CallFailure> {
     let mut all = Vec::new();
     let mut calls = Vec::new();
     for output in outputs {
@@ -214,7 +214,7 @@ fn checked_places(
 
 /// An `attach` request, and the descriptors that go with it.
 pub(crate) fn attach(
-    regions: &Regions,
+    regions: &SharedRegions,
     weights_bytes: u64,
     target: Target,
     threads: usize,

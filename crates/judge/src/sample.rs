@@ -21,7 +21,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde_json::{Value, json};
 
-use crate::value::TensorPlace;
+use crate::value::TensorLocation;
 
 /// Positions read per interval, at least.
 const POSITIONS: u64 = 65_536;
@@ -65,12 +65,12 @@ impl Mapping {
 
 /// One byte that the supervisor writes and a worker can only read.
 #[derive(Debug)]
-pub(crate) struct Flag {
+pub(crate) struct GuardFlag {
     fd: OwnedFd,
     mapping: Mapping,
 }
 
-impl Flag {
+impl GuardFlag {
     pub(crate) fn new() -> std::io::Result<Self> {
         let fd = memfd_create("flag", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, 4096)?;
@@ -80,13 +80,13 @@ impl Flag {
         Ok(Self { fd, mapping })
     }
 
-    pub(crate) fn raise(&self) {
+    pub(crate) fn arm(&self) {
         // SAFETY: the first byte of a page that only this process can write.
         unsafe { self.mapping.base.as_ptr().write_volatile(1) }
     }
 }
 
-impl AsFd for Flag {
+impl AsFd for GuardFlag {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -101,13 +101,13 @@ impl Drop for Mapping {
 
 /// Reads samples from the arena into the sample region.
 #[derive(Debug)]
-pub(crate) struct Sampler {
+pub(crate) struct OutputSampler {
     arena: Mapping,
     sample: Mapping,
     random: SmallRng,
 }
 
-impl Sampler {
+impl OutputSampler {
     pub(crate) fn new(arena: Mapping, sample: Mapping, seed: u64) -> Self {
         Self {
             arena,
@@ -118,7 +118,7 @@ impl Sampler {
 
     /// Samples the outputs of each call; what to tell the trusted process about each. `places` were checked to lie inside
     /// the arena.
-    pub(crate) fn take(&mut self, calls: &[Vec<TensorPlace>]) -> Vec<Value> {
+    pub(crate) fn sample_calls(&mut self, calls: &[Vec<TensorLocation>]) -> Vec<Value> {
         let share = (POSITIONS / calls.len().max(1) as u64).max(RUN);
         let mut cursor = 0_usize;
         calls
@@ -126,7 +126,7 @@ impl Sampler {
             .map(|places| {
                 let leaves = places.iter().enumerate().map(|(leaf, place)| {
                     let offset = cursor;
-                    let count = self.take_leaf(place, share, &mut cursor);
+                    let count = self.sample_leaf(place, share, &mut cursor);
                     json!({ "leaf": leaf, "offset": offset, "count": count, "item_bytes": place.item_bytes() })
                 });
                 Value::Array(leaves.collect())
@@ -134,7 +134,7 @@ impl Sampler {
             .collect()
     }
 
-    fn take_leaf(&mut self, place: &TensorPlace, share: u64, cursor: &mut usize) -> u64 {
+    fn sample_leaf(&mut self, place: &TensorLocation, share: u64, cursor: &mut usize) -> u64 {
         let (Some(total), Some(item)) = (place.count(), place.item_bytes()) else {
             return 0;
         };

@@ -15,75 +15,77 @@ use warpsmith_schema::Target;
 
 use self::interval::Interval;
 use self::layout::{layout, open_sampler};
-use self::plan::Step;
-pub(crate) use self::plan::{Care, Plan, Regime};
+use self::plan::PlannedInterval;
+pub(crate) use self::plan::{MeasurementPlan, OutputHandling, Regime};
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
-use crate::cores::Cores;
-use crate::runner::{Call, CallFailure, Called, Reader, Runner, call};
-use crate::sample::Sampler;
-use crate::timing::Raw;
-use crate::trusted::{Check, DeviceMemory, Draw, Loaded, Regions, Trusted, Variant};
+use crate::cores::CoreSplit;
+use crate::runner::{CallFailure, CallRequest, CallResult, ModuleRunner, OutputReader, call};
+use crate::sample::OutputSampler;
+use crate::timing::TimingSamples;
+use crate::trusted::{
+    Comparison, DeviceMemory, InputDraw, InputVariant, LoadedTask, SharedRegions, TrustedProcess,
+};
 
 /// The task's own distribution.
 pub(crate) const PLAIN: &str = "plain";
 
 /// Calls between two deals.
-const DEALT_CALLS: usize = 5;
+const CALLS_PER_ROTATION: usize = 5;
 
 /// A task in force.
 pub(crate) struct Session {
     pub(crate) task_hash: String,
     target: Target,
-    pub(crate) loaded: Loaded,
-    pub(crate) regions: Regions,
+    pub(crate) loaded: LoadedTask,
+    pub(crate) regions: SharedRegions,
     /// What it takes of the device.
     pub(crate) memory: DeviceMemory,
-    sampler: Option<Sampler>,
-    cores: Option<Cores>,
+    sampler: Option<OutputSampler>,
+    cores: Option<CoreSplit>,
     random: StdRng,
     /// Distributions of the next timed calls.
-    deck: Vec<String>,
+    transform_deck: Vec<String>,
     /// A slot with inputs, and the shape they have: what to warm up on.
-    filled: Option<(usize, u32)>,
+    filled_slot: Option<(usize, u32)>,
     /// The master seed, for the evidence: everything drawn follows from it.
     pub(crate) seed: u64,
 }
 
 /// Why a measurement ended early.
-pub(crate) enum Stopped {
+pub(crate) enum MeasurementError {
     Call(CallFailure),
     /// An output was wrong, or changed, or inputs were written to.
-    Wrong(Box<Check>),
+    Comparison(Box<Comparison>),
     /// The device had work while the candidate was stopped; microseconds a tiny kernel had to wait.
     Busy(f64),
-    Ours(JudgeError),
+    Judge(JudgeError),
 }
 
-impl From<CallFailure> for Stopped {
+impl From<CallFailure> for MeasurementError {
     fn from(failure: CallFailure) -> Self {
         match failure {
-            CallFailure::Ours(error) => Self::Ours(error),
+            CallFailure::Judge(error) => Self::Judge(error),
             other => Self::Call(other),
         }
     }
 }
 
-impl From<JudgeError> for Stopped {
+impl From<JudgeError> for MeasurementError {
     fn from(error: JudgeError) -> Self {
-        Self::Ours(error)
+        Self::Judge(error)
     }
 }
 
 /// Tells a measurement that it has seen enough.
-pub(crate) type Enough<'a> = &'a dyn Fn(&Raw) -> bool;
+pub(crate) type StopCondition<'a> = &'a dyn Fn(&TimingSamples) -> bool;
 
 impl Session {
     pub(crate) fn open(
-        trusted: &mut Trusted,
+        trusted: &mut TrustedProcess,
         task: (&str, &str, String),
         target: Target,
-        cores: Option<Cores>,
+        cores: Option<CoreSplit>,
         seed: u64,
     ) -> Result<Self, JudgeError> {
         let (name, source, task_hash) = task;
@@ -104,8 +106,8 @@ impl Session {
             sampler,
             cores,
             random,
-            deck: Vec::new(),
-            filled: None,
+            transform_deck: Vec::new(),
+            filled_slot: None,
             seed,
         };
         session.reseed(seed); // so that a replay draws the same whether or not the task was loaded already
@@ -116,8 +118,8 @@ impl Session {
     pub(crate) fn reseed(&mut self, seed: u64) {
         self.seed = seed;
         self.random = StdRng::seed_from_u64(seed);
-        self.deck.clear();
-        self.filled = None;
+        self.transform_deck.clear();
+        self.filled_slot = None;
     }
 
     /// From here on draws follow from the seed alone, whether or not baselines were measured since: a replay finds them kept.
@@ -127,21 +129,21 @@ impl Session {
         self.seed = seed;
     }
 
-    pub(crate) fn variant(&self, index: usize) -> &Variant {
+    pub(crate) fn variant(&self, index: usize) -> &InputVariant {
         &self.loaded.variants[index]
     }
 
     /// How long one call may take before it counts as hung.
-    pub(crate) fn limit(&self, variant: usize, calls: usize) -> Duration {
+    pub(crate) fn time_limit(&self, variant: usize, calls: usize) -> Duration {
         let eager = self.variant(variant).eager_us / 1e6;
         Duration::from_secs_f64(10.0 + 20.0 * eager * calls as f64)
     }
 
-    pub(crate) fn new_weights(&mut self, trusted: &mut Trusted) -> Result<(), JudgeError> {
+    pub(crate) fn new_weights(&mut self, trusted: &mut TrustedProcess) -> Result<(), JudgeError> {
         self.weights(trusted, false)
     }
 
-    fn weights(&mut self, trusted: &mut Trusted, veiled: bool) -> Result<(), JudgeError> {
+    fn weights(&mut self, trusted: &mut TrustedProcess, veiled: bool) -> Result<(), JudgeError> {
         if self.loaded.weights_bytes > 0 {
             trusted.weights(self.random.random::<u32>().into(), veiled)?;
         }
@@ -151,40 +153,40 @@ impl Session {
     /// One checked call on fresh inputs: the unit of verification.
     pub(crate) fn verify_once(
         &mut self,
-        trusted: &mut Trusted,
-        runner: &mut Runner<'_>,
+        trusted: &mut TrustedProcess,
+        runner: &mut ModuleRunner<'_>,
         variant: usize,
         transform: &str,
-    ) -> Result<Check, Stopped> {
+    ) -> Result<Comparison, MeasurementError> {
         let slot = self.random.random_range(0..self.regions.slot_count);
-        let draw = Draw {
+        let draw = InputDraw {
             slot,
             seed: self.random.random::<u32>().into(),
             transform,
             exact: true,
         };
-        runner.rest();
+        runner.suspend();
         trusted.draw(variant, true, false, &[draw])?;
         let called = self.call(trusted, runner, ("candidate", true), variant, &[slot])?;
-        runner.rest();
+        runner.suspend();
         let mut checks = trusted.check(&called.to_compare(&[slot]), true)?;
-        runner.wake();
+        runner.resume();
         Ok(checks.remove(0))
     }
 
     fn call(
         &mut self,
-        trusted: &mut Trusted,
-        runner: &mut Runner<'_>,
+        trusted: &mut TrustedProcess,
+        runner: &mut ModuleRunner<'_>,
         (module, resting): (&str, bool),
         variant: usize,
         slots: &[u32],
-    ) -> Result<Called, CallFailure> {
+    ) -> Result<CallResult, CallFailure> {
         let label = self.label();
         let limit = self.call_limit(module, variant, slots.len());
         let expected = self.loaded.variants[variant].outputs.clone();
-        let request = Call {
-            resting,
+        let request = CallRequest {
+            suspended: resting,
             module,
             label,
             slots,
@@ -192,8 +194,8 @@ impl Session {
             limit,
         };
         let mut reader = match &mut self.sampler {
-            Some(sampler) => Reader::Host(sampler),
-            None => Reader::Device(trusted),
+            Some(sampler) => OutputReader::Host(sampler),
+            None => OutputReader::Device(trusted),
         };
         call(runner, &mut reader, self.regions.arena_bytes, &request)
     }
@@ -201,52 +203,59 @@ impl Session {
     /// Times one module. Every interval has fresh inputs at a random address; a candidate's outputs are all compared.
     pub(crate) fn measure(
         &mut self,
-        trusted: &mut Trusted,
-        runner: &mut Runner<'_>,
+        trusted: &mut TrustedProcess,
+        runner: &mut ModuleRunner<'_>,
         module: &str,
         variant: usize,
-        plan: &Plan,
-        enough: Enough<'_>,
-    ) -> Result<Raw, Stopped> {
+        plan: &MeasurementPlan,
+        enough: StopCondition<'_>,
+    ) -> Result<TimingSamples, MeasurementError> {
         let started = Instant::now();
-        let mut raw = Raw {
-            warm: self.veils(variant),
+        let mut raw = TimingSamples {
+            warm: self.stages_inputs(variant),
             alike: self.bursts_alike(),
-            ..Raw::default()
+            ..TimingSamples::default()
         };
         let longest = self.longest_burst(variant);
-        let cores = self.cores.as_ref().filter(|_| plan.dealt);
-        let dealt = cores.map(|cores| cores.deal(runner.pid, trusted.id()));
+        let cores = self.cores.as_ref().filter(|_| plan.rotate_cores);
+        let dealt = cores.map(|cores| cores.rotate(runner.pid, trusted.id()));
         // Others wait for the device: a candidate that is slow in everything does not have it for ever. What the judge itself
         // takes for inputs and answers is not its fault.
-        let patience = 6 * plan.budget + self.limit(variant, plan.singles);
+        let patience = 6 * plan.budget + self.time_limit(variant, plan.single_calls);
         let mut own_us = 0.0;
-        for (step, Step { length, looked }) in self.steps(plan, longest).into_iter().enumerate() {
+        for (
+            step,
+            PlannedInterval {
+                calls: length,
+                sampled: looked,
+            },
+        ) in self.intervals(plan, longest).into_iter().enumerate()
+        {
             if own_us > patience.as_secs_f64() * 1e6 {
                 return Err(CallFailure::from(ChannelError::TimedOut(patience)).into());
             }
             // Warm-ups aside, a third of the plan is the least an estimate can stand on.
-            if step > 2 + plan.singles / 3 && started.elapsed() > plan.budget {
+            if step > 2 + plan.single_calls / 3 && started.elapsed() > plan.budget {
                 break;
             }
             let interval = Interval {
                 module,
                 variant,
-                length,
-                care: plan.care,
+                calls: length,
+                outputs: plan.outputs,
             };
-            if let Some(dealt) = dealt.as_ref().filter(|_| step % DEALT_CALLS == 0) {
-                runner.rest();
+            if let Some(dealt) = dealt.as_ref().filter(|_| step % CALLS_PER_ROTATION == 0) {
+                runner.suspend();
                 dealt.next();
             }
             if looked {
-                if let Some(looks) = &mut runner.looks {
+                if let Some(looks) = &mut runner.pc_sampler {
                     looks.start();
                 }
                 own_us += self.interval(trusted, runner, &interval)?;
-                if let Some(looks) = &mut runner.looks {
+                if let Some(looks) = &mut runner.pc_sampler {
                     looks.stop();
-                    raw.looked += length;
+                    raw.sampled_calls += length;
                 }
                 continue;
             }
@@ -261,7 +270,7 @@ impl Session {
                 break;
             }
         }
-        runner.wake();
+        runner.resume();
         Ok(raw)
     }
 
@@ -275,13 +284,13 @@ impl Session {
         if module == "compile" {
             Duration::from_mins(10)
         } else {
-            self.limit(variant, calls)
+            self.time_limit(variant, calls)
         }
     }
 }
 
 /// Tells a runner which inputs to expect.
-pub(crate) fn prepare(
+pub(crate) fn prepare_inputs(
     channel: &mut Channel,
     inputs: &[Value],
     stage: bool,

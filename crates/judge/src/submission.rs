@@ -8,7 +8,7 @@ pub(crate) use warpsmith_schema::{MODEL_NEW, Submission, SubmissionForm};
 
 /// One library to build.
 #[derive(Debug, Clone)]
-pub(crate) struct Unit {
+pub(crate) struct BuildUnit {
     pub(crate) name: String,
     pub(crate) fingerprint: String,
     pub(crate) files: BTreeMap<String, Vec<u8>>,
@@ -25,7 +25,7 @@ pub(crate) struct Extension {
 }
 
 /// The unit of a folder form.
-pub(crate) fn folder_unit(submission: &Submission) -> Unit {
+pub(crate) fn folder_unit(submission: &Submission) -> BuildUnit {
     let name = if submission.form == SubmissionForm::Plain {
         "warpsmith_kernels"
     } else {
@@ -35,7 +35,7 @@ pub(crate) fn folder_unit(submission: &Submission) -> Unit {
         .files
         .iter()
         .filter(|(path, _)| *path != MODEL_NEW);
-    Unit {
+    BuildUnit {
         name: name.to_owned(),
         fingerprint: String::new(),
         files: files
@@ -69,7 +69,7 @@ pub(crate) fn functions_with_status(files: &BTreeMap<String, Vec<u8>>) -> Vec<St
 pub(crate) fn inline_units(
     extensions: Vec<Extension>,
     target: Target,
-) -> Result<Vec<Unit>, String> {
+) -> Result<Vec<BuildUnit>, String> {
     let mut units = Vec::new();
     for extension in extensions {
         let plain = |text: &str| {
@@ -107,7 +107,7 @@ pub(crate) fn inline_units(
             cuda.push_str(&extension.cuda_sources.join("\n"));
             files.insert("kernels/cuda.cu".to_owned(), cuda.into_bytes());
         }
-        units.push(Unit {
+        units.push(BuildUnit {
             name: extension.name,
             fingerprint: extension.fingerprint,
             files,

@@ -22,14 +22,14 @@ const DEFERRED_COLD_US: f64 = 120.0;
 /// Of intervals that are alike the quick ones count: a core that was taken away for a moment made one burst in ten take twice
 /// or ten times as long on a virtual machine with an H200, and more than half of all intervals on one of two cores with busy
 /// neighbours; nothing ever made one quicker. A cheat cannot make some of them quick either, since every output is compared.
-const QUICK: f64 = 0.2;
+const FAST_QUANTILE: f64 = 0.2;
 /// After warm-ups what is left of unrest only ever adds to a call: the host of an H200 was seen to take 200 or 340 us for the
 /// same one, in phases as long as a judgement.
-const QUICK_WARM: f64 = 0.1;
+const FAST_QUANTILE_WARM: f64 = 0.1;
 
 /// Intervals as measured, in microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Raw {
+pub(crate) struct TimingSamples {
     pub(crate) singles: Vec<f64>,
     /// Length and interval.
     pub(crate) bursts: Vec<(u32, f64)>,
@@ -42,10 +42,10 @@ pub(crate) struct Raw {
     pub(crate) alike: bool,
     /// Further calls, in which it was looked at what runs.
     #[serde(default)]
-    pub(crate) looked: u32,
+    pub(crate) sampled_calls: u32,
 }
 
-impl Raw {
+impl TimingSamples {
     /// Half an interquartile range over its median: of what the time rests on.
     pub(crate) fn spread(&self) -> f64 {
         relative_spread(&self.decisive())
@@ -65,22 +65,29 @@ impl Raw {
     }
 
     /// What a single call takes when nothing is in its way.
-    fn quick_single(&self) -> f64 {
-        quantile(&self.singles, if self.warm { QUICK_WARM } else { QUICK })
+    fn fast_single(&self) -> f64 {
+        quantile(
+            &self.singles,
+            if self.warm {
+                FAST_QUANTILE_WARM
+            } else {
+                FAST_QUANTILE
+            },
+        )
     }
 
     /// The same of a call with nothing in it. On a GPU, without warm-ups, a quick one may be luck: the device had not changed
     /// hands.
-    fn single_of_nothing(&self) -> f64 {
+    fn null_single(&self) -> f64 {
         if self.alike && !self.warm {
             median(&self.singles)
         } else {
-            self.quick_single()
+            self.fast_single()
         }
     }
 
     /// What bursts of one length take when nothing is in their way, for each length.
-    fn quick_bursts(&self) -> Vec<(f64, f64)> {
+    fn fast_bursts(&self) -> Vec<(f64, f64)> {
         let mut by_length: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for (length, time) in &self.bursts {
             by_length.entry(*length).or_default().push(*time);
@@ -88,7 +95,7 @@ impl Raw {
         // Of few the quickest: between it and the next there may be milliseconds.
         let quick = |(length, mut times): (u32, Vec<f64>)| {
             times.sort_by(f64::total_cmp);
-            let place = (QUICK * (times.len() - 1) as f64) as usize;
+            let place = (FAST_QUANTILE * (times.len() - 1) as f64) as usize;
             (f64::from(length), times[place])
         };
         by_length.into_iter().map(quick).collect()
@@ -105,27 +112,27 @@ impl Raw {
     reason = "each says its unit, as all times here do"
 )]
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Constant {
+pub(crate) struct CallOverhead {
     pub(crate) single_us: f64,
     /// Per call inside a burst.
-    pub(crate) slope_us: f64,
+    pub(crate) per_call_us: f64,
     /// Per burst, whatever its length; only where a candidate's bursts are alike.
     #[serde(default)]
-    pub(crate) burst_us: f64,
+    pub(crate) per_burst_us: f64,
 }
 
-impl Constant {
+impl CallOverhead {
     /// For calls that go another way.
-    pub(crate) const NOTHING: Self = Self {
+    pub(crate) const ZERO: Self = Self {
         single_us: 0.0,
-        slope_us: 0.0,
-        burst_us: 0.0,
+        per_call_us: 0.0,
+        per_burst_us: 0.0,
     };
 }
 
 /// A time and what stands behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Estimate {
+pub(crate) struct TimeEstimate {
     pub(crate) time_us: f64,
     pub(crate) single_us: f64,
     pub(crate) burst_us: Option<f64>,
@@ -136,22 +143,22 @@ pub(crate) struct Estimate {
 }
 
 /// The constant, from single calls of a null module that wakes the device and from bursts of one that does not.
-pub(crate) fn constant(singles: &Raw, bursts: &Raw) -> Constant {
+pub(crate) fn call_overhead(singles: &TimingSamples, bursts: &TimingSamples) -> CallOverhead {
     let (slope_us, burst_us) = if bursts.alike {
-        line_of_nothing(bursts).unwrap_or((0.0, 0.0))
+        null_line(bursts).unwrap_or((0.0, 0.0))
     } else {
         (slope(bursts).unwrap_or(0.0), 0.0)
     };
-    Constant {
-        single_us: singles.single_of_nothing(),
-        slope_us: slope_us.max(0.0),
-        burst_us: burst_us.max(0.0),
+    CallOverhead {
+        single_us: singles.null_single(),
+        per_call_us: slope_us.max(0.0),
+        per_burst_us: burst_us.max(0.0),
     }
 }
 
 /// Slope and start of the line through the quick ones of the shortest and of the longest bursts.
-fn line_of_nothing(raw: &Raw) -> Option<(f64, f64)> {
-    let bursts = raw.quick_bursts();
+fn null_line(raw: &TimingSamples) -> Option<(f64, f64)> {
+    let bursts = raw.fast_bursts();
     let (shortest, longest) = (bursts.first()?, bursts.last()?);
     let slope = (longest.1 - shortest.1) / (longest.0 - shortest.0).max(1.0);
     let slope = slope.max(0.0);
@@ -159,36 +166,44 @@ fn line_of_nothing(raw: &Raw) -> Option<(f64, f64)> {
 }
 
 /// What a call adds to a burst, the null module's share included.
-fn call_in_burst(raw: &Raw, constant: &Constant) -> Option<f64> {
+fn call_in_burst(raw: &TimingSamples, constant: &CallOverhead) -> Option<f64> {
     if !raw.alike {
         return slope(raw);
     }
     let each = raw.bursts.iter();
     let each: Vec<f64> = each
         // Of what was seen half stays here too.
-        .map(|(length, time)| (time - constant.burst_us.min(0.5 * time)) / f64::from(*length))
+        .map(|(length, time)| (time - constant.per_burst_us.min(0.5 * time)) / f64::from(*length))
         .collect();
-    (!each.is_empty()).then(|| quantile(&each, QUICK))
+    (!each.is_empty()).then(|| quantile(&each, FAST_QUANTILE))
 }
 
 /// How much quicker bursts are than single calls for honest reasons, learnt from a baseline nobody could tamper with. On a GPU
 /// that covers a host's phases too; interruptions on a CPU would widen it without end.
-pub(crate) fn honest_gap_us(raw: &Raw, constant: &Constant, baseline: &Estimate) -> f64 {
+pub(crate) fn honest_gap_us(
+    raw: &TimingSamples,
+    constant: &CallOverhead,
+    baseline: &TimeEstimate,
+) -> f64 {
     let single_us = if raw.alike {
         baseline.single_us
     } else {
-        raw.quick_single() - constant.single_us
+        raw.fast_single() - constant.single_us
     };
     let burst_us = baseline.burst_us.unwrap_or(single_us);
     (single_us - burst_us).max(0.0)
 }
 
 /// The time that counts.
-pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Estimate {
+pub(crate) fn estimate(
+    raw: &TimingSamples,
+    constant: &CallOverhead,
+    honest_gap_us: f64,
+) -> TimeEstimate {
     let single_us = median(&raw.singles) - constant.single_us;
     // A candidate may answer by a shorter way than the one the constant was measured on: half of what was seen stays.
     let burst_us =
-        call_in_burst(raw, constant).map(|call| (call - constant.slope_us).max(0.5 * call));
+        call_in_burst(raw, constant).map(|call| (call - constant.per_call_us).max(0.5 * call));
     let spread = raw.spread();
     let (time_us, deferred) = match burst_us {
         Some(burst) => {
@@ -202,7 +217,7 @@ pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Es
                 .max(rough)
                 .max(1.5 * honest_gap_us);
             // Work that bursts batch or put off is in every single call, the quick ones too.
-            if burst < raw.quick_single() - constant.single_us - allowance {
+            if burst < raw.fast_single() - constant.single_us - allowance {
                 (single_us, true)
             } else {
                 (burst, false)
@@ -210,7 +225,7 @@ pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Es
         }
         _ => (single_us, false),
     };
-    Estimate {
+    TimeEstimate {
         time_us: time_us.max(resolution_us(constant)),
         single_us,
         burst_us,
@@ -221,9 +236,9 @@ pub(crate) fn estimate(raw: &Raw, constant: &Constant, honest_gap_us: f64) -> Es
 }
 
 /// For a candidate that is restless on a calm machine: what nine calls in ten stay below.
-pub(crate) fn pessimistic(raw: &Raw, constant: &Constant) -> Estimate {
+pub(crate) fn pessimistic(raw: &TimingSamples, constant: &CallOverhead) -> TimeEstimate {
     let single_us = quantile(&raw.singles, 0.9) - constant.single_us;
-    Estimate {
+    TimeEstimate {
         time_us: single_us.max(resolution_us(constant)),
         single_us,
         burst_us: None,
@@ -236,23 +251,23 @@ pub(crate) fn pessimistic(raw: &Raw, constant: &Constant) -> Estimate {
 /// Whether the constant cannot belong to this measurement: nothing takes less than a call with nothing in it. After warm-ups
 /// the constant is small, and the phases of a host are a larger share of it; without them, on a GPU, it is a process just
 /// woken, which one is sooner than another.
-pub(crate) fn contradicts(raw: &Raw, constant: &Constant) -> bool {
+pub(crate) fn contradicts(raw: &TimingSamples, constant: &CallOverhead) -> bool {
     let share = if raw.warm || raw.alike { 0.5 } else { 0.25 };
     median(&raw.singles) < (1.0 - share) * constant.single_us
 }
 
 /// What cannot be told apart from nothing: a small share of the constant. Candidates and baselines below it count as equal.
-fn resolution_us(constant: &Constant) -> f64 {
+fn resolution_us(constant: &CallOverhead) -> f64 {
     (0.02 * constant.single_us).max(1.0)
 }
 
 /// Several shapes count as one by their geometric mean.
-pub(crate) fn combine(estimates: &[Estimate]) -> Option<Estimate> {
+pub(crate) fn combine(estimates: &[TimeEstimate]) -> Option<TimeEstimate> {
     let (first, rest) = estimates.split_first()?;
     if rest.is_empty() {
         return Some(*first);
     }
-    let mean = |of: &dyn Fn(&Estimate) -> f64| {
+    let mean = |of: &dyn Fn(&TimeEstimate) -> f64| {
         (estimates
             .iter()
             .map(|estimate| of(estimate).max(0.5).ln())
@@ -260,7 +275,7 @@ pub(crate) fn combine(estimates: &[Estimate]) -> Option<Estimate> {
             / estimates.len() as f64)
             .exp()
     };
-    Some(Estimate {
+    Some(TimeEstimate {
         time_us: mean(&|estimate| estimate.time_us),
         single_us: mean(&|estimate| estimate.single_us),
         burst_us: estimates
@@ -277,7 +292,7 @@ pub(crate) fn combine(estimates: &[Estimate]) -> Option<Estimate> {
 }
 
 /// Whether the time is clear of every line by three standard errors of its median.
-pub(crate) fn clear_of(raw: &Raw, constant: &Constant, lines_us: &[f64]) -> bool {
+pub(crate) fn is_clear_of(raw: &TimingSamples, constant: &CallOverhead, lines_us: &[f64]) -> bool {
     if raw.singles.len() < 8 {
         return false;
     }
@@ -292,12 +307,12 @@ pub(crate) fn clear_of(raw: &Raw, constant: &Constant, lines_us: &[f64]) -> bool
 
 /// Theil-Sen, weighted, over the quick intervals of each length: the median of the slopes of all pairs, each with the weight
 /// of its difference in length, since an error of an interval moves a short difference most. Single calls are bursts of one.
-fn slope(raw: &Raw) -> Option<f64> {
+fn slope(raw: &TimingSamples) -> Option<f64> {
     if raw.bursts.is_empty() || raw.singles.is_empty() {
         return None;
     }
-    let mut points = vec![(1.0, raw.quick_single())];
-    points.extend(raw.quick_bursts());
+    let mut points = vec![(1.0, raw.fast_single())];
+    points.extend(raw.fast_bursts());
     let mut slopes = Vec::new();
     for (index, first) in points.iter().enumerate() {
         for second in &points[index + 1..] {
@@ -360,14 +375,14 @@ fn quantile(values: &[f64], share: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const CONSTANT: Constant = Constant {
+    const CONSTANT: CallOverhead = CallOverhead {
         single_us: 180.0,
-        slope_us: 8.0,
-        burst_us: 0.0,
+        per_call_us: 8.0,
+        per_burst_us: 0.0,
     };
 
-    fn raw(single: f64, per_call: f64) -> Raw {
-        Raw {
+    fn raw(single: f64, per_call: f64) -> TimingSamples {
+        TimingSamples {
             singles: vec![single; 3],
             bursts: [2, 4, 8]
                 .iter()
@@ -375,7 +390,7 @@ mod tests {
                 .collect(),
             warm: false,
             alike: false,
-            looked: 0,
+            sampled_calls: 0,
         }
     }
 
@@ -401,8 +416,8 @@ mod tests {
         restless.singles = vec![300.0, 305.0, 460.0, 480.0, 490.0, 500.0];
         restless.alike = true;
         restless.bursts = vec![(64, 150.0 + 108.0 * 64.0); 5];
-        let constant = Constant {
-            burst_us: 150.0,
+        let constant = CallOverhead {
+            per_burst_us: 150.0,
             ..CONSTANT
         };
         let honest = estimate(&restless, &constant, 0.0);
@@ -415,16 +430,16 @@ mod tests {
 
     #[test]
     fn batched_long_calls_are_seen_behind_a_large_constant() {
-        let constant = Constant {
+        let constant = CallOverhead {
             single_us: 1000.0,
-            slope_us: 20.0,
-            burst_us: 800.0,
+            per_call_us: 20.0,
+            per_burst_us: 800.0,
         };
-        let long = |each: f64| Raw {
+        let long = |each: f64| TimingSamples {
             singles: (0..20).map(|step| 1950.0 + 5.0 * f64::from(step)).collect(),
             bursts: vec![(12, 800.0 + 12.0 * (each + 20.0)); 4],
             alike: true,
-            ..Raw::default()
+            ..TimingSamples::default()
         };
         let honest = estimate(&long(950.0), &constant, 0.0);
         assert!(!honest.deferred);
@@ -435,58 +450,59 @@ mod tests {
 
     #[test]
     fn no_more_than_half_of_a_burst_is_taken_off() {
-        let constant = Constant {
+        let constant = CallOverhead {
             single_us: 1000.0,
-            slope_us: 0.0,
-            burst_us: 800.0,
+            per_call_us: 0.0,
+            per_burst_us: 800.0,
         };
-        let quick = Raw {
+        let quick = TimingSamples {
             singles: vec![1000.0; 8],
             bursts: vec![(4, 840.0); 4],
             alike: true,
-            ..Raw::default()
+            ..TimingSamples::default()
         };
         assert!((estimate(&quick, &constant, 0.0).time_us - 105.0).abs() < 1e-6);
     }
 
     #[test]
     fn nothing_never_gets_quicker_with_more_calls() {
-        let restless = Raw {
+        let restless = TimingSamples {
             bursts: vec![(2, 900.0), (3, 800.0)],
             alike: true,
-            ..Raw::default()
+            ..TimingSamples::default()
         };
-        let singles = Raw {
+        let singles = TimingSamples {
             singles: vec![1000.0],
             alike: true,
-            ..Raw::default()
+            ..TimingSamples::default()
         };
-        let measured = constant(&singles, &restless);
-        assert_eq!((measured.slope_us, measured.burst_us), (0.0, 900.0));
+        let measured = call_overhead(&singles, &restless);
+        assert_eq!((measured.per_call_us, measured.per_burst_us), (0.0, 900.0));
     }
 
     #[test]
     fn bursts_after_which_a_core_was_taken_away_do_not_count() {
-        let nothing = Raw {
+        let nothing = TimingSamples {
             singles: vec![300.0],
             bursts: [(16, 160.0 + 16.0 * 15.0), (64, 160.0 + 64.0 * 15.0)].repeat(6),
             warm: true,
             alike: true,
-            looked: 0,
+            sampled_calls: 0,
         };
-        let constant = constant(&nothing, &nothing);
+        let constant = call_overhead(&nothing, &nothing);
         assert!(
-            (constant.slope_us - 15.0).abs() < 1e-9 && (constant.burst_us - 160.0).abs() < 1e-9
+            (constant.per_call_us - 15.0).abs() < 1e-9
+                && (constant.per_burst_us - 160.0).abs() < 1e-9
         );
         let clean = 160.0 + 64.0 * (15.0 + 20.0);
-        let kernel = Raw {
+        let kernel = TimingSamples {
             singles: vec![330.0; 8],
             bursts: [1.0, 2.2, 1.0, 9.0, 1.0, 1.0, 1.4, 1.0]
                 .map(|times| (64, clean * times))
                 .to_vec(),
             warm: true,
             alike: true,
-            looked: 0,
+            sampled_calls: 0,
         };
         let estimate = estimate(&kernel, &constant, 0.0);
         assert!(
@@ -505,16 +521,16 @@ mod tests {
     /// Slow short bursts once made the slope of long ones look small.
     #[test]
     fn slow_short_bursts_gain_nothing_where_bursts_are_alike() {
-        let constant = Constant {
-            burst_us: 160.0,
+        let constant = CallOverhead {
+            per_burst_us: 160.0,
             ..CONSTANT
         };
-        let mut kernel = Raw {
+        let mut kernel = TimingSamples {
             singles: vec![220.0; 8],
             bursts: vec![(64, 160.0 + 64.0 * 48.0); 6],
             warm: true,
             alike: true,
-            looked: 0,
+            sampled_calls: 0,
         };
         let honest = estimate(&kernel, &constant, 0.0).time_us;
         kernel.bursts.push((16, 160.0 + 64.0 * 48.0));
@@ -538,10 +554,10 @@ mod tests {
 
     #[test]
     fn a_constant_from_a_busier_hour_is_noticed() {
-        let stale = Constant {
+        let stale = CallOverhead {
             single_us: 36_900.0,
-            slope_us: 8.0,
-            burst_us: 0.0,
+            per_call_us: 8.0,
+            per_burst_us: 0.0,
         };
         assert!(contradicts(&raw(20_000.0, 20_000.0), &stale));
         assert!(!contradicts(&raw(280.0, 108.0), &CONSTANT));
@@ -552,7 +568,7 @@ mod tests {
         let mut nothing = raw(300.0, 8.0);
         nothing.singles = vec![210.0, 300.0, 310.0, 320.0, 330.0, 340.0];
         nothing.warm = true;
-        let measured = constant(&nothing, &nothing);
+        let measured = call_overhead(&nothing, &nothing);
         assert!(measured.single_us < 260.0, "{}", measured.single_us);
         let mut quick = raw(200.0, 20.0);
         quick.warm = true;
@@ -581,7 +597,7 @@ mod tests {
     /// Intervals of a machine with busy neighbours, more than half of them interrupted for milliseconds.
     #[test]
     fn a_machine_that_takes_cores_away_does_not_move_a_short_time() {
-        let restless = Raw {
+        let restless = TimingSamples {
             singles: vec![
                 2400.0, 3909.0, 345.0, 10346.0, 7680.0, 340.0, 5824.0, 352.0, 6475.0, 338.0,
             ],
@@ -599,12 +615,12 @@ mod tests {
                 (8, 761.0),
                 (8, 3230.0),
             ],
-            ..Raw::default()
+            ..TimingSamples::default()
         };
-        let nothing = Constant {
+        let nothing = CallOverhead {
             single_us: 300.0,
-            slope_us: 35.0,
-            burst_us: 0.0,
+            per_call_us: 35.0,
+            per_burst_us: 0.0,
         };
         let found = estimate(&restless, &nothing, 0.0);
         // 60 us a call, of which Python takes 35; more than half of it stays.
@@ -632,9 +648,9 @@ mod tests {
     #[test]
     fn clear_of_a_line_needs_samples_and_distance() {
         let mut raw = raw(180.0 + 100.0, 108.0);
-        assert!(!clear_of(&raw, &CONSTANT, &[200.0]));
+        assert!(!is_clear_of(&raw, &CONSTANT, &[200.0]));
         raw.singles = (0..16).map(|step| 280.0 + f64::from(step % 3)).collect();
-        assert!(clear_of(&raw, &CONSTANT, &[200.0]));
-        assert!(!clear_of(&raw, &CONSTANT, &[100.5]));
+        assert!(is_clear_of(&raw, &CONSTANT, &[200.0]));
+        assert!(!is_clear_of(&raw, &CONSTANT, &[100.5]));
     }
 }

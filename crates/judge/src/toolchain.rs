@@ -13,7 +13,7 @@ use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
 use crate::JudgeError;
-use crate::submission::{Submission, SubmissionForm, Unit};
+use crate::submission::{BuildUnit, Submission, SubmissionForm};
 pub(crate) use flags::build_flags;
 
 /// The registry header and module file of the CUDA Agent workspace form; frozen there, ours here.
@@ -27,7 +27,7 @@ const PLAIN_COMPILE_LIMIT: Duration = Duration::from_mins(1);
 
 /// A library ready to be loaded.
 #[derive(Debug, Clone)]
-pub(crate) struct Library {
+pub(crate) struct BuiltLibrary {
     pub(crate) name: String,
     /// Sources of an inline extension, as `load_inline` names them.
     pub(crate) fingerprint: String,
@@ -38,9 +38,9 @@ pub(crate) struct Library {
 
 /// What building gave.
 #[derive(Debug)]
-pub(crate) enum Built {
+pub(crate) enum BuildResult {
     Ready {
-        libraries: Vec<Library>,
+        libraries: Vec<BuiltLibrary>,
         log: String,
     },
     Failed {
@@ -62,7 +62,7 @@ pub(crate) struct Toolchain {
 }
 
 /// One file to compile.
-struct Job<'a> {
+struct CompileJob<'a> {
     path: &'a str,
     cuda: bool,
     torch: bool,
@@ -74,25 +74,25 @@ impl Toolchain {
     pub(crate) fn build(
         &self,
         submission: &Submission,
-        units: &[Unit],
-    ) -> Result<Built, JudgeError> {
+        units: &[BuildUnit],
+    ) -> Result<BuildResult, JudgeError> {
         let mut libraries = Vec::new();
         let mut log = String::new();
         for unit in units {
             match self.build_unit(submission, unit, &mut log)? {
                 Some(library) => libraries.push(library),
-                None => return Ok(Built::Failed { log }),
+                None => return Ok(BuildResult::Failed { log }),
             }
         }
-        Ok(Built::Ready { libraries, log })
+        Ok(BuildResult::Ready { libraries, log })
     }
 
     fn build_unit(
         &self,
         submission: &Submission,
-        unit: &Unit,
+        unit: &BuildUnit,
         log: &mut String,
-    ) -> Result<Option<Library>, JudgeError> {
+    ) -> Result<Option<BuiltLibrary>, JudgeError> {
         let mut files: BTreeMap<String, Vec<u8>> = unit.files.clone();
         let torch = submission.form != SubmissionForm::Plain;
         if submission.form == SubmissionForm::CudaAgent {
@@ -102,10 +102,10 @@ impl Toolchain {
             );
             files.insert("binding.cpp".to_owned(), MODULE.as_bytes().to_vec());
         }
-        let jobs: Vec<Job<'_>> = files
+        let jobs: Vec<CompileJob<'_>> = files
             .iter()
             .filter(|(path, _)| is_unit(path, self.target))
-            .map(|(path, text)| Job {
+            .map(|(path, text)| CompileJob {
                 path,
                 cuda: path.ends_with(".cu"),
                 torch: torch && (!path.ends_with(".cu") || mentions_torch(text)),
@@ -143,7 +143,7 @@ impl Toolchain {
     /// An object from the cache, or compiled now; `None` when the compiler refused.
     fn object(
         &self,
-        job: &Job<'_>,
+        job: &CompileJob<'_>,
         files: &BTreeMap<String, Vec<u8>>,
     ) -> Result<(Option<PathBuf>, String), JudgeError> {
         let visible = visible_to(job, files, self.target);
@@ -208,7 +208,7 @@ impl Toolchain {
             text.push_str("the compiler left no object file\n");
             return Ok((None, text));
         }
-        keep(&produced, &kept)?;
+        move_to_cache(&produced, &kept)?;
         fs::write(kept_log, &text).map_err(JudgeError::io("keep the compiler's log"))?;
         Ok((Some(kept), text))
     }
@@ -216,10 +216,10 @@ impl Toolchain {
     fn link(
         &self,
         objects: &[PathBuf],
-        unit: &Unit,
+        unit: &BuildUnit,
         torch: bool,
         log: &mut String,
-    ) -> Result<Option<Library>, JudgeError> {
+    ) -> Result<Option<BuiltLibrary>, JudgeError> {
         let mut hasher = blake3::Hasher::new();
         for object in objects {
             hasher.update(object.as_os_str().as_encoded_bytes());
@@ -233,7 +233,7 @@ impl Toolchain {
             .objects()
             .join(&key[..2])
             .join(format!("{key}.so"));
-        let library = Library {
+        let library = BuiltLibrary {
             name: unit.name.clone(),
             fingerprint: unit.fingerprint.clone(),
             with_status: crate::submission::functions_with_status(&unit.files),
@@ -273,7 +273,7 @@ impl Toolchain {
         {
             return Ok(None);
         }
-        keep(&produced, &kept)?;
+        move_to_cache(&produced, &kept)?;
         Ok(Some(library))
     }
 
@@ -394,7 +394,7 @@ pub(crate) fn run_trusted(
 
 fn compile_all(
     toolchain: &Toolchain,
-    jobs: &[Job<'_>],
+    jobs: &[CompileJob<'_>],
     files: &BTreeMap<String, Vec<u8>>,
     workers: usize,
 ) -> Vec<Result<(Option<PathBuf>, String), JudgeError>> {
@@ -434,7 +434,7 @@ fn compile_all(
 }
 
 /// Moves a build product into the cache atomically.
-fn keep(produced: &Path, kept: &Path) -> Result<(), JudgeError> {
+fn move_to_cache(produced: &Path, kept: &Path) -> Result<(), JudgeError> {
     let doing = || format!("keep `{}`", kept.display());
     if let Some(parent) = kept.parent() {
         fs::create_dir_all(parent).map_err(JudgeError::io(doing()))?;
@@ -466,7 +466,7 @@ fn mentions_torch(text: &[u8]) -> bool {
 /// The files a job may see: itself, headers, and other units only where some file names them. What is not here cannot be
 /// included, so the cache key covers everything that can change the object.
 fn visible_to<'a>(
-    job: &Job<'_>,
+    job: &CompileJob<'_>,
     files: &'a BTreeMap<String, Vec<u8>>,
     target: Target,
 ) -> BTreeMap<&'a str, &'a [u8]> {

@@ -8,25 +8,25 @@ use serde_json::{Value, json};
 use warpsmith_schema::{Precision, Target};
 
 use crate::JudgeError;
-use crate::process::Process;
-use crate::value::TensorPlace;
+use crate::process::PythonProcess;
+use crate::value::TensorLocation;
 
 /// What `load` says about a task.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedTask {
     pub(crate) init: Vec<Value>,
     pub(crate) state: Vec<Value>,
     pub(crate) weights_bytes: u64,
-    pub(crate) variants: Vec<Variant>,
+    pub(crate) variants: Vec<InputVariant>,
     pub(crate) mutates_inputs: bool,
-    pub(crate) screen: Screen,
+    pub(crate) screen: TaskScreen,
     #[serde(default)]
     pub(crate) excluded_share: f64,
     pub(crate) fp64: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Variant {
+pub(crate) struct InputVariant {
     pub(crate) inputs: Vec<Value>,
     pub(crate) outputs: Value,
     pub(crate) input_bytes: u64,
@@ -35,14 +35,14 @@ pub(crate) struct Variant {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Screen {
+pub(crate) struct TaskScreen {
     pub(crate) degenerate_inputs: bool,
     pub(crate) transforms: Vec<String>,
 }
 
 /// Shared memory as the other processes attach to it.
 #[derive(Debug)]
-pub(crate) struct Regions {
+pub(crate) struct SharedRegions {
     pub(crate) slot_count: u32,
     pub(crate) slot_bytes: u64,
     pub(crate) arena_bytes: u64,
@@ -61,7 +61,7 @@ pub(crate) struct DeviceMemory {
     pub(crate) free: u64,
 }
 
-impl Check {
+impl Comparison {
     /// Right, unchanged since the clock stopped, and the inputs as they were.
     pub(crate) fn holds(&self) -> bool {
         self.passed && self.sample_ok && self.inputs_ok
@@ -70,7 +70,7 @@ impl Check {
 
 /// One comparison.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Check {
+pub(crate) struct Comparison {
     pub(crate) structure_ok: bool,
     pub(crate) shape_ok: bool,
     pub(crate) dtype_ok: bool,
@@ -86,7 +86,7 @@ pub(crate) struct Check {
 
 /// One draw of inputs.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Draw<'a> {
+pub(crate) struct InputDraw<'a> {
     pub(crate) slot: u32,
     pub(crate) seed: u64,
     pub(crate) transform: &'a str,
@@ -103,16 +103,16 @@ pub(crate) struct CallOutputs<'a> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Trusted {
-    process: Process,
+pub(crate) struct TrustedProcess {
+    process: PythonProcess,
     pub(crate) hello: Value,
 }
 
 const LONG: Duration = Duration::from_mins(5);
 
-impl Trusted {
-    pub(crate) fn greet(mut process: Process) -> Result<Self, JudgeError> {
-        let hello = process.greet()?;
+impl TrustedProcess {
+    pub(crate) fn await_hello(mut process: PythonProcess) -> Result<Self, JudgeError> {
+        let hello = process.await_hello()?;
         Ok(Self { process, hello })
     }
 
@@ -126,7 +126,7 @@ impl Trusted {
         name: &str,
         target: Target,
         seed: u64,
-    ) -> Result<Loaded, JudgeError> {
+    ) -> Result<LoadedTask, JudgeError> {
         let body = json!({ "source": source, "name": name, "target": target.name(), "seed": seed });
         self.typed("load", body)
     }
@@ -136,10 +136,10 @@ impl Trusted {
         slot_count: u32,
         slot_bytes: u64,
         arena_bytes: u64,
-    ) -> Result<Regions, JudgeError> {
+    ) -> Result<SharedRegions, JudgeError> {
         let body = json!({ "slot_count": slot_count, "slot_bytes": slot_bytes, "arena_bytes": arena_bytes });
         let (handles, fds) = self.process.request_with("regions", body, &[], LONG)?;
-        Ok(Regions {
+        Ok(SharedRegions {
             slot_count,
             slot_bytes,
             arena_bytes,
@@ -162,7 +162,7 @@ impl Trusted {
         variant: usize,
         answer: bool,
         veiled: bool,
-        draws: &[Draw<'_>],
+        draws: &[InputDraw<'_>],
     ) -> Result<(), JudgeError> {
         let body =
             json!({ "variant": variant, "answer": answer, "veiled": veiled, "draws": draws });
@@ -191,7 +191,7 @@ impl Trusted {
     pub(crate) fn sample(
         &mut self,
         slots: &[u32],
-        places: &[Vec<TensorPlace>],
+        places: &[Vec<TensorLocation>],
     ) -> Result<(), JudgeError> {
         let body = json!({ "groups": groups(slots, places) });
         self.process.request("sample", body, LONG).map(drop)
@@ -202,10 +202,10 @@ impl Trusted {
         &mut self,
         calls: &[CallOutputs<'_>],
         exact: bool,
-    ) -> Result<Vec<Check>, JudgeError> {
+    ) -> Result<Vec<Comparison>, JudgeError> {
         #[derive(Deserialize)]
         struct Reports {
-            reports: Vec<Check>,
+            reports: Vec<Comparison>,
         }
         let phase = if exact { "exact" } else { "timed" };
         let found: Reports = self.typed("check", json!({ "calls": calls, "phase": phase }))?;
@@ -239,7 +239,7 @@ impl Trusted {
     }
 
     /// Lets go of the task and of all memory that it takes.
-    pub(crate) fn forget(&mut self) -> Result<(), JudgeError> {
+    pub(crate) fn unload(&mut self) -> Result<(), JudgeError> {
         self.process.request("forget", json!({}), LONG).map(drop)
     }
 
@@ -248,8 +248,8 @@ impl Trusted {
         self.hello["total_memory"].as_u64().unwrap_or(0)
     }
 
-    pub(crate) fn usable(&mut self) -> bool {
-        self.process.usable()
+    pub(crate) fn is_usable(&mut self) -> bool {
+        self.process.is_usable()
     }
 
     fn typed<T: serde::de::DeserializeOwned>(
@@ -269,15 +269,15 @@ impl Trusted {
 
 /// Calls whose outputs have the same form, so that it is sent and read once.
 #[derive(Serialize)]
-struct Group {
+struct SampleGroup {
     forms: Vec<Value>,
     slots: Vec<u32>,
     offsets: Vec<Vec<u64>>,
 }
 
-fn groups(slots: &[u32], places: &[Vec<TensorPlace>]) -> Vec<Group> {
-    let form = |place: &TensorPlace| json!({ "dtype": place.dtype, "shape": place.shape, "stride": place.stride });
-    let mut groups: Vec<Group> = Vec::new();
+fn groups(slots: &[u32], places: &[Vec<TensorLocation>]) -> Vec<SampleGroup> {
+    let form = |place: &TensorLocation| json!({ "dtype": place.dtype, "shape": place.shape, "stride": place.stride });
+    let mut groups: Vec<SampleGroup> = Vec::new();
     for (&slot, places) in slots.iter().zip(places) {
         let forms: Vec<Value> = places.iter().map(form).collect();
         let offsets = places.iter().map(|place| place.offset).collect();
@@ -286,7 +286,7 @@ fn groups(slots: &[u32], places: &[Vec<TensorPlace>]) -> Vec<Group> {
                 group.slots.push(slot);
                 group.offsets.push(offsets);
             }
-            None => groups.push(Group {
+            None => groups.push(SampleGroup {
                 forms,
                 slots: vec![slot],
                 offsets: vec![offsets],
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn outputs_of_one_form_are_sent_once() {
-        let place = |offset: u64, rows: i64| TensorPlace {
+        let place = |offset: u64, rows: i64| TensorLocation {
             dtype: "float32".to_owned(),
             shape: vec![rows],
             stride: vec![1],

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Where a tensor lies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TensorPlace {
+pub(crate) struct TensorLocation {
     pub(crate) dtype: String,
     pub(crate) shape: Vec<i64>,
     #[serde(default)]
@@ -15,7 +15,7 @@ pub(crate) struct TensorPlace {
     pub(crate) offset: u64,
 }
 
-impl TensorPlace {
+impl TensorLocation {
     pub(crate) fn item_bytes(&self) -> Option<u64> {
         Some(match self.dtype.as_str() {
             "float64" | "int64" | "uint64" | "complex64" => 8,
@@ -81,18 +81,18 @@ impl TensorPlace {
 }
 
 /// The tensors of a tree, in order.
-pub(crate) fn tensors(tree: &Value) -> Vec<TensorPlace> {
+pub(crate) fn tensors(tree: &Value) -> Vec<TensorLocation> {
     let mut found = Vec::new();
     walk(tree, &mut found);
     found
 }
 
-fn walk(tree: &Value, found: &mut Vec<TensorPlace>) {
+fn walk(tree: &Value, found: &mut Vec<TensorLocation>) {
     let Some(object) = tree.as_object() else {
         return;
     };
     if let Some(tensor) = object.get("tensor") {
-        found.extend(TensorPlace::deserialize(tensor));
+        found.extend(TensorLocation::deserialize(tensor));
     }
     for key in ["list", "tuple"] {
         for item in object
@@ -175,7 +175,11 @@ fn kind(tree: &Value) -> &'static str {
 }
 
 /// Whether tensors of different owners overlap, counting only those with elements.
-pub(crate) fn overlap(places: &[TensorPlace], limit: u64, owner: impl Fn(usize) -> usize) -> bool {
+pub(crate) fn overlap(
+    places: &[TensorLocation],
+    limit: u64,
+    owner: impl Fn(usize) -> usize,
+) -> bool {
     let mut ranges: Vec<(u64, u64, usize)> = places
         .iter()
         .enumerate()
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_one_call_shares_with_itself_hides_nothing_of_the_others() {
-        let place = |offset: u64| TensorPlace {
+        let place = |offset: u64| TensorLocation {
             dtype: "float32".to_owned(),
             shape: vec![16],
             stride: vec![1],

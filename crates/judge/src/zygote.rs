@@ -15,18 +15,18 @@ use warpsmith_schema::Target;
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError, unwrap_reply};
 use crate::harness::Harness;
-use crate::runner::Runner;
+use crate::runner::ModuleRunner;
 
 /// What a worker may use.
 #[derive(Debug, Clone)]
-pub(crate) struct Allowance {
+pub(crate) struct WorkerLimits {
     pub(crate) memory_bytes: u64,
     pub(crate) processes: u32,
     pub(crate) scratch_bytes: u64,
     pub(crate) threads: usize,
 }
 
-impl Allowance {
+impl WorkerLimits {
     pub(crate) fn of_this_machine() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -55,7 +55,7 @@ pub(crate) struct Zygote {
     greeted: bool,
     nested: bool,
     target: Target,
-    allowance: Allowance,
+    allowance: WorkerLimits,
 }
 
 /// A forked worker. Dropping it kills everything it ever started.
@@ -65,24 +65,24 @@ pub(crate) struct Worker {
     pidfd: OwnedFd,
     group: Option<sandbox::ControlGroup>,
     /// At where it computes, on a CPU and where the kernel permits it.
-    looks: Option<sandbox::PcSampler>,
+    pc_sampler: Option<sandbox::PcSampler>,
     /// What it prints, for people; never parsed.
-    pub(crate) printed: Arc<File>,
+    pub(crate) output: Arc<File>,
 }
 
 /// Where a zygote is started.
-pub(crate) struct Launch<'a> {
+pub(crate) struct ZygoteLaunch<'a> {
     pub(crate) python: &'a Python,
     pub(crate) harness: &'a Harness,
     pub(crate) target: Target,
     pub(crate) device: u32,
     pub(crate) isolation: sandbox::Isolation,
-    pub(crate) allowance: Allowance,
+    pub(crate) allowance: WorkerLimits,
 }
 
 impl Zygote {
     /// Starts without waiting for PyTorch to be imported.
-    pub(crate) fn start(launch: &Launch<'_>) -> Result<Self, JudgeError> {
+    pub(crate) fn start(launch: &ZygoteLaunch<'_>) -> Result<Self, JudgeError> {
         let nested = matches!(
             sandbox::effective().user_namespace,
             sandbox::Protection::Held { .. }
@@ -159,11 +159,11 @@ impl Zygote {
         !self.nested
     }
 
-    pub(crate) fn usable(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None)) && (!self.greeted || self.control.quiet())
+    pub(crate) fn is_usable(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None)) && (!self.greeted || self.control.is_idle())
     }
 
-    fn greet(&mut self) -> Result<(), JudgeError> {
+    fn await_hello(&mut self) -> Result<(), JudgeError> {
         if !self.greeted {
             let hello = self
                 .control
@@ -187,7 +187,7 @@ impl Zygote {
 
     /// Forks a worker that has run nothing yet.
     pub(crate) fn fork(&mut self) -> Result<Worker, JudgeError> {
-        self.greet()?;
+        self.await_hello()?;
         let (mut channel, theirs) =
             Channel::pair(self.target).map_err(JudgeError::io("open a worker's channel"))?;
         let printed = rustix::fs::memfd_create("printed", rustix::fs::MemfdFlags::CLOEXEC)
@@ -228,8 +228,8 @@ impl Zygote {
             channel,
             pidfd,
             group,
-            looks,
-            printed,
+            pc_sampler: looks,
+            output: printed,
         })
     }
 }
@@ -247,13 +247,13 @@ pub(crate) fn tail(printed: &File) -> String {
 }
 
 impl Worker {
-    pub(crate) fn runner(&mut self) -> Runner<'_> {
+    pub(crate) fn runner(&mut self) -> ModuleRunner<'_> {
         let pid = self.host_pid();
-        Runner {
+        ModuleRunner {
             channel: &mut self.channel,
             pidfd: self.pidfd.as_fd(),
             pid,
-            looks: self.looks.as_mut(),
+            pc_sampler: self.pc_sampler.as_mut(),
         }
     }
 
@@ -263,13 +263,13 @@ impl Worker {
     }
 
     /// Where it was seen computing since the last time; `None` where nobody can look.
-    pub(crate) fn seen(&mut self) -> Option<Vec<u64>> {
-        self.looks.as_mut().map(sandbox::PcSampler::take)
+    pub(crate) fn take_pc_samples(&mut self) -> Option<Vec<u64>> {
+        self.pc_sampler.as_mut().map(sandbox::PcSampler::take)
     }
 
     /// Whether it is alive and has nothing to say.
-    pub(crate) fn quiet(&mut self) -> bool {
-        self.channel.quiet()
+    pub(crate) fn is_idle(&mut self) -> bool {
+        self.channel.is_idle()
     }
 
     pub(crate) fn out_of_memory(&self) -> bool {
@@ -344,7 +344,7 @@ pub fn cuda_devices() -> Vec<PathBuf> {
     found
 }
 
-fn worker_environment(launch: &Launch<'_>) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+fn worker_environment(launch: &ZygoteLaunch<'_>) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
     let mut environment: Vec<(String, String)> = vec![
         ("PATH".to_owned(), "/nonexistent".to_owned()),
         ("HOME".to_owned(), "/tmp".to_owned()),

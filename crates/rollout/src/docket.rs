@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use warpsmith_agent::Files;
-use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_judge::{JudgeDepth, JudgeError};
 use warpsmith_schema::{EpisodeId, EventKind, Failure, FailureKind, Task, Verdict};
 use warpsmith_tasks::{solution_hash, submission};
 
@@ -41,7 +41,7 @@ const TOO_LARGE: &str = "too_large";
 pub(crate) enum Question {
     Survey,
     Judge(Files),
-    Rehearse(Files, Reach),
+    Rehearse(Files, JudgeDepth),
     Profile(Option<Files>),
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use warpsmith_agent::{AgentError, Court, Files, Sample, Unreadable, Watch, run_agent, run_single};
-use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_judge::{JudgeDepth, JudgeError};
 use warpsmith_model::policy::{Policy, PolicyError, Reply, Request};
 use warpsmith_schema::{
     DeltaCursor, Elision, EpisodeDelta, EpisodeEnding, EpisodeId, EventKind, Failure, FailureKind,
@@ -166,7 +166,11 @@ impl Court for Bar<'_> {
         }
     }
 
-    fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError> {
+    fn rehearse(
+        &mut self,
+        files: &Files,
+        reach: JudgeDepth,
+    ) -> Result<Option<Verdict>, JudgeError> {
         match self.ask(Question::Rehearse(files.clone(), reach))? {
             Answer::Rehearsed(verdict) => Ok(verdict.map(|verdict| *verdict)),
             other => Err(misheard(&other)),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warpsmith_agent::{Files, render_profile};
 use warpsmith_judge::profile::{ProfileRequest, profile};
-use warpsmith_judge::{JudgeConfig, JudgeError, LocalJudge, Reach};
+use warpsmith_judge::{JudgeConfig, JudgeDepth, JudgeError, LocalJudge};
 use warpsmith_schema::{Task, Verdict};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::{solution_hash, submission};
@@ -24,7 +24,7 @@ pub trait Judging: Send {
         &mut self,
         task: &Task,
         files: &Files,
-        reach: Reach,
+        reach: JudgeDepth,
     ) -> Result<Option<Verdict>, JudgeError>;
     /// Where the time goes, in words.
     fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError>;
@@ -125,7 +125,7 @@ impl Judging for KeptJudge {
         &mut self,
         task: &Task,
         files: &Files,
-        reach: Reach,
+        reach: JudgeDepth,
     ) -> Result<Option<Verdict>, JudgeError> {
         self.judge.rehearse(&task.into(), &submission(files), reach)
     }
@@ -195,7 +195,7 @@ impl Judging for Lent {
         &mut self,
         task: &Task,
         files: &Files,
-        reach: Reach,
+        reach: JudgeDepth,
     ) -> Result<Option<Verdict>, JudgeError> {
         self.own().rehearse(task, files, reach)
     }

@@ -15,7 +15,7 @@ use common::{Hook, StandIn, means, plan, reply, script, scripted, task};
 use serde_json::json;
 use tempfile::TempDir;
 use warpsmith_agent::Files;
-use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_judge::{JudgeDepth, JudgeError};
 use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Reply, Request, Script, SharedPolicy};
 use warpsmith_rollout::{Judging, Means, Outcome, Plan, StopRequest, Way, run, trajectories};
 use warpsmith_schema::{
@@ -117,7 +117,12 @@ impl Judging for Falls {
         panic!("on purpose");
     }
 
-    fn rehearse(&mut self, _: &Task, _: &Files, _: Reach) -> Result<Option<Verdict>, JudgeError> {
+    fn rehearse(
+        &mut self,
+        _: &Task,
+        _: &Files,
+        _: JudgeDepth,
+    ) -> Result<Option<Verdict>, JudgeError> {
         Ok(None)
     }
 

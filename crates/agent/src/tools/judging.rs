@@ -1,6 +1,6 @@
 //! Tools that go through the judge: an agent reads what they say and never touches what says it.
 
-use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_judge::{JudgeDepth, JudgeError};
 use warpsmith_schema::{ToolCall, Verdict};
 
 use super::args::{Nothing, Profile};
@@ -30,14 +30,17 @@ impl Judging<'_> {
     }
 
     fn compile(&mut self) -> Result<Answer, JudgeError> {
-        self.rehearse(Reach::Built, "It compiles.")
+        self.rehearse(JudgeDepth::Compiled, "It compiles.")
     }
 
     fn verify(&mut self) -> Result<Answer, JudgeError> {
-        self.rehearse(Reach::Verified, "It compiles and its results are right.")
+        self.rehearse(
+            JudgeDepth::Verified,
+            "It compiles and its results are right.",
+        )
     }
 
-    fn rehearse(&mut self, reach: Reach, good: &str) -> Result<Answer, JudgeError> {
+    fn rehearse(&mut self, reach: JudgeDepth, good: &str) -> Result<Answer, JudgeError> {
         let files = match self.files() {
             Ok(files) => files,
             Err(answer) => return Ok(answer),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_judge::{JudgeDepth, JudgeError};
 use warpsmith_sandbox::{Isolation, system_paths};
 use warpsmith_schema::{ToolCall, Verdict};
 
@@ -19,7 +19,7 @@ impl Court for Closed {
         panic!("nothing is judged here")
     }
 
-    fn rehearse(&mut self, _: &Files, _: Reach) -> Result<Option<Verdict>, JudgeError> {
+    fn rehearse(&mut self, _: &Files, _: JudgeDepth) -> Result<Option<Verdict>, JudgeError> {
         panic!("nothing is judged here")
     }
 

@@ -216,7 +216,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         (false, Target::Cpu) => 1,
     };
     let options = JudgeConfig {
-        beside_others: judges > 1,
+        shared_device: judges > 1,
         ..engine.options(settings.manner())
     };
     let judges: Vec<LocalJudge> = (0..judges)

@@ -5,10 +5,10 @@ use warpsmith_schema::{
     MatchedPrecision, Number, Precision, Rule, Speedup, Status, Target, Times, TrustCheck, Verdict,
 };
 
-use super::{Attempt, LocalJudge, Step, clip};
+use super::{JudgementState, LocalJudge, Step, clip};
 use crate::baseline::Baselines;
-use crate::outcome::Fault;
-use crate::timing::{self, Estimate};
+use crate::candidate_failure::CandidateFailure;
+use crate::timing::{self, TimeEstimate};
 
 /// Smaller outputs are not held against the floor: their times are all launch.
 const FLOOR_FROM_BYTES: f64 = 1_048_576.0;
@@ -25,11 +25,11 @@ fn floor_us(target: Target, output_bytes: f64) -> f64 {
 impl LocalJudge {
     pub(super) fn conclude(
         &mut self,
-        candidate: &Estimate,
+        candidate: &TimeEstimate,
         class: Precision,
         strict: Baselines,
         matched: &Baselines,
-        attempt: &mut Attempt,
+        attempt: &mut JudgementState,
     ) -> Step<()> {
         let output_bytes = self.session.as_ref().map_or(0.0, |session| {
             // As their times are: by the geometric mean over the shapes.
@@ -37,7 +37,7 @@ impl LocalJudge {
             let logs = logs.map(|variant| (variant.output_bytes.max(1) as f64).ln());
             (logs.sum::<f64>() / session.loaded.variants.len() as f64).exp()
         });
-        let floor = floor_us(self.options.target, output_bytes);
+        let floor = floor_us(self.config.target, output_bytes);
         if candidate.time_us < floor && output_bytes > FLOOR_FROM_BYTES {
             attempt
                 .verdict
@@ -49,7 +49,11 @@ impl LocalJudge {
                 candidate.time_us
             );
             attempt.baselines = Some(strict);
-            return Step::Stop(Fault::new(Status::Cheating, Some(Rule::BelowFloor), reason));
+            return Step::Stop(CandidateFailure::new(
+                Status::Cheating,
+                Some(Rule::BelowFloor),
+                reason,
+            ));
         }
         attempt
             .verdict
@@ -69,7 +73,7 @@ impl LocalJudge {
                 clip(failure, 1500)
             ));
         }
-        let of = |estimates: &[Estimate]| {
+        let of = |estimates: &[TimeEstimate]| {
             timing::combine(estimates).map_or(f64::NAN, |estimate| estimate.time_us)
         };
         let (eager, compile) = (of(&strict.eager), strict.compile.as_deref().map(of));
@@ -106,7 +110,9 @@ impl LocalJudge {
 }
 
 /// Protections as a verdict names them.
-pub(super) fn named(effective: &sandbox::Effective) -> warpsmith_schema::IsolationReport {
+pub(super) fn isolation_report(
+    effective: &sandbox::Effective,
+) -> warpsmith_schema::IsolationReport {
     let words = |protection: &sandbox::Protection| match protection {
         sandbox::Protection::Held { by } => by.clone(),
         sandbox::Protection::Missing { why } => format!("missing: {why}"),
@@ -118,7 +124,7 @@ pub(super) fn named(effective: &sandbox::Effective) -> warpsmith_schema::Isolati
 }
 
 /// Marks the check that stopped a submission.
-pub(super) fn note_failed(verdict: &mut Verdict) {
+pub(super) fn mark_failed_check(verdict: &mut Verdict) {
     let check = match (verdict.status, verdict.rule) {
         (Status::Cheating, Some(Rule::ForbiddenImport | Rule::ForbiddenOperator)) => "own_code",
         (_, Some(Rule::ForbiddenImport)) => "imports",

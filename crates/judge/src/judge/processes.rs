@@ -1,15 +1,15 @@
 //! The processes that the judge keeps warm, and the baselines measured in one of them.
 
-use super::{Ahead, LocalJudge, TaskSource, task_hash};
+use super::{AheadCompiler, LocalJudge, TaskSource, task_hash};
 use crate::JudgeError;
 use crate::baseline;
 use crate::baseline::Baselines;
-use crate::lease::lease;
+use crate::lease::lease_device;
 use crate::process;
-use crate::process::Process;
+use crate::process::PythonProcess;
 use crate::runner::attach;
 use crate::session::Session;
-use crate::trusted::Trusted;
+use crate::trusted::TrustedProcess;
 use crate::zygote;
 use crate::zygote::Worker;
 use crate::zygote::Zygote;
@@ -25,29 +25,29 @@ use warpsmith_schema::Target;
 const COMPILE_LIMIT: Duration = Duration::from_mins(10);
 
 impl LocalJudge {
-    pub(super) fn launch_trusted(&self) -> Result<Process, JudgeError> {
+    pub(super) fn launch_trusted(&self) -> Result<PythonProcess, JudgeError> {
         let mut environment = self.trusted_environment();
         // Its threads must not spin on the cores that the timed process needs.
         environment.push(("OMP_WAIT_POLICY".to_owned(), "PASSIVE".to_owned()));
-        let process = Process::start(process::Launch {
+        let process = PythonProcess::start(process::ProcessLaunch {
             name: "trusted",
-            target: self.options.target,
+            target: self.config.target,
             script: "trusted.py",
             arguments: Vec::new(),
             environment,
-            python: &self.options.python,
+            python: &self.config.python,
             harness: &self.harness.dir,
         })?;
         if let Some(cores) = &self.cores {
-            cores.give_judging(process.id());
+            cores.pin_judge(process.id());
         }
         Ok(process)
     }
 
-    pub(super) fn launch_baseline(&self) -> Result<Process, JudgeError> {
-        let process = Process::start(process::Launch {
+    pub(super) fn launch_baseline(&self) -> Result<PythonProcess, JudgeError> {
+        let process = PythonProcess::start(process::ProcessLaunch {
             name: "baseline",
-            target: self.options.target,
+            target: self.config.target,
             script: "worker.py",
             arguments: vec![
                 self.harness.support.display().to_string(),
@@ -60,43 +60,43 @@ impl LocalJudge {
                 .to_owned(),
             ],
             environment: self.compiler_environment(),
-            python: &self.options.python,
+            python: &self.config.python,
             harness: &self.harness.dir,
         })?;
         if let Some(cores) = &self.cores {
-            cores.give_judged(process.id());
+            cores.pin_candidate(process.id());
         }
         Ok(process)
     }
 
     /// On a CPU target the cores that would compile ahead are the ones the candidate's build needs.
     fn compiles_ahead(&self) -> bool {
-        self.options.target == Target::Cuda && self.options.compile_mode.is_some()
+        self.config.target == Target::Cuda && self.config.compile_mode.is_some()
     }
 
-    pub(super) fn launch_ahead(&self) -> Result<Option<Ahead>, JudgeError> {
+    pub(super) fn launch_ahead_compiler(&self) -> Result<Option<AheadCompiler>, JudgeError> {
         if !self.compiles_ahead() {
             return Ok(None);
         }
-        let process = Process::start(process::Launch {
+        let process = PythonProcess::start(process::ProcessLaunch {
             name: "compiler",
-            target: self.options.target,
+            target: self.config.target,
             script: "compile_ahead.py",
             arguments: Vec::new(),
             environment: self.compiler_environment(),
-            python: &self.options.python,
+            python: &self.config.python,
             harness: &self.harness.dir,
         })?;
-        Ok(Some(Ahead {
+        Ok(Some(AheadCompiler {
             process,
             greeted: false,
-            at: None,
+            task_hash: None,
         }))
     }
 
     /// Where a task is new, gets ready to measure its baselines beside everything that needs none. Where it is known,
     /// nothing is started that would import PyTorch while somebody is timed.
-    pub(super) fn expect_baselines(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+    pub(super) fn prepare_for_baselines(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
         let hash = task_hash(task);
         if self.baseline_path(&hash, Precision::Fp32).exists() {
             return Ok(());
@@ -108,39 +108,50 @@ impl LocalJudge {
     }
 
     fn compile_ahead(&mut self, task: &TaskSource, hash: String) -> Result<(), JudgeError> {
-        let at = self.ahead.as_ref().and_then(|ahead| ahead.at.as_ref());
-        let Some(mode) = self.options.compile_mode.clone() else {
+        let at = self
+            .ahead_compiler
+            .as_ref()
+            .and_then(|ahead| ahead.task_hash.as_ref());
+        let Some(mode) = self.config.compile_mode.clone() else {
             return Ok(());
         };
         if !self.compiles_ahead() || at == Some(&hash) {
             return Ok(());
         }
         // One that is still at work on a task nobody waits for any more is of no use.
-        if self.ahead.as_ref().is_none_or(|ahead| ahead.at.is_some()) {
-            self.ahead = self.launch_ahead()?;
+        if self
+            .ahead_compiler
+            .as_ref()
+            .is_none_or(|ahead| ahead.task_hash.is_some())
+        {
+            self.ahead_compiler = self.launch_ahead_compiler()?;
         }
-        if let Some(ahead) = &mut self.ahead {
-            ahead.process.post(&json!({
-                "source": task.source, "target": self.options.target.name(), "mode": mode, "tf32": false,
+        if let Some(ahead) = &mut self.ahead_compiler {
+            ahead.process.send_request(&json!({
+                "source": task.source, "target": self.config.target.name(), "mode": mode, "tf32": false,
             }))?;
-            ahead.at = Some(hash);
+            ahead.task_hash = Some(hash);
         }
         Ok(())
     }
 
     /// Waits until nothing is compiled any more. What could not be compiled, the baseline process will tell.
-    fn settle_compiler(&mut self) -> Result<(), JudgeError> {
-        let Some(ahead) = self.ahead.as_mut().filter(|ahead| ahead.at.is_some()) else {
+    fn await_ahead_compiler(&mut self) -> Result<(), JudgeError> {
+        let Some(ahead) = self
+            .ahead_compiler
+            .as_mut()
+            .filter(|ahead| ahead.task_hash.is_some())
+        else {
             return Ok(());
         };
         if !ahead.greeted {
-            ahead.process.greet()?;
+            ahead.process.await_hello()?;
             ahead.greeted = true;
         }
         let settled = ahead.process.channel().receive(COMPILE_LIMIT);
-        ahead.at = None;
+        ahead.task_hash = None;
         if settled.is_err() {
-            self.ahead = None;
+            self.ahead_compiler = None;
         }
         Ok(())
     }
@@ -149,11 +160,11 @@ impl LocalJudge {
         let mut environment = self.trusted_environment();
         environment.push((
             "TORCHINDUCTOR_CACHE_DIR".to_owned(),
-            self.options.caches.compile().display().to_string(),
+            self.config.caches.compile().display().to_string(),
         ));
         environment.push((
             "TRITON_CACHE_DIR".to_owned(),
-            self.options
+            self.config
                 .caches
                 .compile()
                 .join("triton")
@@ -164,39 +175,39 @@ impl LocalJudge {
     }
 
     pub(super) fn trusted_environment(&self) -> Vec<(String, String)> {
-        let mut environment = zygote::device_environment(self.options.target, self.options.device);
+        let mut environment = zygote::device_environment(self.config.target, self.config.device);
         environment.push(("PATH".to_owned(), std::env::var("PATH").unwrap_or_default()));
         environment.push(("HOME".to_owned(), std::env::var("HOME").unwrap_or_default()));
         environment.push((
             "OMP_NUM_THREADS".to_owned(),
-            self.allowance.threads.to_string(),
+            self.worker_limits.threads.to_string(),
         ));
         environment
     }
 
     pub(super) fn launch_zygote(&self) -> Result<Zygote, JudgeError> {
-        Zygote::start(&zygote::Launch {
-            python: &self.options.python,
+        Zygote::start(&zygote::ZygoteLaunch {
+            python: &self.config.python,
             harness: &self.harness,
-            target: self.options.target,
-            device: self.options.device,
-            isolation: self.options.isolation,
-            allowance: self.allowance.clone(),
+            target: self.config.target,
+            device: self.config.device,
+            isolation: self.config.isolation,
+            allowance: self.worker_limits.clone(),
         })
     }
 
-    pub(super) fn trusted(&mut self) -> Result<&mut Trusted, JudgeError> {
+    pub(super) fn trusted(&mut self) -> Result<&mut TrustedProcess, JudgeError> {
         if self
             .trusted
             .as_mut()
-            .is_none_or(|trusted| !trusted.usable())
+            .is_none_or(|trusted| !trusted.is_usable())
         {
             self.close_session();
             let process = match self.trusted_starting.take() {
                 Some(process) => process,
                 None => self.launch_trusted()?,
             };
-            self.trusted = Some(Trusted::greet(process)?);
+            self.trusted = Some(TrustedProcess::await_hello(process)?);
         }
         self.trusted
             .as_mut()
@@ -204,14 +215,18 @@ impl LocalJudge {
     }
 
     pub(super) fn fork(&mut self) -> Result<Worker, JudgeError> {
-        if self.zygote.as_mut().is_none_or(|zygote| !zygote.usable()) {
+        if self
+            .zygote
+            .as_mut()
+            .is_none_or(|zygote| !zygote.is_usable())
+        {
             self.zygote = Some(self.launch_zygote()?);
         }
         match &mut self.zygote {
             Some(zygote) => {
                 let worker = zygote.fork()?;
                 if let (Some(cores), Some(pid)) = (&self.cores, worker.host_pid()) {
-                    cores.give_judged(pid);
+                    cores.pin_candidate(pid);
                 }
                 Ok(worker)
             }
@@ -222,13 +237,13 @@ impl LocalJudge {
     /// Has a worker ready that knows the task's memory and has run nothing of a candidate: on a GPU its context takes a
     /// fifth of a second, which passes while compilers run.
     pub(super) fn stand_by(&mut self) -> Result<(), JudgeError> {
-        if self.standby.as_mut().is_some_and(Worker::quiet) {
+        if self.standby.as_mut().is_some_and(Worker::is_idle) {
             return Ok(());
         }
         self.standby = None;
         let mut worker = self.fork()?;
-        let (target, threads) = (self.options.target, self.allowance.threads);
-        let (session, _) = self.at_work()?;
+        let (target, threads) = (self.config.target, self.worker_limits.threads);
+        let (session, _) = self.session_and_trusted()?;
         let weights = session.loaded.weights_bytes;
         let (body, fds) = attach(&session.regions, weights, target, threads);
         let attached = worker
@@ -251,7 +266,7 @@ impl LocalJudge {
 
     /// The device, for as long as this judge has work on it: others compile meanwhile.
     pub(super) fn lease(&self) -> Result<DeviceLease, JudgeError> {
-        lease(self.gpu.as_ref())
+        lease_device(self.gpu.as_ref())
     }
 
     pub(super) fn environment(&self, clocks: &Value) -> BTreeMap<String, Value> {
@@ -264,8 +279,8 @@ impl LocalJudge {
             ("device".to_owned(), json!(self.device_name)),
             ("gpu".to_owned(), json!(self.gpu)),
             ("clocks".to_owned(), clocks.clone()),
-            ("python".to_owned(), json!(self.options.python.version)),
-            ("torch".to_owned(), json!(self.options.python.torch.version)),
+            ("python".to_owned(), json!(self.config.python.version)),
+            ("torch".to_owned(), json!(self.config.python.torch.version)),
             ("cxx".to_owned(), json!(self.toolchain.cxx.version)),
             (
                 "nvcc".to_owned(),
@@ -276,7 +291,7 @@ impl LocalJudge {
                         .map(|nvcc| nvcc.version.clone())
                 ),
             ),
-            ("threads".to_owned(), json!(self.allowance.threads)),
+            ("threads".to_owned(), json!(self.worker_limits.threads)),
             ("warpsmith".to_owned(), json!(env!("CARGO_PKG_VERSION"))),
             ("trusted".to_owned(), hello),
         ])
@@ -298,19 +313,19 @@ impl LocalJudge {
             Some(gpu) => format!("{} {} {}", gpu.name, gpu.uuid, gpu.driver),
             None => self.device_name.clone(),
         };
-        let key = baseline::Key {
+        let key = baseline::BaselineKey {
             task_hash,
-            target: self.options.target,
+            target: self.config.target,
             device: &device,
-            torch: &self.options.python.torch.version,
-            threads: self.allowance.threads,
+            torch: &self.config.python.torch.version,
+            threads: self.worker_limits.threads,
             precision,
-            mode: self.options.compile_mode.as_deref().unwrap_or("eager only"),
+            mode: self.config.compile_mode.as_deref().unwrap_or("eager only"),
         };
-        key.file(&self.options.caches.baselines())
+        key.file(&self.config.caches.baselines())
     }
 
-    pub(super) fn kept_baselines(
+    pub(super) fn cached_baselines(
         &self,
         precision: Precision,
     ) -> Result<Option<Baselines>, JudgeError> {
@@ -319,7 +334,7 @@ impl LocalJudge {
         Ok(kept.filter(|kept| Some(&kept.regimes) == regimes.as_ref()))
     }
 
-    pub(super) fn baselines(
+    pub(super) fn measure_baselines(
         &mut self,
         task: &TaskSource,
         precision: Precision,
@@ -329,26 +344,26 @@ impl LocalJudge {
             Some(process) => process,
             None => self.launch_baseline()?,
         };
-        process.greet()?;
-        self.settle_compiler()?;
+        process.await_hello()?;
+        self.await_ahead_compiler()?;
         let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted) else {
             return Err(JudgeError::infrastructure("harness", "no task is loaded"));
         };
         session.new_weights(trusted)?;
-        let wanted = baseline::Wanted {
+        let wanted = baseline::BaselineRequest {
             source: &task.source,
-            target: self.options.target,
-            threads: self.allowance.threads,
+            target: self.config.target,
+            threads: self.worker_limits.threads,
             precision,
-            compile: self.options.compile_mode.as_deref(),
+            compile: self.config.compile_mode.as_deref(),
         };
         let baselines = baseline::measure(&mut process, trusted, session, &wanted)?;
         // One from a busy moment serves the judgement at hand and nobody after it.
-        if baselines.calm() {
+        if baselines.is_quiet() {
             baseline::save(&file, &baselines)?;
         }
         drop(process);
-        if self.options.target == Target::Cuda {
+        if self.config.target == Target::Cuda {
             // Its import runs beside the GPU's work; on the CPU target it would disturb what is timed next.
             self.baseline = Some(self.launch_baseline()?);
         }

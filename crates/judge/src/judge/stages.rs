@@ -10,27 +10,29 @@ use warpsmith_schema::{
     Number, Numerics, Precision, Profile, Rule, Status, Submission, TrustCheck,
 };
 
-use super::{Attempt, LocalJudge, Step, clip};
+use super::{JudgementState, LocalJudge, Step, clip};
 use crate::JudgeError;
+use crate::candidate_failure::{
+    CandidateFailure, Phase, attribute, channel_failure, failed_comparison,
+};
 use crate::imports;
-use crate::outcome::{Fault, Phase, channel_fault, sort, wrong};
-use crate::sample::Flag;
-use crate::session::{PLAIN, Stopped, prepare};
-use crate::submission::{Extension, MODEL_NEW, SubmissionForm, Unit, inline_units};
-use crate::toolchain::{Built, Library};
-use crate::trusted::Check;
+use crate::sample::GuardFlag;
+use crate::session::{MeasurementError, PLAIN, prepare_inputs};
+use crate::submission::{BuildUnit, Extension, MODEL_NEW, SubmissionForm, inline_units};
+use crate::toolchain::{BuildResult, BuiltLibrary};
+use crate::trusted::Comparison;
 use crate::zygote::Worker;
 
 /// A library whose very bytes were checked, in memory that nobody can change any more.
-pub(super) struct Image {
-    library: Library,
+pub(super) struct LibraryImage {
+    library: BuiltLibrary,
     pub(super) fd: OwnedFd,
 }
 
 /// How long a submission may take to be imported and built.
 const LOAD_LIMIT: Duration = Duration::from_secs(30);
 
-fn note(check: &Check, attempt: &mut Attempt) {
+fn record_progress(check: &Comparison, attempt: &mut JudgementState) {
     let progress = &mut attempt.verdict.progress;
     progress.ran = true;
     progress.shape_ok = check.structure_ok && check.shape_ok && check.dtype_ok;
@@ -51,9 +53,9 @@ fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// A worker that fell silent because it was killed for its memory says so.
-pub(super) fn dead_or(worker: &Worker, fault: Fault) -> Fault {
+pub(super) fn with_memory_limit(worker: &Worker, fault: CandidateFailure) -> CandidateFailure {
     if fault.status == Status::Crashed && worker.out_of_memory() {
-        return Fault::new(
+        return CandidateFailure::new(
             Status::Crashed,
             Some(Rule::MemoryLimit),
             "the process was killed at its memory limit",
@@ -70,18 +72,24 @@ fn number(value: Option<&Value>) -> Number {
 
 impl LocalJudge {
     /// Runs a single file once in a worker, to learn which sources it wants built.
-    pub(super) fn extract(&mut self, source: &str) -> Result<Step<Vec<Unit>>, JudgeError> {
-        let (session, _) = self.at_work()?;
+    pub(super) fn extract(&mut self, source: &str) -> Result<Step<Vec<BuildUnit>>, JudgeError> {
+        let (session, _) = self.session_and_trusted()?;
         let init = session.loaded.init.clone();
-        let target = self.options.target;
+        let target = self.config.target;
         let mut worker = self.fork()?;
-        self.printed = Some(worker.printed.clone());
-        let body = json!({ "source": source, "file_name": MODEL_NEW, "init": init, "threads": self.allowance.threads });
+        self.worker_output = Some(worker.output.clone());
+        let body = json!({ "source": source, "file_name": MODEL_NEW, "init": init, "threads": self.worker_limits.threads });
         let reply = match worker.request("extract", body, Duration::from_secs(30)) {
             Ok(reply) => reply,
-            Err(error) => return Ok(Step::Stop(channel_fault(error))),
+            Err(error) => return Ok(Step::Stop(channel_failure(error))),
         };
-        let form = |text: String| Step::Stop(Fault::new(Status::Rejected, Some(Rule::Form), text));
+        let form = |text: String| {
+            Step::Stop(CandidateFailure::new(
+                Status::Rejected,
+                Some(Rule::Form),
+                text,
+            ))
+        };
         Ok(
             match serde_json::from_value::<Vec<Extension>>(reply["extensions"].clone()) {
                 Ok(extensions) => match inline_units(extensions, target) {
@@ -96,9 +104,9 @@ impl LocalJudge {
     pub(super) fn build(
         &self,
         submission: &Submission,
-        units: &[Unit],
-        attempt: &mut Attempt,
-    ) -> Result<Built, JudgeError> {
+        units: &[BuildUnit],
+        attempt: &mut JudgementState,
+    ) -> Result<BuildResult, JudgeError> {
         let begun = Instant::now();
         let built = self.toolchain.build(submission, units);
         attempt.verdict.seconds.compile = begun.elapsed().as_secs_f64();
@@ -107,15 +115,19 @@ impl LocalJudge {
 
     /// Takes the build, and checks from outside what the libraries import.
     pub(super) fn accept(
-        built: Built,
-        attempt: &mut Attempt,
-    ) -> Result<Step<Vec<Image>>, JudgeError> {
+        built: BuildResult,
+        attempt: &mut JudgementState,
+    ) -> Result<Step<Vec<LibraryImage>>, JudgeError> {
         let (libraries, log) = match built {
-            Built::Ready { libraries, log } => (libraries, log),
-            Built::Failed { log } => {
+            BuildResult::Ready { libraries, log } => (libraries, log),
+            BuildResult::Failed { log } => {
                 let reason = clip(&log, 4000);
                 attempt.compile_log = log;
-                return Ok(Step::Stop(Fault::new(Status::CompileFailed, None, reason)));
+                return Ok(Step::Stop(CandidateFailure::new(
+                    Status::CompileFailed,
+                    None,
+                    reason,
+                )));
             }
         };
         attempt.compile_log = log;
@@ -124,21 +136,21 @@ impl LocalJudge {
         let mut images = Vec::new();
         for library in libraries {
             let bytes = fs::read(&library.path).map_err(JudgeError::io("read a built library"))?;
-            match imports::forbidden(&bytes) {
+            match imports::first_forbidden_import(&bytes) {
                 Ok(None) => {
                     let fd = sealed(&bytes).map_err(JudgeError::io("seal a built library"))?;
-                    images.push(Image { library, fd });
+                    images.push(LibraryImage { library, fd });
                 }
                 Ok(Some(reason)) => {
                     let reason = format!("the built library may not be run: {reason}");
-                    return Ok(Step::Stop(Fault::new(
+                    return Ok(Step::Stop(CandidateFailure::new(
                         Status::Rejected,
                         Some(Rule::ForbiddenImport),
                         reason,
                     )));
                 }
                 Err(reason) => {
-                    return Ok(Step::Stop(Fault::new(
+                    return Ok(Step::Stop(CandidateFailure::new(
                         Status::Rejected,
                         Some(Rule::Form),
                         reason,
@@ -149,7 +161,7 @@ impl LocalJudge {
         Ok(Step::Go(images))
     }
 
-    pub(super) fn check_trust(&self, attempt: &mut Attempt) {
+    pub(super) fn check_trust(&self, attempt: &mut JudgementState) {
         let trust = &mut attempt.verdict.trust;
         if let Some(session) = &self.session {
             trust.degenerate_inputs = session.loaded.screen.degenerate_inputs;
@@ -176,18 +188,19 @@ impl LocalJudge {
         &mut self,
         source: &str,
         form: SubmissionForm,
-        images: &[Image],
-        attempt: &mut Attempt,
+        images: &[LibraryImage],
+        attempt: &mut JudgementState,
     ) -> Result<Step<Worker>, JudgeError> {
         self.stand_by()?;
         let mut worker = self
             .standby
             .take()
             .ok_or_else(|| JudgeError::infrastructure("worker", "no worker stands by"))?;
-        self.printed = Some(worker.printed.clone());
-        let target = self.options.target;
-        let (session, _) = self.at_work()?;
-        let flag = Flag::new().map_err(JudgeError::io("make the flag that arms the guards"))?;
+        self.worker_output = Some(worker.output.clone());
+        let target = self.config.target;
+        let (session, _) = self.session_and_trusted()?;
+        let flag =
+            GuardFlag::new().map_err(JudgeError::io("make the flag that arms the guards"))?;
         let mut fds = vec![flag.as_fd()];
         fds.extend(images.iter().map(|image| image.fd.as_fd()));
         let variant = session.variant(0);
@@ -196,20 +209,23 @@ impl LocalJudge {
             .map(|place| json!({ "dtype": place.dtype, "shape": place.shape }))
             .collect();
         let names: Vec<Value> =
-            images.iter().map(|Image { library, .. }| json!({ "name": library.name, "fingerprint": library.fingerprint, "with_status": library.with_status })).collect();
+            images.iter().map(|LibraryImage { library, .. }| json!({ "name": library.name, "fingerprint": library.fingerprint, "with_status": library.with_status })).collect();
         let body = json!({
             "target": target.name(), "source": source, "file_name": MODEL_NEW, "init": session.loaded.init, "state": session.loaded.state,
             "libraries": names, "form": form.name(), "decoys": decoys,
         });
         if let Err(error) = worker.channel.request("candidate", body, &fds, LOAD_LIMIT) {
-            return Ok(Step::Stop(dead_or(&worker, channel_fault(error))));
+            return Ok(Step::Stop(with_memory_limit(
+                &worker,
+                channel_failure(error),
+            )));
         }
-        if let Err(failure) = prepare(&mut worker.channel, &variant.inputs, false) {
-            return sort(failure.into(), Phase::Verifying)
-                .map(|fault| Step::Stop(dead_or(&worker, fault)));
+        if let Err(failure) = prepare_inputs(&mut worker.channel, &variant.inputs, false) {
+            return attribute(failure.into(), Phase::Verifying)
+                .map(|fault| Step::Stop(with_memory_limit(&worker, fault)));
         }
         // From here on PyTorch computes nothing in this worker, whatever its own code did to itself.
-        flag.raise();
+        flag.arm();
         attempt.verdict.progress.loaded = true;
         Ok(Step::Go(worker))
     }
@@ -218,10 +234,10 @@ impl LocalJudge {
     pub(super) fn verify(
         &mut self,
         worker: &mut Worker,
-        attempt: &mut Attempt,
+        attempt: &mut JudgementState,
     ) -> Result<Step<Precision>, JudgeError> {
-        let profile = self.options.profile;
-        let (session, trusted) = self.at_work()?;
+        let profile = self.config.profile;
+        let (session, trusted) = self.session_and_trusted()?;
         let transforms = session.loaded.screen.transforms.clone();
         let variants = session.loaded.variants.len();
         let checks = match profile {
@@ -234,9 +250,9 @@ impl LocalJudge {
             let variant = index % variants;
             if variants > 1 {
                 let inputs = session.variant(variant).inputs.clone();
-                if let Err(failure) = prepare(&mut worker.channel, &inputs, false) {
-                    return sort(failure.into(), Phase::Verifying)
-                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                if let Err(failure) = prepare_inputs(&mut worker.channel, &inputs, false) {
+                    return attribute(failure.into(), Phase::Verifying)
+                        .map(|fault| Step::Stop(with_memory_limit(worker, fault)));
                 }
             }
             // The task's own distribution first, then each admissible transform in turn.
@@ -250,14 +266,15 @@ impl LocalJudge {
             {
                 Ok(check) => check,
                 Err(stopped) => {
-                    attempt.verdict.progress.ran |= matches!(stopped, Stopped::Wrong(_));
-                    return sort(stopped, Phase::Verifying)
-                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                    attempt.verdict.progress.ran |=
+                        matches!(stopped, MeasurementError::Comparison(_));
+                    return attribute(stopped, Phase::Verifying)
+                        .map(|fault| Step::Stop(with_memory_limit(worker, fault)));
                 }
             };
-            note(&check, attempt);
+            record_progress(&check, attempt);
             if !check.holds() {
-                return Ok(Step::Stop(wrong(&check, Phase::Verifying)));
+                return Ok(Step::Stop(failed_comparison(&check, Phase::Verifying)));
             }
             if check.class == Some(Precision::Tf32) {
                 class = Precision::Tf32;

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use warpsmith_schema::Target;
 
-use super::Bench;
+use super::ProfileContext;
 use super::report::{Bound, KernelTime, OperatorTime, ReferenceProfile, Roofline};
 use crate::JudgeError;
-use crate::process::{Launch, Process};
-use crate::zygote::{Allowance, device_environment};
+use crate::process::{ProcessLaunch, PythonProcess};
+use crate::zygote::{WorkerLimits, device_environment};
 
 const ROOFLINE_LIMIT: Duration = Duration::from_mins(2);
 const REFERENCE_LIMIT: Duration = Duration::from_mins(10);
@@ -23,20 +23,20 @@ const DISPATCH_US: f64 = 10.0;
 const GAP_US: f64 = 50.0;
 
 /// The process that runs the reference.
-pub(super) struct Trusted {
-    process: Process,
+pub(super) struct ReferenceProcess {
+    process: PythonProcess,
     torch: String,
 }
 
 /// What the process measured.
 #[derive(Debug, Deserialize)]
-pub(super) struct Taken {
+pub(super) struct MeasuredReference {
     times_us: Vec<f64>,
-    operators: Vec<TakenOperator>,
+    operators: Vec<MeasuredOperator>,
     half_flops: u64,
     min_bytes: u64,
-    kernels: Option<Vec<TakenKernel>>,
-    compile_kernels: Option<Vec<TakenKernel>>,
+    kernels: Option<Vec<MeasuredKernel>>,
+    compile_kernels: Option<Vec<MeasuredKernel>>,
     compile_us: Option<f64>,
     compile_why: Option<String>,
     /// Inputs, weights and constructor arguments, as saved for a solution.
@@ -44,7 +44,7 @@ pub(super) struct Taken {
 }
 
 #[derive(Debug, Deserialize)]
-struct TakenOperator {
+struct MeasuredOperator {
     name: String,
     calls: u64,
     time_us: f64,
@@ -53,19 +53,19 @@ struct TakenOperator {
 }
 
 #[derive(Debug, Deserialize)]
-struct TakenKernel {
+struct MeasuredKernel {
     name: String,
     calls: f64,
     time_us: f64,
 }
 
-impl Trusted {
-    pub(super) fn start(bench: &Bench<'_>) -> Result<Self, JudgeError> {
+impl ReferenceProcess {
+    pub(super) fn start(bench: &ProfileContext<'_>) -> Result<Self, JudgeError> {
         let request = bench.request;
         let variable = |name: &str| (name.to_owned(), std::env::var(name).unwrap_or_default());
         let mut environment = device_environment(request.target, request.device);
         environment.extend([variable("PATH"), variable("HOME")]);
-        let threads = Allowance::of_this_machine().threads.to_string();
+        let threads = WorkerLimits::of_this_machine().threads.to_string();
         let compile = request.caches.compile();
         environment.extend([
             ("OMP_NUM_THREADS".to_owned(), threads),
@@ -78,7 +78,7 @@ impl Trusted {
                 compile.join("triton").display().to_string(),
             ),
         ]);
-        let mut process = Process::start(Launch {
+        let mut process = PythonProcess::start(ProcessLaunch {
             name: "profiling",
             target: warpsmith_schema::Target::Cpu,
             script: "profiling.py",
@@ -87,7 +87,7 @@ impl Trusted {
             python: &request.python,
             harness: &bench.harness.dir,
         })?;
-        let hello = process.greet()?;
+        let hello = process.await_hello()?;
         let torch = hello["torch"].as_str().unwrap_or_default().to_owned();
         Ok(Self { process, torch })
     }
@@ -100,7 +100,7 @@ impl Trusted {
     /// a busy machine looks slower than it is, never faster.
     pub(super) fn roofline(
         &mut self,
-        bench: &Bench<'_>,
+        bench: &ProfileContext<'_>,
         again: bool,
     ) -> Result<Roofline, JudgeError> {
         let kept = self.roofline_path(bench);
@@ -115,7 +115,7 @@ impl Trusted {
         let reply =
             self.process
                 .request("roofline", json!({ "target": target }), ROOFLINE_LIMIT)?;
-        let measured: Roofline = understood(reply)?;
+        let measured: Roofline = parse_reply(reply)?;
         let roofline = known.map_or(measured.clone(), |known| better(&known, measured));
         let doing = "keep the machine's roofline";
         if let Some(folder) = kept.parent() {
@@ -128,13 +128,13 @@ impl Trusted {
         Ok(roofline)
     }
 
-    fn roofline_path(&self, bench: &Bench<'_>) -> PathBuf {
+    fn roofline_path(&self, bench: &ProfileContext<'_>) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         let device = bench.gpu.as_ref().map_or_else(
             || bench.device_name(),
             |gpu| format!("{} {}", gpu.uuid, gpu.driver),
         );
-        let threads = Allowance::of_this_machine().threads.to_string();
+        let threads = WorkerLimits::of_this_machine().threads.to_string();
         for part in [bench.request.target.name(), &device, &threads, &self.torch] {
             hasher.update(part.as_bytes()).update(b"\0");
         }
@@ -145,14 +145,14 @@ impl Trusted {
     /// Profiles the reference; with `job`, leaves its inputs and weights there.
     pub(super) fn profile(
         &mut self,
-        bench: &Bench<'_>,
+        bench: &ProfileContext<'_>,
         job: Option<&Path>,
-    ) -> Result<Taken, JudgeError> {
+    ) -> Result<MeasuredReference, JudgeError> {
         let request = bench.request;
         let body = json!({
             "source": request.task.source, "target": request.target.name(), "folder": job, "compile": true,
         });
-        understood(self.process.request("reference", body, REFERENCE_LIMIT)?)
+        parse_reply(self.process.request("reference", body, REFERENCE_LIMIT)?)
     }
 }
 
@@ -168,7 +168,7 @@ fn better(known: &Roofline, measured: Roofline) -> Roofline {
     }
 }
 
-fn understood<T: serde::de::DeserializeOwned>(reply: Value) -> Result<T, JudgeError> {
+fn parse_reply<T: serde::de::DeserializeOwned>(reply: Value) -> Result<T, JudgeError> {
     serde_json::from_value(reply).map_err(|error| {
         JudgeError::infrastructure(
             "protocol",
@@ -178,8 +178,12 @@ fn understood<T: serde::de::DeserializeOwned>(reply: Value) -> Result<T, JudgeEr
 }
 
 /// Sets what was taken against what the machine can do.
-pub(super) fn conclude(taken: &Taken, roofline: Roofline, target: Target) -> ReferenceProfile {
-    let total_us = calm(&taken.times_us);
+pub(super) fn conclude(
+    taken: &MeasuredReference,
+    roofline: Roofline,
+    target: Target,
+) -> ReferenceProfile {
+    let total_us = lower_quartile(&taken.times_us);
     let busy_us: f64 = taken
         .operators
         .iter()
@@ -194,7 +198,7 @@ pub(super) fn conclude(taken: &Taken, roofline: Roofline, target: Target) -> Ref
         (Some(kernels), Target::Cuda) => kernels.iter().map(|kernel| kernel.time_us).sum(),
         _ => busy_us,
     };
-    let load = Load {
+    let load = ModuleLoad {
         // On the CPU operators follow each other at once: a longer gap is another program's time, not this one's.
         total_us: match target {
             Target::Cpu => total_us.min(busy_us + GAP_US * calls as f64),
@@ -232,7 +236,7 @@ pub(super) fn conclude(taken: &Taken, roofline: Roofline, target: Target) -> Ref
 }
 
 /// The times that decide what limits a module.
-struct Load {
+struct ModuleLoad {
     total_us: f64,
     /// Spent inside operators or kernels.
     busy_us: f64,
@@ -245,7 +249,7 @@ struct Load {
 
 /// Overhead where the machine could do the work in under half the time and the rest is spent between operators, or in
 /// operators too short to be anything but dispatch; else whichever resource takes longer.
-fn classify(load: &Load) -> Bound {
+fn classify(load: &ModuleLoad) -> Bound {
     let needed = load.memory_us.max(load.compute_us);
     let short = load.total_us < DISPATCH_US * load.operators.max(1) as f64;
     if needed < load.total_us / 2.0 && (load.busy_us < load.total_us / 2.0 || short) {
@@ -267,7 +271,7 @@ fn compute_us(flops: u64, half: u64, roofline: &Roofline) -> f64 {
     ratio(full, roofline.fp32_gflops) + ratio(half as f64 / 1e3, half_rate)
 }
 
-fn operator_time(operator: &TakenOperator, busy_us: f64) -> OperatorTime {
+fn operator_time(operator: &MeasuredOperator, busy_us: f64) -> OperatorTime {
     OperatorTime {
         name: operator.name.clone(),
         calls: operator.calls,
@@ -280,9 +284,9 @@ fn operator_time(operator: &TakenOperator, busy_us: f64) -> OperatorTime {
     }
 }
 
-fn kernel_times(kernels: &[TakenKernel]) -> Vec<KernelTime> {
+fn kernel_times(kernels: &[MeasuredKernel]) -> Vec<KernelTime> {
     let all: f64 = kernels.iter().map(|kernel| kernel.time_us).sum();
-    let one = |kernel: &TakenKernel| KernelTime {
+    let one = |kernel: &MeasuredKernel| KernelTime {
         name: kernel.name.clone(),
         calls: kernel.calls,
         time_us: kernel.time_us,
@@ -297,7 +301,7 @@ pub(super) fn ratio(part: f64, whole: f64) -> f64 {
 }
 
 /// The lower quartile: other programs on the machine only ever make a call slower.
-pub(super) fn calm(samples: &[f64]) -> f64 {
+pub(super) fn lower_quartile(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 4).copied().unwrap_or(0.0)
@@ -307,8 +311,14 @@ pub(super) fn calm(samples: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn load(total_us: f64, busy_us: f64, memory_us: f64, compute_us: f64, operators: u64) -> Load {
-        Load {
+    fn load(
+        total_us: f64,
+        busy_us: f64,
+        memory_us: f64,
+        compute_us: f64,
+        operators: u64,
+    ) -> ModuleLoad {
+        ModuleLoad {
             total_us,
             busy_us,
             memory_us,
@@ -365,17 +375,17 @@ mod tests {
             half_gflops: Some(400.0),
             how: String::new(),
         };
-        let taken = |flops: u64, half_flops: u64| Taken {
+        let taken = |flops: u64, half_flops: u64| MeasuredReference {
             times_us: vec![900.0, 400.0, 350.0, 500.0],
             operators: vec![
-                TakenOperator {
+                MeasuredOperator {
                     name: "aten::mm".to_owned(),
                     calls: 1,
                     time_us: 300.0,
                     bytes: 2_000_000,
                     flops,
                 },
-                TakenOperator {
+                MeasuredOperator {
                     name: "aten::relu".to_owned(),
                     calls: 1,
                     time_us: 100.0,
@@ -436,6 +446,6 @@ mod tests {
 
     #[test]
     fn nothing_to_divide_by_is_zero() {
-        assert_eq!((ratio(1.0, 0.0), calm(&[])), (0.0, 0.0));
+        assert_eq!((ratio(1.0, 0.0), lower_quartile(&[])), (0.0, 0.0));
     }
 }

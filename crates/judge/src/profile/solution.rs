@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
-use super::Bench;
-use super::reference::{calm, ratio};
+use super::ProfileContext;
+use super::reference::{lower_quartile, ratio};
 use super::report::{ReferenceProfile, SolutionFailure, SolutionKernel, SolutionProfile};
 use super::resources::{KernelResources, occupancy, parse_ptxas, resources_of};
 use super::tools;
 use crate::JudgeError;
 use crate::submission::{
-    Extension, MODEL_NEW, Submission, SubmissionForm, Unit, folder_unit, inline_units,
+    BuildUnit, Extension, MODEL_NEW, Submission, SubmissionForm, folder_unit, inline_units,
 };
-use crate::toolchain::{Built, Library};
-use crate::zygote::{Allowance, cuda_devices, cuda_paths, device_environment};
+use crate::toolchain::{BuildResult, BuiltLibrary};
+use crate::zygote::{WorkerLimits, cuda_devices, cuda_paths, device_environment};
 
 const RUN_LIMIT: Duration = Duration::from_mins(3);
 const EXTRACT_LIMIT: Duration = Duration::from_mins(1);
@@ -32,19 +32,19 @@ const KERNELS_KEPT: usize = 64;
 
 /// What the driver says; every field may be a lie.
 #[derive(Debug, Deserialize)]
-struct Said {
+struct DriverAnswer {
     #[serde(default)]
     error: Option<String>,
     #[serde(default)]
     times_us: Vec<f64>,
     #[serde(default)]
-    kernels: Vec<SaidKernel>,
+    kernels: Vec<DriverKernel>,
     #[serde(default)]
     extensions: Vec<Extension>,
 }
 
 #[derive(Debug, Deserialize)]
-struct SaidKernel {
+struct DriverKernel {
     name: String,
     calls: f64,
     time_us: f64,
@@ -59,26 +59,26 @@ struct SaidKernel {
 }
 
 /// Why a solution has no profile: its own fault, or ours.
-enum Stopped {
+enum ProfileStop {
     Solution(SolutionFailure),
     Ours(JudgeError),
 }
 
-impl<E: Into<JudgeError>> From<E> for Stopped {
+impl<E: Into<JudgeError>> From<E> for ProfileStop {
     fn from(error: E) -> Self {
         Self::Ours(error.into())
     }
 }
 
-fn stopped(stage: &str, message: impl Into<String>) -> Stopped {
-    Stopped::Solution(SolutionFailure {
+fn solution_failure(stage: &str, message: impl Into<String>) -> ProfileStop {
+    ProfileStop::Solution(SolutionFailure {
         stage: stage.to_owned(),
         message: message.into(),
     })
 }
 
 /// A program that runs the driver, or the driver by itself.
-pub(super) struct Wrapper<'a> {
+pub(super) struct ToolWrapper<'a> {
     pub(super) program: &'a Path,
     pub(super) arguments: Vec<OsString>,
     pub(super) environment: Vec<(OsString, OsString)>,
@@ -87,14 +87,14 @@ pub(super) struct Wrapper<'a> {
 }
 
 /// A solution laid out to be run.
-pub(super) struct Job<'a> {
-    pub(super) bench: &'a Bench<'a>,
+pub(super) struct SolutionJob<'a> {
+    pub(super) bench: &'a ProfileContext<'a>,
     folder: &'a Path,
 }
 
 /// Builds and runs `submission` on what the trusted process left in `folder`.
 pub(super) fn profile(
-    bench: &Bench<'_>,
+    bench: &ProfileContext<'_>,
     submission: &Submission,
     saved: &Value,
     folder: &Path,
@@ -115,45 +115,46 @@ pub(super) fn profile(
     };
     match stages(bench, submission, saved, folder, reference, &mut report) {
         Ok(()) => {}
-        Err(Stopped::Ours(error)) => return Err(error),
-        Err(Stopped::Solution(failure)) => report.failure = Some(failure),
+        Err(ProfileStop::Ours(error)) => return Err(error),
+        Err(ProfileStop::Solution(failure)) => report.failure = Some(failure),
     }
     Ok(report)
 }
 
 fn stages(
-    bench: &Bench<'_>,
+    bench: &ProfileContext<'_>,
     submission: &Submission,
     saved: &Value,
     folder: &Path,
     reference: &ReferenceProfile,
     report: &mut SolutionProfile,
-) -> Result<(), Stopped> {
-    let job = Job { bench, folder };
+) -> Result<(), ProfileStop> {
+    let job = SolutionJob { bench, folder };
     let Some(source) = submission.files.get(MODEL_NEW) else {
-        return Err(stopped("form", "model_new.py is missing"));
+        return Err(solution_failure("form", "model_new.py is missing"));
     };
     job.lay_out(MODEL_NEW, source)?;
     let units = job.units(submission, saved)?;
     let libraries = match bench.toolchain.build(submission, &units)? {
-        Built::Ready { libraries, log } => {
+        BuildResult::Ready { libraries, log } => {
             report.build_log = log;
             libraries
         }
-        Built::Failed { log } => {
+        BuildResult::Failed { log } => {
             report.build_log.clone_from(&log);
-            return Err(stopped("compile", log));
+            return Err(solution_failure("compile", log));
         }
     };
     job.describe("time", submission.form, &libraries, saved)?;
     let said = job.ask(RUN_LIMIT);
-    if !matches!(said, Err(Stopped::Ours(_))) {
+    if !matches!(said, Err(ProfileStop::Ours(_))) {
         // Above all where the solution crashed.
         (report.sanitizer, report.sanitizer_why) = tools::sanitizer(&job)?;
     }
     let said = said?;
 
-    let total_us = Some(calm(&said.times_us)).filter(|total| *total > 0.0 && total.is_finite());
+    let total_us =
+        Some(lower_quartile(&said.times_us)).filter(|total| *total > 0.0 && total.is_finite());
     report.total_us = total_us;
     report.gbps = total_us.map(|total| ratio(reference.min_bytes as f64 / 1e3, total));
     report.headroom = total_us.map(|total| ratio(total, reference.floor_us));
@@ -165,8 +166,8 @@ fn stages(
 
 /// What was said, with what is known from elsewhere about each kernel.
 fn kernels(
-    said: &[SaidKernel],
-    bench: &Bench<'_>,
+    said: &[DriverKernel],
+    bench: &ProfileContext<'_>,
     known: &[KernelResources],
 ) -> Vec<SolutionKernel> {
     let finite = |value: f64| {
@@ -178,7 +179,7 @@ fn kernels(
     };
     let all: f64 = said.iter().map(|kernel| finite(kernel.time_us)).sum();
     let capability = bench.gpu.as_ref().map(|gpu| gpu.compute_capability);
-    let one = |kernel: &SaidKernel| {
+    let one = |kernel: &DriverKernel| {
         let built = resources_of(&kernel.name, known);
         let registers = kernel.registers.or(built.map(|built| built.registers));
         let shared_bytes = kernel
@@ -211,16 +212,16 @@ fn kernels(
     said.iter().take(KERNELS_KEPT).map(one).collect()
 }
 
-impl Job<'_> {
+impl SolutionJob<'_> {
     /// What is to be built. A single file is run once in the sandbox to learn it.
-    fn units(&self, submission: &Submission, saved: &Value) -> Result<Vec<Unit>, Stopped> {
+    fn units(&self, submission: &Submission, saved: &Value) -> Result<Vec<BuildUnit>, ProfileStop> {
         if submission.form != SubmissionForm::Inline {
             return Ok(vec![folder_unit(submission)]);
         }
         self.describe("extract", submission.form, &[], saved)?;
         let said = self.ask(EXTRACT_LIMIT)?;
         inline_units(said.extensions, self.bench.request.target)
-            .map_err(|text| stopped("form", text))
+            .map_err(|text| solution_failure("form", text))
     }
 
     /// Writes the driver's instructions and the libraries.
@@ -228,18 +229,17 @@ impl Job<'_> {
         &self,
         mode: &str,
         form: SubmissionForm,
-        libraries: &[Library],
+        libraries: &[BuiltLibrary],
         saved: &Value,
     ) -> Result<(), JudgeError> {
         for (index, library) in libraries.iter().enumerate() {
             let bytes = fs::read(&library.path).map_err(JudgeError::io("read a built library"))?;
             self.lay_out(&format!("{index}.so"), &bytes)?;
         }
-        let named =
-            |library: &Library| json!({ "name": library.name, "fingerprint": library.fingerprint });
+        let named = |library: &BuiltLibrary| json!({ "name": library.name, "fingerprint": library.fingerprint });
         let job = json!({
             "mode": mode, "form": form.name(), "target": self.bench.request.target.name(),
-            "threads": Allowance::of_this_machine().threads,
+            "threads": WorkerLimits::of_this_machine().threads,
             "support": self.bench.harness.support,
             "libraries": libraries.iter().map(named).collect::<Vec<_>>(),
             "inputs": saved["inputs"], "state": saved["state"], "init": saved["init"], "mutates": saved["mutates"],
@@ -262,32 +262,32 @@ impl Job<'_> {
     }
 
     /// Runs the driver by itself and takes its answer.
-    fn ask(&self, limit: Duration) -> Result<Said, Stopped> {
+    fn ask(&self, limit: Duration) -> Result<DriverAnswer, ProfileStop> {
         let out = tempfile::tempdir().map_err(JudgeError::io("make an output folder"))?;
         let output = self.run(None, out.path(), false, limit)?;
         let printed = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let said = read_small(&out.path().join("result.json"))
-            .map(|bytes| serde_json::from_slice::<Said>(&bytes));
+            .map(|bytes| serde_json::from_slice::<DriverAnswer>(&bytes));
         match (output.exit, said) {
-            (sandbox::Exit::TimedOut, _) => Err(stopped(
+            (sandbox::Exit::TimedOut, _) => Err(solution_failure(
                 "run",
                 format!("it took longer than {} s", limit.as_secs()),
             )),
             (sandbox::Exit::OutOfMemory, _) => {
-                Err(stopped("run", "it was killed at its memory limit"))
+                Err(solution_failure("run", "it was killed at its memory limit"))
             }
             (
                 _,
-                Some(Ok(Said {
+                Some(Ok(DriverAnswer {
                     error: Some(error), ..
                 })),
-            ) => Err(stopped("run", error)),
+            ) => Err(solution_failure("run", error)),
             (sandbox::Exit::Code(0), Some(Ok(said))) => Ok(said),
-            (sandbox::Exit::Code(0), Some(Err(error))) => Err(stopped(
+            (sandbox::Exit::Code(0), Some(Err(error))) => Err(solution_failure(
                 "run",
                 format!("its answer cannot be read: {error}"),
             )),
-            (exit, _) => Err(stopped(
+            (exit, _) => Err(solution_failure(
                 "run",
                 format!("it ended without an answer ({exit:?})\n{}", printed()),
             )),
@@ -297,14 +297,14 @@ impl Job<'_> {
     /// Runs the driver, perhaps under another program, with `out` to write to.
     pub(super) fn run(
         &self,
-        wrapper: Option<&Wrapper<'_>>,
+        wrapper: Option<&ToolWrapper<'_>>,
         out: &Path,
         once: bool,
         limit: Duration,
     ) -> Result<sandbox::Output, JudgeError> {
         let request = self.bench.request;
         let harness = &self.bench.harness;
-        let allowance = Allowance::of_this_machine();
+        let allowance = WorkerLimits::of_this_machine();
         let mut read = warpsmith_sandbox::system_paths();
         read.extend(request.python.prefixes.iter().cloned());
         read.push(harness.dir.clone());

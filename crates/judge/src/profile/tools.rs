@@ -9,7 +9,7 @@ use std::time::Duration;
 use warpsmith_schema::Target;
 
 use super::report::{NcuKernel, SanitizerReport};
-use super::solution::{Job, Wrapper, read_small};
+use super::solution::{SolutionJob, ToolWrapper, read_small};
 use crate::JudgeError;
 
 const NCU_LIMIT: Duration = Duration::from_mins(4);
@@ -57,19 +57,19 @@ const STALLS: [&str; 15] = [
 const STALL_HEAD: &str = "smsp__average_warps_issue_stalled_";
 const STALL_TAIL: &str = "_per_issue_active.ratio";
 
-type Found<T> = (Option<T>, Option<String>);
+type ToolOutcome<T> = (Option<T>, Option<String>);
 
-fn without<T>(why: impl Into<String>) -> Found<T> {
+fn unavailable<T>(why: impl Into<String>) -> ToolOutcome<T> {
     (None, Some(why.into()))
 }
 
 /// Counters by kernel, or why there are none.
-pub(super) fn ncu(job: &Job<'_>) -> Result<Found<Vec<NcuKernel>>, JudgeError> {
+pub(super) fn ncu(job: &SolutionJob<'_>) -> Result<ToolOutcome<Vec<NcuKernel>>, JudgeError> {
     if job.bench.request.target == Target::Cpu {
-        return Ok(without("Nsight Compute profiles CUDA kernels"));
+        return Ok(unavailable("Nsight Compute profiles CUDA kernels"));
     }
     let Some(program) = find("ncu", job) else {
-        return Ok(without(
+        return Ok(unavailable(
             "`ncu` (Nsight Compute) is not on the PATH or in the CUDA toolkit",
         ));
     };
@@ -93,10 +93,10 @@ pub(super) fn ncu(job: &Job<'_>) -> Result<Found<Vec<NcuKernel>>, JudgeError> {
 }
 
 fn count(
-    job: &Job<'_>,
+    job: &SolutionJob<'_>,
     program: &Path,
     metrics: &str,
-) -> Result<Found<Vec<NcuKernel>>, JudgeError> {
+) -> Result<ToolOutcome<Vec<NcuKernel>>, JudgeError> {
     let out = tempfile::tempdir().map_err(JudgeError::io("make an output folder"))?;
     let log = out.path().join("ncu.csv");
     let mut arguments: Vec<OsString> = [
@@ -118,7 +118,7 @@ fn count(
     .map(OsString::from)
     .to_vec();
     arguments.push(log.clone().into());
-    let wrapper = Wrapper {
+    let wrapper = ToolWrapper {
         program,
         arguments,
         environment: Vec::new(),
@@ -133,7 +133,7 @@ fn count(
             String::from_utf8_lossy(&output.stderr),
         );
         let why = complaint(&format!("{text}\n{stdout}\n{stderr}"));
-        return Ok(without(why.unwrap_or_else(|| {
+        return Ok(unavailable(why.unwrap_or_else(|| {
             format!("`ncu` gave no counters ({:?})", output.exit)
         })));
     }
@@ -164,15 +164,17 @@ fn complaint(printed: &str) -> Option<String> {
 }
 
 /// Memory errors first, then races between threads of a block.
-pub(super) fn sanitizer(job: &Job<'_>) -> Result<Found<Vec<SanitizerReport>>, JudgeError> {
+pub(super) fn sanitizer(
+    job: &SolutionJob<'_>,
+) -> Result<ToolOutcome<Vec<SanitizerReport>>, JudgeError> {
     if !job.bench.request.sanitize {
         return Ok((None, None));
     }
     if job.bench.request.target == Target::Cpu {
-        return Ok(without("compute-sanitizer checks CUDA kernels"));
+        return Ok(unavailable("compute-sanitizer checks CUDA kernels"));
     }
     let Some(program) = find("compute-sanitizer", job) else {
-        return Ok(without(
+        return Ok(unavailable(
             "`compute-sanitizer` is not on the PATH or in the CUDA toolkit",
         ));
     };
@@ -192,7 +194,7 @@ pub(super) fn sanitizer(job: &Job<'_>) -> Result<Found<Vec<SanitizerReport>>, Ju
         .map(OsString::from)
         .to_vec();
         arguments.push(log.clone().into());
-        let wrapper = Wrapper {
+        let wrapper = ToolWrapper {
             program: &program,
             arguments,
             // Each tensor its own allocation: a step over the end of one is then seen.
@@ -219,7 +221,7 @@ pub(super) fn sanitizer(job: &Job<'_>) -> Result<Found<Vec<SanitizerReport>>, Ju
 }
 
 /// The program by this name on the PATH, else in the toolkit.
-fn find(name: &str, job: &Job<'_>) -> Option<PathBuf> {
+fn find(name: &str, job: &SolutionJob<'_>) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let toolkit = job
         .bench
@@ -234,7 +236,7 @@ fn find(name: &str, job: &Job<'_>) -> Option<PathBuf> {
 }
 
 /// What a tool reads: the toolkit, NVIDIA's own folder, and where the program itself lies.
-fn folders(program: &Path, job: &Job<'_>) -> Vec<PathBuf> {
+fn folders(program: &Path, job: &SolutionJob<'_>) -> Vec<PathBuf> {
     let mut read = vec![PathBuf::from("/opt/nvidia")];
     read.extend(
         job.bench
@@ -270,16 +272,16 @@ fn parse_ncu(text: &str) -> Vec<NcuKernel> {
         return Vec::new();
     };
     let long = column("Metric Name").zip(column("Metric Value"));
-    let mut sums: Vec<Sums> = Vec::new();
+    let mut sums: Vec<KernelSums> = Vec::new();
     // The row of units below the header has no ID.
     for row in rows.filter(|row| row.len() == header.len() && !row[id].is_empty()) {
         let place = sums
             .iter()
             .position(|kernel| kernel.name == row[name])
             .unwrap_or_else(|| {
-                sums.push(Sums {
+                sums.push(KernelSums {
                     name: row[name].clone(),
-                    ..Sums::default()
+                    ..KernelSums::default()
                 });
                 sums.len() - 1
             });
@@ -296,20 +298,20 @@ fn parse_ncu(text: &str) -> Vec<NcuKernel> {
         }
     }
     sums.into_iter()
-        .map(Sums::finish)
+        .map(KernelSums::finish)
         .filter(|kernel| !kernel.metrics.is_empty())
         .collect()
 }
 
 #[derive(Default)]
-struct Sums {
+struct KernelSums {
     name: String,
     ids: Vec<String>,
     metrics: BTreeMap<String, (f64, u64)>,
     stalls: BTreeMap<String, f64>,
 }
 
-impl Sums {
+impl KernelSums {
     fn add(&mut self, metric: &str, value: &str) {
         let Ok(value) = value.replace(',', "").parse::<f64>() else {
             return;

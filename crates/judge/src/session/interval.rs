@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 use warpsmith_schema::Target;
 
-use super::plan::Care;
-use super::{PLAIN, Session, Stopped};
+use super::plan::OutputHandling;
+use super::{MeasurementError, PLAIN, Session};
 use crate::JudgeError;
-use crate::runner::{CallFailure, Runner};
-use crate::trusted::{Draw, Trusted};
+use crate::runner::{CallFailure, ModuleRunner};
+use crate::trusted::{InputDraw, TrustedProcess};
 
 /// Both processes are kept talking for this long before the clock starts, where calls are short: just after a process
 /// was stopped and the device changed hands, the same call took anything from 235 to 330 us on an H200; from 300 us later
@@ -21,7 +21,7 @@ const SETTLE_SLACK: Duration = Duration::from_micros(150);
 
 /// Short single calls follow two others on old inputs, in the same waking, and their own inputs appear only then; that far
 /// the copy engine brings them soon enough (20 us a megabyte on an H200).
-const VEILED_BYTES: u64 = 256 << 20;
+const STAGED_BYTES: u64 = 256 << 20;
 const WARM_UPS: usize = 2;
 
 /// A tiny kernel takes this long only where the device has other work: with all of the candidate's threads stopped, a
@@ -34,25 +34,29 @@ const BUSY_FOR: Duration = Duration::from_millis(20);
 pub(super) struct Interval<'a> {
     pub(super) module: &'a str,
     pub(super) variant: usize,
-    pub(super) length: u32,
-    pub(super) care: Care,
+    pub(super) calls: u32,
+    pub(super) outputs: OutputHandling,
 }
 
 impl Session {
     /// Whether a call is short beside what waking a process and changing hands on the device cost.
-    pub(super) fn short(&self, variant: usize) -> bool {
+    pub(super) fn is_short(&self, variant: usize) -> bool {
         self.target == Target::Cuda && self.variant(variant).eager_us < SETTLED_BELOW_US
     }
 
     /// Whether single calls of this shape follow warm-ups, behind which their inputs wait.
-    pub(super) fn veils(&self, variant: usize) -> bool {
+    pub(super) fn stages_inputs(&self, variant: usize) -> bool {
         let bytes = self.variant(variant).input_bytes + self.loaded.weights_bytes;
-        self.short(variant) && bytes <= VEILED_BYTES && !self.loaded.mutates_inputs
+        self.is_short(variant) && bytes <= STAGED_BYTES && !self.loaded.mutates_inputs
     }
 
     /// Fills one slot with inputs nobody compares.
-    fn fill_any(&mut self, trusted: &mut Trusted, variant: usize) -> Result<u32, JudgeError> {
-        let draw = Draw {
+    fn fill_slot(
+        &mut self,
+        trusted: &mut TrustedProcess,
+        variant: usize,
+    ) -> Result<u32, JudgeError> {
+        let draw = InputDraw {
             slot: self.random.random_range(0..self.regions.slot_count),
             seed: self.random.random::<u32>().into(),
             transform: PLAIN,
@@ -66,7 +70,7 @@ impl Session {
     /// An untimed call on inputs that were there before; the runner cannot tell it from others.
     fn warm_up(
         &mut self,
-        runner: &mut Runner<'_>,
+        runner: &mut ModuleRunner<'_>,
         module: &str,
         variant: usize,
         slot: u32,
@@ -78,7 +82,7 @@ impl Session {
     }
 
     /// Makes sure that a resting candidate has left nothing running on a GPU; others may have for a moment.
-    fn idle(&self, trusted: &mut Trusted) -> Result<(), Stopped> {
+    fn check_idle(&self, trusted: &mut TrustedProcess) -> Result<(), MeasurementError> {
         if self.target == Target::Cpu {
             return Ok(());
         }
@@ -88,7 +92,7 @@ impl Session {
         std::thread::sleep(BUSY_FOR);
         let waited = trusted.idle_us()?;
         if waited > BUSY_US {
-            return Err(Stopped::Busy(waited));
+            return Err(MeasurementError::Busy(waited));
         }
         Ok(())
     }
@@ -96,32 +100,32 @@ impl Session {
     /// One burst (or single call) in microseconds. The runner rests when this returns.
     pub(super) fn interval(
         &mut self,
-        trusted: &mut Trusted,
-        runner: &mut Runner<'_>,
+        trusted: &mut TrustedProcess,
+        runner: &mut ModuleRunner<'_>,
         interval: &Interval<'_>,
-    ) -> Result<f64, Stopped> {
+    ) -> Result<f64, MeasurementError> {
         let slots: Vec<u32> = rand::seq::index::sample(
             &mut self.random,
             self.regions.slot_count as usize,
-            interval.length as usize,
+            interval.calls as usize,
         )
         .into_iter()
         .map(|slot| slot as u32)
         .collect();
-        let veiled = interval.length == 1 && self.veils(interval.variant);
-        runner.rest();
+        let veiled = interval.calls == 1 && self.stages_inputs(interval.variant);
+        runner.suspend();
         // Large inputs are put in place one after the other: a kernel left running would have all that time with the first.
-        if interval.care == Care::Checked {
-            self.idle(trusted)?;
+        if interval.outputs == OutputHandling::Compared {
+            self.check_idle(trusted)?;
         }
-        let warming = match self.filled.take() {
+        let warming = match self.filled_slot.take() {
             _ if !veiled => None,
             Some((variant, slot)) if variant == interval.variant => Some(slot),
-            _ => Some(self.fill_any(trusted, interval.variant)?),
+            _ => Some(self.fill_slot(trusted, interval.variant)?),
         };
         // What a candidate derived from weights must be worth nothing in the next call, however large they are: what is
         // left alone in most calls is what the median sees.
-        let answered = interval.care != Care::Trusted;
+        let answered = interval.outputs != OutputHandling::Ignored;
         if answered {
             self.weights(trusted, veiled)?;
         }
@@ -131,7 +135,7 @@ impl Session {
             .collect();
         let mut draws = Vec::new();
         for (&slot, transform) in slots.iter().zip(&transforms) {
-            draws.push(Draw {
+            draws.push(InputDraw {
                 slot,
                 seed: self.random.random::<u32>().into(),
                 transform,
@@ -139,24 +143,24 @@ impl Session {
             });
         }
         trusted.draw(interval.variant, answered, veiled, &draws)?;
-        self.filled = slots.first().map(|&slot| (interval.variant, slot));
-        if interval.care == Care::Checked && self.random.random_ratio(1, 8) {
-            self.idle(trusted)?;
+        self.filled_slot = slots.first().map(|&slot| (interval.variant, slot));
+        if interval.outputs == OutputHandling::Compared && self.random.random_ratio(1, 8) {
+            self.check_idle(trusted)?;
         }
         if self.loaded.mutates_inputs && interval.module != "candidate" {
-            runner.wake();
+            runner.resume();
             let body = serde_json::json!({ "slots": slots });
             runner
                 .channel
                 .request("restage", body, &[], Duration::from_mins(1))
                 .map_err(CallFailure::from)?;
-            runner.rest();
+            runner.suspend();
         }
         let (module, variant) = (interval.module, interval.variant);
-        let short = self.short(variant);
+        let short = self.is_short(variant);
         let mut overdrawn = Duration::ZERO;
         if let Some(old) = warming {
-            runner.wake();
+            runner.resume();
             for _ in 0..WARM_UPS {
                 self.warm_up(runner, module, variant, old)?;
             }
@@ -165,25 +169,30 @@ impl Session {
             overdrawn = settle(trusted, runner)?;
         }
         let called = self.call(trusted, runner, (module, !short), variant, &slots)?;
-        runner.rest();
-        match interval.care {
-            Care::Checked => {
+        runner.suspend();
+        match interval.outputs {
+            OutputHandling::Compared => {
                 let checks = trusted.check(&called.to_compare(&slots), false)?;
                 if let Some(check) = checks.into_iter().find(|check| !check.holds()) {
-                    return Err(Stopped::Wrong(Box::new(check)));
+                    return Err(MeasurementError::Comparison(Box::new(check)));
                 }
             }
-            Care::AsIfChecked => trusted.check_for_nothing(&called.to_compare(&slots))?,
-            Care::Trusted => {}
+            OutputHandling::ComparedAndDiscarded => {
+                trusted.check_for_nothing(&called.to_compare(&slots))?
+            }
+            OutputHandling::Ignored => {}
         }
         Ok((called.elapsed + overdrawn).as_secs_f64() * 1e6)
     }
 }
 
 /// Wakes the runner and keeps both processes talking for a while; what that took longer than it should is on the clock.
-fn settle(trusted: &mut Trusted, runner: &mut Runner<'_>) -> Result<Duration, Stopped> {
+fn settle(
+    trusted: &mut TrustedProcess,
+    runner: &mut ModuleRunner<'_>,
+) -> Result<Duration, MeasurementError> {
     let begun = Instant::now();
-    runner.wake();
+    runner.resume();
     while begun.elapsed() < SETTLE {
         trusted.ping()?;
         runner.ping()?;

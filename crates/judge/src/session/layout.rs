@@ -6,8 +6,8 @@ use warpsmith_schema::Target;
 
 use super::plan::calls_in_burst;
 use crate::JudgeError;
-use crate::sample::{Mapping, Sampler};
-use crate::trusted::{Loaded, Regions};
+use crate::sample::{Mapping, OutputSampler};
+use crate::trusted::{LoadedTask, SharedRegions};
 
 /// Longest burst, and so the number of input slots.
 fn most_slots(target: Target) -> u32 {
@@ -27,7 +27,10 @@ const LEAST_SLOTS: u32 = 8;
 /// The driver leaves copies from this size on to the copy engine for certain.
 const COPIED_BYTES: u64 = 256 << 10;
 
-pub(super) fn open_sampler(regions: &Regions, seed: u64) -> Result<Sampler, JudgeError> {
+pub(super) fn open_sampler(
+    regions: &SharedRegions,
+    seed: u64,
+) -> Result<OutputSampler, JudgeError> {
     let [_, _, arena, sample] = regions.fds.as_slice() else {
         return Err(JudgeError::infrastructure(
             "protocol",
@@ -42,11 +45,11 @@ pub(super) fn open_sampler(regions: &Regions, seed: u64) -> Result<Sampler, Judg
         Mapping::new(arena.as_fd(), regions.arena_bytes, false).map_err(JudgeError::io(doing))?;
     let sample =
         Mapping::new(sample.as_fd(), bytes.st_size as u64, true).map_err(JudgeError::io(doing))?;
-    Ok(Sampler::new(arena, sample, seed))
+    Ok(OutputSampler::new(arena, sample, seed))
 }
 
 /// Slots, bytes of a slot, bytes of the arena.
-pub(super) fn layout(loaded: &Loaded, target: Target, device_memory: u64) -> (u32, u64, u64) {
+pub(super) fn layout(loaded: &LoadedTask, target: Target, device_memory: u64) -> (u32, u64, u64) {
     let inputs = loaded
         .variants
         .iter()
@@ -107,7 +110,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn loaded(input_bytes: u64, output_bytes: u64, eager_us: f64) -> Loaded {
+    fn loaded(input_bytes: u64, output_bytes: u64, eager_us: f64) -> LoadedTask {
         let variant = serde_json::json!({
             "inputs": [], "outputs": null, "eager_us": eager_us, "input_bytes": input_bytes, "output_bytes": output_bytes,
         });

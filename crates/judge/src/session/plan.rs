@@ -12,18 +12,18 @@ use super::{PLAIN, Session};
 
 /// How long and how often to measure.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) singles: usize,
+pub(crate) struct MeasurementPlan {
+    pub(crate) single_calls: usize,
     /// Lengths of bursts, in eighths of the longest.
     pub(crate) bursts: Vec<u32>,
     /// They come at random places among this many single calls.
     pub(crate) bursts_among: usize,
     pub(crate) budget: Duration,
-    pub(crate) care: Care,
+    pub(crate) outputs: OutputHandling,
     /// On other cores every few calls, where cores can be dealt.
-    pub(crate) dealt: bool,
+    pub(crate) rotate_cores: bool,
     /// Further intervals that do not count, at random places: in these it is looked at what the runner runs.
-    pub(crate) looked: usize,
+    pub(crate) sampled_intervals: usize,
 }
 
 /// How calls of a shape are measured, which their length decides: one that lies on a border may be measured in either way, and
@@ -39,25 +39,25 @@ pub(crate) enum Regime {
 
 /// What is done with the outputs of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Care {
+pub(crate) enum OutputHandling {
     /// A candidate's: each is compared, and a wrong one ends it.
-    Checked,
+    Compared,
     /// A baseline's, or nothing's, where the next call feels what the trusted process did before it: compared for nothing. On
     /// a CPU it starts on other caches; on an H200 it took 300 us longer after 40 ms of the judge's own work.
-    AsIfChecked,
+    ComparedAndDiscarded,
     /// A baseline's.
-    Trusted,
+    Ignored,
 }
 
 /// An interval to come.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
-    pub(super) length: u32,
-    pub(super) looked: bool,
+pub(super) struct PlannedInterval {
+    pub(super) calls: u32,
+    pub(super) sampled: bool,
 }
 
 /// Of computing to look at, in all.
-const LOOKED_US: f64 = 10_000.0;
+const SAMPLED_US: f64 = 10_000.0;
 
 /// Above this single calls alone decide. On a GPU a call that follows a change of context is slower than one that does not
 /// (a GEMM of 2.8 ms by 7 % on an H200), so there bursts are worth their time for longer.
@@ -97,7 +97,7 @@ impl Session {
         if self.variant(variant).eager_us > bursts_below_us(self.target) {
             return Vec::new();
         }
-        let few = self.longest_burst(variant) <= SHORT_BURST || !self.short(variant);
+        let few = self.longest_burst(variant) <= SHORT_BURST || !self.is_short(variant);
         match (self.bursts_alike(), profile) {
             // Of few calls as many bursts as a baseline has.
             (true, Profile::Rl) if !few => vec![8; 2],
@@ -108,32 +108,32 @@ impl Session {
     }
 
     /// The same for the null module: bursts of two lengths tell what a burst costs from what a call does.
-    pub(crate) fn bursts_of_nothing(&self, variant: usize) -> Vec<u32> {
+    pub(crate) fn null_bursts(&self, variant: usize) -> Vec<u32> {
         let bursts = self.bursts(variant, Profile::Full);
         if self.bursts_alike() && !bursts.is_empty() {
             // Beside a long call what nothing takes need not be known to the microsecond.
-            [2, 8].repeat(if self.short(variant) { 6 } else { 3 })
+            [2, 8].repeat(if self.is_short(variant) { 6 } else { 3 })
         } else {
             bursts
         }
     }
 
     /// How to measure a baseline of one shape.
-    pub(crate) fn care(&self, variant: usize) -> Care {
+    pub(crate) fn baseline_outputs(&self, variant: usize) -> OutputHandling {
         match self.target {
-            Target::Cpu if self.decided_by_bursts(variant) => Care::AsIfChecked,
-            _ => Care::Trusted,
+            Target::Cpu if self.decided_by_bursts(variant) => OutputHandling::ComparedAndDiscarded,
+            _ => OutputHandling::Ignored,
         }
     }
 
     /// How to measure what a candidate's call costs with nothing in it. A long one on a GPU feels that it follows the
     /// trusted process's work; a short one there follows a while of settling, and the longest feel nothing.
-    pub(crate) fn care_of_nothing(&self, variant: usize) -> Care {
+    pub(crate) fn null_outputs(&self, variant: usize) -> OutputHandling {
         match self.target {
-            Target::Cuda if self.decided_by_bursts(variant) && !self.short(variant) => {
-                Care::AsIfChecked
+            Target::Cuda if self.decided_by_bursts(variant) && !self.is_short(variant) => {
+                OutputHandling::ComparedAndDiscarded
             }
-            _ => self.care(variant),
+            _ => self.baseline_outputs(variant),
         }
     }
 
@@ -141,7 +141,7 @@ impl Session {
         let of = |variant| {
             if !self.decided_by_bursts(variant) {
                 Regime::Single
-            } else if self.short(variant) {
+            } else if self.is_short(variant) {
                 Regime::Short
             } else {
                 Regime::Long
@@ -156,28 +156,28 @@ impl Session {
 
     /// How many single calls of a baseline, or of nothing. Where on a GPU all that comes between them is work on gigabytes, only
     /// as many as their median needs.
-    pub(crate) fn baseline_singles(&self, care: Care) -> usize {
+    pub(crate) fn baseline_singles(&self, care: OutputHandling) -> usize {
         match (self.target, care) {
-            (Target::Cuda, Care::AsIfChecked) => 12,
+            (Target::Cuda, OutputHandling::ComparedAndDiscarded) => 12,
             _ => 30,
         }
     }
 
     /// How many intervals to look into, so that enough is seen of the shortest call.
-    pub(crate) fn looked(&self, variant: usize, profile: Profile) -> usize {
+    pub(crate) fn sampled_intervals(&self, variant: usize, profile: Profile) -> usize {
         let most = match (self.target, profile) {
             // A host's threads hardly compute there.
             (Target::Cuda, _) => return 0,
             (Target::Cpu, Profile::Full) => 24,
             (Target::Cpu, Profile::Rl) => 8,
         };
-        let calls = f64::from(self.looked_length(variant));
-        let fit = LOOKED_US / (calls * self.variant(variant).eager_us.max(1.0));
+        let calls = f64::from(self.sampled_calls(variant));
+        let fit = SAMPLED_US / (calls * self.variant(variant).eager_us.max(1.0));
         (fit.ceil() as usize).clamp(2, most)
     }
 
     /// Like what is timed there.
-    fn looked_length(&self, variant: usize) -> u32 {
+    fn sampled_calls(&self, variant: usize) -> u32 {
         if self.bursts(variant, Profile::Full).is_empty() {
             1
         } else {
@@ -190,12 +190,16 @@ impl Session {
     }
 
     /// Lengths in the order they are run: bursts at random places among the single calls.
-    pub(super) fn steps(&mut self, plan: &Plan, longest: u32) -> Vec<Step> {
-        let timed = |length| Step {
-            length,
-            looked: false,
+    pub(super) fn intervals(
+        &mut self,
+        plan: &MeasurementPlan,
+        longest: u32,
+    ) -> Vec<PlannedInterval> {
+        let timed = |length| PlannedInterval {
+            calls: length,
+            sampled: false,
         };
-        let mut steps = vec![timed(1); plan.singles];
+        let mut steps = vec![timed(1); plan.single_calls];
         for length in &plan.bursts {
             let place = self
                 .random
@@ -204,12 +208,12 @@ impl Session {
             let length = (length * longest).div_ceil(8).clamp(2, longest);
             steps.insert(place, timed(length));
         }
-        for _ in 0..plan.looked {
+        for _ in 0..plan.sampled_intervals {
             let most = steps.len().min(plan.bursts_among.max(8));
             let length = if plan.bursts.is_empty() { 1 } else { longest };
-            let looked = Step {
-                length,
-                looked: true,
+            let looked = PlannedInterval {
+                calls: length,
+                sampled: true,
             };
             steps.insert(self.random.random_range(0..=most), looked);
         }
@@ -224,15 +228,18 @@ impl Session {
         if !answered {
             return PLAIN.to_owned();
         }
-        if self.deck.is_empty() {
+        if self.transform_deck.is_empty() {
             let others = self.loaded.screen.transforms.iter();
             for transform in others.filter(|name| *name != PLAIN) {
-                self.deck.push(transform.clone());
-                self.deck.extend([PLAIN.to_owned(), PLAIN.to_owned()]);
+                self.transform_deck.push(transform.clone());
+                self.transform_deck
+                    .extend([PLAIN.to_owned(), PLAIN.to_owned()]);
             }
-            self.deck.shuffle(&mut self.random);
+            self.transform_deck.shuffle(&mut self.random);
         }
-        self.deck.pop().unwrap_or_else(|| PLAIN.to_owned())
+        self.transform_deck
+            .pop()
+            .unwrap_or_else(|| PLAIN.to_owned())
     }
 
     /// Timed calls after which every distribution has come up at least once, wherever the deck stood.

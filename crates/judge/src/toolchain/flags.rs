@@ -1,6 +1,6 @@
 //! What compilers are told, and what they may see.
 
-use super::{Job, PRECOMPILED, Toolchain};
+use super::{CompileJob, PRECOMPILED, Toolchain};
 use fs_err as fs;
 use std::path::Path;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ fn home_of(program: &Path) -> Option<PathBuf> {
 }
 
 impl Toolchain {
-    pub(super) fn compile_arguments(&self, job: &Job<'_>) -> Vec<String> {
+    pub(super) fn compile_arguments(&self, job: &CompileJob<'_>) -> Vec<String> {
         let mut arguments = vec![
             "-c".to_owned(),
             job.path.to_owned(),

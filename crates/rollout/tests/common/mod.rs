@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use warpsmith_agent::{Files, Settings};
-use warpsmith_judge::{JudgeError, Reach};
+use warpsmith_judge::{JudgeDepth, JudgeError};
 use warpsmith_model::policy::{Sampling, Script, SharedPolicy};
 use warpsmith_rollout::{Judging, Means, Plan, StopRequest, Way};
 use warpsmith_schema::{
@@ -78,7 +78,12 @@ impl Judging for StandIn {
         Ok(verdict(files, &hash))
     }
 
-    fn rehearse(&mut self, _: &Task, _: &Files, _: Reach) -> Result<Option<Verdict>, JudgeError> {
+    fn rehearse(
+        &mut self,
+        _: &Task,
+        _: &Files,
+        _: JudgeDepth,
+    ) -> Result<Option<Verdict>, JudgeError> {
         Ok(None)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use warpsmith_agent::{Court, Files, render_profile};
 use warpsmith_judge::profile::{ProfileRequest, profile};
-use warpsmith_judge::{JudgeError, LocalJudge, Reach, TaskSource};
+use warpsmith_judge::{JudgeDepth, JudgeError, LocalJudge, TaskSource};
 use warpsmith_schema::{Task, Verdict};
 
 use crate::args::{JudgingArgs, MachineArgs};
@@ -89,7 +89,11 @@ impl Court for Lazy {
         }
     }
 
-    fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError> {
+    fn rehearse(
+        &mut self,
+        files: &Files,
+        reach: JudgeDepth,
+    ) -> Result<Option<Verdict>, JudgeError> {
         let task = self.task.clone();
         let found = self.judge()?.rehearse(&task, &submission(files), reach);
         self.unless_given_up(found)

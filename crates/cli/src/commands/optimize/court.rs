@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use warpsmith_agent::{Court, Files, render_profile};
 use warpsmith_judge::profile::{ProfileRequest, profile};
-use warpsmith_judge::{JudgeError, Judged, LocalJudge, Reach, TaskSource};
+use warpsmith_judge::{JudgeDepth, JudgeError, Judged, LocalJudge, TaskSource};
 use warpsmith_schema::{Submission, Task, Verdict};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::solution_hash;
@@ -98,7 +98,11 @@ impl Court for Bench<'_> {
         Ok(verdict)
     }
 
-    fn rehearse(&mut self, files: &Files, reach: Reach) -> Result<Option<Verdict>, JudgeError> {
+    fn rehearse(
+        &mut self,
+        files: &Files,
+        reach: JudgeDepth,
+    ) -> Result<Option<Verdict>, JudgeError> {
         self.judge.rehearse(&self.task, &submission(files), reach)
     }
 

@@ -54,7 +54,7 @@ pub(super) fn open(args: &ServeArgs, printer: &Printer) -> Result<Court, Stop> {
         let served = engine.caches.evidence().join("served");
         let evidence = served.join(&begun).join(number.to_string());
         let options = JudgeConfig {
-            beside_others: judges > 1,
+            shared_device: judges > 1,
             ..engine.options(manner.clone())
         };
         let judge = KeptJudge::start(options, evidence, wish);

@@ -6,24 +6,24 @@ use std::time::Duration;
 use fs_err as fs;
 use warpsmith_schema::{Precision, Profile, Rule, Status, Target, TrustCheck};
 
-use super::stages::{Image, dead_or};
-use super::{Attempt, LocalJudge, Step};
+use super::stages::{LibraryImage, with_memory_limit};
+use super::{JudgementState, LocalJudge, Step};
 use crate::JudgeError;
 use crate::baseline::Baselines;
-use crate::looks::Observer;
-use crate::outcome::{Fault, Phase, sort, wrong};
-use crate::session::{Care, Enough, Plan, prepare};
-use crate::timing::{self, Constant, Estimate, Raw};
+use crate::candidate_failure::{CandidateFailure, Phase, attribute, failed_comparison};
+use crate::sampled_code::CodeClassifier;
+use crate::session::{MeasurementPlan, OutputHandling, StopCondition, prepare_inputs};
+use crate::timing::{self, CallOverhead, TimeEstimate, TimingSamples};
 use crate::zygote::Worker;
 
-fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Plan {
+fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> MeasurementPlan {
     let (singles, budget) = match profile {
         Profile::Full if bursts.is_empty() => (100, 20),
         Profile::Full => (40, 20),
         Profile::Rl => (24, 4),
     };
-    Plan {
-        singles,
+    MeasurementPlan {
+        single_calls: singles,
         bursts,
         bursts_among: match profile {
             Profile::Full => usize::MAX,
@@ -31,27 +31,27 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Plan {
             Profile::Rl => 8,
         },
         budget: Duration::from_secs(budget),
-        care: Care::Checked,
-        dealt: false,
-        looked,
+        outputs: OutputHandling::Compared,
+        rotate_cores: false,
+        sampled_intervals: looked,
     }
 }
 
 /// Single calls of a candidate whose bursts are quicker than they allow.
-fn second_look() -> Plan {
-    Plan {
-        singles: 40,
+fn recheck_plan() -> MeasurementPlan {
+    MeasurementPlan {
+        single_calls: 40,
         bursts: Vec::new(),
         bursts_among: 0,
         budget: Duration::from_secs(4),
-        care: Care::Checked,
-        dealt: true,
-        looked: 0,
+        outputs: OutputHandling::Compared,
+        rotate_cores: true,
+        sampled_intervals: 0,
     }
 }
 
 /// Fewer say nothing.
-const ENOUGH_LOOKS: usize = 10;
+const MIN_PC_SAMPLES: usize = 10;
 
 /// Above this the machine is too restless for a time to mean anything.
 fn noise_limit(target: Target) -> f64 {
@@ -65,32 +65,32 @@ impl LocalJudge {
     pub(super) fn time(
         &mut self,
         worker: &mut Worker,
-        images: &[Image],
+        images: &[LibraryImage],
         baselines: (&Baselines, bool),
-        attempt: &mut Attempt,
-    ) -> Result<Step<Estimate>, JudgeError> {
+        attempt: &mut JudgementState,
+    ) -> Result<Step<TimeEstimate>, JudgeError> {
         let own = images
             .iter()
             .map(|image| Ok(rustix::fs::fstat(&image.fd)?.st_ino))
             .collect::<io::Result<Vec<u64>>>()
             .map_err(JudgeError::io("look at a built library"))?;
         // What it has read is kept for the next candidate.
-        let mut observer = std::mem::take(&mut self.observer);
+        let mut observer = std::mem::take(&mut self.code_classifier);
         let timed = self.time_observed(worker, (&mut observer, &own), baselines, attempt);
-        self.observer = observer;
+        self.code_classifier = observer;
         timed
     }
 
     fn time_observed(
         &mut self,
         worker: &mut Worker,
-        (observer, own): (&mut Observer, &[u64]),
+        (observer, own): (&mut CodeClassifier, &[u64]),
         (strict, fresh): (&Baselines, bool),
-        attempt: &mut Attempt,
-    ) -> Result<Step<Estimate>, JudgeError> {
-        let (profile, target) = (self.options.profile, self.options.target);
+        attempt: &mut JudgementState,
+    ) -> Result<Step<TimeEstimate>, JudgeError> {
+        let (profile, target) = (self.config.profile, self.config.target);
         let kept_in = self.baseline_file(Precision::Fp32)?;
-        let (session, trusted) = self.at_work()?;
+        let (session, trusted) = self.session_and_trusted()?;
         session.begin_timing();
         let mut estimates = Vec::new();
         for index in 0..session.loaded.variants.len() {
@@ -101,23 +101,23 @@ impl LocalJudge {
                 .map(|baseline| 0.95 * baseline.time_us)
                 .collect();
             let bursts = session.bursts(index, profile);
-            let plan = candidate_plan(profile, bursts, session.looked(index, profile));
+            let plan = candidate_plan(profile, bursts, session.sampled_intervals(index, profile));
             let eager = &strict.eager[index];
             let gap = timing::honest_gap_us(&strict.raw_eager[index], &constant, eager);
             let mut tries = 0;
             let estimate = loop {
-                if let Err(failure) = prepare(&mut worker.channel, &inputs, false) {
-                    return sort(failure.into(), Phase::Timing)
-                        .map(|fault| Step::Stop(dead_or(worker, fault)));
+                if let Err(failure) = prepare_inputs(&mut worker.channel, &inputs, false) {
+                    return attribute(failure.into(), Phase::Timing)
+                        .map(|fault| Step::Stop(with_memory_limit(worker, fault)));
                 }
                 let least = session.least_calls();
-                let enough = |raw: &Raw| {
+                let enough = |raw: &TimingSamples| {
                     profile == Profile::Rl
                         && raw.calls() >= least
                         && raw.bursts.len() >= plan.bursts.len().min(2)
-                        && timing::clear_of(raw, &constant, &lines)
+                        && timing::is_clear_of(raw, &constant, &lines)
                 };
-                let mut look = |plan: &Plan, enough: Enough<'_>| {
+                let mut look = |plan: &MeasurementPlan, enough: StopCondition<'_>| {
                     let runner = &mut worker.runner();
                     session.measure(trusted, runner, "candidate", index, plan, enough)
                 };
@@ -125,40 +125,41 @@ impl LocalJudge {
                     // Before work counts as put off: single calls on other cores may tell another story.
                     if raw.alike && timing::estimate(&raw, &constant, gap).deferred {
                         raw.singles
-                            .extend(look(&second_look(), &|_| false)?.singles);
+                            .extend(look(&recheck_plan(), &|_| false)?.singles);
                     }
                     Ok(raw)
                 });
                 let raw = match measured {
                     Ok(raw) => raw,
                     Err(stopped) => {
-                        return sort(stopped, Phase::Timing)
-                            .map(|fault| Step::Stop(dead_or(worker, fault)));
+                        return attribute(stopped, Phase::Timing)
+                            .map(|fault| Step::Stop(with_memory_limit(worker, fault)));
                     }
                 };
                 let mut constant = constant;
-                if let (Some(addresses), Some(pid)) = (worker.seen(), worker.host_pid()) {
-                    let seen = observer.see(pid, &addresses, own);
+                if let (Some(addresses), Some(pid)) = (worker.take_pc_samples(), worker.host_pid())
+                {
+                    let seen = observer.classify(pid, &addresses, own);
                     let seen = seen.map_err(JudgeError::io("look at what a worker runs"))?;
-                    if let Some(fault) = seen.objection() {
+                    if let Some(fault) = seen.violation() {
                         return Ok(Step::Stop(fault));
                     }
-                    if seen.looks >= ENOUGH_LOOKS {
+                    if seen.samples >= MIN_PC_SAMPLES {
                         let checks = &mut attempt.verdict.trust.checks;
                         checks.insert("own_code".to_owned(), TrustCheck::Held);
                     }
-                    if seen.without_python(raw.looked, constant.slope_us) {
+                    if seen.without_python(raw.sampled_calls, constant.per_call_us) {
                         attempt.verdict.notes.push(
                             "calls were answered by a way of the candidate's own: nothing is taken off their time"
                                 .to_owned(),
                         );
-                        constant = Constant::NOTHING;
+                        constant = CallOverhead::ZERO;
                     }
                 }
                 let contradicts = timing::contradicts(&raw, &constant);
                 if contradicts && fresh && target == Target::Cuda {
                     let reason = "single calls were answered sooner than a call with nothing in it: not by the judge's own way";
-                    return Ok(Step::Stop(Fault::new(
+                    return Ok(Step::Stop(CandidateFailure::new(
                         Status::Cheating,
                         Some(Rule::BelowFloor),
                         reason,
@@ -172,7 +173,7 @@ impl LocalJudge {
                          whose load changes: nothing is taken off their time"
                             .to_owned(),
                     );
-                    constant = Constant::NOTHING;
+                    constant = CallOverhead::ZERO;
                 }
                 if contradicts && !fresh {
                     // Kept from a busier hour: measured anew in the next try.
@@ -215,10 +216,10 @@ impl LocalJudge {
                 session.new_weights(trusted)?;
                 match session.verify_once(trusted, &mut worker.runner(), index, &transform) {
                     Ok(check) if check.holds() => {}
-                    Ok(check) => return Ok(Step::Stop(wrong(&check, Phase::Timing))),
+                    Ok(check) => return Ok(Step::Stop(failed_comparison(&check, Phase::Timing))),
                     Err(stopped) => {
-                        return sort(stopped, Phase::Timing)
-                            .map(|fault| Step::Stop(dead_or(worker, fault)));
+                        return attribute(stopped, Phase::Timing)
+                            .map(|fault| Step::Stop(with_memory_limit(worker, fault)));
                     }
                 }
             }

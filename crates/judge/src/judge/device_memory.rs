@@ -8,10 +8,10 @@ use warpsmith_schema::Target;
 use super::{LocalJudge, TaskSource, task_hash};
 use crate::JudgeError;
 use crate::session::Session;
-use crate::trusted::Trusted;
+use crate::trusted::TrustedProcess;
 
 /// A task may keep this part of the device's memory while other judges are at work on it: one in …
-const KEPT_PART: u64 = 16;
+const KEPT_FRACTION: u64 = 16;
 /// What others may take or give back unnoticed.
 const MEMORY_SLACK: u64 = 1 << 30;
 const MEMORY_CLEARED: Duration = Duration::from_secs(3);
@@ -33,7 +33,7 @@ impl LocalJudge {
             session.reseed(seed);
             return Ok(None);
         }
-        let target = self.options.target;
+        let target = self.config.target;
         self.close_session();
         // A survey runs on the device too; on the CPU it may share the cores as a build does.
         let lease = match target {
@@ -45,38 +45,38 @@ impl LocalJudge {
         let task = (task.name.as_str(), task.source.as_str(), hash);
         let session = Session::open(trusted, task, target, cores, seed)?;
         self.session = Some(session);
-        Ok(lease.filter(|_| self.takes_much()))
+        Ok(lease.filter(|_| self.exceeds_share()))
     }
 
     /// Whether the task should not lie on the device while other judges lay out theirs.
-    fn takes_much(&self) -> bool {
+    fn exceeds_share(&self) -> bool {
         let held = self
             .session
             .as_ref()
             .map_or(0, |session| session.memory.held);
-        let total = (self.trusted.as_ref()).map_or(0, Trusted::device_memory);
-        self.options.beside_others && held > total / KEPT_PART
+        let total = (self.trusted.as_ref()).map_or(0, TrustedProcess::device_memory);
+        self.config.shared_device && held > total / KEPT_FRACTION
     }
 
     /// Gives back what others on the device may need; to be called while it is still leased.
-    pub(super) fn make_room(&mut self) -> Result<(), JudgeError> {
+    pub(super) fn release_device_memory(&mut self) -> Result<(), JudgeError> {
         if let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted)
-            && self.options.beside_others
+            && self.config.shared_device
         {
             session.memory = trusted.memory()?;
         }
-        if self.takes_much() {
+        if self.exceeds_share() {
             self.close_session();
             self.baseline = None;
-            self.trusted()?.forget()?;
+            self.trusted()?.unload()?;
         }
         Ok(())
     }
 
     /// Whether the device's memory, now that the candidate is gone, is what it was when the task was laid out. If not,
     /// others took it, and the candidate is not to blame.
-    pub(super) fn has_its_memory_back(&mut self) -> Result<bool, JudgeError> {
-        let (session, trusted) = self.at_work()?;
+    pub(super) fn device_memory_is_back(&mut self) -> Result<bool, JudgeError> {
+        let (session, trusted) = self.session_and_trusted()?;
         let before = session.memory.held + session.memory.free;
         let asked = Instant::now();
         loop {

@@ -5,18 +5,18 @@ use warpsmith_schema::{Rule, Status};
 use crate::JudgeError;
 use crate::channel::{ChannelError, Refusal};
 use crate::runner::CallFailure;
-use crate::session::Stopped;
-use crate::trusted::Check;
+use crate::session::MeasurementError;
+use crate::trusted::Comparison;
 
 /// A verdict against the candidate.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Fault {
+pub(crate) struct CandidateFailure {
     pub(crate) status: Status,
     pub(crate) rule: Option<Rule>,
     pub(crate) reason: String,
 }
 
-impl Fault {
+impl CandidateFailure {
     pub(crate) fn new(status: Status, rule: Option<Rule>, reason: impl Into<String>) -> Self {
         Self {
             status,
@@ -27,28 +27,33 @@ impl Fault {
 }
 
 /// Sorts an early end: the candidate's fault, or ours.
-pub(crate) fn sort(stopped: Stopped, phase: Phase) -> Result<Fault, JudgeError> {
+pub(crate) fn attribute(
+    stopped: MeasurementError,
+    phase: Phase,
+) -> Result<CandidateFailure, JudgeError> {
     match stopped {
-        Stopped::Ours(error) => Err(error),
-        Stopped::Wrong(check) => Ok(wrong(&check, phase)),
-        Stopped::Busy(waited) => Ok(Fault::new(
+        MeasurementError::Judge(error) => Err(error),
+        MeasurementError::Comparison(check) => Ok(failed_comparison(&check, phase)),
+        MeasurementError::Busy(waited) => Ok(CandidateFailure::new(
             Status::Cheating,
             Some(Rule::BackgroundWork),
             format!(
                 "the device was busy while the candidate had no call to work on: a tiny kernel waited {waited:.0} us"
             ),
         )),
-        Stopped::Call(failure) => match failure {
-            CallFailure::Ours(error) => Err(error),
-            CallFailure::Channel(error) => Ok(channel_fault(error)),
-            CallFailure::Structure(difference) => Ok(Fault::new(
+        MeasurementError::Call(failure) => match failure {
+            CallFailure::Judge(error) => Err(error),
+            CallFailure::Channel(error) => Ok(channel_failure(error)),
+            CallFailure::Structure(difference) => Ok(CandidateFailure::new(
                 Status::Mismatch,
                 None,
                 format!("the output has {difference}"),
             )),
-            CallFailure::Shared(text) => {
-                Ok(Fault::new(Status::Mismatch, Some(Rule::SharedOutput), text))
-            }
+            CallFailure::Shared(text) => Ok(CandidateFailure::new(
+                Status::Mismatch,
+                Some(Rule::SharedOutput),
+                text,
+            )),
         },
     }
 }
@@ -61,48 +66,50 @@ pub(crate) enum Phase {
 }
 
 /// The verdict of a failed comparison.
-pub(crate) fn wrong(check: &Check, phase: Phase) -> Fault {
+pub(crate) fn failed_comparison(check: &Comparison, phase: Phase) -> CandidateFailure {
     if !check.sample_ok {
-        return Fault::new(
+        return CandidateFailure::new(
             Status::Cheating,
             Some(Rule::OutputChanged),
             "the output changed after it had been handed over: work was still going on when the clock stopped",
         );
     }
     if !check.inputs_ok {
-        return Fault::new(
+        return CandidateFailure::new(
             Status::Cheating,
             Some(Rule::InputChanged),
             "the inputs were written to",
         );
     }
     let rule = (phase == Phase::Timing).then_some(Rule::WrongWhenTimed);
-    Fault::new(Status::Mismatch, rule, check.message.clone())
+    CandidateFailure::new(Status::Mismatch, rule, check.message.clone())
 }
 
-pub(crate) fn channel_fault(error: ChannelError) -> Fault {
+pub(crate) fn channel_failure(error: ChannelError) -> CandidateFailure {
     match error {
-        ChannelError::Closed => Fault::new(
+        ChannelError::Closed => CandidateFailure::new(
             Status::Crashed,
             None,
             "the process ended while it was being asked",
         ),
-        ChannelError::TimedOut(limit) => Fault::new(
+        ChannelError::TimedOut(limit) => CandidateFailure::new(
             Status::TimedOut,
             None,
             format!("no answer within {:.0} s", limit.as_secs_f64()),
         ),
-        ChannelError::Protocol(text) => Fault::new(Status::Cheating, Some(Rule::Protocol), text),
-        ChannelError::Io(error) => Fault::new(
+        ChannelError::Protocol(text) => {
+            CandidateFailure::new(Status::Cheating, Some(Rule::Protocol), text)
+        }
+        ChannelError::Io(error) => CandidateFailure::new(
             Status::Crashed,
             None,
             format!("the process stopped listening: {error}"),
         ),
-        ChannelError::Refused(refusal) => refusal_fault(refusal),
+        ChannelError::Refused(refusal) => refusal_failure(refusal),
     }
 }
 
-fn refusal_fault(refusal: Refusal) -> Fault {
+fn refusal_failure(refusal: Refusal) -> CandidateFailure {
     let Refusal {
         code,
         message,
@@ -110,26 +117,26 @@ fn refusal_fault(refusal: Refusal) -> Fault {
         ..
     } = refusal;
     match code.as_str() {
-        "trapped" => Fault::new(
+        "trapped" => CandidateFailure::new(
             Status::Cheating,
             Some(Rule::ForbiddenOperator),
             format!(
                 "`forward` computed with PyTorch's `{operator}` instead of a kernel of its own"
             ),
         ),
-        "decoy" => Fault::new(
+        "decoy" => CandidateFailure::new(
             Status::Cheating,
             Some(Rule::DecoyTouched),
             last_line(&message),
         ),
-        "output" => Fault::new(Status::Mismatch, Some(Rule::OutputType), message),
-        "state_dict" => Fault::new(Status::Crashed, Some(Rule::StateDict), message),
-        "language" => Fault::new(
+        "output" => CandidateFailure::new(Status::Mismatch, Some(Rule::OutputType), message),
+        "state_dict" => CandidateFailure::new(Status::Crashed, Some(Rule::StateDict), message),
+        "language" => CandidateFailure::new(
             Status::Rejected,
             Some(Rule::ForbiddenLanguage),
             last_line(&message),
         ),
-        _ => Fault::new(Status::Crashed, None, message),
+        _ => CandidateFailure::new(Status::Crashed, None, message),
     }
 }
 

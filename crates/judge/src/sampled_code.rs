@@ -14,23 +14,23 @@ use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 use warpsmith_sandbox::PcSampler;
 use warpsmith_schema::{Rule, Status};
 
-use crate::outcome::Fault;
+use crate::candidate_failure::CandidateFailure;
 
 /// A few looks may fall on moments that mean nothing.
-const LEAST: usize = 4;
+const MIN_SAMPLES: usize = 4;
 /// Of what was seen of computing, so much that is not its own is too much. An honest candidate has none.
-const SHARE: f64 = 0.05;
+const FOREIGN_SHARE: f64 = 0.05;
 /// Of the looks that Python should have had; a constant from a busy hour is several times what Python computes.
 const PYTHON_SHARE: f64 = 0.04;
 /// The library with all that PyTorch computes on a CPU.
-const TORCH: &str = "libtorch_cpu.so";
+const TORCH_CPU_LIBRARY: &str = "libtorch_cpu.so";
 
 /// Functions of a library that compute, by their addresses in it.
 #[derive(Debug)]
-struct Functions {
+struct SymbolTable {
     path: PathBuf,
     segments: Vec<Segment>,
-    sorted: Vec<Function>,
+    functions: Vec<Function>,
 }
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct Function {
 
 /// A part of a process's memory that holds code.
 #[derive(Debug, PartialEq)]
-struct Region {
+struct CodeMapping {
     start: u64,
     end: u64,
     offset: u64,
@@ -59,17 +59,22 @@ struct Region {
 
 /// Tells where a worker was. What it reads of PyTorch's library it keeps.
 #[derive(Debug, Default)]
-pub(crate) struct Observer {
-    functions: Option<Functions>,
+pub(crate) struct CodeClassifier {
+    functions: Option<SymbolTable>,
 }
 
-impl Observer {
+impl CodeClassifier {
     /// What the `addresses` at which a process was seen are. `own` are inodes of the candidate's libraries.
-    pub(crate) fn see(&mut self, pid: u32, addresses: &[u64], own: &[u64]) -> io::Result<Seen> {
-        let regions = regions(&fs_err::read_to_string(format!("/proc/{pid}/maps"))?);
-        let mut seen = Seen {
-            looks: addresses.len(),
-            ..Seen::default()
+    pub(crate) fn classify(
+        &mut self,
+        pid: u32,
+        addresses: &[u64],
+        own: &[u64],
+    ) -> io::Result<SampledCode> {
+        let regions = code_mappings(&fs_err::read_to_string(format!("/proc/{pid}/maps"))?);
+        let mut seen = SampledCode {
+            samples: addresses.len(),
+            ..SampledCode::default()
         };
         for &address in addresses {
             let Some(region) = regions
@@ -79,10 +84,10 @@ impl Observer {
                 seen.unknown += 1;
                 continue;
             };
-            if region.path.ends_with(TORCH) {
+            if region.path.ends_with(TORCH_CPU_LIBRARY) {
                 let offset = address - region.start + region.offset;
                 if let Some(name) = self.function(pid, Path::new(&region.path), offset)? {
-                    *seen.borrowed.entry(name).or_default() += 1;
+                    *seen.torch_kernels.entry(name).or_default() += 1;
                 }
             } else if own.contains(&region.inode) {
                 seen.own += 1;
@@ -97,7 +102,7 @@ impl Observer {
 
     fn function(&mut self, pid: u32, path: &Path, offset: u64) -> io::Result<Option<String>> {
         if self.functions.as_ref().is_none_or(|read| read.path != path) {
-            self.functions = Some(Functions::read(pid, path)?);
+            self.functions = Some(SymbolTable::read(pid, path)?);
         }
         let found = (self.functions.as_ref()).and_then(|functions| functions.at(offset));
         Ok(found.map(|function| readable(&function.name)))
@@ -106,36 +111,37 @@ impl Observer {
 
 /// What a process was seen at. The rest is allocation or waiting.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) looks: usize,
+pub(crate) struct SampledCode {
+    pub(crate) samples: usize,
     /// The interpreter and its modules.
     python: usize,
     /// The libraries built for it.
     own: usize,
     /// Functions of PyTorch that compute.
-    borrowed: BTreeMap<String, usize>,
+    torch_kernels: BTreeMap<String, usize>,
     /// Code that nobody vouches for.
     unknown: usize,
 }
 
-impl Seen {
+impl SampledCode {
     /// Whether calls that cost `constant_us` of Python each were answered without it.
     pub(crate) fn without_python(&self, calls: u32, constant_us: f64) -> bool {
         let expected = f64::from(calls) * constant_us / PcSampler::PERIOD.as_secs_f64() / 1e6;
         expected >= 20.0 && (self.python as f64) < PYTHON_SHARE * expected
     }
 
-    pub(crate) fn objection(&self) -> Option<Fault> {
-        let borrowed: usize = self.borrowed.values().sum();
+    pub(crate) fn violation(&self) -> Option<CandidateFailure> {
+        let borrowed: usize = self.torch_kernels.values().sum();
         let computing = self.own + borrowed + self.unknown;
-        let many = |count: usize| count >= LEAST && count as f64 >= SHARE * computing as f64;
+        let many =
+            |count: usize| count >= MIN_SAMPLES && count as f64 >= FOREIGN_SHARE * computing as f64;
         if many(borrowed) {
-            let most = self.borrowed.iter().max_by_key(|(_, count)| **count);
+            let most = self.torch_kernels.iter().max_by_key(|(_, count)| **count);
             let name = most.map_or("", |(name, _)| name.as_str());
             let reason = format!(
                 "the process was seen computing in PyTorch's own code, `{name}` above all: in {borrowed} of {computing} looks"
             );
-            return Some(Fault::new(
+            return Some(CandidateFailure::new(
                 Status::Cheating,
                 Some(Rule::ForbiddenOperator),
                 reason,
@@ -146,12 +152,12 @@ impl Seen {
             let reason = format!(
                 "the process was seen running code that is in no library it was given: in {unknown} of {computing} looks"
             );
-            Fault::new(Status::Cheating, Some(Rule::ForbiddenImport), reason)
+            CandidateFailure::new(Status::Cheating, Some(Rule::ForbiddenImport), reason)
         })
     }
 }
 
-impl Region {
+impl CodeMapping {
     fn is_python(&self) -> bool {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         ["libpython", "python3", "libtorch_python"]
@@ -168,7 +174,7 @@ impl Region {
 }
 
 /// Those of `/proc/PID/maps` that may be executed.
-fn regions(maps: &str) -> Vec<Region> {
+fn code_mappings(maps: &str) -> Vec<CodeMapping> {
     let read = |line: &str| {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -177,7 +183,7 @@ fn regions(maps: &str) -> Vec<Region> {
         let inode = words.nth(1)?;
         let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
         rights.contains('x').then_some(())?;
-        Some(Region {
+        Some(CodeMapping {
             start: hexadecimal(start)?,
             end: hexadecimal(end)?,
             offset: hexadecimal(offset)?,
@@ -188,7 +194,7 @@ fn regions(maps: &str) -> Vec<Region> {
     maps.lines().filter_map(read).collect()
 }
 
-impl Functions {
+impl SymbolTable {
     fn read(pid: u32, path: &Path) -> io::Result<Self> {
         // As it is called in the worker's tree, which may be another than ours.
         let inside = Path::new("/proc").join(pid.to_string()).join("root");
@@ -221,7 +227,7 @@ impl Functions {
         Ok(Self {
             path: path.to_owned(),
             segments: segments.collect(),
-            sorted,
+            functions: sorted,
         })
     }
 
@@ -232,8 +238,8 @@ impl Functions {
             .iter()
             .find(|one| (one.offset..one.offset + one.bytes).contains(&offset))?;
         let address = offset - segment.offset + segment.address;
-        let after = self.sorted.partition_point(|one| one.address <= address);
-        let found = self.sorted.get(after.checked_sub(1)?)?;
+        let after = self.functions.partition_point(|one| one.address <= address);
+        let found = self.functions.get(after.checked_sub(1)?)?;
         (address < found.address + found.bytes).then_some(found)
     }
 }
@@ -320,38 +326,41 @@ mod tests {
             7f50-7f60 r-xp 00000000 00:00 0    [vdso]\n\
             7f60-7f70 r-xp 00000000 00:05 9    /srv/a b.so\n\
             7f70-7f80 r-xp 00000000 00:05 9    /dev/zero\n";
-        let known: Vec<bool> = regions(maps).iter().map(Region::is_known).collect();
+        let known: Vec<bool> = code_mappings(maps)
+            .iter()
+            .map(CodeMapping::is_known)
+            .collect();
         assert_eq!(known, [true, false, false, true, true, false]);
-        let first = &regions(maps)[0];
+        let first = &code_mappings(maps)[0];
         assert_eq!(
             (first.start, first.offset, first.inode),
             (0x7f00, 0x1000, 42)
         );
-        assert_eq!(regions(maps)[4].path, "/srv/a b.so");
+        assert_eq!(code_mappings(maps)[4].path, "/srv/a b.so");
     }
 
     #[test]
     fn a_few_looks_mean_nothing_and_many_do() {
-        let seen = |own, borrowed, unknown| Seen {
+        let seen = |own, borrowed, unknown| SampledCode {
             own,
-            borrowed: BTreeMap::from([("softmax".to_owned(), borrowed)]),
+            torch_kernels: BTreeMap::from([("softmax".to_owned(), borrowed)]),
             unknown,
-            ..Seen::default()
+            ..SampledCode::default()
         };
-        assert_eq!(seen(0, 3, 3).objection(), None);
-        assert_eq!(seen(1000, 40, 40).objection(), None);
-        let fault = seen(10, 4, 0).objection().unwrap();
+        assert_eq!(seen(0, 3, 3).violation(), None);
+        assert_eq!(seen(1000, 40, 40).violation(), None);
+        let fault = seen(10, 4, 0).violation().unwrap();
         assert_eq!(fault.rule, Some(Rule::ForbiddenOperator));
         assert!(fault.reason.contains("`softmax`"), "{}", fault.reason);
-        let fault = seen(10, 0, 4).objection().unwrap();
+        let fault = seen(10, 0, 4).violation().unwrap();
         assert_eq!(fault.rule, Some(Rule::ForbiddenImport));
     }
 
     #[test]
     fn a_call_without_python_is_noticed_if_there_should_have_been_enough() {
-        let seen = |python| Seen {
+        let seen = |python| SampledCode {
             python,
-            ..Seen::default()
+            ..SampledCode::default()
         };
         // 200 calls of 20 us are 85 looks.
         assert!(seen(3).without_python(200, 20.0));
