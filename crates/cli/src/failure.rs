@@ -172,6 +172,7 @@ impl From<TrainError> for Stop {
             }
             TrainError::BrokenCheckpoint { .. } => (FailureKind::Config, "checkpoint"),
             TrainError::Write { .. } => (FailureKind::Infrastructure, "store"),
+            TrainError::Compute(_) => (FailureKind::Infrastructure, "model"),
             TrainError::NotRepeatable { .. } => (FailureKind::Infrastructure, "not_repeatable"),
         };
         Self::new(kind, code, chain(&error), error.hint())

@@ -6,13 +6,12 @@ mod files;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use candle_core::Tensor;
+use std::sync::Arc;
 
 pub use self::error::AdapterError;
 pub use self::settings::{AdapterSettings, Scaling};
-use crate::ModelError;
-use crate::matrix::Rows;
+use crate::HostTensor;
+use crate::products::{multiply, multiply_transposed};
 use crate::weights::{LayerPart, Part};
 
 /// A matrix of a layer that can be adapted.
@@ -76,19 +75,19 @@ impl std::fmt::Display for Place {
 }
 
 /// The two matrices of one place, in `f32`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Factors {
     /// `rank x inputs`.
-    pub a: Tensor,
+    pub a: HostTensor,
     /// `outputs x rank`.
-    pub b: Tensor,
+    pub b: HostTensor,
 }
 
 /// What is learnt beside one base; every pair is of the settings' rank.
 #[derive(Debug, Clone)]
 pub struct Adapter {
     settings: AdapterSettings,
-    factors: BTreeMap<Place, Factors>,
+    factors: BTreeMap<Place, Arc<Factors>>,
 }
 
 impl Adapter {
@@ -97,24 +96,30 @@ impl Adapter {
         factors: BTreeMap<Place, Factors>,
     ) -> Result<Self, AdapterError> {
         for (place, Factors { a, b }) in &factors {
-            let found = [a.dims(), b.dims()];
+            let found = [a.shape(), b.shape()];
             if !matches!(found, [&[down, _], &[_, up]] if [down, up] == [settings.rank; 2]) {
                 return Err(AdapterError::Rank {
                     module: place.to_string(),
-                    a: a.dims().to_vec(),
-                    b: b.dims().to_vec(),
+                    a: a.shape().to_vec(),
+                    b: b.shape().to_vec(),
                     rank: settings.rank,
                 });
             }
         }
-        Ok(Self { settings, factors })
+        let shared = factors
+            .into_iter()
+            .map(|(place, pair)| (place, Arc::new(pair)));
+        Ok(Self {
+            settings,
+            factors: shared.collect(),
+        })
     }
 
     pub fn settings(&self) -> &AdapterSettings {
         &self.settings
     }
 
-    pub fn factors(&self) -> &BTreeMap<Place, Factors> {
+    pub fn factors(&self) -> &BTreeMap<Place, Arc<Factors>> {
         &self.factors
     }
 
@@ -124,44 +129,47 @@ impl Adapter {
     }
 
     /// Tells adapters apart by all that they compute with, wherever they are kept.
-    pub fn hash(&self) -> Result<String, ModelError> {
+    pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.settings.scale().to_le_bytes());
-        for (place, Factors { a, b }) in &self.factors {
+        for (place, factors) in &self.factors {
             hasher.update(place.to_string().as_bytes());
-            for factor in [a, b] {
-                for size in factor.dims() {
+            for factor in [&factors.a, &factors.b] {
+                for size in factor.shape() {
                     hasher.update(&(*size as u64).to_le_bytes());
                 }
-                for number in factor.flatten_all()?.to_vec1::<f32>()? {
+                for number in factor.data() {
                     hasher.update(&number.to_le_bytes());
                 }
             }
         }
-        Ok(hasher.finalize().to_hex().to_string())
+        hasher.finalize().to_hex().to_string()
     }
 }
 
 /// An adapter's share in one projection, as the projection keeps it.
 #[derive(Debug, Clone)]
 pub struct LowRank {
-    pub factors: Factors,
+    pub factors: Arc<Factors>,
     pub scale: f32,
 }
 
 impl LowRank {
     /// Adds `scale · B·(A·x)` for every row `x`.
-    pub(crate) fn add_to(&self, output: &mut Rows, input: &Rows) -> Result<(), ModelError> {
-        let Factors { a, b } = &self.factors;
-        let inner = input.tensor()?.matmul(&a.t()?)?;
-        let inner = inner.affine(f64::from(self.scale), 0.0)?;
-        output.add(&Rows::from_tensor(&inner.matmul(&b.t()?)?, output.width)?);
-        Ok(())
+    pub(crate) fn add_to(&self, output: &mut HostTensor, input: &HostTensor) {
+        let mut inner = multiply_transposed(input, &self.factors.a);
+        for number in inner.data_mut() {
+            *number *= self.scale;
+        }
+        output.add(&multiply_transposed(&inner, &self.factors.b));
     }
 
     /// `scale · B·A`: what merging adds to the base's matrix.
-    pub(crate) fn product(&self) -> Result<Tensor, ModelError> {
-        let product = self.factors.b.matmul(&self.factors.a)?;
-        Ok(product.affine(f64::from(self.scale), 0.0)?)
+    pub(crate) fn product(&self) -> HostTensor {
+        let mut product = multiply(&self.factors.b, &self.factors.a);
+        for number in product.data_mut() {
+            *number *= self.scale;
+        }
+        product
     }
 }

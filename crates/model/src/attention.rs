@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use crate::cache::LayerCache;
+use crate::products::dot;
 
 /// Fewer products than this are not worth another thread: waking one costs more.
 const PARALLEL_PRODUCTS: usize = 1 << 19;
@@ -106,22 +107,6 @@ impl Group<'_> {
             }
         }
     }
-}
-
-/// In sixteen sums of their own, so that they need not wait for each other.
-#[inline]
-fn dot(left: &[f32], right: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0.0f32; LANES];
-    let (left, left_rest) = left.as_chunks::<LANES>();
-    let (right, right_rest) = right.as_chunks::<LANES>();
-    for (left, right) in left.iter().zip(right) {
-        for lane in 0..LANES {
-            sums[lane] += left[lane] * right[lane];
-        }
-    }
-    let rest: f32 = left_rest.iter().zip(right_rest).map(|(l, r)| l * r).sum();
-    sums.iter().sum::<f32>() + rest
 }
 
 #[inline]

@@ -7,7 +7,7 @@ use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 
-use crate::gguf::Gguf;
+use crate::gguf::GgufFile;
 use crate::{ModelError, Tokenizer};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,7 +172,7 @@ pub(crate) fn source(path: &Path) -> Result<Option<String>, ModelError> {
     if path.is_dir() {
         return from_folder(path);
     }
-    let gguf = Gguf::open(path)?;
+    let gguf = GgufFile::open(path)?;
     let text = gguf.optional_text("tokenizer.chat_template")?;
     Ok(text.map(str::to_owned))
 }

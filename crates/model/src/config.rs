@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::ModelError;
-use crate::gguf::Gguf;
+use crate::gguf::GgufFile;
 
 /// The families differ in little: Qwen2 adds biases to q, k and v, Qwen3 norms q and k by head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Config {
         if path.is_dir() {
             Self::from_json(&path.join("config.json"))
         } else if path.is_file() {
-            Self::from_gguf(&mut Gguf::open(path)?)
+            Self::from_gguf(&mut GgufFile::open(path)?)
         } else {
             Err(ModelError::NotFound {
                 path: path.to_path_buf(),
@@ -96,7 +96,7 @@ impl Config {
     }
 
     /// What the metadata say; whether the embeddings are tied, only the list of tensors tells.
-    pub(crate) fn from_gguf(gguf: &mut Gguf) -> Result<Self, ModelError> {
+    pub(crate) fn from_gguf(gguf: &mut GgufFile) -> Result<Self, ModelError> {
         let architecture = gguf.text("general.architecture")?.to_owned();
         let family = Family::parse(&architecture).ok_or_else(|| ModelError::Family {
             path: gguf.path().to_path_buf(),
@@ -120,10 +120,10 @@ impl Config {
                 ),
             });
         }
-        let rope_divisors = gguf.optional_floats("rope_freqs.weight")?;
+        let rope_divisors = gguf.optional_numbers("rope_freqs.weight")?;
         let scaling_kind = gguf.optional_text(&key("rope.scaling.type"))?;
         let scaling = match (rope_divisors, scaling_kind) {
-            (Some(divisors), _) => RopeScaling::Divisors(divisors),
+            (Some(divisors), _) => RopeScaling::Divisors(divisors.into_data()),
             (None, None | Some("none")) => RopeScaling::None,
             (None, Some("linear")) => RopeScaling::Linear {
                 factor: gguf.float(&key("rope.scaling.factor"))?,

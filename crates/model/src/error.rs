@@ -88,8 +88,6 @@ pub enum ModelError {
         *needed as f64 / 1e9
     )]
     GpuMemory { free: usize, needed: usize },
-    #[error("a computation failed: {0}")]
-    Compute(#[from] candle_core::Error),
 }
 
 impl ModelError {
@@ -139,7 +137,7 @@ impl ModelError {
             Self::GpuMemory { .. } => Some(
                 "use a smaller model, free the GPU, or run the model on the processor".into(),
             ),
-            Self::Token { .. } | Self::NoTokens | Self::Template { .. } | Self::Sampling { .. } | Self::Compute(_) => None,
+            Self::Token { .. } | Self::NoTokens | Self::Template { .. } | Self::Sampling { .. } => None,
         }
     }
 }

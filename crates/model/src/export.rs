@@ -5,27 +5,25 @@ mod safetensors;
 
 use std::path::Path;
 
-use candle_core::{Device, Tensor};
-
 pub use self::gguf::{GgufType, write_gguf};
 pub(crate) use self::safetensors::write_tensors;
 pub use self::safetensors::{FloatType, write_folder};
 use crate::matrix::Linear;
 use crate::weights::{LayerPart, Part};
-use crate::{ModelError, Weights};
+use crate::{HostTensor, ModelError, Weights};
 
 /// Calls with every tensor: its part, `weight` or `bias`, and its numbers in `f32`, rows in Hugging Face's order.
 ///
 /// One after the other, so that the whole model need not be in memory as `f32`.
 fn each_tensor(
     weights: &Weights,
-    mut visit: impl FnMut(Part, &'static str, Tensor) -> Result<(), ModelError>,
+    mut visit: impl FnMut(Part, &'static str, &HostTensor) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
-    let vector = |numbers: &[f32]| Tensor::new(numbers, &Device::Cpu);
-    visit(Part::Embedding, "weight", weights.embedding.numbers()?)?;
-    visit(Part::FinalNorm, "weight", vector(&weights.final_norm)?)?;
+    let vector = |numbers: &[f32]| HostTensor::vector(numbers.to_vec());
+    visit(Part::Embedding, "weight", &weights.embedding.to_f32())?;
+    visit(Part::FinalNorm, "weight", &vector(&weights.final_norm))?;
     if let Some(output) = &weights.output {
-        visit(Part::Output, "weight", output.numbers()?)?;
+        visit(Part::Output, "weight", &output.to_f32())?;
     }
     for (index, layer) in weights.layers.iter().enumerate() {
         let norms = [
@@ -42,7 +40,7 @@ fn each_tensor(
         ];
         for (part, norm) in norms {
             if let Some(norm) = norm {
-                visit(Part::Layer(index, part), "weight", vector(norm)?)?;
+                visit(Part::Layer(index, part), "weight", &vector(norm))?;
             }
         }
         let linears: [(LayerPart, &Linear); 7] = [
@@ -56,9 +54,9 @@ fn each_tensor(
         ];
         for (part, linear) in linears {
             let part = Part::Layer(index, part);
-            visit(part, "weight", linear.merged_weight()?)?;
+            visit(part, "weight", &linear.merged_weight())?;
             if let Some(bias) = &linear.bias {
-                visit(part, "bias", vector(bias)?)?;
+                visit(part, "bias", &vector(bias))?;
             }
         }
     }

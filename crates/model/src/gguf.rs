@@ -1,70 +1,85 @@
-//! Reading a GGUF file: typed metadata and tensors that stay as quantised as they are.
+//! GGUF files: typed metadata, and tensors that stay as quantised as they are.
+
+mod read;
+mod value;
+mod write;
 
 use std::collections::HashMap;
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use candle_core::Device;
-use candle_core::quantized::QTensor;
-use candle_core::quantized::gguf_file::{Content, Value};
+use self::read::Head;
+use crate::quantized::GgmlTensor;
+use crate::{HostTensor, ModelError};
 
-use crate::ModelError;
+pub use self::value::GgufValue;
+pub use self::write::write;
 
-pub(crate) struct Gguf {
+#[derive(Debug)]
+pub struct GgufFile {
     path: PathBuf,
-    file: std::io::BufReader<fs_err::File>,
-    content: Content,
+    file: BufReader<fs_err::File>,
+    bytes: u64,
+    head: Head,
 }
 
-impl Gguf {
-    pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
-        let file = fs_err::File::open(path).map_err(|source| ModelError::Read {
+impl GgufFile {
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let unreadable = |source| ModelError::Read {
             path: path.to_path_buf(),
             source,
-        })?;
-        let mut file = std::io::BufReader::with_capacity(1 << 20, file);
-        let content = Content::read(&mut file).map_err(|error| ModelError::Broken {
+        };
+        let file = fs_err::File::open(path).map_err(unreadable)?;
+        let bytes = file.metadata().map_err(unreadable)?.len();
+        let mut file = BufReader::with_capacity(1 << 20, file);
+        let head = Head::read(&mut file, bytes).map_err(|reason| ModelError::Broken {
             path: path.to_path_buf(),
-            reason: error.to_string(),
+            reason,
         })?;
         Ok(Self {
             path: path.to_path_buf(),
             file,
-            content,
+            bytes,
+            head,
         })
     }
 
-    pub(crate) fn metadata(&self) -> &HashMap<String, Value> {
-        &self.content.metadata
+    pub fn metadata(&self) -> &HashMap<String, GgufValue> {
+        &self.head.metadata
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    fn value<T>(
-        &self,
+    fn value<'a, T>(
+        &'a self,
         key: &str,
-        wanted: &str,
-        read: impl Fn(&Value) -> Option<T>,
+        kind: &str,
+        read: impl Fn(&'a GgufValue) -> Option<T>,
     ) -> Result<Option<T>, ModelError> {
-        match self.content.metadata.get(key) {
+        match self.head.metadata.get(key) {
             None => Ok(None),
             Some(value) => read(value).map(Some).ok_or_else(|| ModelError::Setting {
                 key: key.to_owned(),
-                reason: format!("not {wanted}"),
+                reason: format!("not {kind}"),
             }),
         }
     }
 
     fn required<T>(&self, key: &str, found: Option<T>) -> Result<T, ModelError> {
-        found.ok_or_else(|| ModelError::Broken {
+        found.ok_or_else(|| self.broken(format!("its metadata have no `{key}`")))
+    }
+
+    fn broken(&self, reason: String) -> ModelError {
+        ModelError::Broken {
             path: self.path.clone(),
-            reason: format!("its metadata have no `{key}`"),
-        })
+            reason,
+        }
     }
 
     pub(crate) fn optional_count(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        self.value(key, "a count", unsigned)
+        self.value(key, "a count", GgufValue::to_count)
     }
 
     pub(crate) fn count(&self, key: &str) -> Result<usize, ModelError> {
@@ -72,11 +87,7 @@ impl Gguf {
     }
 
     pub(crate) fn optional_float(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        self.value(key, "a number", |value| match value {
-            Value::F32(number) => Some(*number),
-            Value::F64(number) => Some(*number as f32),
-            _ => None,
-        })
+        self.value(key, "a number", GgufValue::to_float)
     }
 
     pub(crate) fn float(&self, key: &str) -> Result<f32, ModelError> {
@@ -84,14 +95,7 @@ impl Gguf {
     }
 
     pub(crate) fn optional_text(&self, key: &str) -> Result<Option<&str>, ModelError> {
-        match self.content.metadata.get(key) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(ModelError::Setting {
-                key: key.to_owned(),
-                reason: "not a text".into(),
-            }),
-        }
+        self.value(key, "a text", GgufValue::as_text)
     }
 
     pub(crate) fn text(&self, key: &str) -> Result<&str, ModelError> {
@@ -99,73 +103,78 @@ impl Gguf {
     }
 
     pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, ModelError> {
-        let found = self.value(key, "a list of texts", |value| match value {
-            Value::Array(list) => list
-                .iter()
-                .map(|one| one.to_string().ok().cloned())
-                .collect(),
-            _ => None,
+        let found = self.value(key, "a list of texts", |value| {
+            let texts = value.as_array()?.iter();
+            texts
+                .map(|text| text.as_text().map(str::to_owned))
+                .collect()
         })?;
         self.required(key, found)
     }
 
     pub(crate) fn optional_counts(&self, key: &str) -> Result<Option<Vec<usize>>, ModelError> {
-        self.value(key, "a list of counts", |value| match value {
-            Value::Array(list) => list.iter().map(unsigned).collect(),
-            _ => None,
+        self.value(key, "a list of counts", |value| {
+            value.as_array()?.iter().map(GgufValue::to_count).collect()
         })
     }
 
     pub(crate) fn has(&self, tensor: &str) -> bool {
-        self.content.tensor_infos.contains_key(tensor)
+        self.head.tensors.contains_key(tensor)
     }
 
     /// The first number of a tensor's shape.
     pub(crate) fn rows(&self, tensor: &str) -> Result<usize, ModelError> {
-        self.content
-            .tensor_infos
+        self.head
+            .tensors
             .get(tensor)
-            .and_then(|info| info.shape.dims().first().copied())
+            .and_then(|info| info.shape.first().copied())
             .ok_or_else(|| ModelError::MissingTensor {
                 name: tensor.to_owned(),
             })
     }
 
-    pub(crate) fn tensor(&mut self, name: &str) -> Result<QTensor, ModelError> {
-        if !self.has(name) {
-            return Err(ModelError::MissingTensor {
+    pub(crate) fn tensor(&mut self, name: &str) -> Result<GgmlTensor, ModelError> {
+        let info = self
+            .head
+            .tensors
+            .get(name)
+            .ok_or_else(|| ModelError::MissingTensor {
                 name: name.to_owned(),
-            });
-        }
-        self.content
-            .tensor(&mut self.file, name, &Device::Cpu)
-            .map_err(|error| ModelError::Broken {
-                path: self.path.clone(),
-                reason: format!("tensor `{name}`: {error}"),
-            })
+            })?;
+        let start = self.head.data_start.saturating_add(info.offset);
+        let remaining = self.bytes.saturating_sub(start);
+        let length = match info.data_bytes() {
+            None => {
+                let (shape, kind) = (&info.shape, info.ggml_type);
+                let reason = format!("tensor `{name}` of shape {shape:?} cannot be of {kind:?}");
+                return Err(self.broken(reason));
+            }
+            Some(length) if length as u64 > remaining => {
+                let reason = format!(
+                    "tensor `{name}` ends {length} bytes after byte {start}, beyond the file's end"
+                );
+                return Err(self.broken(reason));
+            }
+            Some(length) => length,
+        };
+        let (shape, ggml_type) = (info.shape.clone(), info.ggml_type);
+        let mut bytes = vec![0; length];
+        let read = self
+            .file
+            .seek(SeekFrom::Start(start))
+            .and_then(|_| self.file.read_exact(&mut bytes));
+        read.map_err(|error| self.broken(format!("tensor `{name}`: {error}")))?;
+        Ok(GgmlTensor::new(ggml_type, shape, bytes))
     }
 
-    /// A short tensor as numbers, where the file has it.
-    pub(crate) fn optional_floats(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+    /// A tensor as numbers, where the file has it.
+    pub(crate) fn optional_numbers(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<HostTensor>, ModelError> {
         if !self.has(name) {
             return Ok(None);
         }
-        let tensor = self.tensor(name)?.dequantize(&Device::Cpu)?;
-        Ok(Some(tensor.flatten_all()?.to_vec1()?))
+        Ok(Some(self.tensor(name)?.dequantize()))
     }
-}
-
-fn unsigned(value: &Value) -> Option<usize> {
-    let number = match value {
-        Value::U8(number) => u64::from(*number),
-        Value::U16(number) => u64::from(*number),
-        Value::U32(number) => u64::from(*number),
-        Value::U64(number) => *number,
-        Value::I8(number) => u64::try_from(*number).ok()?,
-        Value::I16(number) => u64::try_from(*number).ok()?,
-        Value::I32(number) => u64::try_from(*number).ok()?,
-        Value::I64(number) => u64::try_from(*number).ok()?,
-        _ => return None,
-    };
-    usize::try_from(number).ok()
 }

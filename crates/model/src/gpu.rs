@@ -17,7 +17,7 @@ use self::layers::{DeviceWeights, Pass, Positions};
 use self::slots::Slots;
 pub use self::slots::{DeviceCache, Room};
 use self::work::Work;
-use crate::{Config, ModelError, Rows, Sampled, Weights};
+use crate::{Config, HostTensor, ModelError, Sampled, Weights};
 
 /// New positions of one sequence.
 #[derive(Debug)]
@@ -109,7 +109,11 @@ impl DeviceTransformer {
     }
 
     /// The logits after every token, for checks and for learning.
-    pub fn logits(&mut self, cache: &mut DeviceCache, tokens: &[u32]) -> Result<Rows, ModelError> {
+    pub fn logits(
+        &mut self,
+        cache: &mut DeviceCache,
+        tokens: &[u32],
+    ) -> Result<HostTensor, ModelError> {
         self.check(&[DeviceSegment {
             cache: &mut *cache,
             tokens,
@@ -131,10 +135,10 @@ impl DeviceTransformer {
             );
             cache.grow(part.len());
         }
-        Ok(Rows {
+        Ok(HostTensor::new(
+            [tokens.len(), self.config.vocabulary],
             data,
-            width: self.config.vocabulary,
-        })
+        ))
     }
 
     fn check(&self, segments: &[DeviceSegment<'_>]) -> Result<(), ModelError> {

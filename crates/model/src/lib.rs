@@ -25,14 +25,22 @@ mod generate;
 #[cfg(feature = "local")]
 mod generation;
 #[cfg(feature = "local")]
-mod gguf;
+pub mod gguf;
 #[cfg(feature = "local")]
 pub mod gpu;
+#[cfg(feature = "local")]
+mod host_tensor;
 #[cfg(feature = "local")]
 mod matrix;
 pub mod policy;
 #[cfg(feature = "local")]
-mod q4_1;
+mod products;
+#[cfg(feature = "local")]
+pub mod quantized;
+#[cfg(feature = "local")]
+mod safetensors_file;
+#[cfg(feature = "local")]
+mod shared_output;
 #[cfg(feature = "local")]
 mod tokenizer;
 #[cfg(feature = "local")]
@@ -60,9 +68,11 @@ pub use generate::{
 #[cfg(feature = "local")]
 pub use generation::{Generation, Gone, Listening, Told};
 #[cfg(feature = "local")]
-pub use matrix::{Linear, Matrix, Rows};
+pub use host_tensor::HostTensor;
 #[cfg(feature = "local")]
-pub use q4_1::Q4_1;
+pub use matrix::{Linear, Matrix};
+#[cfg(feature = "local")]
+pub use safetensors_file::SafetensorsFile;
 #[cfg(feature = "local")]
 pub use tokenizer::{TextStream, Tokenizer};
 #[cfg(feature = "local")]

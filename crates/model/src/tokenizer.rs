@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 pub use self::stream::TextStream;
 use crate::ModelError;
-use crate::gguf::Gguf;
+use crate::gguf::GgufFile;
 
 /// Names models give to the token that ends a turn or a text; files do not always list all of theirs.
 const ENDS: [&str; 5] = [
@@ -38,7 +38,7 @@ impl Tokenizer {
             return Self::from_folder(path);
         }
         let beside = path.with_file_name("tokenizer.json");
-        match Self::from_gguf(&Gguf::open(path)?) {
+        match Self::from_gguf(&GgufFile::open(path)?) {
             // Some kinds of tokenizer cannot be rebuilt from the metadata.
             Err(ModelError::Tokenizer { .. }) if beside.is_file() => {
                 Self::from_folder(path.parent().unwrap_or_else(|| Path::new(".")))
@@ -47,7 +47,7 @@ impl Tokenizer {
         }
     }
 
-    pub(crate) fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
+    pub(crate) fn from_gguf(gguf: &GgufFile) -> Result<Self, ModelError> {
         let inner = from_gguf::build(gguf)?;
         let named = |key: &str| -> Result<Option<u32>, ModelError> {
             Ok(gguf

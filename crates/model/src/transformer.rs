@@ -9,9 +9,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use crate::attention::Attention;
-use crate::matrix::{Linear, Rows};
+use crate::matrix::Linear;
 use crate::weights::Layer;
-use crate::{KvCache, ModelError, Weights};
+use crate::{HostTensor, KvCache, ModelError, Weights};
 
 /// Which positions' logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Transformer {
     /// Runs every segment's tokens and returns, for each, the logits that were wanted.
     ///
     /// After an error no cache has grown.
-    pub fn forward(&self, segments: &mut [Segment<'_>]) -> Result<Vec<Rows>, ModelError> {
+    pub fn forward(&self, segments: &mut [Segment<'_>]) -> Result<Vec<HostTensor>, ModelError> {
         self.check(segments)?;
         for segment in &mut *segments {
             // What a failed step may have left.
@@ -73,10 +73,10 @@ impl Transformer {
             .flat_map(|one| (0..one.tokens.len()).map(|offset| one.cache.len() + offset))
             .collect();
         let rotations = self.rotations(&positions);
-        let mut hidden = self.weights.embedding.select(&tokens)?;
+        let mut hidden = self.weights.embedding.select(&tokens);
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            self.attend(layer, index, segments, &rotations, &mut hidden)?;
-            self.feed_forward(layer, &mut hidden)?;
+            self.attend(layer, index, segments, &rotations, &mut hidden);
+            self.feed_forward(layer, &mut hidden);
         }
         for segment in &mut *segments {
             segment.cache.commit(segment.tokens.len());
@@ -91,27 +91,24 @@ impl Transformer {
                 Wanted::Last => end - 1,
                 Wanted::All => start,
             };
-            wanted.extend_from_slice(&hidden.data[first * config.hidden..end * config.hidden]);
+            wanted.extend_from_slice(&hidden.data()[first * config.hidden..end * config.hidden]);
             counts.push(end - first);
             start = end;
         }
-        let last = Rows {
-            data: wanted,
-            width: config.hidden,
-        };
-        let mut logits = if last.is_empty() {
+        let last = HostTensor::new([wanted.len() / config.hidden, config.hidden], wanted);
+        let mut logits = if last.rows() == 0 {
             Vec::new()
         } else {
             let last = norm(&last, &self.weights.final_norm, config.norm_epsilon);
-            self.weights.head().forward(&last)?.data
+            self.weights.head().forward(&last).into_data()
         };
         // Split from the back, so that each segment's rows are moved once.
-        let mut split: Vec<Rows> = counts
+        let mut split: Vec<HostTensor> = counts
             .iter()
             .rev()
-            .map(|count| Rows {
-                data: logits.split_off(logits.len() - count * config.vocabulary),
-                width: config.vocabulary,
+            .map(|&count| {
+                let data = logits.split_off(logits.len() - count * config.vocabulary);
+                HostTensor::new([count, config.vocabulary], data)
             })
             .collect();
         split.reverse();
@@ -146,7 +143,7 @@ impl Transformer {
     }
 
     /// Cosines and sines of each row's position, side by side.
-    fn rotations(&self, positions: &[usize]) -> Rows {
+    fn rotations(&self, positions: &[usize]) -> HostTensor {
         let pairs = self.frequencies.len();
         let mut data = Vec::with_capacity(positions.len() * 2 * pairs);
         for &position in positions {
@@ -154,10 +151,7 @@ impl Transformer {
             data.extend(angles().map(f32::cos));
             data.extend(angles().map(f32::sin));
         }
-        Rows {
-            data,
-            width: 2 * pairs,
-        }
+        HostTensor::new([positions.len(), 2 * pairs], data)
     }
 
     fn attend(
@@ -165,83 +159,78 @@ impl Transformer {
         layer: &Layer,
         index: usize,
         segments: &mut [Segment<'_>],
-        rotations: &Rows,
-        hidden: &mut Rows,
-    ) -> Result<(), ModelError> {
+        rotations: &HostTensor,
+        hidden: &mut HostTensor,
+    ) {
         let config = &self.weights.config;
         let input = norm(hidden, &layer.attention_norm, config.norm_epsilon);
         let [mut queries, mut keys, values] =
-            Linear::forward_all([&layer.query, &layer.key, &layer.value], &input)?;
+            Linear::forward_all([&layer.query, &layer.key, &layer.value], &input);
         if let Some(norms) = &layer.head_norms {
             norm_heads(&mut queries, &norms.query, config.norm_epsilon);
             norm_heads(&mut keys, &norms.key, config.norm_epsilon);
         }
         rotate(&mut queries, rotations);
         rotate(&mut keys, rotations);
-        let mut attended = Rows {
-            data: vec![0.0; queries.data.len()],
-            width: queries.width,
-        };
+        let mut attended = HostTensor::zeros(queries.shape());
         let mut start = 0;
         for segment in segments {
             let end = start + segment.tokens.len();
-            let span = |rows: &Rows| start * rows.width..end * rows.width;
+            let span = |rows: &HostTensor| start * rows.columns()..end * rows.columns();
             let first_position = segment.cache.len();
             let cache = &mut segment.cache.layers[index];
             cache.append(
-                &keys.data[span(&keys)],
-                &values.data[span(&values)],
+                &keys.data()[span(&keys)],
+                &values.data()[span(&values)],
                 config.head_dim,
             );
             let attention = Attention {
                 cache,
-                queries: &queries.data[span(&queries)],
+                queries: &queries.data()[span(&queries)],
                 heads: config.heads,
                 head_dim: config.head_dim,
                 first_position,
             };
-            attention.write(&mut attended.data[span(&queries)]);
+            attention.write(&mut attended.data_mut()[span(&queries)]);
             start = end;
         }
-        hidden.add(&layer.attention_output.forward(&attended)?);
-        Ok(())
+        hidden.add(&layer.attention_output.forward(&attended));
     }
 
-    fn feed_forward(&self, layer: &Layer, hidden: &mut Rows) -> Result<(), ModelError> {
+    fn feed_forward(&self, layer: &Layer, hidden: &mut HostTensor) {
         let input = norm(
             hidden,
             &layer.feed_forward_norm,
             self.weights.config.norm_epsilon,
         );
-        let [mut gate, up] = Linear::forward_all([&layer.gate, &layer.up], &input)?;
-        gate.data
+        let [mut gate, up] = Linear::forward_all([&layer.gate, &layer.up], &input);
+        gate.data_mut()
             .par_chunks_mut(PARALLEL_CHUNK)
-            .zip(up.data.par_chunks(PARALLEL_CHUNK))
+            .zip(up.data().par_chunks(PARALLEL_CHUNK))
             .for_each(|(gate, up)| {
                 for (gate, up) in gate.iter_mut().zip(up) {
                     *gate = *gate / (1.0 + (-*gate).exp()) * up;
                 }
             });
-        hidden.add(&layer.down.forward(&gate)?);
-        Ok(())
+        hidden.add(&layer.down.forward(&gate));
     }
 }
 
 /// Fewer numbers than this are not worth another thread: waking one costs more than a row's work.
 const PARALLEL_CHUNK: usize = 16_384;
 
-fn norm(rows: &Rows, weight: &[f32], epsilon: f32) -> Rows {
+fn norm(rows: &HostTensor, weight: &[f32], epsilon: f32) -> HostTensor {
     let mut normed = rows.clone();
     normed
-        .data
-        .par_chunks_mut(rows.width)
-        .with_min_len(PARALLEL_CHUNK.div_ceil(rows.width))
+        .data_mut()
+        .par_chunks_mut(rows.columns())
+        .with_min_len(PARALLEL_CHUNK.div_ceil(rows.columns()))
         .for_each(|row| norm_in_place(row, weight, epsilon));
     normed
 }
 
-fn norm_heads(rows: &mut Rows, weight: &[f32], epsilon: f32) {
-    rows.data
+fn norm_heads(rows: &mut HostTensor, weight: &[f32], epsilon: f32) {
+    rows.data_mut()
         .chunks_exact_mut(weight.len())
         .for_each(|head| norm_in_place(head, weight, epsilon));
 }
@@ -256,12 +245,12 @@ fn norm_in_place(row: &mut [f32], weight: &[f32], epsilon: f32) {
 }
 
 /// Rotary positions: each head's first half turns against its second.
-fn rotate(rows: &mut Rows, rotations: &Rows) {
-    let pairs = rotations.width / 2;
+fn rotate(rows: &mut HostTensor, rotations: &HostTensor) {
+    let (columns, pairs) = (rows.columns(), rotations.columns() / 2);
     for (row, rotation) in rows
-        .data
-        .chunks_exact_mut(rows.width)
-        .zip(rotations.data.chunks_exact(rotations.width))
+        .data_mut()
+        .chunks_exact_mut(columns)
+        .zip(rotations.data().chunks_exact(2 * pairs))
     {
         let (cosines, sines) = rotation.split_at(pairs);
         for head in row.chunks_exact_mut(2 * pairs) {

@@ -11,7 +11,7 @@ mod stack;
 use std::path::Path;
 
 use self::source::Source;
-use crate::gguf::Gguf;
+use crate::gguf::GgufFile;
 use crate::matrix::{Linear, Matrix};
 use crate::{Config, ModelError};
 
@@ -56,7 +56,7 @@ impl Weights {
             let config = Config::from_json(&path.join("config.json"))?;
             Self::from_source(config, &mut source::read_safetensors(path)?)
         } else if path.is_file() {
-            let mut gguf = Gguf::open(path)?;
+            let mut gguf = GgufFile::open(path)?;
             let config = Config::from_gguf(&mut gguf)?;
             Self::from_source(config, &mut Source::Gguf(gguf))
         } else {

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::quantized::gguf_file;
 use serde::Deserialize;
 use warpsmith_model::export::{FloatType, GgufType, write_folder, write_gguf};
+use warpsmith_model::gguf::GgufFile;
 use warpsmith_model::{
     Adapter, ChatTemplate, Message, Role, Segment, Tokenizer, Transformer, Wanted, Weights,
 };
@@ -54,7 +54,7 @@ fn logits(weights: &Weights, tokens: &[u32]) -> Vec<f32> {
         tokens,
         wanted: Wanted::All,
     }];
-    model.forward(&mut segments).unwrap().remove(0).data
+    model.forward(&mut segments).unwrap().remove(0).into_data()
 }
 
 fn greedy(weights: &Weights, prompt: &[u32], count: usize) -> Vec<u32> {
@@ -69,7 +69,7 @@ fn greedy(weights: &Weights, prompt: &[u32], count: usize) -> Vec<u32> {
             wanted: Wanted::Last,
         }];
         let logits = model.forward(&mut segments).unwrap().remove(0);
-        let best = logits.data.iter().enumerate();
+        let best = logits.data().iter().enumerate();
         let best = best
             .max_by(|left, right| left.1.total_cmp(right.1))
             .unwrap();
@@ -227,7 +227,7 @@ fn a_quantised_base_is_merged_by_its_own_numbers() {
     let merged = place.path().join("merged.gguf");
     write_gguf(&weights, &base, &merged, GgufType::F32).unwrap();
     let prompt = expected("llama").prompt;
-    let expected = logits(&weights.merged().unwrap(), &prompt);
+    let expected = logits(&weights.merged(), &prompt);
     let found = logits(&Weights::load(&merged).unwrap(), &prompt);
     // Embedding and output are no projections: they are still eight bits on one side.
     let share = share(&found, &expected);
@@ -260,7 +260,7 @@ fn gguf_metadata_are_complete() {
     let origin = chat_model("qwen3");
     let weights = Weights::load(origin.path()).unwrap();
     write_gguf(&weights, origin.path(), &path, GgufType::Q8_0).unwrap();
-    let content = gguf_file::Content::read(&mut fs_err::File::open(&path).unwrap()).unwrap();
+    let file = GgufFile::open(&path).unwrap();
     for key in [
         "general.architecture",
         "general.file_type",
@@ -282,7 +282,7 @@ fn gguf_metadata_are_complete() {
         "tokenizer.ggml.eos_token_id",
         "tokenizer.chat_template",
     ] {
-        assert!(content.metadata.contains_key(key), "no `{key}`");
+        assert!(file.metadata().contains_key(key), "no `{key}`");
     }
 }
 

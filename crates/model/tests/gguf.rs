@@ -6,12 +6,15 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::quantized::gguf_file::{self, Value};
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{DType, Device, Tensor};
-use warpsmith_model::{ModelError, Segment, Transformer, Wanted, Weights};
+use warpsmith_model::gguf::{self, GgufFile, GgufValue};
+use warpsmith_model::quantized::{GgmlTensor, GgmlType};
+use warpsmith_model::{
+    HostTensor, ModelError, SafetensorsFile, Segment, Transformer, Wanted, Weights,
+};
 
-type Tensors = HashMap<String, Tensor>;
+use crate::quantize::quantize;
+
+type Tensors = HashMap<String, HostTensor>;
 
 fn checkpoint(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -24,13 +27,10 @@ fn read_checkpoint(name: &str) -> Tensors {
     for entry in fs_err::read_dir(checkpoint(name)).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|end| end == "safetensors") {
-            tensors.extend(candle_core::safetensors::load(path, &Device::Cpu).unwrap());
+            tensors.extend(SafetensorsFile::read(&path).unwrap().tensors().unwrap());
         }
     }
     tensors
-        .into_iter()
-        .map(|(name, tensor)| (name, tensor.to_dtype(DType::F32).unwrap()))
-        .collect()
 }
 
 /// llama.cpp's names, written out apart from the reader's.
@@ -59,15 +59,17 @@ fn gguf_name(name: &str) -> String {
 
 /// `LlamaModel.permute` of llama.cpp's `convert_hf_to_gguf.py`:
 /// `weights.reshape(n_head, 2, rows // n_head // 2, columns).swapaxes(1, 2).reshape(weights.shape)`.
-fn permute(tensor: &Tensor, heads: usize) -> Tensor {
-    let (rows, columns) = tensor.dims2().unwrap();
-    tensor
-        .reshape((heads, 2, rows / heads / 2, columns))
-        .unwrap()
-        .transpose(1, 2)
-        .unwrap()
-        .reshape((rows, columns))
-        .unwrap()
+fn permute(tensor: &HostTensor, heads: usize) -> HostTensor {
+    let pairs = tensor.rows() / heads / 2;
+    let mut data = Vec::new();
+    for head in 0..heads {
+        for pair in 0..pairs {
+            for half in 0..2 {
+                data.extend_from_slice(tensor.row((head * 2 + half) * pairs + pair));
+            }
+        }
+    }
+    HostTensor::new(tensor.shape(), data)
 }
 
 struct Sizes {
@@ -88,21 +90,33 @@ const SMALL: Sizes = Sizes {
     theta: 1e6,
 };
 
-fn write(path: &Path, family: &str, sizes: &Sizes, tensors: &Tensors, dtype: GgmlDType) {
+fn write(path: &Path, family: &str, sizes: &Sizes, tensors: &Tensors, ggml_type: GgmlType) {
     let key = |name: &str| format!("{family}.{name}");
     let metadata = [
-        ("general.architecture".into(), Value::String(family.into())),
-        (key("block_count"), Value::U32(2)),
-        (key("context_length"), Value::U32(256)),
-        (key("embedding_length"), Value::U32(sizes.hidden)),
-        (key("feed_forward_length"), Value::U32(sizes.feed_forward)),
-        (key("attention.head_count"), Value::U32(sizes.heads)),
-        (key("attention.head_count_kv"), Value::U32(sizes.kv_heads)),
-        (key("attention.key_length"), Value::U32(sizes.head_dim)),
-        (key("attention.layer_norm_rms_epsilon"), Value::F32(1e-6)),
-        (key("rope.freq_base"), Value::F32(sizes.theta)),
+        (
+            "general.architecture".into(),
+            GgufValue::String(family.into()),
+        ),
+        (key("block_count"), GgufValue::U32(2)),
+        (key("context_length"), GgufValue::U32(256)),
+        (key("embedding_length"), GgufValue::U32(sizes.hidden)),
+        (
+            key("feed_forward_length"),
+            GgufValue::U32(sizes.feed_forward),
+        ),
+        (key("attention.head_count"), GgufValue::U32(sizes.heads)),
+        (
+            key("attention.head_count_kv"),
+            GgufValue::U32(sizes.kv_heads),
+        ),
+        (key("attention.key_length"), GgufValue::U32(sizes.head_dim)),
+        (
+            key("attention.layer_norm_rms_epsilon"),
+            GgufValue::F32(1e-6),
+        ),
+        (key("rope.freq_base"), GgufValue::F32(sizes.theta)),
     ];
-    let tensors: Vec<(String, QTensor)> = tensors
+    let tensors: Vec<(String, GgmlTensor)> = tensors
         .iter()
         .map(|(name, tensor)| {
             let tensor = match family {
@@ -110,18 +124,20 @@ fn write(path: &Path, family: &str, sizes: &Sizes, tensors: &Tensors, dtype: Ggm
                 "llama" if name.contains("k_proj") => permute(tensor, sizes.kv_heads as usize),
                 _ => tensor.clone(),
             };
-            let dtype = if tensor.rank() == 1 {
-                GgmlDType::F32
-            } else {
-                dtype
-            };
-            (gguf_name(name), QTensor::quantize(&tensor, dtype).unwrap())
+            (gguf_name(name), rounded(&tensor, ggml_type))
         })
         .collect();
-    let metadata: Vec<(&str, &Value)> = metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
-    let tensors: Vec<(&str, &QTensor)> = tensors.iter().map(|(k, v)| (k.as_str(), v)).collect();
+    let metadata = metadata.iter().map(|(key, value)| (key.as_str(), value));
     let mut file = fs_err::File::create(path).unwrap();
-    gguf_file::write(&mut file, &metadata, &tensors).unwrap();
+    gguf::write(&mut file, metadata, &tensors).unwrap();
+}
+
+/// Matrices in that type, vectors in `f32`.
+fn rounded(tensor: &HostTensor, ggml_type: GgmlType) -> GgmlTensor {
+    match tensor.shape() {
+        [_] => quantize(tensor, GgmlType::F32),
+        _ => quantize(tensor, ggml_type),
+    }
 }
 
 const PROMPT: [u32; 12] = [3, 150, 9, 27, 81, 110, 4, 4, 99, 12, 0, 64];
@@ -134,7 +150,7 @@ fn logits(path: &Path) -> Vec<f32> {
         tokens: &PROMPT,
         wanted: Wanted::All,
     }];
-    model.forward(&mut segments).unwrap().remove(0).data
+    model.forward(&mut segments).unwrap().remove(0).into_data()
 }
 
 fn worst(left: &[f32], right: &[f32]) -> f32 {
@@ -146,7 +162,7 @@ fn worst(left: &[f32], right: &[f32]) -> f32 {
 }
 
 /// Llama 3's rotary scaling as llama.cpp's converter stores it: `Llama3ScaledRope` of the checkpoint's settings.
-fn llama3_divisors(head_dim: usize) -> Tensor {
+fn llama3_divisors(head_dim: usize) -> HostTensor {
     let (factor, low, high, context) = (8.0f64, 1.0f64, 4.0f64, 64.0f64);
     let divisors: Vec<f32> = (0..head_dim / 2)
         .map(|pair| {
@@ -163,7 +179,7 @@ fn llama3_divisors(head_dim: usize) -> Tensor {
             divisor as f32
         })
         .collect();
-    Tensor::new(divisors, &Device::Cpu).unwrap()
+    HostTensor::vector(divisors)
 }
 
 /// The safetensors side is held against transformers in `oracle.rs`, so this is too.
@@ -184,11 +200,11 @@ fn unquantised_files_equal_safetensors() {
             theta,
             ..SMALL
         };
-        for (dtype, limit) in [(GgmlDType::F32, 1e-4), (GgmlDType::F16, 2e-2)] {
-            let path = folder.path().join(format!("{family}-{dtype:?}.gguf"));
-            write(&path, family, &sizes, &tensors, dtype);
+        for (ggml_type, limit) in [(GgmlType::F32, 1e-4), (GgmlType::F16, 2e-2)] {
+            let path = folder.path().join(format!("{family}-{ggml_type:?}.gguf"));
+            write(&path, family, &sizes, &tensors, ggml_type);
             let worst = worst(&logits(&path), &expected);
-            assert!(worst <= limit, "{family} {dtype:?}: off by {worst}");
+            assert!(worst <= limit, "{family} {ggml_type:?}: off by {worst}");
         }
     }
 }
@@ -207,7 +223,7 @@ fn wide_tensors(sizes: &Sizes) -> Tensors {
                 mean + scale * (unit - 0.5)
             })
             .collect();
-        Tensor::from_vec(data, shape, &Device::Cpu).unwrap()
+        HostTensor::new(shape, data)
     };
     let hidden = sizes.hidden as usize;
     let wide = sizes.feed_forward as usize;
@@ -251,31 +267,26 @@ fn quantised_files_equal_their_dequantised_numbers() {
         theta: 1e4,
     };
     let tensors = wide_tensors(&sizes);
-    for dtype in [
-        GgmlDType::Q4_0,
-        GgmlDType::Q4_1,
-        GgmlDType::Q8_0,
-        GgmlDType::Q4K,
-        GgmlDType::Q5K,
-        GgmlDType::Q6K,
+    for ggml_type in [
+        GgmlType::Q4_0,
+        GgmlType::Q4_1,
+        GgmlType::Q8_0,
+        GgmlType::Q4K,
+        GgmlType::Q5K,
+        GgmlType::Q6K,
     ] {
-        let quantised = folder.path().join(format!("{dtype:?}.gguf"));
-        write(&quantised, "llama", &sizes, &tensors, dtype);
+        let quantised = folder.path().join(format!("{ggml_type:?}.gguf"));
+        write(&quantised, "llama", &sizes, &tensors, ggml_type);
         // Rows are permuted whole, so rounding before or after gives the same numbers.
         let rounded = tensors
             .iter()
             .map(|(name, tensor)| {
-                let dtype = if tensor.rank() == 1 {
-                    GgmlDType::F32
-                } else {
-                    dtype
-                };
-                let tensor = QTensor::quantize(tensor, dtype).unwrap();
-                (name.clone(), tensor.dequantize(&Device::Cpu).unwrap())
+                let tensor = rounded(tensor, ggml_type).dequantize();
+                (name.clone(), tensor)
             })
             .collect();
-        let full = folder.path().join(format!("{dtype:?}-full.gguf"));
-        write(&full, "llama", &sizes, &rounded, GgmlDType::F32);
+        let full = folder.path().join(format!("{ggml_type:?}-full.gguf"));
+        write(&full, "llama", &sizes, &rounded, GgmlType::F32);
         let (quantised, full) = (logits(&quantised), logits(&full));
         let difference: Vec<f32> = quantised.iter().zip(&full).map(|(a, b)| a - b).collect();
         // Activations are rounded to eight bits before each matrix (half a percent each time, held by
@@ -284,7 +295,7 @@ fn quantised_files_equal_their_dequantised_numbers() {
         let share = length(&difference) / length(&full);
         assert!(
             share <= 0.05,
-            "{dtype:?}: off by {share} of the logits' length"
+            "{ggml_type:?}: off by {share} of the logits' length"
         );
     }
 }
@@ -308,14 +319,14 @@ fn broken_files_say_what_to_do() {
 
     let tensors = read_checkpoint("qwen2");
     let cut = folder.path().join("cut.gguf");
-    write(&cut, "qwen2", &SMALL, &tensors, GgmlDType::F32);
+    write(&cut, "qwen2", &SMALL, &tensors, GgmlType::F32);
     let bytes = fs_err::read(&cut).unwrap();
     fs_err::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
     let short = Weights::load(&cut).unwrap_err();
     assert!(matches!(short, ModelError::Broken { .. }), "{short}");
 
     let other = folder.path().join("other.gguf");
-    write(&other, "gemma", &SMALL, &tensors, GgmlDType::F32);
+    write(&other, "gemma", &SMALL, &tensors, GgmlType::F32);
     let family = Weights::load(&other).unwrap_err();
     assert!(family.to_string().contains("`gemma`"), "{family}");
     assert!(family.hint().unwrap().contains("llama, qwen2, qwen3"));
@@ -325,10 +336,61 @@ fn broken_files_say_what_to_do() {
         feed_forward: 100,
         ..SMALL
     };
-    write(&wrong, "qwen2", &sizes, &tensors, GgmlDType::F32);
+    write(&wrong, "qwen2", &sizes, &tensors, GgmlType::F32);
     let shape = Weights::load(&wrong).unwrap_err();
     assert_eq!(
         shape.to_string(),
         "tensor `blk.0.ffn_gate.weight` has shape [96, 64] where [100, 64] is needed"
     );
+}
+
+/// A file that was cut or changed anywhere is refused or read, and never the end of the process.
+#[test]
+fn cut_and_changed_files_are_refused_or_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("changed.gguf");
+    let tensors = read_checkpoint("qwen2");
+    write(&path, "qwen2", &SMALL, &tensors, GgmlType::Q8_0);
+    let whole = fs_err::read(&path).unwrap();
+    assert!(Weights::load(&path).is_ok());
+    // The head takes some three thousand bytes.
+    for length in (0..4000).step_by(37).chain([whole.len() - 1]) {
+        fs_err::write(&path, &whole[..length]).unwrap();
+        let error = Weights::load(&path).unwrap_err();
+        assert!(
+            matches!(error, ModelError::Broken { .. }),
+            "{length}: {error}"
+        );
+    }
+    for place in 0..3000 {
+        let mut changed = whole.clone();
+        // The highest bits of lengths among them.
+        changed[place] ^= if place % 2 == 0 { 0xff } else { 0x80 };
+        fs_err::write(&path, &changed).unwrap();
+        let _ = Weights::load(&path);
+    }
+}
+
+#[test]
+fn the_first_version_and_its_short_lengths_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("first.gguf");
+    let mut bytes = b"GGUF".to_vec();
+    // The version, no tensors, one key; the key, its kind (a text), the text.
+    for number in [1u32, 0, 1] {
+        bytes.extend(number.to_le_bytes());
+    }
+    for (text, kind) in [("general.name", Some(8u32)), ("old", None)] {
+        bytes.extend((text.len() as u32).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        bytes.extend(kind.map(u32::to_le_bytes).into_iter().flatten());
+    }
+    fs_err::write(&path, &bytes).unwrap();
+    let file = GgufFile::open(&path).unwrap();
+    let name = GgufValue::String("old".into());
+    assert_eq!(file.metadata().get("general.name"), Some(&name));
+    bytes[4] = 4;
+    fs_err::write(&path, &bytes).unwrap();
+    let error = GgufFile::open(&path).unwrap_err();
+    assert!(error.to_string().contains("version 4"), "{error}");
 }

@@ -10,7 +10,8 @@ use random_weights::{random_weights, small};
 use warpsmith_kernels::{Choice, Gpu};
 use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
 use warpsmith_model::{
-    Engine, Event, Family, Limits, Request, Rows, Sampling, Segment, Tokenizer, Transformer, Wanted,
+    Engine, Event, Family, HostTensor, Limits, Request, Sampling, Segment, Tokenizer, Transformer,
+    Wanted,
 };
 
 const ROOM: Room = Room {
@@ -29,7 +30,7 @@ fn both(family: Family, head_dim: usize) -> (Transformer, DeviceTransformer) {
     (Transformer::new(weights), device)
 }
 
-fn on_processor(model: &Transformer, tokens: &[u32]) -> Rows {
+fn on_processor(model: &Transformer, tokens: &[u32]) -> HostTensor {
     let mut cache = model.new_cache();
     let mut segments = [Segment {
         cache: &mut cache,
@@ -72,10 +73,10 @@ fn logits_are_those_of_the_processor() {
         let wanted = on_processor(&model, &tokens);
         let mut cache = device.new_cache().unwrap();
         // In two parts: the second continues what the first left.
-        let mut seen = device.logits(&mut cache, &tokens[..70]).unwrap();
-        seen.data
-            .extend(device.logits(&mut cache, &tokens[70..]).unwrap().data);
-        let worst = off(&seen.data, &wanted.data);
+        let first = device.logits(&mut cache, &tokens[..70]).unwrap();
+        let second = device.logits(&mut cache, &tokens[70..]).unwrap();
+        let seen = [first.data(), second.data()].concat();
+        let worst = off(&seen, wanted.data());
         assert!(worst < ROUNDED, "{family:?} {head_dim}: {worst}");
         assert_eq!(cache.len(), 150);
     }
@@ -150,7 +151,7 @@ fn a_prefix_is_copied_and_slots_come_back() {
     let mut copy = device.prefix(&whole, 50).unwrap().unwrap();
     assert_eq!(copy.len(), 50);
     let seen = device.logits(&mut copy, &tokens[50..]).unwrap();
-    let worst = off(&seen.data, &wanted.data[50 * wanted.width..]);
+    let worst = off(seen.data(), &wanted.data()[50 * wanted.columns()..]);
     assert!(worst < 0.01, "{worst}");
     let mut taken = Vec::new();
     while let Some(cache) = device.new_cache() {

@@ -8,6 +8,8 @@ mod gguf;
 mod openai;
 mod oracle;
 mod pull;
+mod quantize;
+mod quantized;
 mod replay;
 mod script;
 mod shipped;

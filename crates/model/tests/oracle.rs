@@ -67,7 +67,7 @@ fn agrees(name: &str) {
         let what = format!("{name}, position {}", one.position);
         assert_close(logits.row(one.position), &one.values, 1e-3, &what);
     }
-    let mut token = greedy(logits.row(logits.len() - 1));
+    let mut token = greedy(logits.row(logits.rows() - 1));
     let mut continuation = vec![token];
     while continuation.len() < expected.continuation.len() {
         let logits = model
@@ -133,7 +133,7 @@ fn ragged_batches_agree_with_single_sequences() {
             .unwrap();
         let last = &expected.logits.last().unwrap().values;
         assert_eq!(
-            (logits[0].len(), logits[1].len(), logits[2].len()),
+            (logits[0].rows(), logits[1].rows(), logits[2].rows()),
             (1, 0, second.len())
         );
         assert_close(logits[0].row(0), last, 1e-3, name);

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::gguf_file::{self, Value};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use warpsmith_model::gguf::{self, GgufValue};
 use warpsmith_model::{ChatTemplate, Message, TextStream, Tokenizer, Tool};
 
 fn folder() -> PathBuf {
@@ -55,8 +55,13 @@ struct Tiny {
 
 /// A GGUF file of metadata only.
 fn write_gguf(path: &Path, tiny: &Tiny, splitting: &str) {
-    let texts = |list: &[String]| Value::Array(list.iter().cloned().map(Value::String).collect());
-    let types = tiny.types.iter().map(|kind| Value::I32(*kind)).collect();
+    let texts =
+        |list: &[String]| GgufValue::Array(list.iter().cloned().map(GgufValue::String).collect());
+    let types = tiny
+        .types
+        .iter()
+        .map(|kind| GgufValue::I32(*kind))
+        .collect();
     let end = u32::try_from(
         tiny.tokens
             .iter()
@@ -64,15 +69,16 @@ fn write_gguf(path: &Path, tiny: &Tiny, splitting: &str) {
             .unwrap(),
     );
     let metadata = [
-        ("tokenizer.ggml.model", Value::String("gpt2".into())),
-        ("tokenizer.ggml.pre", Value::String(splitting.into())),
+        ("tokenizer.ggml.model", GgufValue::String("gpt2".into())),
+        ("tokenizer.ggml.pre", GgufValue::String(splitting.into())),
         ("tokenizer.ggml.tokens", texts(&tiny.tokens)),
-        ("tokenizer.ggml.token_type", Value::Array(types)),
+        ("tokenizer.ggml.token_type", GgufValue::Array(types)),
         ("tokenizer.ggml.merges", texts(&tiny.merges)),
-        ("tokenizer.ggml.eos_token_id", Value::U32(end.unwrap())),
+        ("tokenizer.ggml.eos_token_id", GgufValue::U32(end.unwrap())),
     ];
-    let metadata: Vec<(&str, &Value)> = metadata.iter().map(|(key, value)| (*key, value)).collect();
-    gguf_file::write(&mut fs_err::File::create(path).unwrap(), &metadata, &[]).unwrap();
+    let mut file = fs_err::File::create(path).unwrap();
+    let metadata = metadata.iter().map(|(key, value)| (*key, value));
+    gguf::write(&mut file, metadata, &[]).unwrap();
 }
 
 #[test]

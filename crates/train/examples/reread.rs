@@ -75,7 +75,7 @@ fn log_probabilities(model: &Transformer, tokens: &[u32]) -> Result<Vec<f32>, Bo
             wanted: Wanted::All,
         };
         let logits = model.forward(&mut [segment])?.remove(0);
-        for (row, token) in logits.data.chunks(logits.width).zip(next) {
+        for (row, token) in logits.data().chunks(logits.columns()).zip(next) {
             let top = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let sum: f64 = row.iter().map(|one| f64::from(one - top).exp()).sum();
             said.push(row[*token as usize] - top - sum.ln() as f32);

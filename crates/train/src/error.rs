@@ -65,12 +65,8 @@ pub enum TrainError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Model(#[from] ModelError),
-}
-
-impl From<candle_core::Error> for TrainError {
-    fn from(error: candle_core::Error) -> Self {
-        Self::Model(error.into())
-    }
+    #[error("a computation failed: {0}")]
+    Compute(#[from] candle_core::Error),
 }
 
 impl From<GpuError> for TrainError {
@@ -101,7 +97,7 @@ impl TrainError {
                 "collect again without `--isolation weak`: such verdicts can be forged, and what is learnt from them is to forge".into(),
             ),
             Self::Collect(failure) => failure.hint.clone(),
-            Self::Interrupted => None,
+            Self::Interrupted | Self::Compute(_) => None,
             Self::NotFinite { .. } => Some(
                 "look at the last lines of `metrics.jsonl`; a lower rate or a longer warm-up often helps".into(),
             ),

@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use random_weights::{random_weights, small};
 use until::Until;
 use warpsmith_model::{
-    Adapter, AdapterSettings, Factors, Family, Place, Projection, Scaling, Weights,
+    Adapter, AdapterSettings, Factors, Family, HostTensor, Place, Projection, Scaling, Weights,
 };
 use warpsmith_schema::EpisodeId;
 use warpsmith_train::TrainError;
@@ -38,12 +38,12 @@ const OFF: f64 = 0.12;
 /// And a value by this; they are about one.
 const VALUE_OFF: f32 = 0.15;
 
-fn random_tensor(random: &mut StdRng, dims: &[usize], size: f32) -> Tensor {
+fn random_tensor(random: &mut StdRng, dims: &[usize], size: f32) -> HostTensor {
     let count = dims.iter().product();
     let numbers: Vec<f32> = (0..count)
         .map(|_| random.random_range(-size..size))
         .collect();
-    Tensor::from_vec(numbers, dims, &Device::Cpu).unwrap()
+    HostTensor::new(dims, numbers)
 }
 
 fn settings(rank: usize) -> AdapterSettings {
@@ -221,7 +221,8 @@ fn critics_have_the_gradients_of_the_processor() {
             }
             let mut state = expected.state().unwrap();
             let head = state.get_mut("value_head.weight").unwrap();
-            *head = random_tensor(&mut StdRng::seed_from_u64(4), head.dims(), 0.2);
+            let random = random_tensor(&mut StdRng::seed_from_u64(4), head.dims(), 0.2);
+            *head = Tensor::from_slice(random.data(), head.dims(), &Device::Cpu).unwrap();
             expected.restore(&state).unwrap();
             found.restore(&state).unwrap();
             let (one, two) = (

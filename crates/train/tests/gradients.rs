@@ -364,7 +364,7 @@ fn a_new_adapter_begins_as_nothing_and_learns() {
     let after = learner.score(&[&sequence]).unwrap();
     assert!(mean(&after) > mean(&start) + 1.0, "{}", mean(&after));
     let last = adapter(&learner);
-    assert_ne!(first.hash().unwrap(), last.hash().unwrap());
+    assert_ne!(first.hash(), last.hash());
     let fresh = CpuActor::new(&before, &Learns::Adapter(last), 0).unwrap();
     assert_eq!(fresh.score(&[&sequence]).unwrap(), after);
     let untouched = CpuActor::new(&before, &Learns::Adapter(first), 0).unwrap();

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
-
 use super::{Adapter, AdapterError, Factors, Place, Projection, settings};
-use crate::ModelError;
+use crate::safetensors_file::SafetensorsFile;
+use crate::{HostTensor, ModelError};
 
 const SETTINGS: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
@@ -17,8 +16,8 @@ const B: &str = "lora_B.weight";
 /// What was found of one place so far.
 #[derive(Default)]
 struct Found {
-    a: Option<Tensor>,
-    b: Option<Tensor>,
+    a: Option<HostTensor>,
+    b: Option<HostTensor>,
 }
 
 impl Adapter {
@@ -32,14 +31,13 @@ impl Adapter {
         }
         let (settings, modules) = settings::read(&folder.join(SETTINGS))?;
         let path = folder.join(TENSORS);
-        let tensors = candle_core::safetensors::load(&path, &Device::Cpu).map_err(|error| {
-            AdapterError::Broken {
+        // By name, so that of several mistakes always the same is told.
+        let tensors = SafetensorsFile::read(&path)
+            .and_then(|file| file.tensors())
+            .map_err(|error| AdapterError::Broken {
                 path,
                 reason: error.to_string(),
-            }
-        })?;
-        // By name, so that of several mistakes always the same is told.
-        let tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
+            })?;
         let mut found: BTreeMap<Place, Found> = BTreeMap::new();
         for (name, tensor) in tensors {
             let (place, factor) =
@@ -49,7 +47,7 @@ impl Adapter {
                 Factor::A => &mut found.a,
                 Factor::B => &mut found.b,
             };
-            *slot = Some(tensor.to_dtype(DType::F32)?);
+            *slot = Some(tensor);
         }
         let mut factors = BTreeMap::new();
         for (place, found) in found {
@@ -87,11 +85,12 @@ impl Adapter {
         let settings = settings::written(&self.settings, &self.projections());
         fs_err::write(folder.join(SETTINGS), settings)
             .map_err(|error| failed(error.to_string()))?;
-        let tensors = self.factors.iter().flat_map(|(place, Factors { a, b })| {
+        let tensors = self.factors.iter().flat_map(|(place, factors)| {
             let name = |factor| format!("{PREFIX}{place}.{factor}");
-            [(name(A), a.clone()), (name(B), b.clone())]
+            [(name(A), &factors.a), (name(B), &factors.b)]
         });
-        crate::export::write_tensors(tensors.collect(), &folder.join(TENSORS)).map_err(failed)
+        let tensors: BTreeMap<String, &HostTensor> = tensors.collect();
+        crate::export::write_tensors(tensors, &folder.join(TENSORS)).map_err(failed)
     }
 }
 

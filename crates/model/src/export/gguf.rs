@@ -4,14 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use candle_core::quantized::gguf_file::{self, Value};
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device, Tensor};
-
 use super::{check_apart, each_tensor, write_failed};
-use crate::gguf::Gguf;
+use crate::gguf::{self, GgufFile, GgufValue};
+use crate::quantized::{GgmlTensor, GgmlType};
 use crate::weights::{interleaved, interleaved_heads};
-use crate::{Config, ModelError, RopeScaling, Tokenizer, Weights, chat};
+use crate::{Config, HostTensor, ModelError, RopeScaling, Tokenizer, Weights, chat};
 
 /// What matrices are stored as; vectors are always `f32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +28,14 @@ impl GgufType {
         }
     }
 
-    fn of(self, tensor: &Tensor) -> GgmlDType {
-        match (self, tensor.dims()) {
-            (Self::F32, _) | (_, [_]) => GgmlDType::F32,
-            (Self::Q8_0, [.., columns]) if columns.is_multiple_of(GgmlDType::Q8_0.block_size()) => {
-                GgmlDType::Q8_0
+    fn encode(self, tensor: &HostTensor) -> GgmlTensor {
+        match (self, tensor.shape()) {
+            (Self::F32, _) | (_, [_]) => GgmlTensor::f32(tensor),
+            (Self::Q8_0, [.., columns]) if columns.is_multiple_of(GgmlType::Q8_0.block_len()) => {
+                GgmlTensor::q8_0(tensor)
             }
             // Rows that blocks do not fill are as llama.cpp's converter leaves them.
-            (Self::F16 | Self::Q8_0, _) => GgmlDType::F16,
+            (Self::F16 | Self::Q8_0, _) => GgmlTensor::f16(tensor),
         }
     }
 }
@@ -57,40 +54,38 @@ pub fn write_gguf(
     let mut metadata = if origin.is_dir() {
         written_metadata(config, origin)?
     } else {
-        copied_metadata(&Gguf::open(origin)?)
+        copied_metadata(&GgufFile::open(origin)?)
     };
-    metadata.insert("general.file_type".into(), Value::U32(numbers.file_type()));
-    metadata.insert("general.quantization_version".into(), Value::U32(2));
+    metadata.insert(
+        "general.file_type".into(),
+        GgufValue::U32(numbers.file_type()),
+    );
+    metadata.insert("general.quantization_version".into(), GgufValue::U32(2));
 
-    let mut tensors: Vec<(String, QTensor)> = Vec::new();
+    let mut tensors: Vec<(String, GgmlTensor)> = Vec::new();
     if let Some(divisors) = rope_divisors(config) {
-        let divisors = Tensor::new(divisors, &Device::Cpu)?;
-        let stored = QTensor::quantize(&divisors, GgmlDType::F32)?;
-        tensors.push(("rope_freqs.weight".into(), stored));
+        let divisors = GgmlTensor::f32(&HostTensor::vector(divisors));
+        tensors.push(("rope_freqs.weight".into(), divisors));
     }
     each_tensor(weights, |part, kind, tensor| {
-        let tensor = match interleaved_heads(config, part) {
-            Some(heads) => interleaved(&tensor, heads)?,
-            None => tensor,
+        let stored = match interleaved_heads(config, part) {
+            Some(heads) => numbers.encode(&interleaved(tensor, heads)),
+            None => numbers.encode(tensor),
         };
-        let stored = QTensor::quantize(&tensor, numbers.of(&tensor))?;
         tensors.push((format!("{}.{kind}", part.in_gguf()), stored));
         Ok(())
     })?;
 
-    let metadata: Vec<(&str, &Value)> = metadata.iter().map(|(k, v)| (k.as_str(), v)).collect();
-    let tensors: Vec<(&str, &QTensor)> = tensors.iter().map(|(k, v)| (k.as_str(), v)).collect();
     let file = fs_err::File::create(path).map_err(write_failed(path))?;
     let mut file = std::io::BufWriter::with_capacity(1 << 20, file);
-    gguf_file::write(&mut file, &metadata, &tensors).map_err(|error| ModelError::Write {
-        path: path.to_path_buf(),
-        reason: error.to_string(),
-    })?;
-    file.flush().map_err(write_failed(path))
+    let metadata = metadata.iter().map(|(key, value)| (key.as_str(), value));
+    gguf::write(&mut file, metadata, &tensors)
+        .and_then(|()| file.flush())
+        .map_err(write_failed(path))
 }
 
 /// All that a file says of itself but how it was laid out, which is ours to choose.
-fn copied_metadata(gguf: &Gguf) -> BTreeMap<String, Value> {
+fn copied_metadata(gguf: &GgufFile) -> BTreeMap<String, GgufValue> {
     gguf.metadata()
         .iter()
         .filter(|(key, _)| !key.starts_with("split.") && *key != "general.alignment")
@@ -98,11 +93,14 @@ fn copied_metadata(gguf: &Gguf) -> BTreeMap<String, Value> {
         .collect()
 }
 
-fn written_metadata(config: &Config, folder: &Path) -> Result<BTreeMap<String, Value>, ModelError> {
+fn written_metadata(
+    config: &Config,
+    folder: &Path,
+) -> Result<BTreeMap<String, GgufValue>, ModelError> {
     let family = config.family.name();
     let mut metadata = BTreeMap::from([(
         "general.architecture".to_owned(),
-        Value::String(family.to_owned()),
+        GgufValue::String(family.to_owned()),
     )]);
     for (key, count) in [
         ("block_count", config.layers),
@@ -120,7 +118,7 @@ fn written_metadata(config: &Config, folder: &Path) -> Result<BTreeMap<String, V
             key: key.to_owned(),
             reason: format!("{count}, more than a GGUF file can say"),
         })?;
-        metadata.insert(format!("{family}.{key}"), Value::U32(count));
+        metadata.insert(format!("{family}.{key}"), GgufValue::U32(count));
     }
     let mut floats = vec![
         ("attention.layer_norm_rms_epsilon", config.norm_epsilon),
@@ -128,18 +126,21 @@ fn written_metadata(config: &Config, folder: &Path) -> Result<BTreeMap<String, V
     ];
     if let RopeScaling::Linear { factor } = config.rope.scaling {
         floats.push(("rope.scaling.factor", factor));
-        let kind = Value::String("linear".to_owned());
+        let kind = GgufValue::String("linear".to_owned());
         metadata.insert(format!("{family}.rope.scaling.type"), kind);
     }
     for (key, number) in floats {
-        metadata.insert(format!("{family}.{key}"), Value::F32(number));
+        metadata.insert(format!("{family}.{key}"), GgufValue::F32(number));
     }
     // Weights alone are of use too, to whoever brings the tokens.
     if folder.join("tokenizer.json").is_file() {
         metadata.extend(Tokenizer::load(folder)?.to_gguf(config.vocabulary)?);
     }
     if let Some(template) = chat::source(folder)? {
-        metadata.insert("tokenizer.chat_template".into(), Value::String(template));
+        metadata.insert(
+            "tokenizer.chat_template".into(),
+            GgufValue::String(template),
+        );
     }
     Ok(metadata)
 }

@@ -1,14 +1,16 @@
 //! A folder as Hugging Face's libraries write it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use candle_core::{DType, Tensor};
+use half::{bf16, f16};
+use safetensors::{Dtype, View};
 use serde_json::{Value, json};
 
 use super::{check_apart, each_tensor, write_failed};
-use crate::gguf::Gguf;
-use crate::{Config, Family, ModelError, RopeScaling, Tokenizer, Weights, chat};
+use crate::gguf::GgufFile;
+use crate::{Config, Family, HostTensor, ModelError, RopeScaling, Tokenizer, Weights, chat};
 
 /// What numbers are stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +21,23 @@ pub enum FloatType {
 }
 
 impl FloatType {
-    fn dtype(self) -> DType {
-        match self {
-            Self::F32 => DType::F32,
-            Self::F16 => DType::F16,
-            Self::Bf16 => DType::BF16,
+    fn encode(self, tensor: &HostTensor) -> EncodedTensor {
+        let numbers = tensor.data().iter();
+        let (dtype, bytes) = match self {
+            Self::F32 => (Dtype::F32, View::data(&tensor).into_owned()),
+            Self::F16 => {
+                let bytes = numbers.flat_map(|one| f16::from_f32(*one).to_le_bytes());
+                (Dtype::F16, bytes.collect())
+            }
+            Self::Bf16 => {
+                let bytes = numbers.flat_map(|one| bf16::from_f32(*one).to_le_bytes());
+                (Dtype::BF16, bytes.collect())
+            }
+        };
+        EncodedTensor {
+            dtype,
+            shape: tensor.shape().to_vec(),
+            bytes,
         }
     }
 
@@ -33,6 +47,31 @@ impl FloatType {
             Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
         }
+    }
+}
+
+/// A tensor as a file has it.
+struct EncodedTensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl View for EncodedTensor {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.bytes.as_slice().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
     }
 }
 
@@ -80,7 +119,7 @@ pub fn write_folder(
     let mut tensors = BTreeMap::new();
     each_tensor(weights, |part, kind, tensor| {
         let name = format!("{}.{kind}", part.in_safetensors());
-        tensors.insert(name, tensor.to_dtype(numbers.dtype())?);
+        tensors.insert(name, numbers.encode(tensor));
         Ok(())
     })?;
     let path = folder.join("model.safetensors");
@@ -88,7 +127,10 @@ pub fn write_folder(
 }
 
 /// One safetensors file, or in words why there is none.
-pub(crate) fn write_tensors(tensors: BTreeMap<String, Tensor>, path: &Path) -> Result<(), String> {
+pub(crate) fn write_tensors<T: View>(
+    tensors: BTreeMap<String, T>,
+    path: &Path,
+) -> Result<(), String> {
     // transformers refuses a file that does not say for whom it is.
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let in_words = |error: std::io::Error| error.to_string();
@@ -117,7 +159,7 @@ fn copy_beside(origin: &Path, folder: &Path) -> Result<(), ModelError> {
 
 /// A GGUF file's tokenizer and template in files of their own, where it has any.
 fn write_tokenizer(origin: &Path, folder: &Path) -> Result<Option<Tokenizer>, ModelError> {
-    let has_one = Gguf::open(origin)?
+    let has_one = GgufFile::open(origin)?
         .optional_text("tokenizer.ggml.model")?
         .is_some();
     if !has_one {

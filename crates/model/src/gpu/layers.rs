@@ -1,13 +1,12 @@
 //! Weights on a device, and one pass of rows through them.
 
-use candle_core::Tensor;
 use rayon::prelude::*;
 use warpsmith_kernels::{AT_ONCE, Buffer, Cached, Gpu, GpuError, Rotation, bf16};
 
 use super::slots::Slots;
 use super::work::Work;
 use crate::matrix::Linear;
-use crate::{Config, Layer, ModelError, Weights};
+use crate::{Config, HostTensor, Layer, ModelError, Weights};
 
 pub(super) struct DeviceWeights {
     embedding: Buffer<bf16>,
@@ -35,8 +34,7 @@ impl DeviceWeights {
     pub(super) fn upload(gpu: &Gpu, weights: &Weights) -> Result<Self, ModelError> {
         let mut layers = Vec::with_capacity(weights.layers.len());
         for some in weights.layers.chunks(TOGETHER) {
-            let made = some.par_iter().map(Matrices::of);
-            let made: Vec<Matrices> = made.collect::<Result<_, ModelError>>()?;
+            let made: Vec<Matrices> = some.par_iter().map(Matrices::of).collect();
             for (layer, made) in some.iter().zip(made) {
                 layers.push(DeviceLayer {
                     attention_norm: gpu.upload(&layer.attention_norm)?,
@@ -54,11 +52,11 @@ impl DeviceWeights {
             }
         }
         Ok(Self {
-            embedding: gpu.upload(&narrow(&weights.embedding.numbers()?)?)?,
+            embedding: gpu.upload(&narrow(&weights.embedding.to_f32()))?,
             layers,
             final_norm: gpu.upload(&weights.final_norm)?,
             output: match &weights.output {
-                Some(output) => Some(gpu.upload(&narrow(&output.numbers()?)?)?),
+                Some(output) => Some(gpu.upload(&narrow(&output.to_f32()))?),
                 None => None,
             },
             frequencies: gpu.upload(&weights.config.frequencies())?,
@@ -71,9 +69,9 @@ impl DeviceWeights {
     }
 }
 
-fn narrow(numbers: &Tensor) -> Result<Vec<bf16>, ModelError> {
-    let numbers: Vec<f32> = numbers.flatten_all()?.to_vec1()?;
-    Ok(numbers.into_par_iter().map(bf16::from_f32).collect())
+fn narrow(numbers: &HostTensor) -> Vec<bf16> {
+    let numbers = numbers.data().par_iter();
+    numbers.map(|one| bf16::from_f32(*one)).collect()
 }
 
 /// Layers that are made ready at the same time: each takes some hundred megabytes on the way.
@@ -88,30 +86,26 @@ struct Matrices {
 }
 
 impl Matrices {
-    fn of(layer: &Layer) -> Result<Self, ModelError> {
-        Ok(Self {
-            qkv: below_each_other(&[&layer.query, &layer.key, &layer.value])?,
-            attention_output: below_each_other(&[&layer.attention_output])?,
-            gate_and_up: interleaved(&layer.gate, &layer.up)?,
-            down: below_each_other(&[&layer.down])?,
-        })
+    fn of(layer: &Layer) -> Self {
+        Self {
+            qkv: below_each_other(&[&layer.query, &layer.key, &layer.value]),
+            attention_output: below_each_other(&[&layer.attention_output]),
+            gate_and_up: interleaved(&layer.gate, &layer.up),
+            down: below_each_other(&[&layer.down]),
+        }
     }
 }
 
-fn below_each_other(linears: &[&Linear]) -> Result<Vec<bf16>, ModelError> {
-    let mut rows = Vec::new();
-    for linear in linears {
-        rows.extend(narrow(&linear.merged_weight()?)?);
-    }
-    Ok(rows)
+fn below_each_other(linears: &[&Linear]) -> Vec<bf16> {
+    let linears = linears.iter();
+    linears
+        .flat_map(|linear| narrow(&linear.merged_weight()))
+        .collect()
 }
 
 /// Some rows of one, as many of the other, and so on: what belongs together is made together.
-fn interleaved(one: &Linear, other: &Linear) -> Result<Vec<bf16>, ModelError> {
-    let (left, right) = (
-        narrow(&one.merged_weight()?)?,
-        narrow(&other.merged_weight()?)?,
-    );
+fn interleaved(one: &Linear, other: &Linear) -> Vec<bf16> {
+    let (left, right) = (narrow(&one.merged_weight()), narrow(&other.merged_weight()));
     let some = AT_ONCE * (left.len() / one.weight.rows());
     let pairs = left.chunks(some).zip(right.chunks(some));
     let mut rows = Vec::with_capacity(left.len() + right.len());
@@ -119,7 +113,7 @@ fn interleaved(one: &Linear, other: &Linear) -> Result<Vec<bf16>, ModelError> {
         rows.extend_from_slice(left);
         rows.extend_from_slice(right);
     }
-    Ok(rows)
+    rows
 }
 
 /// All biases one after the other; where some have one, the others' are zeros.

@@ -6,13 +6,13 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::splitting::Splitting;
 use crate::ModelError;
-use crate::gguf::Gguf;
+use crate::gguf::GgufFile;
 
 /// `llama_token_type` of llama.cpp.
 pub(super) const CONTROL: usize = 3;
 pub(super) const USER_DEFINED: usize = 4;
 
-pub(super) fn build(gguf: &Gguf) -> Result<Tokenizer, ModelError> {
+pub(super) fn build(gguf: &GgufFile) -> Result<Tokenizer, ModelError> {
     let unusable = |reason: String| ModelError::Tokenizer {
         origin: gguf.path().display().to_string(),
         reason,

@@ -1,10 +1,7 @@
 //! The one thing in which tensors of the two kinds of file differ: the order of some rows.
 
-use candle_core::quantized::{QStorage, QTensor};
-use candle_core::{Device, Tensor};
-
 use super::names::{LayerPart, Part};
-use crate::{Config, Family, ModelError};
+use crate::{Config, Family, HostTensor};
 
 /// Heads of a tensor whose rows llama.cpp's converter interleaves: q and k of the Llama family.
 ///
@@ -28,22 +25,14 @@ pub(super) fn halves(rows: usize, heads: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Moves whole rows, and a row is a whole number of quantisation blocks: nothing is rounded again.
-pub(super) fn in_halves(tensor: &QTensor, heads: usize) -> Result<QTensor, ModelError> {
-    let rows = tensor.shape().dims()[0];
-    let data = tensor.data()?;
-    let row_bytes = data.len() / rows;
-    let mut moved = Vec::with_capacity(data.len());
-    for row in halves(rows, heads) {
-        moved.extend_from_slice(&data[row * row_bytes..][..row_bytes]);
-    }
-    let storage = QStorage::from_data(moved.into(), &Device::Cpu, tensor.dtype())?;
-    Ok(QTensor::new(storage, tensor.shape().clone())?)
-}
-
 /// Back from halves to llama.cpp's order, for a file of ours: a matrix or a bias.
-pub(crate) fn interleaved(tensor: &Tensor, heads: usize) -> Result<Tensor, ModelError> {
-    let rows = tensor.dims()[0];
-    let apart = tensor.reshape((heads, 2, rows / heads / 2, ()))?;
-    Ok(apart.transpose(1, 2)?.reshape(tensor.shape())?)
+pub(crate) fn interleaved(tensor: &HostTensor, heads: usize) -> HostTensor {
+    let rows = tensor.shape()[0];
+    let row_length = tensor.data().len() / rows;
+    let mut moved = HostTensor::zeros(tensor.shape());
+    for (row, place) in halves(rows, heads).enumerate() {
+        moved.data_mut()[place * row_length..][..row_length]
+            .copy_from_slice(&tensor.data()[row * row_length..][..row_length]);
+    }
+    moved
 }

@@ -3,18 +3,19 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
 use serde::Deserialize;
 
-use super::interleaving::{halves, in_halves, interleaved_heads};
+use super::interleaving::{halves, interleaved_heads};
 use super::names::Part;
-use crate::gguf::Gguf;
+use crate::gguf::GgufFile;
 use crate::matrix::Matrix;
-use crate::{Config, ModelError};
+use crate::safetensors_file::SafetensorsFile;
+use crate::{Config, HostTensor, ModelError};
 
 pub(super) enum Source {
-    Gguf(Gguf),
-    Safetensors(HashMap<String, Tensor>),
+    Gguf(GgufFile),
+    /// One file, or shards.
+    Safetensors(Vec<SafetensorsFile>),
 }
 
 impl Source {
@@ -28,7 +29,7 @@ impl Source {
     fn has(&self, name: &str) -> bool {
         match self {
             Self::Gguf(gguf) => gguf.has(name),
-            Self::Safetensors(tensors) => tensors.contains_key(name),
+            Self::Safetensors(files) => files.iter().any(|file| file.has(name)),
         }
     }
 
@@ -43,17 +44,17 @@ impl Source {
         match self {
             Self::Gguf(gguf) => {
                 let tensor = gguf.tensor(&name)?;
-                check(&name, tensor.shape().dims(), &shape)?;
+                check(&name, tensor.shape(), &shape)?;
                 let tensor = match interleaved_heads(config, part) {
-                    Some(heads) => in_halves(&tensor, heads)?,
+                    Some(heads) => tensor.with_rows(halves(shape[0], heads)),
                     None => tensor,
                 };
-                Ok(Matrix::new(tensor)?)
+                Ok(Matrix::new(&tensor))
             }
-            Self::Safetensors(tensors) => {
-                let tensor = take(tensors, &name)?;
-                check(&name, tensor.dims(), &shape)?;
-                Ok(Matrix::Full(tensor))
+            Self::Safetensors(files) => {
+                let tensor = find(files, &name)?;
+                check(&name, tensor.shape(), &shape)?;
+                Ok(tensor.into())
             }
         }
     }
@@ -83,11 +84,11 @@ impl Source {
 
     fn floats(&mut self, name: &str, length: usize) -> Result<Vec<f32>, ModelError> {
         let tensor = match self {
-            Self::Gguf(gguf) => gguf.tensor(name)?.dequantize(&Device::Cpu)?,
-            Self::Safetensors(tensors) => take(tensors, name)?,
+            Self::Gguf(gguf) => gguf.tensor(name)?.dequantize(),
+            Self::Safetensors(files) => find(files, name)?,
         };
-        check(name, tensor.dims(), &[length])?;
-        Ok(tensor.to_vec1()?)
+        check(name, tensor.shape(), &[length])?;
+        Ok(tensor.into_data())
     }
 }
 
@@ -102,14 +103,12 @@ fn check(name: &str, found: &[usize], expected: &[usize]) -> Result<(), ModelErr
     })
 }
 
-/// Each tensor is used once, so what was read is not kept twice.
-fn take(tensors: &mut HashMap<String, Tensor>, name: &str) -> Result<Tensor, ModelError> {
-    let tensor = tensors
-        .remove(name)
-        .ok_or_else(|| ModelError::MissingTensor {
-            name: name.to_owned(),
-        })?;
-    Ok(tensor.to_dtype(DType::F32)?)
+fn find(files: &[SafetensorsFile], name: &str) -> Result<HostTensor, ModelError> {
+    let file = files.iter().find(|file| file.has(name));
+    let file = file.ok_or_else(|| ModelError::MissingTensor {
+        name: name.to_owned(),
+    })?;
+    file.tensor(name)
 }
 
 #[derive(Deserialize)]
@@ -137,16 +136,12 @@ pub(super) fn read_safetensors(folder: &Path) -> Result<Source, ModelError> {
     } else {
         return Err(ModelError::NotFound { path: single });
     };
-    let mut tensors = HashMap::new();
+    let mut read = Vec::with_capacity(files.len());
     for path in files {
         if !path.is_file() {
             return Err(ModelError::NotFound { path });
         }
-        let read = candle_core::safetensors::load(&path, &Device::Cpu);
-        tensors.extend(read.map_err(|error| ModelError::Broken {
-            path,
-            reason: error.to_string(),
-        })?);
+        read.push(SafetensorsFile::read(&path)?);
     }
-    Ok(Source::Safetensors(tensors))
+    Ok(Source::Safetensors(read))
 }

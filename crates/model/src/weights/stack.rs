@@ -1,7 +1,6 @@
 //! Adapters on frozen weights: stacked as they are, or merged into matrices of their own.
 
 use super::{Layer, Weights};
-use crate::ModelError;
 use crate::adapter::{Adapter, AdapterError, LowRank, Projection};
 use crate::matrix::{Linear, Matrix};
 
@@ -19,7 +18,7 @@ impl Weights {
             })?;
             let linear = layer.projection_mut(place.projection);
             let expected = [linear.weight.rows(), linear.weight.columns()];
-            let found = [factors.b.dims()[0], factors.a.dims()[1]];
+            let found = [factors.b.rows(), factors.a.columns()];
             if found != expected {
                 return Err(AdapterError::Shape {
                     module: place.to_string(),
@@ -36,18 +35,19 @@ impl Weights {
     }
 
     /// The same model without adapters: what they change is one matrix each, in `f32`; the rest stays as it is.
-    pub fn merged(&self) -> Result<Self, ModelError> {
+    #[must_use]
+    pub fn merged(&self) -> Self {
         let mut weights = self.clone();
         for layer in &mut weights.layers {
             for projection in Projection::ALL {
                 let linear = layer.projection_mut(projection);
                 if !linear.adapters.is_empty() {
-                    linear.weight = Matrix::Full(linear.merged_weight()?);
+                    linear.weight = Matrix::Full(linear.merged_weight());
                     linear.adapters.clear();
                 }
             }
         }
-        Ok(weights)
+        weights
     }
 }
 

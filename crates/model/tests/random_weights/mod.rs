@@ -1,10 +1,9 @@
 //! Models of random numbers, of any shape, without files.
 
-use candle_core::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use warpsmith_model::{
-    Config, Family, HeadNorms, Layer, Linear, Matrix, Rope, RopeScaling, Weights,
+    Config, Family, HeadNorms, HostTensor, Layer, Linear, Matrix, Rope, RopeScaling, Weights,
 };
 
 /// Few layers with everything a family has.
@@ -81,7 +80,7 @@ fn matrix(random: &mut StdRng, rows: usize, columns: usize) -> Matrix {
     let numbers: Vec<f32> = (0..rows * columns)
         .map(|_| random.random_range(-size..size))
         .collect();
-    Matrix::Full(Tensor::from_vec(numbers, (rows, columns), &Device::Cpu).unwrap())
+    HostTensor::new([rows, columns], numbers).into()
 }
 
 fn vector(random: &mut StdRng, len: usize) -> Vec<f32> {

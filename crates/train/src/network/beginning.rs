@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use warpsmith_model::{AdapterError, AdapterSettings, Factors, ModelError, Place, Weights};
+use warpsmith_model::{
+    AdapterError, AdapterSettings, Factors, HostTensor, ModelError, Place, Weights,
+};
 
 use super::Learns;
 use crate::TrainError;
@@ -24,7 +25,9 @@ pub(super) fn adapter(
             // Refuses one of another model.
             let fits = |error: AdapterError| ModelError::from(error);
             weights.stacked(adapter).map_err(fits)?;
-            return Ok((Some(adapter.settings().clone()), adapter.factors().clone()));
+            let pairs = adapter.factors().iter();
+            let pairs = pairs.map(|(place, pair)| (*place, pair.as_ref().clone()));
+            return Ok((Some(adapter.settings().clone()), pairs.collect()));
         }
         Learns::NewAdapter { settings, targets } => (settings, targets),
     };
@@ -40,8 +43,8 @@ pub(super) fn adapter(
                 .map(|_| random.random_range(-limit..limit))
                 .collect();
             let pair = Factors {
-                a: Tensor::from_vec(numbers, (rank, columns), &Device::Cpu)?,
-                b: Tensor::zeros((linear.rows(), rank), candle_core::DType::F32, &Device::Cpu)?,
+                a: HostTensor::new([rank, columns], numbers),
+                b: HostTensor::zeros([linear.rows(), rank]),
             };
             factors.insert(Place { layer, projection }, pair);
         }

@@ -153,20 +153,20 @@ impl<'a> Rollouts<'a> {
     }
 
     /// Of a policy that has learnt in so many steps.
-    fn version(&self, step: u64, policy: &Published) -> Result<PolicyVersion, TrainError> {
+    fn version(&self, step: u64, policy: &Published) -> PolicyVersion {
         let learnt = match policy {
-            Published::Adapter(adapter) => adapter.hash()?,
+            Published::Adapter(adapter) => adapter.hash(),
             // Whole weights are not worth hashing: the run and its step tell them apart.
             Published::Weights(_) => format!("step {step}"),
         };
         let base = self.voice.hash.clone();
         let base = base.unwrap_or_else(|| self.voice.path.display().to_string());
         let hash = blake3::hash(format!("{base}\n{learnt}").as_bytes());
-        Ok(PolicyVersion {
+        PolicyVersion {
             name: self.voice.name.clone(),
             hash: Some(hash.to_hex().to_string()),
             step: Some(step),
-        })
+        }
     }
 
     /// With luck of its own at every step.
@@ -289,7 +289,7 @@ impl Collector for Rollouts<'_> {
             tasks: self.chosen(step, round),
             samples: self.practice.samples,
             way: self.way(step),
-            version: self.version(step - 1, policy)?,
+            version: self.version(step - 1, policy),
         };
         let found = self.played(&round, policy)?;
         let bonuses = self.bonuses(&round.place, &found)?;
@@ -318,7 +318,7 @@ impl Collector for Rollouts<'_> {
             samples: examination.samples,
             // With the same luck every time: what differs is the policy.
             way: self.way(0),
-            version: self.version(step, policy)?,
+            version: self.version(step, policy),
         };
         let found = self.played(&round, policy)?;
         self.episodes(&found, &[]).map(Some)

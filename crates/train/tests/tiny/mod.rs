@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use candle_core::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 use tempfile::TempDir;
+use warpsmith_model::HostTensor;
 
 /// Of the small tokenizer of the model crate's tests.
 pub(crate) const VOCABULARY: usize = 705;
@@ -75,7 +75,7 @@ pub(crate) fn write(folder: &Path, vocabulary: usize) {
         let numbers: Vec<f32> = (0..rows * columns)
             .map(|_| random.random_range(-size..size))
             .collect();
-        let tensor = Tensor::from_vec(numbers, (rows, columns), &Device::Cpu).unwrap();
+        let tensor = HostTensor::new([rows, columns], numbers);
         tensors.insert(format!("{name}.weight"), tensor);
     };
     matrix("model.embed_tokens".into(), vocabulary, HIDDEN);
@@ -93,12 +93,12 @@ pub(crate) fn write(folder: &Path, vocabulary: usize) {
             matrix(format!("model.layers.{layer}.{name}"), rows, columns);
         }
     }
-    let ones = Tensor::ones(HIDDEN, candle_core::DType::F32, &Device::Cpu).unwrap();
+    let ones = HostTensor::vector(vec![1.0; HIDDEN]);
     tensors.insert("model.norm.weight".to_owned(), ones.clone());
     for layer in 0..LAYERS {
         for name in ["input_layernorm", "post_attention_layernorm"] {
             tensors.insert(format!("model.layers.{layer}.{name}.weight"), ones.clone());
         }
     }
-    candle_core::safetensors::save(&tensors, file("model.safetensors")).unwrap();
+    safetensors::serialize_to_file(&tensors, None, &file("model.safetensors")).unwrap();
 }

@@ -12,6 +12,7 @@ use warpsmith_model::{
     Place, Projection, Weights,
 };
 
+use super::convert::{from_host, to_host};
 use super::linear::{Adapted, Matrix, Projected};
 use super::parameters::Parameters;
 use crate::TrainError;
@@ -98,7 +99,7 @@ impl Body {
             frequencies: weights.config.frequencies(),
             embedding: taking.tensor(
                 weight(&Part::Embedding.in_safetensors()),
-                weights.embedding.numbers()?,
+                from_host(&weights.embedding.to_f32())?,
             )?,
             final_norm: taking.vector(Part::FinalNorm, &weights.final_norm)?,
             config: weights.config.clone(),
@@ -278,7 +279,7 @@ impl Body {
             for (&projection, projected) in &parts.projections {
                 if let Some(Adapted { a, b, .. }) = &projected.adapter {
                     // A copy: what is published does not change with the next update.
-                    let (a, b) = (a.detach().copy()?, b.detach().copy()?);
+                    let (a, b) = (to_host(a)?, to_host(b)?);
                     factors.insert(Place { layer, projection }, Factors { a, b });
                 }
             }
@@ -291,7 +292,7 @@ impl Body {
     pub(super) fn written(&self, before: &Weights) -> Result<Weights, TrainError> {
         let mut weights = before.clone();
         let copy = |tensor: &Tensor| -> Result<warpsmith_model::Matrix, TrainError> {
-            Ok(warpsmith_model::Matrix::Full(tensor.detach().copy()?))
+            Ok(to_host(tensor)?.into())
         };
         weights.embedding = copy(&self.embedding)?;
         weights.final_norm = self.final_norm.to_vec1()?;
@@ -351,7 +352,10 @@ impl Taking<'_> {
         linear: &Linear,
         learnt: Option<(&Factors, &AdapterSettings)>,
     ) -> Result<Projected, TrainError> {
-        let numbers = self.tensor(weight(&place.to_string()), linear.merged_weight()?)?;
+        let numbers = self.tensor(
+            weight(&place.to_string()),
+            from_host(&linear.merged_weight())?,
+        )?;
         let bias = match &linear.bias {
             None => None,
             Some(bias) => {
@@ -362,8 +366,12 @@ impl Taking<'_> {
         let adapter = match learnt {
             None => None,
             Some((Factors { a, b }, settings)) => Some(Adapted {
-                a: self.parameters.learn(format!("{place}.lora_A.weight"), a)?,
-                b: self.parameters.learn(format!("{place}.lora_B.weight"), b)?,
+                a: self
+                    .parameters
+                    .learn(format!("{place}.lora_A.weight"), &from_host(a)?)?,
+                b: self
+                    .parameters
+                    .learn(format!("{place}.lora_B.weight"), &from_host(b)?)?,
                 scale: f64::from(settings.scale()),
             }),
         };

@@ -7,6 +7,7 @@ use candle_core::{Device, Tensor};
 use warpsmith_model::{Part, Weights};
 
 use super::body::{Body, Taking};
+use super::convert::{from_host, to_host};
 use super::parameters::{Gradients, Parameters};
 use crate::TrainError;
 use crate::network::{Learns, Scores, VALUE_BIAS, VALUE_WEIGHT};
@@ -42,7 +43,7 @@ impl LanguageHead {
                 everything,
                 parameters,
             }
-            .tensor(name.clone(), output.numbers()?)?,
+            .tensor(name.clone(), from_host(&output.to_f32())?)?,
         };
         Ok(Self {
             matrix: matrix.detach(),
@@ -53,7 +54,7 @@ impl LanguageHead {
 
     pub(super) fn write(&self, weights: &mut Weights) -> Result<(), TrainError> {
         if !self.tied {
-            weights.output = Some(warpsmith_model::Matrix::Full(self.matrix.copy()?));
+            weights.output = Some(to_host(&self.matrix)?.into());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! ones.
 
 mod body;
+pub(super) mod convert;
 mod head;
 mod linear;
 mod parameters;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor, Var};
-use warpsmith_model::ModelError;
 
 use crate::TrainError;
 use crate::network::{FIRST, SECOND, of_state};
@@ -146,7 +145,7 @@ impl Parameters {
         for (name, parameter) in &self.0 {
             let dims = parameter.variable.dims();
             let numbers = of_state(state, name, dims)?.clone();
-            let moment = |prefix: &str| -> Result<Vec<f32>, ModelError> {
+            let moment = |prefix: &str| -> Result<Vec<f32>, TrainError> {
                 let tensor = of_state(state, &format!("{prefix}{name}"), dims)?;
                 Ok(tensor.flatten_all()?.to_vec1()?)
             };

@@ -19,11 +19,12 @@ use warpsmith_kernels::training::{
 };
 use warpsmith_kernels::{Gpu, GpuError};
 use warpsmith_model::{
-    Adapter, AdapterSettings, Factors as Pair, HeadNorms, LayerPart, Matrix, ModelError,
+    Adapter, AdapterSettings, Factors as Pair, HeadNorms, HostTensor, LayerPart, ModelError,
     Part as ModelPart, Place, Weights,
 };
 
 use self::slots::{Of, Slots};
+use super::cpu::convert::to_host;
 use super::{
     Actor, Critic, Learns, Published, ScoreLoss, Scores, Sequence, Trainable, ValueLossOf,
     beginning, check,
@@ -125,7 +126,7 @@ impl Beside {
         };
         let shape = layout.shape();
         let frozen = Frozen::new(bench.gpu(), layout.clone(), |parameter| {
-            numbers::of(weights, shape, parameter)
+            Ok::<_, TrainError>(numbers::of(weights, shape, parameter))
         })?;
         Ok(Self {
             frozen: Rc::new(frozen),
@@ -157,7 +158,7 @@ impl Shared {
         let Some(beside) = &self.beside else {
             let mut weights = Vec::with_capacity(self.layout.count());
             for parameter in self.layout.parameters() {
-                weights.extend(numbers::of(&self.before, shape, parameter)?);
+                weights.extend(numbers::of(&self.before, shape, parameter));
             }
             return Ok(begin(&DeviceLearns::All {
                 layout: self.layout.clone(),
@@ -165,7 +166,7 @@ impl Shared {
             })?);
         };
         let rank = beside.settings.rank;
-        let numbers = numbers::of_adapter(&beside.pairs, &beside.factors, (shape, rank))?;
+        let numbers = numbers::of_adapter(&beside.pairs, &beside.factors, (shape, rank));
         Ok(begin(&DeviceLearns::Beside {
             frozen: beside.frozen.clone(),
             low_rank: &beside.low_rank,
@@ -240,7 +241,7 @@ impl GpuActor {
         if let Some(beside) = &self.shared.beside {
             let mut pairs = beside.pairs.clone();
             for slot in &self.slots.0 {
-                let tensor = slot.read(numbers)?;
+                let tensor = to_host(&slot.read(numbers)?)?;
                 match slot.of {
                     Of::A(place) => pairs.get_mut(&place).map(|pair| pair.a = tensor),
                     Of::B(place) => pairs.get_mut(&place).map(|pair| pair.b = tensor),
@@ -252,21 +253,21 @@ impl GpuActor {
         }
         let mut weights = self.shared.before.clone();
         for slot in &self.slots.0 {
-            write(&mut weights, slot.of, slot.read(numbers)?)?;
+            write(&mut weights, slot.of, to_host(&slot.read(numbers)?)?);
         }
         Ok(Published::Weights(Box::new(weights)))
     }
 }
 
 /// Puts a tensor in its place.
-fn write(weights: &mut Weights, of: Of, tensor: Tensor) -> Result<(), TrainError> {
+fn write(weights: &mut Weights, of: Of, tensor: HostTensor) {
     match of {
-        Of::Model(ModelPart::Embedding) => weights.embedding = Matrix::Full(tensor),
-        Of::Model(ModelPart::Output) => weights.output = Some(Matrix::Full(tensor)),
-        Of::Model(ModelPart::FinalNorm) => weights.final_norm = tensor.to_vec1()?,
+        Of::Model(ModelPart::Embedding) => weights.embedding = tensor.into(),
+        Of::Model(ModelPart::Output) => weights.output = Some(tensor.into()),
+        Of::Model(ModelPart::FinalNorm) => weights.final_norm = tensor.into_data(),
         Of::Model(ModelPart::Layer(index, part)) => {
             let layer = &mut weights.layers[index];
-            let numbers = tensor.to_vec1()?;
+            let numbers = tensor.into_data();
             match (part, &mut layer.head_norms) {
                 (LayerPart::AttentionNorm, _) => layer.attention_norm = numbers,
                 (LayerPart::FeedForwardNorm, _) => layer.feed_forward_norm = numbers,
@@ -277,16 +278,15 @@ fn write(weights: &mut Weights, of: Of, tensor: Tensor) -> Result<(), TrainError
         }
         Of::Weight(place) => {
             let linear = weights.layers[place.layer].projection_mut(place.projection);
-            linear.weight = Matrix::Full(tensor);
+            linear.weight = tensor.into();
             linear.adapters.clear();
         }
         Of::Bias(place) => {
             let linear = weights.layers[place.layer].projection_mut(place.projection);
-            linear.bias = Some(tensor.to_vec1()?);
+            linear.bias = Some(tensor.into_data());
         }
         Of::A(_) | Of::B(_) | Of::ValueWeight | Of::ValueBias => {}
     }
-    Ok(())
 }
 
 impl Trainable for GpuActor {

@@ -6,7 +6,6 @@ use warpsmith_kernels::training::{Factors, Parameter, Part, Shape};
 use warpsmith_model::{Factors as Pair, Layer, Linear, ModelError, Place, Projection, Weights};
 
 use super::slots;
-use crate::TrainError;
 
 /// What the model looks like, if a device can learn it.
 pub(super) fn shape(weights: &Weights) -> Result<Shape, ModelError> {
@@ -44,15 +43,9 @@ pub(super) fn shape(weights: &Weights) -> Result<Shape, ModelError> {
 }
 
 /// Numbers of a parameter.
-pub(super) fn of(
-    weights: &Weights,
-    shape: &Shape,
-    parameter: Parameter,
-) -> Result<Vec<f32>, TrainError> {
-    let all = |matrix: &warpsmith_model::Matrix| -> Result<Vec<f32>, TrainError> {
-        Ok(matrix.numbers()?.flatten_all()?.to_vec1()?)
-    };
-    Ok(match parameter {
+pub(super) fn of(weights: &Weights, shape: &Shape, parameter: Parameter) -> Vec<f32> {
+    let all = |matrix: &warpsmith_model::Matrix| matrix.to_f32().data().to_vec();
+    match parameter {
         Parameter::AttentionNorm(layer) => weights.layers[layer].attention_norm.clone(),
         Parameter::FeedForwardNorm(layer) => weights.layers[layer].feed_forward_norm.clone(),
         Parameter::FinalNorm => weights.final_norm.clone(),
@@ -61,13 +54,13 @@ pub(super) fn of(
             None => Vec::new(),
         },
         Parameter::Bias(layer) => bias(&weights.layers[layer]),
-        Parameter::Embedding => all(&weights.embedding)?,
-        Parameter::Output => all(weights.head())?,
+        Parameter::Embedding => all(&weights.embedding),
+        Parameter::Output => all(weights.head()),
         Parameter::Qkv(layer)
         | Parameter::AttentionOutput(layer)
         | Parameter::GateAndUp(layer)
-        | Parameter::Down(layer) => matrix(&weights.layers[layer], shape, parameter)?,
-    })
+        | Parameter::Down(layer) => matrix(&weights.layers[layer], shape, parameter),
+    }
 }
 
 /// All biases one after the other; where some have one, the others' are zeros.
@@ -80,7 +73,7 @@ fn bias(layer: &Layer) -> Vec<f32> {
 }
 
 /// Rows of all that the parameter is made of, where they belong.
-fn matrix(layer: &Layer, shape: &Shape, parameter: Parameter) -> Result<Vec<f32>, TrainError> {
+fn matrix(layer: &Layer, shape: &Shape, parameter: Parameter) -> Vec<f32> {
     let columns = parameter.inputs(shape);
     let parts = parameter.parts();
     let rows: usize = parts.iter().map(|part| part.rows(shape)).sum();
@@ -90,14 +83,13 @@ fn matrix(layer: &Layer, shape: &Shape, parameter: Parameter) -> Result<Vec<f32>
         if !parts.contains(&part) {
             continue;
         }
-        let linear = layer.projection(projection).merged_weight()?;
-        let own: Vec<f32> = linear.flatten_all()?.to_vec1()?;
-        for (number, row) in own.chunks_exact(columns).enumerate() {
+        let linear = layer.projection(projection).merged_weight();
+        for (number, row) in linear.data().chunks_exact(columns).enumerate() {
             let start = part.row(shape, number) * columns;
             numbers[start..start + columns].copy_from_slice(row);
         }
     }
-    Ok(numbers)
+    numbers
 }
 
 /// Numbers of low-rank matrices. Where a layer has none they are zeros and stay so: each of the two is the other's slope.
@@ -105,7 +97,7 @@ pub(super) fn of_adapter(
     pairs: &BTreeMap<Place, Pair>,
     factors: &Factors,
     (shape, rank): (&Shape, usize),
-) -> Result<Vec<f32>, TrainError> {
+) -> Vec<f32> {
     let mut numbers = vec![0.0; factors.count()];
     let slots = slots::Slots::adapter(pairs.keys(), factors, (shape, rank, 0));
     for slot in &slots.0 {
@@ -114,7 +106,7 @@ pub(super) fn of_adapter(
             slots::Of::B(place) => &pairs[&place].b,
             _ => continue,
         };
-        slot.write(tensor, &mut numbers)?;
+        slot.write(tensor.data(), &mut numbers);
     }
-    Ok(numbers)
+    numbers
 }

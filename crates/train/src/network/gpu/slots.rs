@@ -78,12 +78,10 @@ impl Slot {
         Ok(Tensor::from_vec(own, self.dims.as_slice(), &Device::Cpu)?)
     }
 
-    pub(super) fn write(&self, tensor: &Tensor, numbers: &mut [f32]) -> Result<(), TrainError> {
-        let own: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+    pub(super) fn write(&self, own: &[f32], numbers: &mut [f32]) {
         for (start, row) in self.rows.iter().zip(own.chunks_exact(self.columns)) {
             numbers[*start..*start + self.columns].copy_from_slice(row);
         }
-        Ok(())
     }
 }
 
@@ -210,7 +208,8 @@ impl Slots {
                 (SECOND, &mut to.second),
             ] {
                 let tensor = of_state(from, &format!("{prefix}{name}"), &slot.dims)?;
-                slot.write(tensor, numbers)?;
+                let own: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+                slot.write(&own, numbers);
             }
         }
         Ok(())
