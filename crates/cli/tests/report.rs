@@ -6,7 +6,7 @@ use crate::common::{Context, code, files, json};
 use crate::snapshot;
 
 fn kept(name: &str) -> String {
-    let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/tests/runs");
+    let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/tests/runs");
     runs.join(name).to_str().unwrap().to_owned()
 }
 
