@@ -97,6 +97,13 @@ fn partial(dest: &Path, hash: &str) -> std::path::PathBuf {
     dest.with_file_name(format!(".file.bin.{}.partial", &hash[..12]))
 }
 
+/// Downloads the content from one server, and holds it against what is served.
+fn assert_fetched(server: &Server, dest: &Path) {
+    let sources = [DownloadSource::Url(server.address.clone())];
+    download(&sources, &sha256(&content()), dest, &NoProgress).unwrap();
+    assert_eq!(fs_err::read(dest).unwrap(), content());
+}
+
 #[test]
 fn a_file_arrives_whole_and_is_not_fetched_twice() {
     let folder = tempfile::tempdir().unwrap();
@@ -164,14 +171,7 @@ fn what_an_earlier_run_left_is_continued() {
     let hash = sha256(&content());
     fs_err::write(partial(&dest, &hash), &content()[..150_000]).unwrap();
     let server = serve(content(), Behavior::WithRanges);
-    download(
-        &[DownloadSource::Url(server.address)],
-        &hash,
-        &dest,
-        &NoProgress,
-    )
-    .unwrap();
-    assert_eq!(fs_err::read(&dest).unwrap(), content());
+    assert_fetched(&server, &dest);
     assert_eq!(*server.asked.lock().unwrap(), ["150000"]);
 }
 
@@ -182,14 +182,7 @@ fn a_server_without_ranges_is_read_from_the_start() {
     let hash = sha256(&content());
     fs_err::write(partial(&dest, &hash), b"old").unwrap();
     let server = serve(content(), Behavior::WithoutRanges);
-    download(
-        &[DownloadSource::Url(server.address)],
-        &hash,
-        &dest,
-        &NoProgress,
-    )
-    .unwrap();
-    assert_eq!(fs_err::read(&dest).unwrap(), content());
+    assert_fetched(&server, &dest);
 }
 
 #[test]
@@ -197,14 +190,7 @@ fn a_connection_that_breaks_is_continued() {
     let folder = tempfile::tempdir().unwrap();
     let dest = folder.path().join("file.bin");
     let server = serve(content(), Behavior::Breaks(80_000));
-    download(
-        &[DownloadSource::Url(server.address)],
-        &sha256(&content()),
-        &dest,
-        &NoProgress,
-    )
-    .unwrap();
-    assert_eq!(fs_err::read(&dest).unwrap(), content());
+    assert_fetched(&server, &dest);
     assert_eq!(*server.asked.lock().unwrap(), ["whole", "80000", "160000"]);
 }
 
@@ -215,14 +201,7 @@ fn a_complete_partial_file_needs_no_body() {
     let hash = sha256(&content());
     fs_err::write(partial(&dest, &hash), content()).unwrap();
     let server = serve(content(), Behavior::WithRanges);
-    download(
-        &[DownloadSource::Url(server.address)],
-        &hash,
-        &dest,
-        &NoProgress,
-    )
-    .unwrap();
-    assert_eq!(fs_err::read(&dest).unwrap(), content());
+    assert_fetched(&server, &dest);
 }
 
 #[test]
