@@ -1,8 +1,8 @@
 """What `scripts/gpu/train_speed` sets beside our learner: the same shapes in PyTorch, bfloat16, fused AdamW.
 
-train_torch.py eager|compile [low-rank] [SEQUENCES LENGTH]
+train_torch.py eager|compile [lora] [SEQUENCES LENGTH]
 
-SmolLM2-135M's shape with all weights learning; or, with `low-rank`, Qwen2.5-Coder-1.5B's, frozen, with matrices of rank 32 beside
+SmolLM2-135M's shape with all weights learning; or, with `lora`, Qwen2.5-Coder-1.5B's, frozen, with matrices of rank 32 beside
 every projection: float32 as ours are, read in bfloat16.
 """
 
@@ -51,7 +51,7 @@ def whole() -> PreTrainedModel:
     return LlamaForCausalLM(config).to(device="cuda", dtype=torch.bfloat16)
 
 
-def low_rank() -> PreTrainedModel:
+def lora() -> PreTrainedModel:
     config = Qwen2Config(
         vocab_size=151936,
         hidden_size=1536,
@@ -77,7 +77,7 @@ def low_rank() -> PreTrainedModel:
 
 def measure(kind: str, beside: bool, sequences: int, length: int) -> str:
     torch.manual_seed(1)
-    learner = low_rank() if beside else whole()
+    learner = lora() if beside else whole()
     learner.train()
     learns = [one for one in learner.parameters() if one.requires_grad]
     optimiser = torch.optim.AdamW(learns, lr=1e-3, weight_decay=0.01, fused=True)
@@ -107,7 +107,7 @@ def measure(kind: str, beside: bool, sequences: int, length: int) -> str:
         times.append((time.perf_counter() - start) / steps)
     median = statistics.median(times)
     memory = torch.cuda.max_memory_reserved() / 2**30
-    what = "low rank" if beside else "all"
+    what = "LoRA" if beside else "all"
     return (
         f"| PyTorch {torch.__version__} {kind}, {what} | {sequences} x {length} | {sequences * length / median:.0f} | "
         f"{median * 1e3:.2f} | {min(times) * 1e3:.2f} | {memory:.1f} | {first:.3f} to {last.item():.3f} |"
@@ -116,8 +116,8 @@ def measure(kind: str, beside: bool, sequences: int, length: int) -> str:
 
 def main() -> None:
     kind, words = sys.argv[1], sys.argv[2:]
-    beside = "low-rank" in words
-    numbers = [int(text) for text in words if text != "low-rank"]
+    beside = "lora" in words
+    numbers = [int(text) for text in words if text != "lora"]
     batches = [(8, 2048)] if beside else [(8, 1024), (16, 2048)]
     for sequences, length in [tuple(numbers)] if numbers else batches:
         print(measure(kind, beside, sequences, length), flush=True)

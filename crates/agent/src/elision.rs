@@ -1,8 +1,8 @@
-//! Long conversations: old tool output makes room, in what the policy is shown, for what is to come.
+//! Long conversations: old tool output is elided from what the policy is shown, to make room for what is to come.
 //!
-//! The system's words, the task, all that the policy said itself, the answers to its last calls and the last word of the
-//! compiler and the judge stay. Of the rest the oldest goes first, and a line stands where it was. What was left out once
-//! stays left out, and as much as possible goes at once: every change here has the whole conversation read anew.
+//! The system prompt, the task, the policy's own replies, the answers to its last calls and the last answers of the compiler
+//! and the judge stay. Of the rest the oldest goes first, and a line stands in its place. An elision is never undone, and it
+//! takes as much as possible at once: every change has the policy read the whole conversation anew.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,19 +11,19 @@ use warpsmith_schema::{ElidedMessage, Elision, Message};
 
 /// A message that answers calls.
 #[derive(Debug, Clone)]
-pub(crate) struct Answered {
+pub(crate) struct ToolMessage {
     pub(crate) message: usize,
     /// Of the tools that were called, in their order.
     pub(crate) tools: Vec<String>,
 }
 
-/// They say where the work stands: the last answer of each is kept.
-const STANDING: [&str; 3] = ["compile", "verify", "judge"];
+/// Tools that say where the work stands: the last answer of each is kept.
+const STATUS_TOOLS: [&str; 3] = ["compile", "verify", "judge"];
 
-/// What is shorter is not worth a line that says it is gone. The line itself is shorter, so nothing is left out twice.
-const WORTH_CHARACTERS: usize = 300;
-/// Tools that the line names.
-const NAMED: usize = 6;
+/// A shorter answer is not worth the line that says it is gone. The line itself is shorter, so nothing is elided twice.
+const MIN_CHARACTERS: usize = 300;
+/// The most tools that the line names.
+const MAX_NAMED: usize = 6;
 const NAME_CHARACTERS: usize = 20;
 
 /// The conversation as the policy is shown it.
@@ -49,17 +49,17 @@ fn replace(message: &mut Message, with: &str) {
 
 /// What to leave out next.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct ElisionPlan {
     pub(crate) left_out: Vec<ElidedMessage>,
     pub(crate) freed_tokens: u64,
 }
 
-/// As little of a conversation, as it is shown, as brings it down to `goal` tokens, or all that may go.
-pub(crate) fn plan(shown: &[Message], answered: &[Answered], goal: u64) -> Plan {
-    let kept = kept(shown, answered);
+/// The least that brings a conversation, as it is shown, down to `goal` tokens, or else all that may go.
+pub(crate) fn plan(shown: &[Message], tool_messages: &[ToolMessage], goal: u64) -> ElisionPlan {
+    let kept = kept(shown, tool_messages);
     let excess = size(shown).saturating_sub(goal);
-    let mut plan = Plan::default();
-    for (number, answer) in answered.iter().enumerate() {
+    let mut plan = ElisionPlan::default();
+    for (number, answer) in tool_messages.iter().enumerate() {
         if plan.freed_tokens >= excess {
             break;
         }
@@ -67,7 +67,7 @@ pub(crate) fn plan(shown: &[Message], answered: &[Answered], goal: u64) -> Plan 
             continue;
         };
         let characters = text.chars().count();
-        if kept.contains(&number) || characters < WORTH_CHARACTERS {
+        if kept.contains(&number) || characters < MIN_CHARACTERS {
             continue;
         }
         let line = line(&answer.tools, characters);
@@ -80,18 +80,19 @@ pub(crate) fn plan(shown: &[Message], answered: &[Answered], goal: u64) -> Plan 
     plan
 }
 
-/// Places in `answered` that must stay.
-fn kept(shown: &[Message], answered: &[Answered]) -> BTreeSet<usize> {
-    let last_said = shown
+/// Indices into `tool_messages` of those that must stay.
+fn kept(shown: &[Message], tool_messages: &[ToolMessage]) -> BTreeSet<usize> {
+    let last_reply = shown
         .iter()
         .rposition(|message| matches!(message, Message::Assistant { .. }));
-    let newest = (0..answered.len()).filter(|&number| Some(answered[number].message) > last_said);
-    let standing = STANDING.iter().filter_map(|standing| {
-        answered
+    let newest =
+        (0..tool_messages.len()).filter(|&number| Some(tool_messages[number].message) > last_reply);
+    let status = STATUS_TOOLS.iter().filter_map(|name| {
+        tool_messages
             .iter()
-            .rposition(|answer| answer.tools.iter().any(|tool| tool == standing))
+            .rposition(|answer| answer.tools.iter().any(|tool| tool == name))
     });
-    newest.chain(standing).collect()
+    newest.chain(status).collect()
 }
 
 fn line(tools: &[String], characters: usize) -> String {
@@ -104,8 +105,8 @@ fn line(tools: &[String], characters: usize) -> String {
             named.push(name);
         }
     }
-    if named.len() > NAMED {
-        named.truncate(NAMED);
+    if named.len() > MAX_NAMED {
+        named.truncate(MAX_NAMED);
         named.push("others".to_owned());
     }
     format!(
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     /// System, task, then a turn for each: the tools called and the characters each gave.
-    fn conversation(turns: &[Vec<(&str, usize)>]) -> (Vec<Message>, Vec<Answered>) {
+    fn conversation(turns: &[Vec<(&str, usize)>]) -> (Vec<Message>, Vec<ToolMessage>) {
         let words = |text: &str| text.repeat(100);
         let mut messages = vec![
             Message::System {
@@ -141,7 +142,7 @@ mod tests {
                 text: words("task "),
             },
         ];
-        let mut answered = Vec::new();
+        let mut tool_messages = Vec::new();
         for (turn, calls) in turns.iter().enumerate() {
             let id = |number: usize| format!("call_{turn}_{number}");
             messages.push(Message::Assistant {
@@ -157,7 +158,7 @@ mod tests {
                     .collect(),
             });
             for (number, (name, characters)) in calls.iter().enumerate() {
-                answered.push(Answered {
+                tool_messages.push(ToolMessage {
                     message: messages.len(),
                     tools: vec![(*name).to_owned()],
                 });
@@ -169,14 +170,14 @@ mod tests {
                 });
             }
         }
-        (messages, answered)
+        (messages, tool_messages)
     }
 
-    fn places(plan: &Plan) -> Vec<u32> {
+    fn places(plan: &ElisionPlan) -> Vec<u32> {
         plan.left_out.iter().map(|one| one.message).collect()
     }
 
-    fn after(messages: &[Message], plan: Plan) -> Vec<Message> {
+    fn after(messages: &[Message], plan: ElisionPlan) -> Vec<Message> {
         let elision = Elision {
             turn: 1,
             freed_tokens: plan.freed_tokens,
@@ -189,7 +190,7 @@ mod tests {
     fn the_oldest_goes_first_and_no_more_than_needed() {
         // Messages 3, 5 and 7 are answers, of 1000 tokens each; the rest is 830.
         let one = || vec![("read", 3000)];
-        let (messages, answered) = conversation(&[one(), one(), one()]);
+        let (messages, tool_messages) = conversation(&[one(), one(), one()]);
         for (goal, expected) in [
             (3830, vec![]),
             (3829, vec![3]),
@@ -198,7 +199,7 @@ mod tests {
             (0, vec![3, 5]),
         ] {
             assert_eq!(
-                places(&plan(&messages, &answered, goal)),
+                places(&plan(&messages, &tool_messages, goal)),
                 expected,
                 "{goal}"
             );
@@ -221,9 +222,9 @@ mod tests {
             ),
             (vec![vec![("profile", 900)], vec![("glob", 900)]], vec![3]),
         ] {
-            let (messages, answered) = conversation(&turns);
+            let (messages, tool_messages) = conversation(&turns);
             assert_eq!(
-                places(&plan(&messages, &answered, 0)),
+                places(&plan(&messages, &tool_messages, 0)),
                 expected,
                 "{turns:?}"
             );
@@ -232,26 +233,31 @@ mod tests {
 
     #[test]
     fn the_line_says_what_was_there() {
-        let (messages, mut answered) = conversation(&[vec![("read", 3120)], vec![("read", 10)]]);
-        let line =
-            |answered: &[Answered]| plan(&messages, answered, 0).left_out.remove(0).replacement;
+        let (messages, mut tool_messages) =
+            conversation(&[vec![("read", 3120)], vec![("read", 10)]]);
+        let line = |tool_messages: &[ToolMessage]| {
+            plan(&messages, tool_messages, 0)
+                .left_out
+                .remove(0)
+                .replacement
+        };
         assert_eq!(
-            line(&answered),
+            line(&tool_messages),
             "[left out to save room: 3120 characters that `read` gave; call again what you still need]"
         );
         // One message for several calls, as models without an interface for tools get it.
-        answered[0].tools = ["write", "bash", "write"].map(str::to_owned).to_vec();
-        assert!(line(&answered).contains("that `write`, `bash` gave"));
-        answered[0].tools = (0..50)
+        tool_messages[0].tools = ["write", "bash", "write"].map(str::to_owned).to_vec();
+        assert!(line(&tool_messages).contains("that `write`, `bash` gave"));
+        tool_messages[0].tools = (0..50)
             .map(|number| format!("{number}{}", "é".repeat(99)))
             .collect();
-        assert!(line(&answered).chars().count() < WORTH_CHARACTERS);
+        assert!(line(&tool_messages).chars().count() < MIN_CHARACTERS);
     }
 
     #[test]
-    fn nobody_but_tools_is_left_out() {
-        let (messages, answered) = conversation(&[vec![("read", 3000)], vec![("bash", 3000)]]);
-        let short = after(&messages, plan(&messages, &answered, 0));
+    fn only_tool_messages_are_left_out() {
+        let (messages, tool_messages) = conversation(&[vec![("read", 3000)], vec![("bash", 3000)]]);
+        let short = after(&messages, plan(&messages, &tool_messages, 0));
         assert_eq!(short.len(), messages.len());
         for (before, after) in messages.iter().zip(&short) {
             match (before, after) {
@@ -279,21 +285,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_goal_is_met_where_it_can_be(turns in turns(), goal in 0_u64..20_000) {
-            let (messages, answered) = conversation(&turns);
-            let found = plan(&messages, &answered, goal);
+        fn the_goal_is_met_where_possible(turns in turns(), goal in 0_u64..20_000) {
+            let (messages, tool_messages) = conversation(&turns);
+            let found = plan(&messages, &tool_messages, goal);
             let (places, freed) = (places(&found), found.freed_tokens);
             prop_assert!(places.is_sorted());
             let short = after(&messages, found);
             prop_assert_eq!(size(&messages) - size(&short), freed);
-            let least = after(&messages, plan(&messages, &answered, 0));
+            let least = after(&messages, plan(&messages, &tool_messages, 0));
             prop_assert!(size(&short) <= goal.max(size(&least)));
             if size(&messages) <= goal {
                 prop_assert!(places.is_empty());
             }
             // Once more changes nothing.
-            prop_assert_eq!(plan(&short, &answered, goal), Plan::default());
-            prop_assert_eq!(plan(&least, &answered, 0), Plan::default());
+            prop_assert_eq!(plan(&short, &tool_messages, goal), ElisionPlan::default());
+            prop_assert_eq!(plan(&least, &tool_messages, 0), ElisionPlan::default());
         }
     }
 }

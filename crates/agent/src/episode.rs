@@ -1,36 +1,34 @@
-//! An episode on its way: a trajectory that has no end yet, kept at every step so that another process can go on with it.
+//! An episode under way: a trajectory that has no end yet, saved at every step so that another process can resume it.
 
 use std::time::Instant;
 
-use warpsmith_model::policy::{Policy, PolicyError, Reply, Sampling};
+use warpsmith_model::policy::{Policy, PolicyError, PolicyReply, SamplingParams};
 use warpsmith_schema::{
-    Attempt, Elision, EpisodeEnding, EpisodeMode, Message, PolicyVersion, Target, Task, ToolCall,
-    Trajectory, Verdict,
+    Attempt, Elision, EpisodeEnding, EpisodeMode, Message, Target, Task, ToolCall, Trajectory,
+    Verdict,
 };
 
-use crate::Files;
-use crate::court::{AgentError, Watch};
-use crate::prompt;
-use crate::records::Records;
+use crate::token_records::TokenRecords;
+use crate::{AgentError, EpisodeObserver, FencedFiles};
 
 /// One of several episodes of the same task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// From one.
     pub number: u32,
-    /// What an earlier run has of it: it goes on from there.
+    /// What an earlier process left of it: it goes on from there.
     pub before: Option<Trajectory>,
 }
 
-/// A turn of one sample may not have the luck of another's.
-const SEEDS_APART: u64 = 1 << 16;
+/// Between the seeds of two samples. A policy counts a sample's seed up from turn to turn: none may reach another sample's.
+const SEED_STRIDE: u64 = 1 << 16;
 
 pub(crate) struct Episode {
     begun: Instant,
     seconds_before: f64,
     /// Its ending is `interrupted` until there is another.
     so_far: Trajectory,
-    records: Records,
+    tokens: TokenRecords,
 }
 
 impl Episode {
@@ -52,21 +50,17 @@ impl Episode {
                 ..Trajectory::begin(task, target, policy.version(), sample.number, mode)
             },
         };
-        let records = if replies(&so_far.messages) == 0 {
-            Records::begin()
+        let tokens = if replies(&so_far.messages) == 0 {
+            TokenRecords::begin()
         } else {
-            Records::resume(so_far.tokens.clone())
+            TokenRecords::resume(so_far.tokens.clone())
         };
         Self {
             begun: Instant::now(),
             seconds_before: so_far.seconds,
             so_far,
-            records,
+            tokens,
         }
-    }
-
-    pub(crate) fn sample(&self) -> u32 {
-        self.so_far.sample
     }
 
     pub(crate) fn messages(&self) -> &[Message] {
@@ -77,7 +71,7 @@ impl Episode {
         &self.so_far.elisions
     }
 
-    pub(crate) fn elided(&mut self, elision: Elision) {
+    pub(crate) fn add_elision(&mut self, elision: Elision) {
         self.so_far.elisions.push(elision);
     }
 
@@ -90,36 +84,31 @@ impl Episode {
         replies(&self.so_far.messages)
     }
 
-    /// Since this process took it up.
-    pub(crate) fn seconds(&self) -> f64 {
-        self.begun.elapsed().as_secs_f64()
-    }
-
     /// Samples of one run differ, however it was seeded.
-    pub(crate) fn sampling(&self, of_the_run: Sampling) -> Sampling {
-        let apart = u64::from(self.so_far.sample - 1) * SEEDS_APART;
-        Sampling {
-            seed: of_the_run.seed.map(|seed| seed.wrapping_add(apart)),
-            ..of_the_run
+    pub(crate) fn sampling(&self, run: SamplingParams) -> SamplingParams {
+        let offset = u64::from(self.so_far.sample - 1) * SEED_STRIDE;
+        SamplingParams {
+            seed: run.seed.map(|seed| seed.wrapping_add(offset)),
+            ..run
         }
     }
 
-    pub(crate) fn said(&mut self, reply: &Reply, calls: Vec<ToolCall>) {
+    pub(crate) fn add_reply(&mut self, reply: &PolicyReply, calls: Vec<ToolCall>) {
         self.so_far.usage += reply.usage;
         let message = self.so_far.messages.len() as u32;
-        self.records.add(message, reply.tokens.clone());
-        self.told(Message::Assistant {
+        self.tokens.add(message, reply.tokens.clone());
+        self.add_message(Message::Assistant {
             text: reply.text.clone(),
             calls,
         });
     }
 
-    pub(crate) fn told(&mut self, message: Message) {
+    pub(crate) fn add_message(&mut self, message: Message) {
         self.so_far.messages.push(message);
     }
 
-    /// Keeps a judged attempt under the message it came from.
-    pub(crate) fn attempted(&mut self, message: u32, files: &Files, verdict: Verdict) {
+    /// Adds a judged attempt under the message it came from.
+    pub(crate) fn add_attempt(&mut self, message: u32, files: &FencedFiles, verdict: Verdict) {
         self.so_far.attempts.push(Attempt {
             message,
             files: files.clone(),
@@ -128,28 +117,28 @@ impl Episode {
         self.so_far.best = best(&self.so_far.attempts);
     }
 
-    /// Hands over where it stands, to be kept; with an ending if it has come to one.
-    pub(crate) fn reach(
+    /// Has the observer keep the episode as it stands, with an ending if it has come to one.
+    pub(crate) fn save(
         &mut self,
         ending: Option<EpisodeEnding>,
-        watch: &mut dyn Watch,
+        observer: &mut dyn EpisodeObserver,
     ) -> Result<(), AgentError> {
         self.so_far.id = identity(&self.so_far.task, &self.so_far.messages);
-        self.so_far.seconds = self.seconds_before + self.seconds();
-        self.so_far.tokens = self.records.so_far();
+        self.so_far.seconds = self.seconds_before + self.begun.elapsed().as_secs_f64();
+        self.so_far.tokens = self.tokens.so_far();
         if let Some(ending) = ending {
             self.so_far.ending = ending;
         }
-        watch.reached(&self.so_far)
+        observer.save(&self.so_far)
     }
 }
 
 fn replies(messages: &[Message]) -> u32 {
-    let said = |message: &&Message| matches!(message, Message::Assistant { .. });
-    messages.iter().filter(said).count() as u32
+    let is_reply = |message: &&Message| matches!(message, Message::Assistant { .. });
+    messages.iter().filter(is_reply).count() as u32
 }
 
-/// What it means for an episode that a policy has no reply.
+/// How an episode ends whose policy has no reply.
 pub(crate) fn ending_of(error: &PolicyError) -> EpisodeEnding {
     match error {
         PolicyError::ContextFull { .. } => EpisodeEnding::ContextFull,
@@ -186,29 +175,8 @@ fn best(attempts: &[Attempt]) -> Option<u32> {
     quickest.map(|(number, _)| number as u32)
 }
 
-/// A single turn that nobody judged: what a policy is told, and what it says.
-pub fn unjudged(
-    task: &Task,
-    target: Target,
-    policy: &PolicyVersion,
-    sample: u32,
-    reply: String,
-) -> Trajectory {
-    let mut messages = prompt::opening(task, target);
-    messages.push(Message::Assistant {
-        text: reply,
-        calls: Vec::new(),
-    });
-    Trajectory {
-        id: identity(task, &messages),
-        messages,
-        ending: EpisodeEnding::Finished,
-        ..Trajectory::begin(task, target, policy, sample, EpisodeMode::Single)
-    }
-}
-
-/// The same conversation about the same task has the same name, wherever it is read.
-fn identity(task: &Task, messages: &[Message]) -> String {
+/// The same conversation about the same task has the same id, wherever it is read.
+pub(crate) fn identity(task: &Task, messages: &[Message]) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(task.source.as_bytes());
     for message in messages {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use warpsmith_schema::{Status, Verdict};
 
 use crate::clip::clip_middle;
-use crate::{Unreadable, Wire};
+use crate::{UnusableReply, WireFormat};
 
 /// Enough for the first errors of a compiler; a small context must hold several of these.
 const REASON_CHARACTERS: usize = 1500;
@@ -96,17 +96,17 @@ fn passed(verdict: &Verdict) -> String {
     text
 }
 
-pub(crate) fn on_unreadable(why: &Unreadable) -> String {
+pub(crate) fn on_unusable(why: &UnusableReply) -> String {
     format!(
         "Your reply could not be used: {why}. Write each file as a line `write PATH` followed by a fenced block: \
          `model_new.py` and the kernels."
     )
 }
 
-pub(crate) fn on_no_call(why: &Unreadable, wire: Wire) -> String {
+pub(crate) fn on_no_call(why: &UnusableReply, wire: WireFormat) -> String {
     let how = match wire {
-        Wire::Json => "Call a tool; when you are done, call `submit`.",
-        Wire::Fenced => {
+        WireFormat::Json => "Call a tool; when you are done, call `submit`.",
+        WireFormat::Fenced => {
             "Write a file as a line `write PATH` followed by a fenced block, then `judge` on a line of its own; when you are \
              done, `submit`."
         }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use warpsmith_schema::{MODEL_NEW, clashing_path, is_solution_path};
 
 /// Relative path to content.
-pub type Files = BTreeMap<String, String>;
+pub type FencedFiles = BTreeMap<String, String>;
 
 /// Why a reply holds nothing to act on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnusableReply {
     #[error("the reply has no fenced block")]
     NoBlock,
     #[error("no fenced block has a heading that names its file")]
@@ -78,15 +78,15 @@ pub(crate) fn pieces(reply: &str) -> Vec<Piece<'_>> {
 }
 
 /// The files of a reply; of two blocks for one path the later counts.
-pub fn read_files(reply: &str) -> Result<Files, Unreadable> {
-    let (mut files, mut blocks) = (Files::new(), 0);
+pub fn read_files(reply: &str) -> Result<FencedFiles, UnusableReply> {
+    let (mut files, mut blocks) = (FencedFiles::new(), 0);
     for piece in pieces(reply) {
         let Piece::Block(block) = piece else {
             continue;
         };
         blocks += 1;
         match block.path() {
-            Some(path) if !block.closed => return Err(Unreadable::CutOff { path }),
+            Some(path) if !block.closed => return Err(UnusableReply::CutOff { path }),
             Some(path) => {
                 files.insert(path, block.content);
             }
@@ -95,11 +95,11 @@ pub fn read_files(reply: &str) -> Result<Files, Unreadable> {
     }
     if let Some(path) = clashing_path(files.keys().map(String::as_str)) {
         let path = path.to_owned();
-        return Err(Unreadable::FileAndFolder { path });
+        return Err(UnusableReply::FileAndFolder { path });
     }
     match (blocks, files.is_empty()) {
-        (0, _) => Err(Unreadable::NoBlock),
-        (_, true) => Err(Unreadable::NoHeading),
+        (0, _) => Err(UnusableReply::NoBlock),
+        (_, true) => Err(UnusableReply::NoHeading),
         _ => Ok(files),
     }
 }
@@ -119,11 +119,11 @@ fn path_in(line: &str) -> Option<String> {
     let inside = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
     line.split(|letter| !inside(letter))
         .map(|word| word.trim_start_matches("./").trim_end_matches(['.', '-']))
-        .find(|word| is_of_a_submission(word))
+        .find(|word| is_submission_path(word))
         .map(str::to_owned)
 }
 
-pub(crate) fn is_of_a_submission(path: &str) -> bool {
+pub(crate) fn is_submission_path(path: &str) -> bool {
     let kernel = path.strip_prefix("kernels/").is_some_and(|name| {
         [".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp"]
             .iter()
@@ -189,7 +189,7 @@ mod tests {
         ] {
             assert_eq!(
                 read_files(&format!("{heading}\n```\nx\n```")),
-                Err(Unreadable::NoHeading),
+                Err(UnusableReply::NoHeading),
                 "{heading}"
             );
         }
@@ -199,10 +199,13 @@ mod tests {
     fn what_cannot_be_read_is_named() {
         assert_eq!(
             read_files("I cannot help with that."),
-            Err(Unreadable::NoBlock)
+            Err(UnusableReply::NoBlock)
         );
-        assert_eq!(read_files("```python\nx\n```"), Err(Unreadable::NoHeading));
-        let cut = Unreadable::CutOff {
+        assert_eq!(
+            read_files("```python\nx\n```"),
+            Err(UnusableReply::NoHeading)
+        );
+        let cut = UnusableReply::CutOff {
             path: "kernels/x.cu".to_owned(),
         };
         assert_eq!(read_files("write kernels/x.cu\n```\nint a"), Err(cut));
@@ -219,7 +222,7 @@ mod tests {
         #[test]
         fn no_text_breaks_it(text in "[`~a-z/._ \n]{0,200}") {
             if let Ok(files) = read_files(&text) {
-                proptest::prop_assert!(files.keys().all(|path| is_of_a_submission(path)));
+                proptest::prop_assert!(files.keys().all(|path| is_submission_path(path)));
             }
         }
     }

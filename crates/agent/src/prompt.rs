@@ -2,36 +2,36 @@
 
 use warpsmith_schema::{Message, Target, Task};
 
-use crate::react::{AgentSettings, Size};
-use crate::wire::Wire;
+use crate::settings::{AgentSettings, ModelSize};
+use crate::wire::WireFormat;
 
 const SINGLE: &str = include_str!("prompts/single.md");
 const SKILL: &str = include_str!("prompts/skill.md");
 const SKILL_SMALL: &str = include_str!("prompts/skill_small.md");
-/// Of a policy that nobody watches.
-const ALONE: &str = "\nSay shortly what you are about to do and why, then call tools. Never ask for permission: nobody answers.\n";
+/// For a policy that nobody watches.
+const UNATTENDED: &str = "\nSay shortly what you are about to do and why, then call tools. Never ask for permission: nobody answers.\n";
 const FENCED: &str = include_str!("prompts/fenced.md");
 const MODEL: &str = include_str!("prompts/example.py");
 const CPU: &str = include_str!("prompts/example.cpp");
 const CUDA: &str = include_str!("prompts/example.cu");
 
-/// The conversation that a single turn begins with.
-pub(crate) fn opening(task: &Task, target: Target) -> Vec<Message> {
+/// The messages that an episode of one reply and its repairs begins with.
+pub(crate) fn for_single(task: &Task, target: Target) -> Vec<Message> {
     begin(task, fill(SINGLE, target))
 }
 
-/// How a faster module is written, for whoever can be told much.
+/// How a faster module is written, in full, for large models.
 pub fn skill(target: Target) -> String {
     fill(SKILL, target)
 }
 
-/// The conversation that a loop begins with.
+/// The messages that an episode of tool calls begins with.
 pub(crate) fn for_agent(task: &Task, settings: &AgentSettings) -> Vec<Message> {
     let mut rules = match settings.size {
-        Size::Small => fill(SKILL_SMALL, settings.target),
-        Size::Large => skill(settings.target) + ALONE,
+        ModelSize::Small => fill(SKILL_SMALL, settings.target),
+        ModelSize::Large => skill(settings.target) + UNATTENDED,
     };
-    if settings.wire == Wire::Fenced {
+    if settings.wire == WireFormat::Fenced {
         rules.push('\n');
         rules.push_str(FENCED);
     }
@@ -46,9 +46,9 @@ fn begin(task: &Task, rules: String) -> Vec<Message> {
     vec![Message::System { text: rules }, Message::User { text }]
 }
 
-/// Puts a target's words into a text.
+/// Puts what holds for a target into the places of a prompt.
 fn fill(text: &str, target: Target) -> String {
-    let words = words(target);
+    let words = target_words(target);
     let (path, fence, code) = words.kernel;
     let example =
         format!("write model_new.py\n```python\n{MODEL}```\n\nwrite {path}\n```{fence}\n{code}```");
@@ -62,11 +62,11 @@ fn fill(text: &str, target: Target) -> String {
         .replace("{example}", &example)
 }
 
-struct Words {
+struct TargetWords {
     language: &'static str,
     kernels: &'static str,
     stream: &'static str,
-    /// What the compiler's flags mean for it.
+    /// What the compiler's flags mean for exactness.
     exactness: &'static str,
     /// In one line, for small models.
     advice: &'static str,
@@ -77,9 +77,9 @@ struct Words {
     kernel: (&'static str, &'static str, &'static str),
 }
 
-fn words(target: Target) -> Words {
+fn target_words(target: Target) -> TargetWords {
     match target {
-        Target::Cpu => Words {
+        Target::Cpu => TargetWords {
             language: "C++ with OpenMP",
             kernels: "kernels/NAME.cpp",
             stream: "void*",
@@ -93,7 +93,7 @@ fn words(target: Target) -> Words {
                      where a polynomial in vectors is exact enough.",
             kernel: ("kernels/scale_relu.cpp", "cpp", CPU),
         },
-        Target::Cuda => Words {
+        Target::Cuda => TargetWords {
             language: "CUDA C++",
             kernels: "kernels/NAME.cu",
             stream: "cudaStream_t",

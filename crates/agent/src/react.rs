@@ -1,90 +1,42 @@
-//! The loop: a policy is asked, the tools it calls are run, it is told what they gave, until it submits or a limit is met.
+//! The `ReAct` loop: a policy is asked, the tools it calls are run, it is told what they gave, until it submits or a limit is
+//! reached.
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::time::Duration;
 
-use warpsmith_model::policy::{Policy, PolicyError, Reply, Request, Sampling};
+use warpsmith_model::policy::{Policy, PolicyError, PolicyReply, PolicyRequest, SamplingParams};
 use warpsmith_schema::{
-    Elision, EpisodeEnding, EpisodeLimit, EpisodeMode, Message, Target, Task, ToolCall, ToolSchema,
-    Usage,
+    Elision, EpisodeEnding, EpisodeLimit, EpisodeMode, Message, ToolCall, ToolSchema, Usage,
 };
 
-use crate::court::{AgentError, Court, Watch};
-use crate::elision::{self, Answered};
+use crate::elision::{self, ToolMessage};
 use crate::episode::{Episode, Sample, ending_of};
-use crate::shell::Confines;
-use crate::tools::{Answer, Effect, Tools, schemas};
-use crate::wire::{Wire, calls};
-use crate::{Unreadable, Workspace, feedback, prompt};
+use crate::settings::{AgentSettings, is_past};
+use crate::tools::{Effect, ToolAnswer, Tools, schemas};
+use crate::wire::{WireFormat, calls};
+use crate::{
+    AgentError, EpisodeJudge, EpisodeObserver, EpisodeProgress, UnusableReply, Workspace, feedback,
+    prompt,
+};
 
-/// How an episode of the loop is run.
-#[derive(Debug, Clone)]
-pub struct AgentSettings {
-    pub target: Target,
-    pub sampling: Sampling,
-    pub wire: Wire,
-    pub size: Size,
-    pub limits: AgentLimits,
-    pub confines: Confines,
-}
+/// An episode ends after so many replies in a row without a call, or so many that are the same.
+const MAX_IDLE_REPLIES: u32 = 3;
 
-/// Where an episode ends at the latest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AgentLimits {
-    pub turns: u32,
-    /// Of the conversation, replies included.
-    pub tokens: u64,
-    pub wall: Option<Duration>,
-}
-
-/// How much a policy can be told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
-    /// A small model with a small context: the compact skill, short answers.
-    Small,
-    Large,
-}
-
-impl Size {
-    pub fn limits(self) -> AgentLimits {
-        let (turns, tokens) = match self {
-            Self::Small => (8, 8 << 10),
-            Self::Large => (40, 128 << 10),
-        };
-        AgentLimits {
-            turns,
-            tokens,
-            wall: None,
-        }
-    }
-
-    pub(crate) fn answer_characters(self) -> usize {
-        match self {
-            Self::Small => 1500,
-            Self::Large => 12_000,
-        }
-    }
-}
-
-/// Replies in a row without a call, and calls in a row that were the same, before it is over.
-const PATIENCE: u32 = 3;
-
-/// Runs one episode in `folder`, which is made. What it comes to, the watch is told.
+/// Runs one episode in `folder`, which is made. The observer keeps what it comes to.
 pub fn run_agent(
     policy: &mut dyn Policy,
-    court: &mut dyn Court,
-    task: &Task,
+    judge: EpisodeJudge<'_>,
     folder: &Path,
     settings: &AgentSettings,
     sample: Sample,
-    watch: &mut dyn Watch,
+    observer: &mut dyn EpisodeObserver,
 ) -> Result<(), AgentError> {
+    let task = judge.task;
     let workspace = Workspace::open(folder, &task.source)?;
     let tools = Tools::new(
         workspace,
-        settings.confines.clone(),
-        court,
+        settings.sandbox.clone(),
+        judge,
         settings.size.answer_characters(),
     );
     let kind = (EpisodeMode::Agent, settings.target);
@@ -92,22 +44,22 @@ pub fn run_agent(
     let episode = Episode::begin(sample, &*policy, task, kind, opening);
     let mut running = Running {
         context: elision::size(&elision::shown(episode.messages(), episode.elisions())),
-        answered: answered(episode.messages()),
+        tool_messages: tool_messages(episode.messages()),
         episode,
         tools,
         schemas: match settings.wire {
-            Wire::Json => schemas(),
-            Wire::Fenced => Vec::new(),
+            WireFormat::Json => schemas(),
+            WireFormat::Fenced => Vec::new(),
         },
         settings,
         idle: 0,
-        same: 0,
+        repeated: 0,
         before: None,
     };
-    let ending = running.run(policy, watch);
-    // Whatever happened, what was said and judged till then is kept.
+    let ending = running.run(policy, observer);
+    // Whatever happened, the replies and verdicts till then are kept.
     let ended = ending.as_ref().ok().cloned();
-    running.episode.reach(ended, watch)?;
+    running.episode.save(ended, observer)?;
     ending.map(drop)
 }
 
@@ -119,20 +71,19 @@ struct Running<'a> {
     /// Replies in a row without a call.
     idle: u32,
     /// Replies in a row like the one before.
-    same: u32,
+    repeated: u32,
     before: Option<(String, Vec<ToolCall>)>,
-    /// Messages that answer calls.
-    answered: Vec<Answered>,
+    tool_messages: Vec<ToolMessage>,
     /// Tokens of the conversation so far, as it is shown.
     context: u64,
 }
 
-/// Why old tool output is to go.
+/// How urgently old tool output must go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Need {
-    /// It is time to, if that frees much.
+enum Urgency {
+    /// Worth it if that frees much.
     Soon,
-    /// Otherwise it is over.
+    /// Without it the episode ends.
     Now,
 }
 
@@ -140,36 +91,33 @@ impl Running<'_> {
     fn run(
         &mut self,
         policy: &mut dyn Policy,
-        watch: &mut dyn Watch,
+        observer: &mut dyn EpisodeObserver,
     ) -> Result<EpisodeEnding, AgentError> {
         let limits = self.settings.limits;
         for turn in self.episode.replies() + 1..=limits.turns {
-            if watch.interrupted() {
+            if observer.interrupted() {
                 return Ok(EpisodeEnding::Interrupted);
             }
-            if limits
-                .wall
-                .is_some_and(|wall| self.episode.seconds() > wall.as_secs_f64())
-            {
+            if is_past(limits.deadline) {
                 return Ok(EpisodeEnding::Limit {
                     which: EpisodeLimit::Time,
                 });
             }
-            self.keep_room(turn, watch);
+            self.keep_room(turn, observer);
             if self.left() < MIN_REPLY_TOKENS {
                 return Ok(EpisodeEnding::Limit {
                     which: EpisodeLimit::Tokens,
                 });
             }
-            watch.asking(&[self.episode.sample()], turn);
-            let reply = match self.ask(turn, policy, watch) {
+            observer.progress(&EpisodeProgress::Asking { turn });
+            let reply = match self.ask(turn, policy, observer) {
                 Ok(reply) => reply,
                 Err(error) => return Ok(ending_of(&error)),
             };
-            if let Some(ending) = self.act(reply, watch)? {
+            if let Some(ending) = self.act(reply, observer)? {
                 return Ok(ending);
             }
-            self.episode.reach(None, watch)?;
+            self.episode.save(None, observer)?;
         }
         Ok(EpisodeEnding::Limit {
             which: EpisodeLimit::Turns,
@@ -180,24 +128,26 @@ impl Running<'_> {
         &mut self,
         turn: u32,
         policy: &mut dyn Policy,
-        watch: &mut dyn Watch,
-    ) -> Result<Reply, PolicyError> {
+        observer: &mut dyn EpisodeObserver,
+    ) -> Result<PolicyReply, PolicyError> {
         loop {
-            let sample = self.episode.sample();
             let sampling = self.episode.sampling(self.settings.sampling);
             let left = self.left().try_into().unwrap_or(u32::MAX);
-            let request = Request {
+            let request = PolicyRequest {
                 messages: &self.shown(),
                 tools: &self.schemas,
-                sampling: Sampling {
+                sampling: SamplingParams {
                     max_tokens: sampling.max_tokens.min(left),
                     ..sampling
                 },
             };
-            match policy.reply(&request, &mut |piece| watch.text(sample, piece)) {
+            let reply = policy.reply(&request, &mut |piece| {
+                observer.progress(&EpisodeProgress::Text(piece));
+            });
+            match reply {
                 // Its context may be smaller than the limit, which only asking tells.
                 Err(PolicyError::ContextFull { .. })
-                    if self.make_room(turn, self.context / 2, Need::Now, watch) => {}
+                    if self.make_room(turn, self.context / 2, Urgency::Now, observer) => {}
                 other => return other,
             }
         }
@@ -211,27 +161,33 @@ impl Running<'_> {
         self.settings.limits.tokens.saturating_sub(self.context)
     }
 
-    /// Leaves old tool output out before a reply would be cut for want of room.
-    fn keep_room(&mut self, turn: u32, watch: &mut dyn Watch) {
+    /// Leaves old tool output out before a reply would be cut for lack of room.
+    fn keep_room(&mut self, turn: u32, observer: &mut dyn EpisodeObserver) {
         let limit = self.settings.limits.tokens;
         let reply = u64::from(self.settings.sampling.max_tokens).min(limit / 4);
-        let need = match self.left() {
-            left if left < MIN_REPLY_TOKENS => Need::Now,
-            left if left < reply => Need::Soon,
+        let urgency = match self.left() {
+            left if left < MIN_REPLY_TOKENS => Urgency::Now,
+            left if left < reply => Urgency::Soon,
             _ => return,
         };
-        self.make_room(turn, limit / 2, need, watch);
+        self.make_room(turn, limit / 2, urgency, observer);
     }
 
     /// Brings the conversation down to this many tokens, or as near as can be. Whether anything was left out.
-    fn make_room(&mut self, turn: u32, goal: u64, need: Need, watch: &mut dyn Watch) -> bool {
+    fn make_room(
+        &mut self,
+        turn: u32,
+        goal: u64,
+        urgency: Urgency,
+        observer: &mut dyn EpisodeObserver,
+    ) -> bool {
         let shown = self.shown();
         let excess = self.context.saturating_sub(goal);
         let goal = elision::size(&shown).saturating_sub(excess);
-        let plan = elision::plan(&shown, &self.answered, goal);
-        // A little every turn would have the whole conversation read anew every turn.
+        let plan = elision::plan(&shown, &self.tool_messages, goal);
+        // To leave out a little every turn would have the policy read the whole conversation anew every turn.
         let much = plan.freed_tokens >= self.settings.limits.tokens / 8;
-        if plan.left_out.is_empty() || !(much || need == Need::Now) {
+        if plan.left_out.is_empty() || !(much || urgency == Urgency::Now) {
             return false;
         }
         self.context = self.context.saturating_sub(plan.freed_tokens);
@@ -240,118 +196,121 @@ impl Running<'_> {
             freed_tokens: plan.freed_tokens,
             elided: plan.left_out,
         };
-        watch.elided(self.episode.sample(), &elision);
-        self.episode.elided(elision);
+        observer.progress(&EpisodeProgress::Elided(&elision));
+        self.episode.add_elision(elision);
         true
     }
 
     fn act(
         &mut self,
-        reply: Reply,
-        watch: &mut dyn Watch,
+        reply: PolicyReply,
+        observer: &mut dyn EpisodeObserver,
     ) -> Result<Option<EpisodeEnding>, AgentError> {
         self.context = context(&reply.usage, &self.shown(), &reply.text);
         let (wanted, wrong) = match self.settings.wire {
-            Wire::Json if reply.calls.is_empty() => (Vec::new(), Some(Unreadable::NoCall)),
-            Wire::Json => (reply.calls.clone(), None),
-            Wire::Fenced => match calls(&reply.text) {
+            WireFormat::Json if reply.calls.is_empty() => (Vec::new(), Some(UnusableReply::NoCall)),
+            WireFormat::Json => (reply.calls.clone(), None),
+            WireFormat::Fenced => match calls(&reply.text) {
                 Ok(found) => (found, None),
                 Err(why) => (Vec::new(), Some(why)),
             },
         };
         let calls = match self.settings.wire {
-            Wire::Json => wanted.clone(),
+            WireFormat::Json => wanted.clone(),
             // They are in the text already: a template would show them twice.
-            Wire::Fenced => Vec::new(),
+            WireFormat::Fenced => Vec::new(),
         };
-        self.episode.said(&reply, calls);
-        let said = Some((reply.text, without_ids(&wanted)));
-        self.same = if said == self.before {
-            self.same + 1
+        self.episode.add_reply(&reply, calls);
+        let reply = Some((reply.text, without_ids(&wanted)));
+        self.repeated = if reply == self.before {
+            self.repeated + 1
         } else {
             0
         };
-        self.before = said;
-        if self.same + 1 >= PATIENCE {
+        self.before = reply;
+        if self.repeated + 1 >= MAX_IDLE_REPLIES {
             return Ok(Some(EpisodeEnding::Looping));
         }
         let Some(why) = wrong else {
             self.idle = 0;
-            return self.run_calls(&wanted, watch);
+            return self.run_calls(&wanted, observer);
         };
-        watch.unreadable(self.episode.sample(), &why);
+        observer.progress(&EpisodeProgress::Unusable(&why));
         self.idle += 1;
-        if self.idle >= PATIENCE {
+        if self.idle >= MAX_IDLE_REPLIES {
             return Ok(Some(EpisodeEnding::NothingUsable));
         }
         let text = feedback::on_no_call(&why, self.settings.wire);
-        self.episode.told(Message::User { text });
+        self.episode.add_message(Message::User { text });
         Ok(None)
     }
 
     fn run_calls(
         &mut self,
         wanted: &[ToolCall],
-        watch: &mut dyn Watch,
+        observer: &mut dyn EpisodeObserver,
     ) -> Result<Option<EpisodeEnding>, AgentError> {
-        let sample = self.episode.sample();
         let message = self.episode.messages().len() as u32 - 1;
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         let mut ending = Ok(None);
         for call in wanted {
             if let Ok(None) = ending
-                && watch.interrupted()
+                && observer.interrupted()
             {
                 ending = Ok(Some(EpisodeEnding::Interrupted));
             }
-            // Every call has an answer, so that the conversation can be gone on with.
+            // Every call gets an answer, so that the conversation can be resumed.
             if !matches!(ending, Ok(None)) {
-                told.push((call, CUT_SHORT.to_owned(), true));
+                answers.push((call, CUT_SHORT.to_owned(), true));
                 continue;
             }
-            watch.called(sample, call);
-            let Answer {
+            observer.progress(&EpisodeProgress::ToolCalled(call));
+            let ToolAnswer {
                 text,
                 failed,
                 effect,
             } = match self.tools.call(call) {
-                // What was killed looks like a failure of the candidate's.
-                Ok(_) if watch.interrupted() => {
+                // A killed process looks like a failure of the candidate.
+                Ok(_) if observer.interrupted() => {
                     ending = Ok(Some(EpisodeEnding::Interrupted));
-                    Answer::bad(CUT_SHORT)
+                    ToolAnswer::bad(CUT_SHORT)
                 }
                 Ok(answer) => answer,
                 Err(error) => {
                     ending = Err(error.into());
-                    Answer::bad(CUT_SHORT)
+                    ToolAnswer::bad(CUT_SHORT)
                 }
             };
-            watch.answered(sample, call, &text, failed);
+            observer.progress(&EpisodeProgress::ToolAnswered {
+                call,
+                text: &text,
+                failed,
+            });
             let (judged, submitted) = match effect {
-                Effect::Nothing | Effect::Rehearsed(_) => (None, false),
+                Effect::Nothing | Effect::Checked(_) => (None, false),
                 Effect::Judged(verdict, files) => (Some((verdict, files)), false),
                 Effect::Submitted(verdict, files) => (Some((verdict, files)), true),
             };
             if let Some((verdict, files)) = judged {
-                watch.judged(sample, &verdict);
-                self.episode.attempted(message, &files, *verdict);
+                observer.progress(&EpisodeProgress::Judged(&verdict));
+                self.episode.add_attempt(message, &files, *verdict);
             }
-            told.push((call, text, failed));
+            answers.push((call, text, failed));
             if submitted {
                 ending = Ok(Some(EpisodeEnding::Finished));
                 break;
             }
         }
-        self.tell(told);
+        self.add_answers(answers);
         ending
     }
 
-    /// As the wire has it: one message a call, or one for all in the policy's own form.
-    fn tell(&mut self, told: Vec<(&ToolCall, String, bool)>) {
+    /// As the wire format has it: one message a call, or one message for all in the policy's own form.
+    fn add_answers(&mut self, answers: Vec<(&ToolCall, String, bool)>) {
         match self.settings.wire {
-            Wire::Json => {
-                for (call, text, failed) in told {
-                    self.answer(
+            WireFormat::Json => {
+                for (call, text, failed) in answers {
+                    self.add_tool_message(
                         vec![call.name.clone()],
                         Message::Tool {
                             call: call.id.clone(),
@@ -362,8 +321,8 @@ impl Running<'_> {
                     );
                 }
             }
-            Wire::Fenced => {
-                let parts: Vec<String> = told
+            WireFormat::Fenced => {
+                let parts: Vec<String> = answers
                     .iter()
                     .map(|(call, text, failed)| {
                         let how = if *failed { " failed" } else { "" };
@@ -371,19 +330,19 @@ impl Running<'_> {
                     })
                     .collect();
                 let text = parts.join("\n\n");
-                let tools = told.iter().map(|(call, ..)| call.name.clone()).collect();
-                self.answer(tools, Message::User { text });
+                let tools = answers.iter().map(|(call, ..)| call.name.clone()).collect();
+                self.add_tool_message(tools, Message::User { text });
             }
         }
     }
 
-    fn answer(&mut self, tools: Vec<String>, message: Message) {
+    fn add_tool_message(&mut self, tools: Vec<String>, message: Message) {
         self.context += elision::tokens(message.text());
-        self.answered.push(Answered {
+        self.tool_messages.push(ToolMessage {
             message: self.episode.messages().len(),
             tools,
         });
-        self.episode.told(message);
+        self.episode.add_message(message);
     }
 }
 
@@ -401,10 +360,10 @@ fn context(usage: &Usage, shown: &[Message], reply: &str) -> u64 {
     }
 }
 
-/// The messages of an episode gone on with that answer calls.
-fn answered(messages: &[Message]) -> Vec<Answered> {
+/// The messages of a resumed episode that answer calls.
+fn tool_messages(messages: &[Message]) -> Vec<ToolMessage> {
     let mut called = Vec::new();
-    let mut answered = Vec::new();
+    let mut found = Vec::new();
     for (message, one) in messages.iter().enumerate() {
         let tools = match one {
             Message::Assistant { text, .. } => {
@@ -419,9 +378,9 @@ fn answered(messages: &[Message]) -> Vec<Answered> {
                 .collect(),
             _ => continue,
         };
-        answered.push(Answered { message, tools });
+        found.push(ToolMessage { message, tools });
     }
-    answered
+    found
 }
 
 /// Two replies are the same whatever their calls are numbered.

@@ -28,7 +28,7 @@ const FILE_BYTES: u64 = 256 << 20;
 
 /// What a shell may see beside its workspace.
 #[derive(Debug, Clone)]
-pub struct Confines {
+pub struct ShellSandbox {
     /// Programs and libraries.
     pub read: Vec<PathBuf>,
     pub isolation: sandbox::Isolation,
@@ -41,7 +41,7 @@ pub(crate) struct Shell {
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum CommandEnd {
     Status(i32),
     TimedOut,
     /// The command ended the shell itself.
@@ -51,7 +51,7 @@ pub(crate) enum Ended {
 impl Shell {
     pub(crate) fn start(
         workspace: &Path,
-        confines: &Confines,
+        confinement: &ShellSandbox,
     ) -> Result<Self, sandbox::SandboxError> {
         let (ours, theirs) = UnixStream::pair().map_err(failed("open the shell's channel"))?;
         let output = workspace.join(OUTPUT);
@@ -72,7 +72,7 @@ impl Shell {
             stderr_to: None,
         };
         let policy = sandbox::SandboxPolicy {
-            read: confines.read.clone(),
+            read: confinement.read.clone(),
             write: vec![workspace.into()],
             devices: Vec::new(),
             scratch_bytes: 256 << 20,
@@ -84,7 +84,7 @@ impl Shell {
                 output_bytes: 64 << 10,
             },
             nested: false,
-            isolation: confines.isolation,
+            isolation: confinement.isolation,
         };
         let child = sandbox::spawn(command, &policy)?;
         Ok(Self {
@@ -94,34 +94,34 @@ impl Shell {
     }
 
     /// Runs `command` in the shell itself, so that folders and variables stay; its output is in the file `name`.
-    pub(crate) fn run(&mut self, name: &str, command: &str, limit: Duration) -> Ended {
+    pub(crate) fn run(&mut self, name: &str, command: &str, limit: Duration) -> CommandEnd {
         let request = [name.as_bytes(), command.as_bytes()]
             .map(|part| [part, b"\0"].concat())
             .concat();
         if self.stream.write_all(&request).is_err() {
-            return Ended::ShellGone;
+            return CommandEnd::ShellGone;
         }
         let deadline = Instant::now() + limit;
         let mut answer = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ended::TimedOut;
+                return CommandEnd::TimedOut;
             }
             if self.stream.set_read_timeout(Some(left)).is_err() {
-                return Ended::ShellGone;
+                return CommandEnd::ShellGone;
             }
             let mut byte = [0];
             match self.stream.read(&mut byte) {
-                Ok(0) => return Ended::ShellGone,
+                Ok(0) => return CommandEnd::ShellGone,
                 Ok(_) if byte == [0] => break,
                 Ok(_) => answer.extend(byte),
                 Err(error) if would_block(&error) => {}
-                Err(_) => return Ended::ShellGone,
+                Err(_) => return CommandEnd::ShellGone,
             }
         }
         let status = String::from_utf8_lossy(&answer).trim().parse();
-        status.map_or(Ended::ShellGone, Ended::Status)
+        status.map_or(CommandEnd::ShellGone, CommandEnd::Status)
     }
 }
 

@@ -1,10 +1,10 @@
 //! What an agent can do: its tools, their schemas, and what a call gives.
 //!
-//! Nothing an agent asks for is dropped. A call that cannot be understood is answered with what was wrong with it.
+//! No call is dropped: one that cannot be understood is answered with what was wrong with it.
 
 mod args;
 mod files;
-pub(crate) mod judging;
+pub(crate) mod judge;
 mod shell;
 #[cfg(test)]
 mod tests;
@@ -15,31 +15,31 @@ use warpsmith_judge::JudgeError;
 use warpsmith_schema::{ToolCall, ToolSchema, Verdict};
 
 use crate::clip::clip;
-use crate::shell::Confines;
-use crate::{Court, Files, Workspace};
+use crate::shell::ShellSandbox;
+use crate::{EpisodeJudge, FencedFiles, Workspace};
 use args::Todo;
 pub(crate) use args::schemas;
-use judging::Judging;
+use judge::{JudgeTools, SubmitMeasurement};
 
 /// What a call gave.
-pub(crate) struct Answer {
+pub(crate) struct ToolAnswer {
     pub(crate) text: String,
     pub(crate) failed: bool,
     pub(crate) effect: Effect,
 }
 
-/// What a call means for the episode.
+/// What a call means for an episode.
 pub(crate) enum Effect {
     Nothing,
-    /// The judge went part of the way and found it wrong.
-    Rehearsed(Box<Verdict>),
+    /// A check short of timing found it wrong.
+    Checked(Box<Verdict>),
     /// The workspace was judged as it was.
-    Judged(Box<Verdict>, Files),
+    Judged(Box<Verdict>, FencedFiles),
     /// The same, and the agent is done.
-    Submitted(Box<Verdict>, Files),
+    Submitted(Box<Verdict>, FencedFiles),
 }
 
-impl Answer {
+impl ToolAnswer {
     fn good(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -58,8 +58,8 @@ impl Answer {
 
 pub(crate) struct Tools<'a> {
     workspace: Workspace,
-    shell: shell::Keeper,
-    court: &'a mut dyn Court,
+    shell: shell::ShellTool,
+    judge: EpisodeJudge<'a>,
     todo: Vec<Todo>,
     /// Most characters of one answer.
     answer_characters: usize,
@@ -68,51 +68,52 @@ pub(crate) struct Tools<'a> {
 impl<'a> Tools<'a> {
     pub(crate) fn new(
         workspace: Workspace,
-        confines: Confines,
-        court: &'a mut dyn Court,
+        sandbox: ShellSandbox,
+        judge: EpisodeJudge<'a>,
         answer_characters: usize,
     ) -> Self {
-        let shell = shell::Keeper::new(workspace.root().to_owned(), confines);
+        let shell = shell::ShellTool::new(workspace.root().to_owned(), sandbox);
         Self {
             workspace,
             shell,
-            court,
+            judge,
             todo: Vec::new(),
             answer_characters,
         }
     }
 
     /// Only the judge's own failure is an error.
-    pub(crate) fn call(&mut self, call: &ToolCall) -> Result<Answer, JudgeError> {
+    pub(crate) fn call(&mut self, call: &ToolCall) -> Result<ToolAnswer, JudgeError> {
         let mut answer = self.dispatch(call)?;
         answer.text = clip(&answer.text, self.answer_characters);
         Ok(answer)
     }
 
-    fn dispatch(&mut self, call: &ToolCall) -> Result<Answer, JudgeError> {
+    fn dispatch(&mut self, call: &ToolCall) -> Result<ToolAnswer, JudgeError> {
         let given = &call.arguments;
         let answer = match call.name.as_str() {
-            "bash" => with(given, |args| self.bash(&args)),
-            "bash_output" => with(given, |args: args::Job| self.bash_output(args.job)),
-            "bash_kill" => with(given, |args: args::Job| self.bash_kill(args.job)),
-            "read" => with(given, |args| self.read(&args)),
-            "write" => with(given, |args: args::Write| self.write(&args)),
-            "edit" => with(given, |args: args::Edit| {
+            "bash" => with_arguments(given, |args| self.bash(&args)),
+            "bash_output" => with_arguments(given, |args: args::Job| self.bash_output(args.job)),
+            "bash_kill" => with_arguments(given, |args: args::Job| self.bash_kill(args.job)),
+            "read" => with_arguments(given, |args| self.read(&args)),
+            "write" => with_arguments(given, |args: args::Write| self.write(&args)),
+            "edit" => with_arguments(given, |args: args::Edit| {
                 self.edit(&args.path, &[args.change])
             }),
-            "multi_edit" => with(given, |args: args::MultiEdit| {
+            "multi_edit" => with_arguments(given, |args: args::MultiEdit| {
                 self.edit(&args.path, &args.edits)
             }),
-            "glob" => with(given, |args: args::Glob| self.glob(&args.pattern)),
-            "grep" => with(given, |args| self.grep(&args)),
-            "todo" => with(given, |args: args::Todos| self.note(args.items)),
+            "glob" => with_arguments(given, |args: args::Glob| self.glob(&args.pattern)),
+            "grep" => with_arguments(given, |args| self.grep(&args)),
+            "todo" => with_arguments(given, |args: args::Todos| self.set_todo(args.items)),
             other => {
-                let mut judging = Judging {
+                let mut judge_tools = JudgeTools {
                     workspace: &self.workspace,
-                    court: &mut *self.court,
+                    judge: &mut self.judge,
+                    submit: SubmitMeasurement::Known,
                 };
-                return judging.call(call).unwrap_or_else(|| {
-                    Ok(Answer::bad(format!(
+                return judge_tools.call(call).unwrap_or_else(|| {
+                    Ok(ToolAnswer::bad(format!(
                         "there is no tool `{other}`; there are {}",
                         args::NAMES.join(", ")
                     )))
@@ -122,38 +123,41 @@ impl<'a> Tools<'a> {
         Ok(answer)
     }
 
-    fn note(&mut self, items: Vec<Todo>) -> Answer {
+    fn set_todo(&mut self, items: Vec<Todo>) -> ToolAnswer {
         self.todo = items;
         let lines: Vec<String> = self.todo.iter().map(Todo::line).collect();
-        Answer::good(lines.join("\n"))
+        ToolAnswer::good(lines.join("\n"))
     }
 }
 
 /// Reads a call's arguments, or says what is wrong with them.
-fn with<T: DeserializeOwned>(given: &Value, act: impl FnOnce(T) -> Answer) -> Answer {
-    match read(given) {
+fn with_arguments<T: DeserializeOwned>(
+    given: &Value,
+    act: impl FnOnce(T) -> ToolAnswer,
+) -> ToolAnswer {
+    match parse_arguments(given) {
         Ok(args) => act(args),
         Err(wrong) => wrong,
     }
 }
 
-fn tried<T: DeserializeOwned>(
+fn try_with_arguments<T: DeserializeOwned>(
     given: &Value,
-    act: impl FnOnce(T) -> Result<Answer, JudgeError>,
-) -> Result<Answer, JudgeError> {
-    match read(given) {
+    act: impl FnOnce(T) -> Result<ToolAnswer, JudgeError>,
+) -> Result<ToolAnswer, JudgeError> {
+    match parse_arguments(given) {
         Ok(args) => act(args),
         Err(wrong) => Ok(wrong),
     }
 }
 
-fn read<T: DeserializeOwned>(given: &Value) -> Result<T, Answer> {
+fn parse_arguments<T: DeserializeOwned>(given: &Value) -> Result<T, ToolAnswer> {
     // A call without arguments comes as null or as an empty text from some servers.
     let given = match given {
         Value::Null => Value::Object(serde_json::Map::new()),
         Value::String(text) if text.trim().is_empty() => Value::Object(serde_json::Map::new()),
         Value::String(text) => {
-            return Err(Answer::bad(format!(
+            return Err(ToolAnswer::bad(format!(
                 "the arguments are not a JSON object: {}",
                 clip(text, 200)
             )));
@@ -161,7 +165,7 @@ fn read<T: DeserializeOwned>(given: &Value) -> Result<T, Answer> {
         other => other.clone(),
     };
     serde_json::from_value(given)
-        .map_err(|error| Answer::bad(format!("the arguments do not fit this tool: {error}")))
+        .map_err(|error| ToolAnswer::bad(format!("the arguments do not fit this tool: {error}")))
 }
 
 /// All tools, as a policy is told of them.

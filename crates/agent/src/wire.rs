@@ -1,14 +1,14 @@
-//! How a policy says which tools it wants.
+//! How a policy calls tools.
 
 use serde_json::{Value, json};
 use warpsmith_schema::ToolCall;
 
-use crate::Unreadable;
+use crate::UnusableReply;
 use crate::fenced::{self, Block, Piece};
 
 /// The two forms of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wire {
+pub enum WireFormat {
     /// As the policy's interface has it: a name and JSON.
     Json,
     /// In its text: a line such as `write kernels/x.cu`, then a fenced block. For models that cannot escape code in JSON.
@@ -19,7 +19,7 @@ pub enum Wire {
 const BARE: [&str; 5] = ["compile", "verify", "profile", "judge", "submit"];
 
 /// The calls in a text, in their order.
-pub(crate) fn calls(text: &str) -> Result<Vec<ToolCall>, Unreadable> {
+pub(crate) fn calls(text: &str) -> Result<Vec<ToolCall>, UnusableReply> {
     let mut calls = Vec::new();
     let mut add = |name: &str, arguments: Value| {
         calls.push(ToolCall {
@@ -43,7 +43,7 @@ pub(crate) fn calls(text: &str) -> Result<Vec<ToolCall>, Unreadable> {
                 };
                 if !block.closed {
                     let path = arguments["path"].as_str().unwrap_or(name).to_owned();
-                    return Err(Unreadable::CutOff { path });
+                    return Err(UnusableReply::CutOff { path });
                 }
                 add(name, arguments);
             }
@@ -51,8 +51,8 @@ pub(crate) fn calls(text: &str) -> Result<Vec<ToolCall>, Unreadable> {
     }
     match (calls.is_empty(), blocks) {
         (false, _) => Ok(calls),
-        (true, 0) => Err(Unreadable::NoCall),
-        (true, _) => Err(Unreadable::NoHeading),
+        (true, 0) => Err(UnusableReply::NoCall),
+        (true, _) => Err(UnusableReply::NoHeading),
     }
 }
 
@@ -191,14 +191,14 @@ mod tests {
             "Let me compile this first.",
             "read me",
         ] {
-            assert_eq!(calls(text), Err(Unreadable::NoCall), "{text}");
+            assert_eq!(calls(text), Err(UnusableReply::NoCall), "{text}");
         }
-        assert_eq!(calls("```cpp\nint a;\n```"), Err(Unreadable::NoHeading));
+        assert_eq!(calls("```cpp\nint a;\n```"), Err(UnusableReply::NoHeading));
     }
 
     #[test]
     fn a_block_without_end_is_told() {
-        let cut = Unreadable::CutOff {
+        let cut = UnusableReply::CutOff {
             path: "kernels/x.cu".to_owned(),
         };
         assert_eq!(calls("write kernels/x.cu\n```\nint a"), Err(cut));

@@ -13,8 +13,8 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, mkdirat, openat2, statat,
 };
 
-use crate::Files;
-use crate::fenced::is_of_a_submission;
+use crate::FencedFiles;
+use crate::fenced::is_submission_path;
 
 /// The largest file that is read or written.
 const FILE_BYTES: u64 = 1 << 20;
@@ -44,7 +44,7 @@ enum Writers {
 
 /// Why a file was not read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum WorkspaceError {
     #[error("`{path}` is not a path inside the workspace")]
     Outside { path: String },
     #[error("there is no file `{path}`")]
@@ -76,22 +76,22 @@ impl Workspace {
         let workspace = Self::at(root, task, Writers::Shell)?;
         fchmod(&workspace.folder, Mode::from_raw_mode(0o777))?;
         let laid = workspace.put(MODEL, task.as_bytes());
-        laid.map_err(|refused| io::Error::other(refused.to_string()))?;
+        laid.map_err(|error| io::Error::other(error.to_string()))?;
         Ok(workspace)
     }
 
     /// The same in a folder of the user's: modes are left alone, and a `model.py` of another task is not overwritten.
-    pub fn open_for_user(root: &Path, task: &str) -> Result<Self, Refused> {
+    pub fn open_for_user(root: &Path, task: &str) -> Result<Self, WorkspaceError> {
         let workspace = Self::at(root, task, Writers::User)
-            .map_err(|source| io_refusal(&root.display().to_string(), source))?;
+            .map_err(|source| io_error(&root.display().to_string(), source))?;
         match workspace.peek(MODEL) {
             Ok(text) if text == task => {}
             Ok(_) => {
-                return Err(Refused::OtherTask {
+                return Err(WorkspaceError::OtherTask {
                     path: workspace.root.join(MODEL).display().to_string(),
                 });
             }
-            Err(Refused::Missing { .. }) => workspace.put(MODEL, task.as_bytes())?,
+            Err(WorkspaceError::Missing { .. }) => workspace.put(MODEL, task.as_bytes())?,
             Err(other) => return Err(other),
         }
         Ok(workspace)
@@ -116,23 +116,23 @@ impl Workspace {
     }
 
     /// The text of a file; from now on it may be changed.
-    pub fn read(&mut self, path: &str) -> Result<String, Refused> {
+    pub fn read(&mut self, path: &str) -> Result<String, WorkspaceError> {
         let text = self.peek(path)?;
         self.seen.insert(path.to_owned());
         Ok(text)
     }
 
     /// Writes a whole file: a new one, or one that was read before.
-    pub fn write(&mut self, path: &str, text: &str) -> Result<(), Refused> {
+    pub fn write(&mut self, path: &str, text: &str) -> Result<(), WorkspaceError> {
         let owned = || path.to_owned();
         if path == MODEL {
-            return Err(Refused::Fixed { path: owned() });
+            return Err(WorkspaceError::Fixed { path: owned() });
         }
         if !self.seen.contains(path) && self.exists(path)? {
-            return Err(Refused::Unread { path: owned() });
+            return Err(WorkspaceError::Unread { path: owned() });
         }
         if text.len() as u64 > FILE_BYTES {
-            return Err(Refused::TooLarge { path: owned() });
+            return Err(WorkspaceError::TooLarge { path: owned() });
         }
         self.put(path, text.as_bytes())?;
         self.seen.insert(owned());
@@ -140,7 +140,7 @@ impl Workspace {
     }
 
     /// What would be judged now: `model_new.py` and the sources below `kernels/`. Anything else is left where it is.
-    pub fn submission(&self) -> Result<Files, Refused> {
+    pub fn submission(&self) -> Result<FencedFiles, WorkspaceError> {
         let mut paths = Vec::new();
         if self.exists("model_new.py")? {
             paths.push("model_new.py".to_owned());
@@ -153,7 +153,7 @@ impl Workspace {
     }
 
     /// Keeps files and the task in a new folder, `submitted/NUMBER`, whatever happens to the workspace afterwards.
-    pub(crate) fn keep(&self, files: &Files) -> Result<PathBuf, Refused> {
+    pub(crate) fn keep(&self, files: &FencedFiles) -> Result<PathBuf, WorkspaceError> {
         let mut number = 1_u32;
         while self.exists(&format!("{SUBMITTED}/{number:02}"))? {
             number += 1;
@@ -166,8 +166,13 @@ impl Workspace {
         Ok(self.root.join(place))
     }
 
-    fn sources(&self, below: &str, depth: usize, found: &mut Vec<String>) -> Result<(), Refused> {
-        let failed = |source: io::Error| io_refusal(below, source);
+    fn sources(
+        &self,
+        below: &str,
+        depth: usize,
+        found: &mut Vec<String>,
+    ) -> Result<(), WorkspaceError> {
+        let failed = |source: io::Error| io_error(below, source);
         let flags = OFlags::DIRECTORY | OFlags::RDONLY;
         let Ok(folder) = self.resolve(below, flags) else {
             return Ok(());
@@ -187,48 +192,48 @@ impl Workspace {
             };
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory if depth > 0 => self.sources(&path, depth - 1, found)?,
-                FileType::RegularFile if is_of_a_submission(&path) => found.push(path),
+                FileType::RegularFile if is_submission_path(&path) => found.push(path),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn exists(&self, path: &str) -> Result<bool, Refused> {
+    fn exists(&self, path: &str) -> Result<bool, WorkspaceError> {
         match self.resolve(path, OFlags::PATH) {
             Ok(_) => Ok(true),
-            Err(Refused::Missing { .. }) => Ok(false),
+            Err(WorkspaceError::Missing { .. }) => Ok(false),
             Err(other) => Err(other),
         }
     }
 
-    pub(crate) fn peek(&self, path: &str) -> Result<String, Refused> {
+    pub(crate) fn peek(&self, path: &str) -> Result<String, WorkspaceError> {
         let owned = || path.to_owned();
         // A pipe that nobody writes to would wait for ever otherwise.
         let fd = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        let stat = fstat(&fd).map_err(|error| io_refusal(path, error.into()))?;
+        let stat = fstat(&fd).map_err(|error| io_error(path, error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Refused::NotAFile { path: owned() });
+            return Err(WorkspaceError::NotAFile { path: owned() });
         }
         let mut bytes = Vec::new();
         File::from(fd)
             .take(FILE_BYTES + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| io_refusal(path, error))?;
+            .map_err(|error| io_error(path, error))?;
         if bytes.len() as u64 > FILE_BYTES {
-            return Err(Refused::TooLarge { path: owned() });
+            return Err(WorkspaceError::TooLarge { path: owned() });
         }
-        String::from_utf8(bytes).map_err(|_| Refused::NotText { path: owned() })
+        String::from_utf8(bytes).map_err(|_| WorkspaceError::NotText { path: owned() })
     }
 
     /// The last part of a file that may grow without end.
-    pub(crate) fn peek_end(&self, path: &str) -> Result<String, Refused> {
-        let failed = |error: io::Error| io_refusal(path, error);
+    pub(crate) fn peek_end(&self, path: &str) -> Result<String, WorkspaceError> {
+        let failed = |error: io::Error| io_error(path, error);
         let fd = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let mut file = File::from(fd);
         let found = file.metadata().map_err(failed)?;
         if !found.is_file() {
-            return Err(Refused::NotAFile {
+            return Err(WorkspaceError::NotAFile {
                 path: path.to_owned(),
             });
         }
@@ -248,10 +253,10 @@ impl Workspace {
         }
     }
 
-    fn put(&self, path: &str, content: &[u8]) -> Result<(), Refused> {
+    fn put(&self, path: &str, content: &[u8]) -> Result<(), WorkspaceError> {
         let plain = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
         if !plain {
-            return Err(Refused::Outside {
+            return Err(WorkspaceError::Outside {
                 path: path.to_owned(),
             });
         }
@@ -260,10 +265,10 @@ impl Workspace {
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
         let fd = self.resolve(path, flags)?;
-        let failed = |error: io::Error| io_refusal(path, error);
+        let failed = |error: io::Error| io_error(path, error);
         let stat = fstat(&fd).map_err(|error| failed(error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Refused::NotAFile {
+            return Err(WorkspaceError::NotAFile {
                 path: path.to_owned(),
             });
         }
@@ -274,14 +279,14 @@ impl Workspace {
         File::from(fd).write_all(content).map_err(failed)
     }
 
-    fn make_folders(&self, path: &str) -> Result<(), Refused> {
+    fn make_folders(&self, path: &str) -> Result<(), WorkspaceError> {
         let mut so_far = String::new();
         for part in path.split('/') {
             let parent = if so_far.is_empty() { "." } else { &so_far };
             let folder = self.resolve(parent, OFlags::DIRECTORY | OFlags::PATH)?;
             match mkdirat(&folder, part, Mode::from_raw_mode(0o777)) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                Err(error) => return Err(io_refusal(path, error.into())),
+                Err(error) => return Err(io_error(path, error.into())),
             }
             if !so_far.is_empty() {
                 so_far.push('/');
@@ -295,7 +300,7 @@ impl Workspace {
         Ok(())
     }
 
-    fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Refused> {
+    fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, WorkspaceError> {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let mode = if flags.contains(OFlags::CREATE) {
             Mode::from_raw_mode(0o666)
@@ -306,19 +311,23 @@ impl Workspace {
         openat2(self.folder.as_fd(), path, flags, mode, how).map_err(|error| {
             let path = path.to_owned();
             match error {
-                rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => Refused::Missing { path },
-                rustix::io::Errno::XDEV | rustix::io::Errno::INVAL => Refused::Outside { path },
-                rustix::io::Errno::LOOP | rustix::io::Errno::NXIO | rustix::io::Errno::ISDIR => {
-                    Refused::NotAFile { path }
+                rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR => {
+                    WorkspaceError::Missing { path }
                 }
-                other => io_refusal(&path, other.into()),
+                rustix::io::Errno::XDEV | rustix::io::Errno::INVAL => {
+                    WorkspaceError::Outside { path }
+                }
+                rustix::io::Errno::LOOP | rustix::io::Errno::NXIO | rustix::io::Errno::ISDIR => {
+                    WorkspaceError::NotAFile { path }
+                }
+                other => io_error(&path, other.into()),
             }
         })
     }
 }
 
-fn io_refusal(path: &str, source: io::Error) -> Refused {
-    Refused::Io {
+fn io_error(path: &str, source: io::Error) -> WorkspaceError {
+    WorkspaceError::Io {
         path: path.to_owned(),
         source,
     }
@@ -352,13 +361,13 @@ mod tests {
     fn what_was_not_read_is_not_overwritten() {
         let (_folder, mut workspace) = workspace();
         fs_err::write(workspace.root().join("model_new.py"), "one\n").unwrap();
-        let refused = workspace.write("model_new.py", "two\n").unwrap_err();
-        assert!(matches!(refused, Refused::Unread { .. }), "{refused}");
+        let error = workspace.write("model_new.py", "two\n").unwrap_err();
+        assert!(matches!(error, WorkspaceError::Unread { .. }), "{error}");
         workspace.read("model_new.py").unwrap();
         workspace.write("model_new.py", "two\n").unwrap();
         assert!(matches!(
             workspace.write("model.py", ""),
-            Err(Refused::Fixed { .. })
+            Err(WorkspaceError::Fixed { .. })
         ));
     }
 
@@ -377,8 +386,8 @@ mod tests {
         open("# one\n").unwrap();
         open("# one\n").unwrap();
         assert_eq!(mode(), before);
-        let refused = open("# another\n").err().unwrap();
-        assert!(matches!(refused, Refused::OtherTask { .. }), "{refused}");
+        let error = open("# another\n").err().unwrap();
+        assert!(matches!(error, WorkspaceError::OtherTask { .. }), "{error}");
         let kept = fs_err::read_to_string(folder.path().join(MODEL)).unwrap();
         assert_eq!(kept, "# one\n");
     }
@@ -387,7 +396,7 @@ mod tests {
     fn what_was_submitted_is_kept_apart() {
         let (_folder, workspace) = workspace();
         fs_err::write(workspace.root().join(MODEL), "# changed\n").unwrap();
-        let files = Files::from([("kernels/x.cu".to_owned(), "int a;\n".to_owned())]);
+        let files = FencedFiles::from([("kernels/x.cu".to_owned(), "int a;\n".to_owned())]);
         let first = workspace.keep(&files).unwrap();
         let second = workspace.keep(&files).unwrap();
         assert!(first.ends_with("submitted/01") && second.ends_with("submitted/02"));
@@ -427,7 +436,7 @@ mod tests {
         assert_eq!(fs_err::read_to_string(&secret).unwrap(), "secret\n");
         assert!(
             workspace.submission().is_err(),
-            "a link in the place of the module is refused"
+            "a link in the place of the module is error"
         );
         workspace.remove("out", "secret");
         assert!(secret.exists());

@@ -1,12 +1,13 @@
 //! From flags to a judge: caches, a Python, a target.
 
-use warpsmith_judge::profile::ProfileRequest;
-use warpsmith_judge::{JudgeConfig, TaskSource};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warpsmith_judge::{Configure, JudgeConfig, JudgeError};
 use warpsmith_machine::{Caches, GpuInfo, Python, cpu, ensure_python, find_nvcc, gpus};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Profile, Target};
 
-use crate::args::{IsolationChoice, MachineArgs, ProfileChoice, TargetChoice};
+use crate::args::{IsolationChoice, JudgingArgs, MachineArgs, ProfileChoice, TargetChoice};
 use crate::failure::Stop;
 use crate::printer::Printer;
 
@@ -85,20 +86,26 @@ impl Engine {
     fn gpu(&self) -> Option<GpuInfo> {
         gpu_of(self.target, self.device)
     }
+}
 
-    /// What a profile needs beside a solution.
-    pub(crate) fn profiling(&self, task: TaskSource, isolation: Isolation) -> ProfileRequest {
-        ProfileRequest {
-            task,
-            solution: None,
-            target: self.target,
-            device: self.device,
-            python: self.python.clone(),
-            caches: self.caches.clone(),
-            sanitize: false,
-            isolation,
+/// How to judge, found out with the first call: whoever never has anything judged never fetches PyTorch. So many judges share
+/// what was found.
+pub(crate) fn configure(judging: &JudgingArgs, judges: usize, printer: &Printer) -> Configure {
+    let (machine, manner) = (judging.machine.clone(), judging.manner());
+    let (found, printer) = (Mutex::new(None::<JudgeConfig>), printer.clone());
+    Arc::new(move || {
+        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = &*found {
+            return Ok(config.clone());
         }
-    }
+        let engine =
+            Engine::prepare(&machine, &printer).map_err(|stop| JudgeError::Around(stop.0))?;
+        let config = JudgeConfig {
+            shared_device: judges > 1,
+            ..engine.options(manner.clone())
+        };
+        Ok(found.insert(config).clone())
+    })
 }
 
 /// What a model on this machine shares with whoever will judge here, before there is a Python.

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use warpsmith_agent::{
-    AgentLimits, AgentSettings, Confines, Settings as SingleSettings, Size, Wire,
+    AgentLimits, AgentSettings, ModelSize, ShellSandbox, SingleSettings, WireFormat,
 };
-use warpsmith_model::policy::Sampling;
-use warpsmith_rollout::Way;
+use warpsmith_model::policy::SamplingParams;
+use warpsmith_rollout::EpisodeKind;
 use warpsmith_sandbox::system_paths;
 use warpsmith_schema::Target;
 
@@ -166,7 +166,9 @@ impl EpisodeSettings {
     #[cfg(feature = "local-models")]
     pub(crate) fn replies(&self, repairs: u32) -> u32 {
         match self.mode {
-            Some(ModeChoice::Agent) => self.turns.map_or(Size::Small.limits().turns, u32::from),
+            Some(ModeChoice::Agent) => self
+                .turns
+                .map_or(ModelSize::Small.limits().turns, u32::from),
             Some(ModeChoice::Single) | None => 1 + self.repairs.unwrap_or(repairs),
         }
     }
@@ -187,56 +189,56 @@ impl EpisodeSettings {
     }
 }
 
-fn size(kind: Kind) -> Size {
+fn size(kind: Kind) -> ModelSize {
     match kind {
-        Kind::OpenAi => Size::Large,
+        Kind::OpenAi => ModelSize::Large,
         // The teacher's students are small.
-        Kind::Local | Kind::Script | Kind::Teacher => Size::Small,
+        Kind::Local | Kind::Script | Kind::Teacher => ModelSize::Small,
     }
 }
 
 /// From settings with everything decided.
-pub(crate) fn way(
+pub(crate) fn episode_kind(
     settings: &EpisodeSettings,
     kind: Kind,
     engine: &Engine,
-    wall: Option<Duration>,
-) -> Way {
-    let sampling = Sampling {
+    deadline: Option<Instant>,
+) -> EpisodeKind {
+    let sampling = SamplingParams {
         temperature: f64::from(settings.temperature) as f32,
         seed: settings.seed,
         max_tokens: settings.max_tokens.into(),
-        ..Sampling::default()
+        ..SamplingParams::default()
     };
     if settings.mode != Some(ModeChoice::Agent) {
-        return Way::Single(SingleSettings {
+        return EpisodeKind::Single(SingleSettings {
             target: engine.target,
             repairs: settings.repairs.unwrap_or_default(),
-            wall,
+            deadline,
             sampling,
         });
     }
     let size = size(kind);
     let usual = size.limits();
-    Way::Agent(AgentSettings {
+    EpisodeKind::Agent(AgentSettings {
         target: engine.target,
         sampling,
         wire: match settings.wire {
-            Some(WireChoice::Json) => Wire::Json,
-            Some(WireChoice::Fenced) | None => Wire::Fenced,
+            Some(WireChoice::Json) => WireFormat::Json,
+            Some(WireChoice::Fenced) | None => WireFormat::Fenced,
         },
         size,
         limits: AgentLimits {
             turns: settings.turns.map_or(usual.turns, u32::from),
             tokens: settings.tokens.unwrap_or(usual.tokens),
-            wall,
+            deadline,
         },
-        confines: confines(engine, settings.judging.isolation),
+        sandbox: shell_sandbox(engine, settings.judging.isolation),
     })
 }
 
-pub(crate) fn confines(engine: &Engine, isolation: IsolationChoice) -> Confines {
-    Confines {
+pub(crate) fn shell_sandbox(engine: &Engine, isolation: IsolationChoice) -> ShellSandbox {
+    ShellSandbox {
         read: readable(engine),
         isolation: isolation.into(),
     }

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::io;
 
-use warpsmith_agent::AgentError;
 use warpsmith_judge::JudgeError;
 use warpsmith_machine::{MachineError, PythonChoice};
 #[cfg(feature = "local-models")]
@@ -70,15 +69,6 @@ impl Stop {
             FailureKind::Task | FailureKind::Config => Exit::USAGE,
             FailureKind::Infrastructure => Exit::INFRASTRUCTURE,
         }
-    }
-}
-
-/// Of a judgement that nobody waits for any more: what was killed looks like a crash of the candidate's.
-pub(crate) fn cancelled() -> JudgeError {
-    JudgeError::Infrastructure {
-        code: "cancelled",
-        message: "the call was cancelled".to_owned(),
-        hint: None,
     }
 }
 
@@ -172,7 +162,6 @@ impl From<TrainError> for Stop {
             }
             TrainError::BrokenCheckpoint { .. } => (FailureKind::Config, "checkpoint"),
             TrainError::Write { .. } => (FailureKind::Infrastructure, "store"),
-            TrainError::Compute(_) => (FailureKind::Infrastructure, "model"),
             TrainError::NotRepeatable { .. } => (FailureKind::Infrastructure, "not_repeatable"),
         };
         Self::new(kind, code, chain(&error), error.hint())
@@ -204,16 +193,9 @@ impl From<JudgeError> for Stop {
 
 impl From<RolloutError> for Stop {
     fn from(error: RolloutError) -> Self {
-        Self(error.failure())
-    }
-}
-
-impl From<AgentError> for Stop {
-    fn from(error: AgentError) -> Self {
         match error {
-            AgentError::Judge(error) => error.into(),
-            AgentError::Workspace(error) => error.into(),
-            AgentError::Keep(failure) => Self(failure),
+            RolloutError::Judge(error) => error.into(),
+            other => Self(other.failure()),
         }
     }
 }

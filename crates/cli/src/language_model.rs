@@ -4,9 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use warpsmith_machine::Caches;
-use warpsmith_model::catalogue::{self, Network, Reference};
+use warpsmith_model::catalogue::{self, ModelReference, Network};
 use warpsmith_model::policy::{ChatModel, RunsOn};
-use warpsmith_model::{Adapter, Config, ModelError};
+use warpsmith_model::{Adapter, ModelConfig, ModelError};
 
 use crate::args::{Means, ModelOn};
 use crate::failure::Stop;
@@ -26,7 +26,7 @@ pub(crate) fn check(name: &str) -> Result<(), Stop> {
     for adapter in adapters {
         Adapter::load(&adapter)?;
     }
-    if let Reference::Path(path) = Reference::parse(model)?
+    if let ModelReference::Path(path) = ModelReference::parse(model)?
         && path.join("adapter_config.json").is_file()
         && !path.join("config.json").is_file()
     {
@@ -93,10 +93,10 @@ fn fingerprint(path: &Path) -> io::Result<String> {
 }
 
 /// Its shape, and its size in bytes, as far as they can be known without reading or fetching it.
-pub(crate) fn shape(name: &str) -> Result<(Config, u64), Stop> {
-    match Reference::parse(parts(name).0)? {
-        Reference::Known(model) => Ok((model.config.clone(), model.bytes)),
-        Reference::Path(path) => Ok((Config::read(&path)?, bytes(&path)?)),
+pub(crate) fn shape(name: &str) -> Result<(ModelConfig, u64), Stop> {
+    match ModelReference::parse(parts(name).0)? {
+        ModelReference::Known(model) => Ok((model.config.clone(), model.bytes)),
+        ModelReference::Path(path) => Ok((ModelConfig::read(&path)?, bytes(&path)?)),
     }
 }
 
@@ -108,9 +108,9 @@ fn bytes(path: &Path) -> io::Result<u64> {
 /// Fetches it if it must.
 pub(crate) fn find(name: &str, offline: bool, printer: &Printer) -> Result<Found, Stop> {
     let (model, adapters) = parts(name);
-    let (path, hash) = match Reference::parse(model)? {
-        Reference::Path(path) => (path, None),
-        Reference::Known(model) => {
+    let (path, hash) = match ModelReference::parse(model)? {
+        ModelReference::Path(path) => (path, None),
+        ModelReference::Known(model) => {
             let caches = Caches::locate()?;
             if !offline && !model.is_present(&caches) {
                 printer.note(&format!(

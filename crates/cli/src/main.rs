@@ -2,11 +2,12 @@
 
 mod args;
 mod cli;
+#[cfg(all(test, feature = "local-models"))]
+mod cli_reference;
 mod commands;
 mod config;
 mod engine;
 mod episodes;
-mod evidence;
 mod examples;
 mod exit;
 mod failure;

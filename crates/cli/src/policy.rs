@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use warpsmith_machine::SharedDevice;
-use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Script, SharedPolicy};
+use warpsmith_model::policy::{OpenAiPolicy, Policy, PolicyError, ScriptPolicy, SharedPolicy};
 use warpsmith_schema::{EpisodeMode, Target, Task};
 use warpsmith_synth::teacher::{self, Teacher};
 
@@ -37,6 +37,9 @@ pub(crate) struct Subject<'a> {
 pub(crate) fn conversations(means: Means) -> usize {
     local::at_once(means)
 }
+
+/// A language model in memory.
+pub(crate) struct Weights(local::Model);
 
 /// A policy by name, and where it may come from.
 #[derive(Debug, Clone)]
@@ -97,27 +100,15 @@ impl Wanted {
     pub(crate) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
         match self.kind {
             Kind::Local => {
-                let model = local::open(&self.name, self.means, None, printer)?;
-                Ok(Some(Box::new(model)))
+                let model = local::load(&self.name, self.means, printer)?;
+                Ok(Some(Box::new(local::start(model, None)?)))
             }
             Kind::OpenAi | Kind::Script | Kind::Teacher => Ok(None),
         }
     }
 
-    /// A policy that needs no weights. A script goes on after the replies that it gave to the run before.
-    pub(crate) fn ready(
-        &self,
-        task: &Task,
-        (target, mode): (Target, EpisodeMode),
-        replies: usize,
-    ) -> Result<Box<dyn Policy>, Stop> {
-        match self.kind {
-            Kind::Teacher => Ok(Teacher::of_task(task, target, mode)),
-            Kind::Script | Kind::Local | Kind::OpenAi => self.ready_to_compose(replies),
-        }
-    }
-
-    /// The same, to be asked for tasks rather than about one.
+    /// A policy that needs no weights, to be asked for tasks rather than about one. A script goes on after the replies that it
+    /// gave to the run before.
     pub(crate) fn ready_to_compose(&self, replies: usize) -> Result<Box<dyn Policy>, Stop> {
         Ok(match self.kind {
             Kind::Script => Box::new(self.script()?.after(replies)),
@@ -130,29 +121,51 @@ impl Wanted {
         })
     }
 
-    /// For many episodes at once. A model of this process rests while `guest`'s device is somebody's alone.
+    /// Fetches and loads weights, where the policy has any. The longest part of having a policy.
+    pub(crate) fn load_weights(&self, printer: &Printer) -> Result<Option<Weights>, Stop> {
+        match self.kind {
+            Kind::Local => Ok(Some(Weights(local::load(&self.name, self.means, printer)?))),
+            Kind::OpenAi | Kind::Script | Kind::Teacher => Ok(None),
+        }
+    }
+
+    /// For many episodes at once, with weights that were loaded before. A model of this process rests while `guest`'s device is
+    /// somebody's alone.
+    pub(crate) fn share(
+        &self,
+        weights: Option<Weights>,
+        subject: Subject<'_>,
+        guest: SharedDevice,
+    ) -> Result<Arc<dyn SharedPolicy>, Stop> {
+        Ok(match (self.kind, weights) {
+            (_, Some(Weights(model))) => Arc::new(local::start(model, Some(guest))?),
+            (Kind::Script, None) => Arc::new(self.script()?),
+            (Kind::Teacher, None) => {
+                Arc::new(Teacher::new(subject.tasks, subject.target, subject.mode))
+            }
+            (Kind::OpenAi | Kind::Local, None) => Arc::new(self.endpoint()?),
+        })
+    }
+
+    /// The same, loading weights first where there are any.
     pub(crate) fn shared(
         &self,
         subject: Subject<'_>,
         guest: SharedDevice,
         printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
-        Ok(match self.kind {
-            Kind::Local => Arc::new(local::open(&self.name, self.means, Some(guest), printer)?),
-            Kind::OpenAi => Arc::new(self.endpoint()?),
-            Kind::Script => Arc::new(self.script()?),
-            Kind::Teacher => Arc::new(Teacher::new(subject.tasks, subject.target, subject.mode)),
-        })
+        let weights = self.load_weights(printer)?;
+        self.share(weights, subject, guest)
     }
 
-    fn script(&self) -> Result<Script, Stop> {
-        Script::open(Path::new(&self.name)).map_err(|error| stop(&error))
+    fn script(&self) -> Result<ScriptPolicy, Stop> {
+        ScriptPolicy::open(Path::new(&self.name)).map_err(|error| stop(&error))
     }
 
-    fn endpoint(&self) -> Result<OpenAi, Stop> {
+    fn endpoint(&self) -> Result<OpenAiPolicy, Stop> {
         let key = std::env::var("OPENAI_API_KEY").ok();
         let key = key.filter(|key| !key.is_empty());
-        Ok(OpenAi::new(&self.name, &self.base_url, key)?)
+        Ok(OpenAiPolicy::new(&self.name, &self.base_url, key)?)
     }
 }
 
@@ -167,23 +180,16 @@ fn stop(error: &PolicyError) -> Stop {
 #[cfg(feature = "local-models")]
 mod local {
     use warpsmith_machine::SharedDevice;
-    use warpsmith_model::policy::{Local, RunsOn};
+    use warpsmith_model::policy::{LocalPolicy, RunsOn};
 
     use crate::args::{Means, ModelOn};
     use crate::failure::Stop;
-    use crate::language_model;
-    use crate::printer::Printer;
 
-    pub(super) use crate::language_model::check;
+    pub(super) use crate::language_model::{check, load};
+    pub(super) use warpsmith_model::policy::ChatModel as Model;
 
-    pub(super) fn open(
-        name: &str,
-        means: Means,
-        guest: Option<SharedDevice>,
-        printer: &Printer,
-    ) -> Result<Local, Stop> {
-        let model = language_model::load(name, means, printer)?;
-        Ok(Local::start(model, guest)?)
+    pub(super) fn start(model: Model, guest: Option<SharedDevice>) -> Result<LocalPolicy, Stop> {
+        Ok(LocalPolicy::start(model, guest)?)
     }
 
     /// Each conversation has its keys and values in memory.
@@ -199,7 +205,7 @@ mod local {
 #[cfg(not(feature = "local-models"))]
 mod local {
     use warpsmith_machine::SharedDevice;
-    use warpsmith_model::policy::Script;
+    use warpsmith_model::policy::ScriptPolicy;
 
     use crate::args::Means;
     use crate::failure::Stop;
@@ -213,14 +219,16 @@ mod local {
         1
     }
 
-    /// There is never one; a script has the place of the type that is not there.
-    pub(super) fn open(
-        name: &str,
-        _: Means,
-        _: Option<SharedDevice>,
-        _: &Printer,
-    ) -> Result<Script, Stop> {
+    /// There is never one.
+    pub(super) type Model = std::convert::Infallible;
+
+    pub(super) fn load(name: &str, _: Means, _: &Printer) -> Result<Model, Stop> {
         Err(absent(name))
+    }
+
+    /// A script has the place of the type that is not there.
+    pub(super) fn start(model: Model, _: Option<SharedDevice>) -> Result<Script, Stop> {
+        match model {}
     }
 
     fn absent(name: &str) -> Stop {

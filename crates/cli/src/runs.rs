@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use warpsmith_judge::JudgeConfig;
+use warpsmith_judge::{Cancellation, EvidencePlace, Judge, JudgeConfig, LocalJudge};
 use warpsmith_machine::{SharedDevice, gpu_clocks};
-use warpsmith_rollout::{Judging, KeptJudge, Means, Outcome, Plan, StopRequest, compare};
+use warpsmith_rollout::{
+    RolloutOutcome, RolloutPlan, RolloutResources, StopRequest, compare_baselines,
+};
 use warpsmith_schema::{
     CONFIG_FORMAT, CountedAttempt, Failure, PlannedTask, RunHeader, SplitPart, Target, Task,
 };
@@ -19,7 +21,7 @@ use warpsmith_store::RunFolder;
 
 use crate::args::Count;
 use crate::engine::{Engine, Manner};
-use crate::episodes::{way, without_sources};
+use crate::episodes::{episode_kind, without_sources};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
@@ -56,7 +58,7 @@ pub(crate) struct Job<'a> {
 /// A run as far as it came.
 pub(crate) struct Played {
     head: RunHeader,
-    outcome: Outcome,
+    outcome: RolloutOutcome,
     pub(crate) folder: PathBuf,
 }
 
@@ -91,13 +93,13 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let manner = decided.judging.manner();
     let compile_mode = manner.compile_mode.clone();
     let device = engine.device_name();
-    let judges = judges(&engine, &manner, settings.judges, &folder)?;
+    let mut judges = judges(&engine, &manner, settings.judges, &folder)?;
     let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
-    let way = way(&decided, wanted.kind, &engine, None);
+    let kind = episode_kind(&decided, wanted.kind, &engine, None);
     let subject = Subject {
         tasks: &job.tasks,
         target: engine.target,
-        mode: way.mode(),
+        mode: kind.mode(),
     };
     let policy = wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?;
     let head = RunHeader {
@@ -106,7 +108,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         policy: policy.version().clone(),
         target: engine.target,
         device,
-        mode: way.mode(),
+        mode: kind.mode(),
         profile: manner.profile,
         compile_mode,
         tasks: planned(job),
@@ -115,30 +117,31 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         scale: job.scale,
         settings: config.into_iter().collect::<BTreeMap<_, _>>(),
     };
-    let at_once = settings
+    let concurrency = settings
         .at_once
         .map_or(wanted.at_once(judges.len()), |count| {
             u32::from(count) as usize
         });
-    let plan = Plan {
+    let plan = RolloutPlan {
         tasks: tasks.clone(),
         samples: decided.samples.into(),
-        way,
-        at_once,
+        kind,
+        concurrency,
         survey: job.survey,
         left_out: job.left_out.clone(),
         head: head.clone(),
     };
     let gpu = (engine.target == Target::Cuda).then_some(machine.device);
-    let means = Means {
+    let resources = RolloutResources {
         policy,
-        judges,
+        judges: &mut judges,
         device_busy: Box::new(move || Some(gpu_clocks(gpu?)?.utilization_percent? / 100.0)),
-        wish,
+        watch: None,
+        stop: stop_request,
     };
     interrupt::drain_first();
     let mut show = Show::new(printer, job.tasks.len());
-    let outcome = warpsmith_rollout::run(&folder, plan, means, &mut |event, gauges| {
+    let outcome = warpsmith_rollout::run(&folder, plan, resources, &mut |event, gauges| {
         show.hear(event, gauges);
     })?;
     show.finish();
@@ -154,11 +157,11 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     })
 }
 
-pub(crate) fn wish() -> StopRequest {
+pub(crate) fn stop_request() -> StopRequest {
     match (interrupt::killing(), interrupt::happened()) {
-        (true, _) => StopRequest::Abandon,
+        (true, _) => StopRequest::Abort,
         (false, true) => StopRequest::Drain,
-        (false, false) => StopRequest::GoOn,
+        (false, false) => StopRequest::Continue,
     }
 }
 
@@ -201,7 +204,7 @@ pub(crate) fn judges(
     manner: &Manner,
     wanted: Option<Count>,
     folder: &RunFolder,
-) -> Result<Vec<Box<dyn Judging>>, Stop> {
+) -> Result<Vec<Box<dyn Judge>>, Stop> {
     let usual = match engine.target {
         Target::Cuda => JUDGES_ON_A_GPU,
         Target::Cpu => 1,
@@ -213,21 +216,36 @@ pub(crate) fn judges(
     };
     (0..count)
         .map(|_| {
-            let place = folder.path().join("evidence");
-            let judge = KeptJudge::start(options.clone(), place, wish)?;
-            Ok(Box::new(judge) as Box<dyn Judging>)
+            let judge = judge_below(options.clone(), folder.path().join("evidence"))?;
+            Ok(Box::new(judge) as Box<dyn Judge>)
         })
         .collect()
 }
 
+/// A judge whose evidence goes below this folder of a run.
+pub(crate) fn judge_below(config: JudgeConfig, folder: PathBuf) -> Result<LocalJudge, Stop> {
+    Ok(LocalJudge::start(config)?
+        .keeping_evidence(EvidencePlace::ByHash {
+            folder,
+            quota: None,
+        })
+        .cancelled_by(Cancellation::when(interrupt::killing)))
+}
+
 fn planned(job: &Job<'_>) -> Vec<PlannedTask> {
-    let planned = |task: &Task| PlannedTask {
+    let tasks = job.tasks.iter();
+    tasks
+        .map(|task| planned_task(task, (job.part)(task)))
+        .collect()
+}
+
+pub(crate) fn planned_task(task: &Task, part: Option<SplitPart>) -> PlannedTask {
+    PlannedTask {
         id: task.id.clone(),
         name: task.name.clone(),
         level: task.level,
-        part: (job.part)(task),
-    };
-    job.tasks.iter().map(planned).collect()
+        part,
+    }
 }
 
 fn compare_with(
@@ -244,8 +262,8 @@ fn compare_with(
         ..manner.clone()
     };
     let place = folder.path().join("compared").join(mode);
-    let mut judge = KeptJudge::start(engine.options(manner), place, wish)?;
-    let failed = compare(folder, tasks, mode, &mut judge, wish, &mut |_| {})?;
+    let mut judge = judge_below(engine.options(manner), place)?;
+    let failed = compare_baselines(folder, tasks, mode, &mut judge, stop_request)?;
     if interrupt::happened() {
         return Err(Stop::interrupted());
     }

@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use warpsmith_judge::TaskSource;
 use warpsmith_schema::{MODEL_NEW, Submission, Target, Task};
-pub(crate) use warpsmith_tasks::submission;
 use warpsmith_tasks::{TaskError, load, load_solution};
 
 use crate::examples::{self, Laid};
@@ -109,9 +107,4 @@ impl Place {
         }
         Ok(Self::Path(text.to_owned()))
     }
-}
-
-/// As the judge takes it.
-pub(crate) fn judged(task: &Task) -> TaskSource {
-    task.into()
 }

@@ -59,8 +59,7 @@ fn run(context: &Context, more: &[&str]) -> Output {
 }
 
 fn trajectory(context: &Context) -> Value {
-    let text = context.read("run/trajectories.jsonl");
-    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+    context.trajectories("run").pop().unwrap()
 }
 
 /// What tools said, in their order.

@@ -161,8 +161,7 @@ fn a_full_context_is_emptied_of_old_output() {
     assert!(line.starts_with("[left out to save room: "), "{line}");
     assert_eq!(bodies[2]["messages"][2], bodies[3]["messages"][2]);
 
-    let text = context.read("run/trajectories.jsonl");
-    let trajectory: Value = serde_json::from_str(text.trim()).unwrap();
+    let trajectory = context.trajectories("run").remove(0);
     assert_eq!(trajectory["elisions"][0]["turn"], 3);
     assert_eq!(
         trajectory["elisions"][0]["elided"],

@@ -28,12 +28,20 @@ fn reply(kernel: &str) -> String {
 
 /// A folder with the task and a script of these replies.
 fn context(replies: &[String]) -> Context {
+    let one = |text: &String| json!({ "text": text });
+    with_script(replies.iter().map(one))
+}
+
+/// The same with replies of several samples.
+fn context_of_samples(replies: &[(u32, String)]) -> Context {
+    let one = |(sample, text): &(u32, String)| json!({ "text": text, "sample": sample });
+    with_script(replies.iter().map(one))
+}
+
+fn with_script(lines: impl Iterator<Item = Value>) -> Context {
     let context = Context::new();
     context.write("task.py", TASK);
-    let lines: String = replies
-        .iter()
-        .map(|text| json!({ "text": text }).to_string() + "\n")
-        .collect();
+    let lines: String = lines.map(|line| line.to_string() + "\n").collect();
     context.write("script.jsonl", &lines);
     context
 }
@@ -57,9 +65,9 @@ fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn trajectory(context: &Context) -> Value {
-    let text = context.read("run/trajectories.jsonl");
-    assert_eq!(text.lines().count(), 1);
-    serde_json::from_str(&text).unwrap()
+    let mut all = context.trajectories("run");
+    assert_eq!(all.len(), 1);
+    all.remove(0)
 }
 
 /// The example that small models are shown is itself judged here: it must pass.
@@ -119,7 +127,7 @@ fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
     // Again: the script is at its end, but so was the run.
     let output = judged(|| context.command(&arguments(&[])));
     assert_eq!(json(&output)["verdict"]["status"], "passed");
-    assert_eq!(context.read("run/trajectories.jsonl").lines().count(), 1);
+    assert_eq!(context.trajectories("run").len(), 1);
     // Another configuration in the same folder is refused with the difference.
     let output = context
         .command(&arguments(&["--repairs", "5"]))
@@ -186,15 +194,22 @@ fn variant(number: u32) -> String {
     reply(&format!("// {number}\n{KERNEL}"))
 }
 
-fn trajectories(context: &Context) -> Vec<Value> {
-    let text = context.read("run/trajectories.jsonl");
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+/// Of the evidence of every judgement: by submission, and numbered where one was measured afresh.
+fn bundles(context: &Context) -> Vec<String> {
+    let entries = fs_err::read_dir(context.path("run/evidence/task")).unwrap();
+    let name = |entry: std::io::Result<fs_err::DirEntry>| entry.unwrap().file_name();
+    let names = entries.map(|entry| name(entry).into_string().unwrap());
+    names.collect()
 }
 
-fn count(context: &Context, folder: &str) -> usize {
-    fs_err::read_dir(context.path(folder)).unwrap().count()
+fn events(context: &Context, kind: &str) -> Vec<Value> {
+    let log = context.read("run/events.jsonl");
+    let events = log.lines().filter_map(|line| {
+        // The last one may be being written.
+        let line: Value = serde_json::from_str(line).ok()?;
+        Some(line["event"].clone())
+    });
+    events.filter(|event| event["kind"] == kind).collect()
 }
 
 #[test]
@@ -202,7 +217,12 @@ fn samples_are_asked_together_and_the_best_is_measured_afresh() {
     let _alone = alone();
     let broken = KERNEL.replace("return 0;", "return 0");
     // Turn one of samples 1 to 3, then the repair of sample 1. Samples 2 and 3 say the same.
-    let context = context(&[reply(&broken), variant(1), variant(1), variant(2)]);
+    let context = context_of_samples(&[
+        (1, reply(&broken)),
+        (2, variant(1)),
+        (3, variant(1)),
+        (1, variant(2)),
+    ]);
     let output = judged(|| context.command(&arguments(&["--samples", "3", "--seed", "5"])));
     let found = json(&output);
     assert_eq!(code(&output), 0, "{found:#}");
@@ -222,20 +242,23 @@ fn samples_are_asked_together_and_the_best_is_measured_afresh() {
             .collect::<Vec<_>>()
     );
     // Four attempts, three different ones.
-    assert_eq!(count(&context, "run/attempts"), 3);
-    let ended: Vec<Value> = trajectories(&context)
+    assert_eq!(events(&context, "judged").len(), 3);
+    let mut ended: Vec<Value> = context
+        .trajectories("run")
         .iter()
         .map(|one| one["sample"].clone())
         .collect();
-    assert_eq!(ended, [json!(2), json!(3), json!(1)]);
-    // The number that is told is none of those that chose.
+    ended.sort_by_key(Value::as_u64);
+    assert_eq!(ended, [json!(1), json!(2), json!(3)]);
+    // The number that is told is none of those that chose: both finalists are measured afresh, then the winner once more.
+    let remeasured = events(&context, "remeasured");
+    let reported = remeasured.last().unwrap();
+    assert_eq!(reported["verdict"], found["verdict"]);
+    assert_eq!(reported["round"] == 2, remeasured.len() == 3);
     let evidence = found["verdict"]["evidence"].as_str().unwrap();
-    assert!(evidence.contains("/run/final/"), "{evidence}");
-    assert_eq!(
-        evidence.ends_with("-2"),
-        count(&context, "run/final") == 3,
-        "{evidence}"
-    );
+    let number = if remeasured.len() == 3 { "-3" } else { "-2" };
+    assert!(evidence.ends_with(number), "{evidence}");
+    assert_eq!(bundles(&context).len(), 3 + remeasured.len());
 }
 
 /// The script has a line for each reply and none to spare: a reply that was lost could not be had again.
@@ -243,7 +266,7 @@ fn samples_are_asked_together_and_the_best_is_measured_afresh() {
 fn what_was_interrupted_goes_on_where_it_stopped() {
     let _alone = alone();
     let broken = KERNEL.replace("return 0;", "return 0");
-    let context = context(&[variant(1), reply(&broken), variant(2)]);
+    let context = context_of_samples(&[(1, variant(1)), (2, reply(&broken)), (2, variant(2))]);
     let more = ["--samples", "2", "--profile", "rl"];
     let mut running = context
         .command(&arguments(&more))
@@ -251,7 +274,8 @@ fn what_was_interrupted_goes_on_where_it_stopped() {
         .spawn()
         .unwrap();
     // Both have replied, and neither is judged.
-    while !context.path("run/underway/02.json").exists() {
+    let begun = || context.path("run/events.jsonl").exists();
+    while !begun() || events(&context, "episode_progressed").len() < 2 {
         assert!(running.try_wait().unwrap().is_none(), "it ended too soon");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -267,10 +291,37 @@ fn what_was_interrupted_goes_on_where_it_stopped() {
     let found = json(&output);
     assert_eq!(code(&output), 0, "{found:#}");
     assert_eq!(found["attempts"], 3);
-    for one in trajectories(&context) {
+    let ended = context.trajectories("run");
+    assert_eq!(ended.len(), 2);
+    for one in ended {
         assert_eq!(one["ending"], json!({ "kind": "finished" }));
     }
-    assert_eq!(count(&context, "run/underway"), 0);
+}
+
+/// What an earlier version left is refused with the reason, whoever reads it.
+#[test]
+fn a_run_of_an_earlier_version_is_refused() {
+    let context = context(&[]);
+    context.write("old/trajectories.jsonl", "{}\n");
+    for arguments in [
+        &["report", "old", "--json"][..],
+        &[
+            "train",
+            "sft",
+            "--data",
+            "old",
+            "--model",
+            "smollm2-135m",
+            "--json",
+        ],
+    ] {
+        let output = context.bare(arguments).output().unwrap();
+        assert_eq!(code(&output), 2);
+        let failure = &json(&output)["failure"];
+        let message = failure["message"].as_str().unwrap();
+        assert!(message.contains("is of an earlier version"), "{failure}");
+        assert!(failure["hint"].as_str().unwrap().contains("again"));
+    }
 }
 
 #[test]

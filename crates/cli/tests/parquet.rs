@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::common::venv::python_with;
 use warpsmith_schema::{Dtype, GraphValue, OpGraph, ValueSource};
-use warpsmith_tasks::{Portion, SetTask, load, load_all, write_set};
+use warpsmith_tasks::{SetSplit, SetTask, load, load_all, write_set};
 
 const PYARROW: &str = "pyarrow==26.0.1";
 
@@ -39,12 +39,12 @@ fn set() -> Vec<SetTask> {
                 returns: vec![1],
             }),
             eager_us: Some(1250.5),
-            split: Some(Portion::Train),
+            split: Some(SetSplit::Train),
             ..task("two", &["torch.nn.ReLU", "torch.sum"])
         },
         task("none", &[]),
         SetTask {
-            split: Some(Portion::Validation),
+            split: Some(SetSplit::Validation),
             ..task("one", &["torch.nn.LeakyReLU"])
         },
     ]

@@ -18,8 +18,8 @@ tasks = "tasks.jsonl"
 validation = "validation.jsonl"
 
 [learning]
-warmup = 0
-decline = "constant"
+warmup_steps = 0
+lr_scheduler_type = "constant"
 checkpoint_every = 1
 
 [judging]
@@ -29,7 +29,7 @@ max_tokens = 6
 
 [sft]
 epochs = 1
-rate = 0.02
+learning_rate = 0.02
 
 [gate]
 samples = 1
@@ -38,7 +38,7 @@ samples = 1
 steps = 2
 tasks_per_step = 2
 samples = 1
-rate = 0.001
+learning_rate = 0.001
 cut_replies = "penalise"
 evaluate_every = 2
 validation_samples = 1
@@ -58,7 +58,7 @@ epochs = 1
 steps = 1
 tasks_per_step = 1
 samples = 2
-rate = 0.001
+learning_rate = 0.001
 turns = 2
 validation_samples = 1
 "#;
@@ -265,7 +265,9 @@ fn a_dry_run_reckons_every_stage_and_starts_nothing() {
         .sum();
     assert!((found["seconds"].as_f64().unwrap() - seconds).abs() < 1e-6);
     // A speed that is given is taken, and its source said.
-    let given = json(&bare(&[&usual[..], &["--judge-speed", "30"]].concat()));
+    let given = json(&bare(
+        &[&usual[..], &["--estimate-judgements-per-minute", "30"]].concat(),
+    ));
     assert_eq!(given["speeds"]["judge"], 30.0);
     assert_eq!(given["sources"]["judge"], "as given");
     assert!(

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use warpsmith_agent::render_profile;
-use warpsmith_judge::TaskSource;
 use warpsmith_judge::profile::{Bound, ProfileReport, ProfileRequest, profile};
 use warpsmith_machine::{Caches, NoProgress, PythonChoice, ensure_python};
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{Submission, SubmissionForm, Target};
+use warpsmith_schema::{Submission, SubmissionForm, Target, Task};
 
 const TASK: &str = "
 import torch
@@ -77,10 +76,7 @@ fn profiled(solution: Option<Submission>) -> ProfileReport {
     let caches = Caches::locate().unwrap();
     let python = ensure_python(&PythonChoice::Auto, &caches, &NoProgress, false).unwrap();
     profile(&ProfileRequest {
-        task: TaskSource {
-            name: "scaled_relu".to_owned(),
-            source: TASK.to_owned(),
-        },
+        task: Task::of_source("scaled_relu", TASK),
         solution,
         target: Target::Cpu,
         device: 0,

@@ -4,20 +4,32 @@ use std::path::Path;
 
 use crate::common::{Context, code, files, json};
 use crate::snapshot;
+use serde_json::{Value, json};
+use warpsmith_schema::EVENT_FORMAT;
 
-fn kept(name: &str) -> String {
+/// A run of this name, with episodes that `optimize` made.
+fn kept<'a>(context: &Context, name: &'a str) -> &'a str {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../report/tests/runs");
-    runs.join(name).to_str().unwrap().to_owned()
+    let episodes = fs_err::read_to_string(runs.join(name).join("trajectories.jsonl")).unwrap();
+    let event = |line: &str| {
+        let trajectory: Value = serde_json::from_str(line).unwrap();
+        let event = json!({ "kind": "episode_ended", "trajectory": trajectory });
+        json!({ "format": EVENT_FORMAT, "at": "2026-01-01T00:00:00Z", "event": event }).to_string()
+            + "\n"
+    };
+    let log: String = episodes.lines().map(event).collect();
+    context.write(&format!("{name}/events.jsonl"), &log);
+    name
 }
 
 #[test]
 fn one_object_with_the_numbers_of_both_runs() {
     let context = Context::new();
-    let (first, second) = (kept("first"), kept("second"));
+    let (first, second) = (kept(&context, "first"), kept(&context, "second"));
     let arguments = [
         "report",
-        &first,
-        &second,
+        first,
+        second,
         "--json",
         "--html",
         "out/report.html",
@@ -57,7 +69,13 @@ fn one_object_with_the_numbers_of_both_runs() {
 fn the_final_attempt_can_count() {
     let context = Context::new();
     let output = context
-        .bare(&["report", &kept("first"), "--attempt", "final", "--json"])
+        .bare(&[
+            "report",
+            kept(&context, "first"),
+            "--attempt",
+            "final",
+            "--json",
+        ])
         .output()
         .unwrap();
     assert_eq!(json(&output)["runs"][0]["metrics"]["counted"], "final");
@@ -67,7 +85,12 @@ fn the_final_attempt_can_count() {
 fn the_same_run_twice_is_told_apart() {
     let context = Context::new();
     let output = context
-        .bare(&["report", &kept("first"), &kept("first"), "--json"])
+        .bare(&[
+            "report",
+            kept(&context, "first"),
+            kept(&context, "first"),
+            "--json",
+        ])
         .output()
         .unwrap();
     let found = json(&output);
@@ -81,7 +104,12 @@ fn the_same_run_twice_is_told_apart() {
 #[test]
 fn the_tables_of_a_run() {
     let context = Context::new();
-    let shown = context.shown(&context.bare(&["report", &kept("first")]).output().unwrap());
+    let shown = context.shown(
+        &context
+            .bare(&["report", kept(&context, "first")])
+            .output()
+            .unwrap(),
+    );
     insta::assert_snapshot!(shown, @"
     exit_code: 0
     ----- stdout -----
@@ -162,7 +190,7 @@ fn the_tables_of_a_run() {
 fn tasks_of_two_runs_are_side_by_side() {
     let context = Context::new();
     let output = context
-        .bare(&["report", &kept("first"), &kept("second")])
+        .bare(&["report", kept(&context, "first"), kept(&context, "second")])
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -190,7 +218,7 @@ fn what_is_no_run_is_said() {
     exit_code: 2
     ----- stdout -----
     ----- stderr -----
-    error: `[FOLDER]` is not a run's folder: it has none of `trajectories.jsonl`, `events.jsonl` and `metrics.jsonl`
+    error: `[FOLDER]` is not a run's folder: it has neither `events.jsonl` nor `metrics.jsonl`
     hint: name a run's folder, such as `runs/latest`
     ");
     let shown = context.shown(&context.bare(&["report"]).output().unwrap());

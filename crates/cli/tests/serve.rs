@@ -12,7 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::{Caches, ProgressBars};
 use warpsmith_model::catalogue::{Network, find, pull};
-use warpsmith_model::policy::{ChatModel, Local, OpenAi, Policy, Request, RunsOn, Sampling};
+use warpsmith_model::policy::{
+    ChatModel, LocalPolicy, OpenAiPolicy, Policy, PolicyRequest, RunsOn, SamplingParams,
+};
 use warpsmith_schema::Message;
 
 fn question(text: &str) -> Value {
@@ -327,13 +329,13 @@ fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
     let messages = [Message::User {
         text: "Name three colours.".to_owned(),
     }];
-    let request = Request {
+    let request = PolicyRequest {
         messages: &messages,
         tools: &[],
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: 0.0,
             max_tokens: 16,
-            ..Sampling::default()
+            ..SamplingParams::default()
         },
     };
     let known = find(MODEL).unwrap();
@@ -345,8 +347,8 @@ fn an_endpoint_policy_has_the_tokens_that_a_local_one_has() {
     )
     .unwrap();
     let model = ChatModel::load(MODEL, &path, Some(known.sha256), &[], RunsOn::Processor).unwrap();
-    let mut here = Local::start(model, None).unwrap();
-    let mut there = OpenAi::new(MODEL, &server.base_url, None).unwrap();
+    let mut here = LocalPolicy::start(model, None).unwrap();
+    let mut there = OpenAiPolicy::new(MODEL, &server.base_url, None).unwrap();
     let mut seen = String::new();
     let reply = there
         .reply(&request, &mut |text| seen.push_str(text))

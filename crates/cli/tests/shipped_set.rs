@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use warpsmith_decontaminate::{Benchmark, FAMILY, Structure};
-use warpsmith_tasks::{LoadedTask, load_all};
+use warpsmith_decontaminate::{FAMILY_THRESHOLD, FingerprintIndex, Structure};
+use warpsmith_schema::Task;
+use warpsmith_tasks::load_all;
 
 fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -13,7 +14,7 @@ fn shipped(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn structure(task: &LoadedTask) -> Structure {
+fn structure(task: &Task) -> Structure {
     Structure::of(&task.source).unwrap_or_else(|error| panic!("{}: {error}", task.id))
 }
 
@@ -27,17 +28,17 @@ fn tasks_are_of_no_benchmark_and_parts_do_not_know_each_other() {
         tasks
     });
 
-    let kernelbench = Benchmark::kernelbench();
+    let kernelbench = FingerprintIndex::kernelbench();
     for task in train.iter().chain(&validation) {
-        let near = kernelbench.twin(&structure(task));
+        let near = kernelbench.near_duplicate(&structure(task));
         assert!(near.is_none(), "{}: {near:?}", task.id);
         // Layers of transformers are what they are; the rest was composed, and says how.
         assert_ne!(task.graph.is_some(), task.id.starts_with("transformers"));
     }
 
-    let learnt = Benchmark::of(&train).unwrap();
+    let learnt = FingerprintIndex::of(&train).unwrap();
     for task in &validation {
         let near = learnt.nearest(&structure(task)).unwrap();
-        assert!(near.similarity <= FAMILY, "{}: {near:?}", task.id);
+        assert!(near.similarity <= FAMILY_THRESHOLD, "{}: {near:?}", task.id);
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::common::{Context, alone, code, json};
 use serde_json::{Value, json};
-use warpsmith_synth::{Composition, Seeds, Size};
+use warpsmith_synth::{Composition, SeedCatalogue, TaskSize};
 
 /// Compositions that hold something of everything, by their operators.
 fn tasks() -> String {
-    let seeds = Seeds::torch().unwrap();
+    let seeds = SeedCatalogue::torch().unwrap();
     let mut lines = String::new();
     let mut wanted = vec!["layer_norm", "linear", "conv2d"];
     for index in 0.. {
@@ -19,7 +19,7 @@ fn tasks() -> String {
         else {
             continue;
         };
-        let size = Size::new(1).unwrap();
+        let size = TaskSize::new(1).unwrap();
         let line = json!({ "name": wanted.remove(place), "code": made.code(size), "graph": made.graph(size) });
         lines += &(line.to_string() + "\n");
         if wanted.is_empty() {
@@ -97,28 +97,28 @@ fn composed_tasks_are_solved_and_others_are_not_covered() {
 }
 
 #[test]
-fn lessons_need_no_judge_and_are_what_a_student_learns() {
+fn demos_need_no_judge_and_are_what_a_student_learns() {
     let context = Context::new();
     context.write("tasks.jsonl", &tasks());
-    let lessons = |target: &str, more: &[&str]| {
-        let mut arguments = vec!["train", "lessons", "--tasks", "tasks.jsonl"];
-        arguments.extend(["--target", target, "--out", "lessons.jsonl", "--json"]);
+    let demos = |target: &str, more: &[&str]| {
+        let mut arguments = vec!["train", "demos", "--tasks", "tasks.jsonl"];
+        arguments.extend(["--target", target, "--out", "demos.jsonl", "--json"]);
         arguments.extend(more);
         context.command(&arguments).output().unwrap()
     };
-    let output = lessons("cuda", &["--styles", "plain,tuned"]);
+    let output = demos("cuda", &["--styles", "plain,tuned"]);
     assert_eq!(code(&output), 0);
     let told = json(&output);
     assert_eq!(
         (&told["tasks"], &told["not_covered"]),
         (&json!(4), &json!(1))
     );
-    let file = fs_err::read_to_string(context.path("lessons.jsonl")).unwrap();
+    let file = fs_err::read_to_string(context.path("demos.jsonl")).unwrap();
     let lines: Vec<Value> = file
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(told["lessons"], json!(lines.len()));
+    assert_eq!(told["demos"], json!(lines.len()));
     for line in &lines {
         let messages = line["messages"].as_array().unwrap();
         let roles: Vec<&Value> = messages.iter().map(|message| &message["role"]).collect();
@@ -138,48 +138,48 @@ fn lessons_need_no_judge_and_are_what_a_student_learns() {
     let tasks = tasks();
     let first = tasks.lines().next().unwrap();
     context.write("validation.jsonl", first);
-    fs_err::remove_file(context.path("lessons.jsonl")).unwrap();
-    let fewer = json(&lessons("cuda", &["--except", "validation.jsonl"]));
+    fs_err::remove_file(context.path("demos.jsonl")).unwrap();
+    let fewer = json(&demos("cuda", &["--except", "validation.jsonl"]));
     assert_eq!(fewer["spared"], json!(1));
     let spared: Value = serde_json::from_str(first).unwrap();
     let taught = |file: &str| file.contains(&format!(r#""name":{}"#, spared["name"]));
-    assert!(taught(&file) && !taught(&context.read("lessons.jsonl")));
+    assert!(taught(&file) && !taught(&context.read("demos.jsonl")));
     // Composed ones come on top, by their seed.
     let composed = |seed: &str| {
-        fs_err::remove_file(context.path("lessons.jsonl")).unwrap();
-        let told = json(&lessons("cuda", &["--compose", "20", "--seed", seed]));
+        fs_err::remove_file(context.path("demos.jsonl")).unwrap();
+        let told = json(&demos("cuda", &["--compose", "20", "--seed", seed]));
         assert_eq!(told["tasks"], json!(24));
-        context.read("lessons.jsonl")
+        context.read("demos.jsonl")
     };
     let (some, others) = (composed("5"), composed("6"));
     assert!(some.contains("exercise-5-torch2-") && !others.contains("exercise-5-"));
     // What is there is not written over, and tasks that nobody can teach are an error.
-    assert_eq!(code(&lessons("cuda", &[])), 2);
+    assert_eq!(code(&demos("cuda", &[])), 2);
     context.write(
         "bare.jsonl",
         &json!({ "name": "bare", "code": "x" }).to_string(),
     );
     for (more, hint) in [
-        ("--tasks bare.jsonl", "lessons need the graphs"),
+        ("--tasks bare.jsonl", "demonstrations need the graphs"),
         ("--tasks tasks.jsonl --except tasks.jsonl", "fewer to spare"),
         ("", "`--compose N` makes some up"),
     ] {
-        let arguments = format!("train lessons {more} --target cpu --out a/b/c.jsonl --json");
+        let arguments = format!("train demos {more} --target cpu --out a/b/c.jsonl --json");
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         let refused = context.command(&arguments).output().unwrap();
         assert_eq!(code(&refused), 2);
         let failure = &json(&refused)["failure"];
-        assert_eq!(failure["code"], "no_lesson");
+        assert_eq!(failure["code"], "no_demo");
         let found = failure["hint"].as_str().unwrap();
         assert!(found.contains(hint), "{found}");
         assert!(!context.path("a").exists());
     }
-    let arguments = "train lessons --compose 3 --target cpu --out a/b/c.jsonl";
+    let arguments = "train demos --compose 3 --target cpu --out a/b/c.jsonl";
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     assert_eq!(code(&context.command(&arguments).output().unwrap()), 0);
     assert!(context.path("a/b/c.jsonl").is_file());
     // More than memory holds.
-    let arguments = "train lessons --compose 99999999999 --target cpu --out d.jsonl";
+    let arguments = "train demos --compose 99999999999 --target cpu --out d.jsonl";
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     let refused = context.command(&arguments).output().unwrap();
     assert_eq!(code(&refused), 2);

@@ -77,8 +77,8 @@ const USUAL: [(&str, &str); 8] = [
     ("--model", "./model"),
     ("--epochs", "3"),
     ("--batch", "4"),
-    ("--rate", "0.02"),
-    ("--warmup", "2"),
+    ("--learning-rate", "0.02"),
+    ("--warmup-steps", "2"),
     ("--held-out", "0.2"),
     ("--out", "run"),
 ];
@@ -261,13 +261,13 @@ fn a_full_disk_is_told_and_the_same_command_goes_on() {
 
 /// Elsewhere the same command goes on from what was packed.
 #[test]
-fn a_run_travels() {
+fn a_packed_run_goes_on_elsewhere() {
     let context = context();
     let whole = done(&context, "sft", "--out whole");
     let stopped = done(&context, "sft", "--out stopped --checkpoint-every 3");
     // As if it had been stopped after six of nine steps.
     fs_err::remove_dir_all(context.path("stopped/checkpoints/step-000009")).unwrap();
-    let arguments = ["train", "travel", "stopped", "elsewhere", "--json"];
+    let arguments = ["train", "pack", "stopped", "elsewhere", "--json"];
     let packed = context.bare(&arguments).output().unwrap();
     assert_eq!((code(&packed), &json(&packed)["step"]), (0, &6.into()));
     let found = done(&context, "sft", "--out elsewhere");
@@ -285,11 +285,11 @@ fn a_run_travels() {
     assert!(message.contains("is there already"), "{message}");
 
     // One that is done brings along what it came to, and what was best on the way there.
-    let travel = |run: &str, to: &str| {
-        let arguments = ["train", "travel", run, to, "--json"];
+    let pack = |run: &str, to: &str| {
+        let arguments = ["train", "pack", run, to, "--json"];
         context.bare(&arguments).output().unwrap()
     };
-    assert_eq!(self::code(&travel("whole", "far/away")), 0);
+    assert_eq!(self::code(&pack("whole", "far/away")), 0);
     let arrived = done(&context, "sft", "--out far/away");
     assert_eq!(arrived["best"], whole["best"]);
     for name in ["published", "best"] {
@@ -300,7 +300,7 @@ fn a_run_travels() {
     let last = "whole/checkpoints/step-000009/actor.safetensors";
     context.write(last, "broken");
     context.write(".half.new/precious", "");
-    let (code, _) = refused(&travel("whole", "half"), 2);
+    let (code, _) = refused(&pack("whole", "half"), 2);
     assert_eq!(code, "checkpoint");
     let left = fs_err::read_dir(context.path(".")).unwrap();
     let names = left.map(|entry| entry.unwrap().file_name());
@@ -324,7 +324,7 @@ fn settings_can_be_printed_and_mistaken() {
         ("rft", "--above inf"),
         ("value", "--gamma 2"),
         ("value", "--enough 5"),
-        ("sft", "--rate -1"),
+        ("sft", "--learning-rate -1"),
         ("sft", "--held-out -0.1"),
     ] {
         let (code, message) = refused(&train(&context, verb, flag), 2);
@@ -390,7 +390,7 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
     let train = |verb: &str, steps: u32| {
         let arguments = format!(
             "train {verb} --reviewer script:reviewer.jsonl --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \
-             --rate 0.001 --warmup 0 --decline constant --target cpu --no-compile --cut-replies penalise --out {verb} --json -q"
+             --learning-rate 0.001 --warmup-steps 0 --lr-scheduler-type constant --target cpu --no-compile --cut-replies penalise --out {verb} --json -q"
         );
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         context.command(&arguments).output().unwrap()

@@ -11,20 +11,20 @@ mod strides;
 use std::collections::{BTreeSet, HashMap};
 
 use functions::{VECTORISED, float_function, function};
-use strides::{Lines, Strides, said};
+use strides::{Lines, Strides, spelled_multiple};
 use warpsmith_schema::Target;
 
-use crate::index::{Index, Var, Words};
+use crate::index::{Index, IndexNames, Var};
 use crate::plan::{Plan, Strategy};
-use crate::scalar::{Binary, Buffer, Kind, Node, Scalar, Unary, Within};
+use crate::scalar::{Binary, BoundsCheck, Buffer, Node, Scalar, ScalarType, Unary};
 
-/// A function that is written into the file because a kernel calls it.
+/// A function that is emitted because a kernel calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Helper {
     Tanh,
     Log,
     LogAdd,
-    /// What sines and cosines share; it comes before them.
+    /// Used by sines and cosines, so it is emitted before them.
     Quadrant,
     Sin,
     Cos,
@@ -44,12 +44,12 @@ pub(super) enum Helper {
     ColumnProduct,
     ColumnMax,
     ColumnMin,
-    /// Of C's mathematics, declared so that loops of it become vector code.
+    /// A function of the C library, declared so that loops over it are vectorised.
     Vectorised(&'static str),
 }
 
-/// Writes the inside of one kernel.
-pub(super) struct Writer<'p> {
+/// Writes the body of one kernel.
+pub(super) struct KernelWriter<'p> {
     pub(super) plan: &'p mut Plan,
     buffers: &'p [String],
     lines: Vec<String>,
@@ -65,7 +65,7 @@ pub(super) struct Writer<'p> {
 
 /// How tightly an expression binds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Binds {
+enum Precedence {
     Choice,
     Compare,
     Sum,
@@ -73,7 +73,7 @@ enum Binds {
     Atom,
 }
 
-impl Words for Writer<'_> {
+impl IndexNames for KernelWriter<'_> {
     fn name(&self, var: Var) -> String {
         let known = self.vars.get(&var).cloned();
         known.unwrap_or_else(|| format!("unknown{}", var.id))
@@ -84,13 +84,13 @@ impl Words for Writer<'_> {
     }
 }
 
-/// Words for a place in a buffer, which has lines of its own.
-struct Placed<'w, 'p> {
-    writer: &'w Writer<'p>,
+/// Names for an index into a buffer, which may be written as lines of that buffer.
+struct BufferIndexNames<'w, 'p> {
+    writer: &'w KernelWriter<'p>,
     lines: Lines,
 }
 
-impl Words for Placed<'_, '_> {
+impl IndexNames for BufferIndexNames<'_, '_> {
     fn name(&self, var: Var) -> String {
         self.writer.name(var)
     }
@@ -108,14 +108,14 @@ impl Words for Placed<'_, '_> {
 
     fn offset(&self, by: i64) -> String {
         let steps = self.lines.steps(by);
-        steps.unwrap_or_else(|| said(by, &self.number(by.abs())))
+        steps.unwrap_or_else(|| spelled_multiple(by, &self.number(by.abs())))
     }
 }
 
-impl<'p> Writer<'p> {
+impl<'p> KernelWriter<'p> {
     pub(super) fn new(plan: &'p mut Plan, buffers: &'p [String]) -> Self {
         let taken = buffers.iter().cloned().collect();
-        let told = plan.told.iter().map(Vec::as_slice);
+        let told = plan.known_shapes.iter().map(Vec::as_slice);
         let strides = Strides::of(told, plan.strategy == Strategy::Tuned);
         Self {
             plan,
@@ -131,7 +131,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// How many there are of something, as what that is made of.
+    /// A count, written as the product of the extents it consists of.
     pub(super) fn count(&self, number: i64) -> String {
         match self.strides.product(number) {
             Some(factors) => factors.to_owned(),
@@ -139,7 +139,7 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// In single precision; what a mean is divided by, as what it is made of.
+    /// A literal in single precision. The divisor of a mean is written as a product of extents.
     fn literal(&self, value: f64) -> String {
         let single = value as f32;
         let factors = |whole: u32| self.strides.product(whole.into());
@@ -189,16 +189,16 @@ impl<'p> Writer<'p> {
         name
     }
 
-    /// Values and names below here are forgotten again.
+    /// Saves the values and names that `exit_scope` restores.
     pub(super) fn scope(&self) -> (HashMap<Scalar, String>, BTreeSet<String>) {
         (self.values.clone(), self.taken.clone())
     }
 
-    pub(super) fn leave(&mut self, scope: (HashMap<Scalar, String>, BTreeSet<String>)) {
+    pub(super) fn exit_scope(&mut self, scope: (HashMap<Scalar, String>, BTreeSet<String>)) {
         (self.values, self.taken) = scope;
     }
 
-    pub(super) fn call(&mut self, var: Var, name: &str) {
+    pub(super) fn name_variable(&mut self, var: Var, name: &str) {
         self.taken.insert(name.to_owned());
         self.vars.insert(var, name.to_owned());
     }
@@ -215,19 +215,19 @@ impl<'p> Writer<'p> {
         index.code(self)
     }
 
-    /// Where in a buffer.
+    /// An index into a buffer, as text.
     pub(super) fn place(&self, buffer: Buffer, index: &Index) -> String {
-        let shape = &self.plan.rooms[buffer.0].shape;
+        let shape = &self.plan.buffers[buffer.0].shape;
         // What was made on the way may have lines that nobody has heard of.
-        let told = self.plan.told.contains(shape);
+        let told = self.plan.known_shapes.contains(shape);
         let lines = Lines::of(if told { shape } else { &[] });
-        index.code(&Placed {
+        index.code(&BufferIndexNames {
             writer: self,
             lines,
         })
     }
 
-    /// Gives variables to what some values are made of, as far as it does not depend on `inner`.
+    /// Declares variables for the operands of these values that do not depend on `inner`.
     pub(super) fn define(&mut self, roots: &[Scalar], inner: &[Var]) {
         let known = |one: Scalar| self.values.contains_key(&one);
         let order = self.plan.arena.ordered_until(roots, &known);
@@ -281,24 +281,24 @@ impl<'p> Writer<'p> {
         }
     }
 
-    /// An expression for a value; whatever has a variable is that.
+    /// An expression for a value, in which values with variables are these variables.
     pub(super) fn value(&mut self, scalar: Scalar) -> String {
         self.part(scalar).0
     }
 
-    /// The same, in brackets where it is more than a name.
+    /// Like `value`, in brackets unless it is a single name.
     pub(super) fn operand(&mut self, scalar: Scalar) -> String {
-        self.at_least(scalar, Binds::Atom)
+        self.at_least(scalar, Precedence::Atom)
     }
 
-    fn part(&mut self, scalar: Scalar) -> (String, Binds) {
+    fn part(&mut self, scalar: Scalar) -> (String, Precedence) {
         if let Some(name) = self.values.get(&scalar) {
-            return (name.clone(), Binds::Atom);
+            return (name.clone(), Precedence::Atom);
         }
         self.expression(scalar)
     }
 
-    fn at_least(&mut self, scalar: Scalar, binds: Binds) -> String {
+    fn at_least(&mut self, scalar: Scalar, binds: Precedence) -> String {
         let (text, how) = self.part(scalar);
         if how >= binds {
             text
@@ -307,11 +307,11 @@ impl<'p> Writer<'p> {
         }
     }
 
-    fn expression(&mut self, scalar: Scalar) -> (String, Binds) {
+    fn expression(&mut self, scalar: Scalar) -> (String, Precedence) {
         match self.plan.arena.node(scalar).clone() {
-            Node::Const(bits) => (self.literal(f64::from_bits(bits)), Binds::Atom),
-            Node::Int(value) => (value.to_string(), Binds::Atom),
-            Node::Place(index) => (self.index(&index), Binds::Sum),
+            Node::Const(bits) => (self.literal(f64::from_bits(bits)), Precedence::Atom),
+            Node::Int(value) => (value.to_string(), Precedence::Atom),
+            Node::Place(index) => (self.index(&index), Precedence::Sum),
             Node::Load {
                 buffer,
                 index,
@@ -321,15 +321,18 @@ impl<'p> Writer<'p> {
             Node::Unary(op, x) => self.unary(op, x),
             Node::Binary(op, a, b) => self.binary(op, a, b),
             Node::Select(condition, then, otherwise) => {
-                let condition = self.at_least(condition, Binds::Compare);
+                let condition = self.at_least(condition, Precedence::Compare);
                 let (then, otherwise) = (
-                    self.at_least(then, Binds::Sum),
-                    self.at_least(otherwise, Binds::Choice),
+                    self.at_least(then, Precedence::Sum),
+                    self.at_least(otherwise, Precedence::Choice),
                 );
-                (format!("{condition} ? {then} : {otherwise}"), Binds::Choice)
+                (
+                    format!("{condition} ? {then} : {otherwise}"),
+                    Precedence::Choice,
+                )
             }
-            Node::Inside(guard) => (self.guard(&guard), Binds::Choice),
-            Node::Reduced(..) | Node::Finished(_) => ("unfinished".to_owned(), Binds::Atom),
+            Node::Inside(guard) => (self.guard(&guard), Precedence::Choice),
+            Node::Reduced(..) | Node::Finished(_) => ("unfinished".to_owned(), Precedence::Atom),
         }
     }
 
@@ -338,14 +341,14 @@ impl<'p> Writer<'p> {
         buffer: Buffer,
         index: &Index,
         looked_up: &[(Scalar, i64)],
-        guard: &[Within],
-    ) -> (String, Binds) {
+        guard: &[BoundsCheck],
+    ) -> (String, Precedence) {
         if !self.read.contains(&buffer) {
             self.read.push(buffer);
         }
         let mut place = self.place(buffer, index);
         for (scalar, stride) in looked_up {
-            let value = self.at_least(*scalar, Binds::Product);
+            let value = self.at_least(*scalar, Precedence::Product);
             let part = if *stride == 1 {
                 value
             } else {
@@ -359,22 +362,22 @@ impl<'p> Writer<'p> {
         }
         let loaded = format!("{}[{place}]", self.buffer(buffer));
         if guard.is_empty() {
-            return (loaded, Binds::Atom);
+            return (loaded, Precedence::Atom);
         }
-        let zero = match self.plan.rooms[buffer.0].kind {
-            Kind::Float => "0.0f",
-            Kind::Int => "0",
-            Kind::Bool => "false",
+        let zero = match self.plan.buffers[buffer.0].kind {
+            ScalarType::Float => "0.0f",
+            ScalarType::Int => "0",
+            ScalarType::Bool => "false",
         };
         (
             format!("{} ? {loaded} : {zero}", self.guard(guard)),
-            Binds::Choice,
+            Precedence::Choice,
         )
     }
 
-    fn guard(&self, guard: &[Within]) -> String {
+    fn guard(&self, guard: &[BoundsCheck]) -> String {
         let mut parts = Vec::new();
-        for Within { index, low, high } in guard {
+        for BoundsCheck { index, low, high } in guard {
             let text = index.operand(self);
             let (least, greatest) = index.range();
             if least < *low {
@@ -390,18 +393,18 @@ impl<'p> Writer<'p> {
         format!("({})", parts.join(" && "))
     }
 
-    fn unary(&mut self, op: Unary, x: Scalar) -> (String, Binds) {
+    fn unary(&mut self, op: Unary, x: Scalar) -> (String, Precedence) {
         let cuda = self.plan.target == Target::Cuda;
-        let call = |name: &str, text: &str| (format!("{name}({text})"), Binds::Atom);
+        let call = |name: &str, text: &str| (format!("{name}({text})"), Precedence::Atom);
         let inner = self.value(x);
         match op {
             Unary::Neg => {
-                let x = self.at_least(x, Binds::Atom);
-                (format!("-{x}"), Binds::Product)
+                let x = self.at_least(x, Precedence::Atom);
+                (format!("-{x}"), Precedence::Product)
             }
             Unary::Not => {
-                let x = self.at_least(x, Binds::Atom);
-                (format!("!{x}"), Binds::Atom)
+                let x = self.at_least(x, Precedence::Atom);
+                (format!("!{x}"), Precedence::Atom)
             }
             Unary::ToFloat => call("float", &inner),
             // The compiler's fast mathematics has none of these exact enough. In double it has, which is short to write; the last
@@ -416,7 +419,7 @@ impl<'p> Writer<'p> {
                 if cuda && self.plan.strategy != Strategy::Tuned =>
             {
                 let name = function(op);
-                (format!("float({name}(double({inner})))"), Binds::Atom)
+                (format!("float({name}(double({inner})))"), Precedence::Atom)
             }
             Unary::Tanh if cuda => {
                 self.helpers.insert(Helper::Tanh);
@@ -428,11 +431,17 @@ impl<'p> Writer<'p> {
             }
             Unary::Log2 if cuda => {
                 self.helpers.insert(Helper::Log);
-                (format!("exact_log({inner}) * 1.44269504f"), Binds::Product)
+                (
+                    format!("exact_log({inner}) * 1.44269504f"),
+                    Precedence::Product,
+                )
             }
             Unary::Log10 if cuda => {
                 self.helpers.insert(Helper::Log);
-                (format!("exact_log({inner}) * 0.434294482f"), Binds::Product)
+                (
+                    format!("exact_log({inner}) * 0.434294482f"),
+                    Precedence::Product,
+                )
             }
             Unary::Sin | Unary::Cos | Unary::Tan if cuda => {
                 self.helpers.insert(Helper::Quadrant);
@@ -444,8 +453,8 @@ impl<'p> Writer<'p> {
                 call(&format!("exact_{}", function(op)), &inner)
             }
             Unary::Rsqrt if cuda => call("rsqrtf", &inner),
-            Unary::Rsqrt => (format!("1.0f / sqrtf({inner})"), Binds::Product),
-            Unary::Abs if self.plan.arena.kind(x) == Kind::Int => call("llabs", &inner),
+            Unary::Rsqrt => (format!("1.0f / sqrtf({inner})"), Precedence::Product),
+            Unary::Abs if self.plan.arena.kind(x) == ScalarType::Int => call("llabs", &inner),
             op => {
                 let name = match function(op) {
                     "abs" => "fabs",
@@ -460,27 +469,30 @@ impl<'p> Writer<'p> {
         }
     }
 
-    fn binary(&mut self, op: Binary, a: Scalar, b: Scalar) -> (String, Binds) {
+    fn binary(&mut self, op: Binary, a: Scalar, b: Scalar) -> (String, Precedence) {
         let (sign, binds) = match op {
-            Binary::Add => ("+", Binds::Sum),
-            Binary::Sub => ("-", Binds::Sum),
-            Binary::Mul => ("*", Binds::Product),
-            Binary::Less => ("<", Binds::Compare),
-            Binary::LessEqual => ("<=", Binds::Compare),
-            Binary::Equal => ("==", Binds::Compare),
-            Binary::NotEqual => ("!=", Binds::Compare),
-            Binary::And => ("&&", Binds::Compare),
-            Binary::Or => ("||", Binds::Compare),
+            Binary::Add => ("+", Precedence::Sum),
+            Binary::Sub => ("-", Precedence::Sum),
+            Binary::Mul => ("*", Precedence::Product),
+            Binary::Less => ("<", Precedence::Compare),
+            Binary::LessEqual => ("<=", Precedence::Compare),
+            Binary::Equal => ("==", Precedence::Compare),
+            Binary::NotEqual => ("!=", Precedence::Compare),
+            Binary::And => ("&&", Precedence::Compare),
+            Binary::Or => ("||", Precedence::Compare),
             Binary::Max | Binary::Min => {
                 let sign = if op == Binary::Max { ">" } else { "<" };
-                let (a, b) = (self.at_least(a, Binds::Sum), self.at_least(b, Binds::Sum));
-                return (format!("{a} {sign} {b} ? {a} : {b}"), Binds::Choice);
+                let (a, b) = (
+                    self.at_least(a, Precedence::Sum),
+                    self.at_least(b, Precedence::Sum),
+                );
+                return (format!("{a} {sign} {b} ? {a} : {b}"), Precedence::Choice);
             }
             Binary::ExactDiv if self.plan.target == Target::Cuda => {
                 let (a, b) = (self.value(a), self.value(b));
-                return (format!("__fdiv_rn({a}, {b})"), Binds::Atom);
+                return (format!("__fdiv_rn({a}, {b})"), Precedence::Atom);
             }
-            Binary::Div | Binary::ExactDiv => ("/", Binds::Product),
+            Binary::Div | Binary::ExactDiv => ("/", Precedence::Product),
             Binary::Pow | Binary::Atan2 | Binary::Fmod | Binary::Hypot => {
                 let name = match op {
                     Binary::Pow => "pow",
@@ -492,20 +504,30 @@ impl<'p> Writer<'p> {
                 // Fast mathematics would take the logarithm in passing.
                 if self.plan.target == Target::Cuda && op == Binary::Pow {
                     if self.plan.strategy != Strategy::Tuned {
-                        return (format!("float(pow(double({a}), double({b})))"), Binds::Atom);
+                        return (
+                            format!("float(pow(double({a}), double({b})))"),
+                            Precedence::Atom,
+                        );
                     }
                     self.helpers.insert(Helper::Pow);
-                    return (format!("exact_pow({a}, {b})"), Binds::Atom);
+                    return (format!("exact_pow({a}, {b})"), Precedence::Atom);
                 }
-                return (format!("{name}f({a}, {b})"), Binds::Atom);
+                return (format!("{name}f({a}, {b})"), Precedence::Atom);
             }
         };
         let next = match binds {
-            Binds::Sum => Binds::Product,
-            Binds::Compare => Binds::Sum,
-            _ => Binds::Atom,
+            Precedence::Sum => Precedence::Product,
+            Precedence::Compare => Precedence::Sum,
+            _ => Precedence::Atom,
         };
-        let left = self.at_least(a, if binds == Binds::Compare { next } else { binds });
+        let left = self.at_least(
+            a,
+            if binds == Precedence::Compare {
+                next
+            } else {
+                binds
+            },
+        );
         let right = self.at_least(b, next);
         (format!("{left} {sign} {right}"), binds)
     }
@@ -514,18 +536,18 @@ impl<'p> Writer<'p> {
 /// The type of an index on a GPU: 32 bits are quicker where they suffice.
 pub(super) fn integer(plan: &Plan) -> &'static str {
     let large = |shape: &[i64]| shape.iter().product::<i64>() >= 1 << 31;
-    if plan.target == Target::Cpu || plan.rooms.iter().any(|room| large(&room.shape)) {
+    if plan.target == Target::Cpu || plan.buffers.iter().any(|buffer| large(&buffer.shape)) {
         "int64_t"
     } else {
         "int"
     }
 }
 
-pub(super) fn c_type(kind: Kind) -> &'static str {
+pub(super) fn c_type(kind: ScalarType) -> &'static str {
     match kind {
-        Kind::Float => "float",
-        Kind::Int => "int64_t",
-        Kind::Bool => "bool",
+        ScalarType::Float => "float",
+        ScalarType::Int => "int64_t",
+        ScalarType::Bool => "bool",
     }
 }
 
@@ -552,7 +574,7 @@ pub(super) fn float(value: f64) -> String {
     }
 }
 
-/// Of what whole number this is one part, where its digits would not show it: what a mean is multiplied by.
+/// The whole number whose reciprocal this is, if the digits do not show it: the factor of a mean.
 fn reciprocal(single: f32) -> Option<u32> {
     let whole = (1.0 / f64::from(single)).round();
     let digits = format!("{single:e}");

@@ -2,13 +2,13 @@
 
 use crate::index::{Index, coordinates, linear};
 use crate::library::Library;
-use crate::lower::Planned;
-use crate::plan::{Kernel, Plan, Rows, Strategy, Then};
-use crate::scalar::{Binary, Buffer, Kind, Node, Scalar};
+use crate::lower::LoweredGraph;
+use crate::plan::{Kernel, Plan, RowKernel, ScanEpilogue, Strategy};
+use crate::scalar::{Binary, Buffer, Node, Scalar, ScalarType};
 use warpsmith_schema::Target;
 
 /// Takes elementwise steps into the library call before them, where that call can do the same, and into the scan.
-pub(super) fn fuse(planned: &mut Planned) {
+pub(super) fn fuse(planned: &mut LoweredGraph) {
     if planned.plan.target != Target::Cuda {
         return;
     }
@@ -33,7 +33,7 @@ pub(super) fn fuse(planned: &mut Planned) {
             before.name = format!("{}_{}", before.name, step.name);
             if let (Kernel::Scan(scan), Kernel::Rows(rows)) = (&mut before.kernel, step.kernel) {
                 scan.out = rows.out;
-                scan.then = Some(then);
+                scan.epilogue = Some(then);
             }
         }
         place += 1;
@@ -41,13 +41,13 @@ pub(super) fn fuse(planned: &mut Planned) {
 }
 
 /// An elementwise step that follows a scan and needs of it no more than the element that it stores.
-fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<Then> {
+fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<ScanEpilogue> {
     let (scan, rows) = match (
         &plan.steps[place].kernel,
         &plan.steps.get(place + 1)?.kernel,
     ) {
         (Kernel::Scan(scan), Kernel::Rows(rows))
-            if scan.then.is_none() && rows.passes.is_empty() =>
+            if scan.epilogue.is_none() && rows.reductions.is_empty() =>
         {
             (scan.clone(), rows.clone())
         }
@@ -57,18 +57,18 @@ fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<T
     let unneeded = !returns.contains(&from) && !is_read_later(plan, place + 2, from);
     let size = |shape: &[i64]| shape.iter().product::<i64>();
     let fits = plan.strategy != Strategy::Plain
-        && plan.rooms[rows.out.0].kind == Kind::Float
-        && rows.cells == rows.shape
+        && plan.buffers[rows.out.0].kind == ScalarType::Float
+        && rows.row_shape == rows.shape
         && size(&rows.shape) == size(&scan.shape);
     if !unneeded || !fits {
         return None;
     }
-    let then = Then {
+    let then = ScanEpilogue {
         shape: rows.shape.clone(),
         value: rows.value.clone(),
         scanned: from,
     };
-    let stored = then.stored(plan);
+    let stored = then.at_variable(plan);
     let read = plan.arena.ordered(&[stored.value]);
     let read: Vec<Scalar> = read
         .into_iter()
@@ -80,7 +80,7 @@ fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<T
 /// The bias, whether there is a `relu`, and where the result goes.
 fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer, bool, Buffer)> {
     let (library, rows) = match (&plan.steps[place].kernel, &plan.steps[place + 1].kernel) {
-        (Kernel::Library(library), Kernel::Rows(rows)) if rows.passes.is_empty() => {
+        (Kernel::Library(library), Kernel::Rows(rows)) if rows.reductions.is_empty() => {
             (library.clone(), rows.clone())
         }
         _ => return None,
@@ -97,10 +97,10 @@ fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer,
         }
         _ => return None,
     };
-    let count: i64 = rows.cells.iter().product();
+    let count: i64 = rows.row_shape.iter().product();
     let flat = Index::from(plan.arena.var(count));
-    let value = (rows.value)(&mut plan.arena, &coordinates(&rows.cells, &flat));
-    let value = plan.resolved(value, &[]);
+    let value = (rows.value)(&mut plan.arena, &coordinates(&rows.row_shape, &flat));
+    let value = plan.resolve(value, &[]);
     let (sum, relu) = without_relu(plan, value);
     let Node::Binary(Binary::Add, x, bias) = *plan.arena.node(sum) else {
         return None;
@@ -117,8 +117,8 @@ fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer,
     let plain = guard.is_empty() && looked_up.is_empty();
     let own = plan.arena.load(from, flat.clone());
     let along = flat.divided(repeat).remainder(period);
-    let size: i64 = plan.rooms[buffer.0].shape.iter().product();
-    let whole = linear(&rows.shape, &coordinates(&rows.cells, &flat)) == flat;
+    let size: i64 = plan.buffers[buffer.0].shape.iter().product();
+    let whole = linear(&rows.shape, &coordinates(&rows.row_shape, &flat)) == flat;
     // Without a rectifier the library fuses a bias in one algorithm alone, which is often not the best.
     let chosen = relu || matches!(library, Library::Gemm(_));
     let fits = x == own && plain && index == along && size == period && whole && chosen;
@@ -154,17 +154,17 @@ fn is_read_later(plan: &mut Plan, from: usize, buffer: Buffer) -> bool {
     })
 }
 
-fn reads(plan: &mut Plan, rows: &Rows, buffer: Buffer) -> bool {
+fn reads(plan: &mut Plan, rows: &RowKernel, buffer: Buffer) -> bool {
     let mut fresh = |shape: &[i64]| -> Vec<Index> {
         shape
             .iter()
             .map(|extent| Index::from(plan.arena.var(*extent)))
             .collect()
     };
-    let (row, cell) = (fresh(&rows.outer), fresh(&rows.cells));
-    let value = (rows.value)(&mut plan.arena, &(rows.place)(&row, &cell));
+    let (row, cell) = (fresh(&rows.outer), fresh(&rows.row_shape));
+    let value = (rows.value)(&mut plan.arena, &(rows.index_map)(&row, &cell));
     let mut values = vec![value];
-    for pass in &rows.passes {
+    for pass in &rows.reductions {
         let reduction = plan.reductions[pass.reduction.0].clone();
         let inner: Vec<Index> = reduction
             .extents

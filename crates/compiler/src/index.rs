@@ -7,7 +7,7 @@ mod code;
 
 use std::collections::BTreeSet;
 
-pub(super) use code::Words;
+pub(super) use code::IndexNames;
 
 /// A loop variable; it runs from zero up to its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -163,7 +163,7 @@ impl Index {
     }
 
     /// A divisor of `by` that most terms share while the others together stay below it: `(4 v + l) / 8` is `v / 2`.
-    fn grain(&self, by: i64) -> Option<(i64, Self, Self)> {
+    fn common_factor(&self, by: i64) -> Option<(i64, Self, Self)> {
         let mut factors: Vec<i64> = self.terms.iter().map(|(_, f)| gcd(*f, by)).collect();
         factors.sort_unstable();
         factors.dedup();
@@ -183,7 +183,7 @@ impl Index {
         if low >= 0 && high < by {
             return whole;
         }
-        if let Some((grain, _, coarse)) = rest.grain(by) {
+        if let Some((grain, _, coarse)) = rest.common_factor(by) {
             return whole.plus(&coarse.divided(by / grain));
         }
         if let ([(Atom::Div(inner, first), 1)], 0) = (rest.terms.as_slice(), rest.constant) {
@@ -203,7 +203,7 @@ impl Index {
         if low >= 0 && high < by {
             return rest;
         }
-        if let Some((grain, fine, coarse)) = rest.grain(by) {
+        if let Some((grain, fine, coarse)) = rest.common_factor(by) {
             return coarse.remainder(by / grain).times(grain).plus(&fine);
         }
         if let ([(Atom::Mod(inner, first), 1)], 0) = (rest.terms.as_slice(), rest.constant)
@@ -302,7 +302,7 @@ impl Index {
     }
 
     /// The multiple of four at or below it divided by four, and what is left; `None` where that is not always the same.
-    pub(super) fn in_fours(&self) -> Option<(Self, i64)> {
+    pub(super) fn split_by_four(&self) -> Option<(Self, i64)> {
         let part = self.constant.rem_euclid(4);
         let fours = self.terms.iter().all(|(_, factor)| factor % 4 == 0);
         fours.then(|| (self.offset(-part).divided(4), part))
@@ -392,7 +392,7 @@ mod tests {
 
     struct Plainly;
 
-    impl Words for Plainly {
+    impl IndexNames for Plainly {
         fn name(&self, var: Var) -> String {
             ["i", "j", "k"][var.id as usize].to_owned()
         }

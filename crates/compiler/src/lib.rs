@@ -1,7 +1,7 @@
 //! Graph in, kernels out.
 //!
-//! A graph's operators become tensors that are not there yet (`lower`), these become kernels (`plan`), and kernels become
-//! text (`emit`, `solution`).
+//! [`compile`] rewrites the graph (`simplify`), lowers its operators to lazy tensors (`lower`), decides which kernels
+//! compute them (`plan`, `epilogue`), and writes these kernels and their launchers as text (`emit`, `solution`).
 
 mod emit;
 mod epilogue;
@@ -18,14 +18,17 @@ use warpsmith_schema::{Target, Task};
 
 pub use lower::NotCovered;
 pub use plan::Strategy;
-pub use solution::{Files, Solution, write};
+pub use solution::{Solution, SolutionFiles, compile};
 
-/// Every solution that is written for a task, from simple to fast, by the name of its strategy.
-pub fn solutions(task: &Task, target: Target) -> Result<Vec<(&'static str, Files)>, NotCovered> {
+/// The solutions of a task by all strategies, from simple to fast, each with the name of its strategy.
+pub fn solutions(
+    task: &Task,
+    target: Target,
+) -> Result<Vec<(&'static str, SolutionFiles)>, NotCovered> {
     let strategies = [Strategy::Plain, Strategy::Fused, Strategy::Tuned];
-    let write = |strategy: Strategy| {
-        let files = solution::write(task, target, strategy)?.files;
+    let named_files = |strategy: Strategy| {
+        let files = solution::compile(task, target, strategy)?.files;
         Ok((strategy.name(), files))
     };
-    strategies.into_iter().map(write).collect()
+    strategies.into_iter().map(named_files).collect()
 }

@@ -1,7 +1,6 @@
-//! From a graph's operators to tensors that are not there yet.
+//! From a graph's operators to lazy tensors.
 //!
-//! Whatever an operator is given that is not known here (an argument, a dtype, a shape) makes the task one that is not
-//! covered: nothing is guessed.
+//! An argument, a dtype or a shape that no rule knows makes the whole task [`NotCovered`]: nothing is guessed.
 
 mod convolution;
 mod loss;
@@ -20,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use warpsmith_schema::{Dtype, OpGraph, Target, ValueSource};
 
-use crate::plan::{Origin, Plan, Strategy};
-use crate::scalar::{Arena, Buffer, Kind, Scalar};
-use crate::simplify::simplified;
+use crate::plan::{BufferOrigin, Plan, Strategy};
+use crate::scalar::{Arena, Buffer, Scalar, ScalarType};
+use crate::simplify::simplify;
 use crate::tensor::Tensor;
 
 /// Why there is no solution.
@@ -40,31 +39,31 @@ pub enum NotCovered {
     Module { what: String },
 }
 
-/// A plan and where its results are.
-pub(super) struct Planned {
+/// A plan and the buffers that hold the graph's results.
+pub(super) struct LoweredGraph {
     pub(super) plan: Plan,
     pub(super) returns: Vec<Buffer>,
-    /// How each of them is handed over.
-    pub(super) views: Vec<View>,
+    /// How each result is viewed in its buffer.
+    pub(super) views: Vec<OutputView>,
 }
 
-/// What a result is of the buffer that it lies in.
+/// A result as a view of its buffer.
 #[derive(Debug, Default)]
-pub(super) struct View {
-    /// Its shape, if it is another.
+pub(super) struct OutputView {
+    /// The result's shape, if it differs from the buffer's.
     pub(super) shape: Option<Vec<i64>>,
-    /// Then the order of its dimensions.
+    /// The order of dimensions that is applied after the shape.
     pub(super) order: Option<Vec<usize>>,
 }
 
-/// The most elements of a buffer: places are counted in 64 bits, but nothing here was tried beyond this.
-const MOST_ELEMENTS: i64 = 1 << 40;
+/// The most elements of a buffer. Indices have 64 bits, but nothing larger was tested.
+const MAX_ELEMENTS: i64 = 1 << 40;
 
-pub(super) fn planned(
+pub(super) fn lower(
     graph: &OpGraph,
     target: Target,
     strategy: Strategy,
-) -> Result<Planned, NotCovered> {
+) -> Result<LoweredGraph, NotCovered> {
     let extents = |shape: &[u64]| shape.iter().map(|extent| *extent as i64).collect();
     let told = graph.values.iter().map(|value| extents(&value.shape));
     let mut plan = Plan::new(target, strategy, told.collect());
@@ -72,7 +71,7 @@ pub(super) fn planned(
     let graph = if strategy == Strategy::Plain {
         graph
     } else {
-        simple = simplified(graph, target);
+        simple = simplify(graph, target);
         &simple
     };
     let mut values: Vec<Option<Tensor>> = Vec::new();
@@ -83,7 +82,7 @@ pub(super) fn planned(
             values.push(None);
             continue;
         }
-        if shape.contains(&0) || shape.iter().product::<i64>() > MOST_ELEMENTS {
+        if shape.contains(&0) || shape.iter().product::<i64>() > MAX_ELEMENTS {
             return Err(NotCovered::Given {
                 op: "forward".to_owned(),
                 what: "a tensor without elements, or with too many".to_owned(),
@@ -92,11 +91,11 @@ pub(super) fn planned(
         let kind = kind(value.dtype)?;
         let tensor = match &value.from {
             ValueSource::Input { position } => {
-                let buffer = plan.room(Origin::Input(*position), &shape, kind);
+                let buffer = plan.allocate(BufferOrigin::Input(*position), &shape, kind);
                 Tensor::of_buffer(buffer, &shape, kind)
             }
             ValueSource::State { name } => {
-                let buffer = plan.room(Origin::State(name.clone()), &shape, kind);
+                let buffer = plan.allocate(BufferOrigin::State(name.clone()), &shape, kind);
                 Tensor::of_buffer(buffer, &shape, kind)
             }
             ValueSource::Applied {
@@ -114,7 +113,7 @@ pub(super) fn planned(
                     op: op.clone(),
                     what: "an input that comes later".to_owned(),
                 })?;
-                let call = Call {
+                let call = OperatorCall {
                     op,
                     inputs: given,
                     arguments,
@@ -122,9 +121,9 @@ pub(super) fn planned(
                     shape: shape.clone(),
                     read: RefCell::new(BTreeSet::new()),
                 };
-                let tensor = lowered(&mut plan, &call, kind)?;
+                let tensor = lower_operator(&mut plan, &call, kind)?;
                 let shared = tensor.work > 0 && is_shared(graph, number);
-                let few = plan.is_few(&tensor) && is_read_often(graph, number);
+                let few = plan.is_cheap_to_store(&tensor) && is_read_often(graph, number);
                 if shared || few {
                     plan.realize(&tensor).1
                 } else {
@@ -142,19 +141,19 @@ pub(super) fn planned(
         })?;
         let (tensor, order) = in_memory(&plan, tensor);
         let made = tensor.buffer.filter(|buffer| {
-            let is_made = plan.rooms[buffer.0].origin == Origin::Made;
+            let is_made = plan.buffers[buffer.0].origin == BufferOrigin::Computed;
             is_made && !returns.contains(buffer)
         });
         let buffer = match made {
             Some(buffer) => buffer,
-            None => plan.make(&tensor),
+            None => plan.materialize(&tensor),
         };
-        let reshaped = plan.rooms[buffer.0].shape != tensor.shape;
+        let reshaped = plan.buffers[buffer.0].shape != tensor.shape;
         let shape = reshaped.then_some(tensor.shape);
         returns.push(buffer);
-        views.push(View { shape, order });
+        views.push(OutputView { shape, order });
     }
-    Ok(Planned {
+    Ok(LoweredGraph {
         plan,
         returns,
         views,
@@ -248,16 +247,20 @@ fn calls_library(op: &str) -> bool {
     OPS.contains(&op) || op.starts_with("conv")
 }
 
-fn kind(dtype: Dtype) -> Result<Kind, NotCovered> {
+fn kind(dtype: Dtype) -> Result<ScalarType, NotCovered> {
     match dtype {
-        Dtype::Float32 => Ok(Kind::Float),
-        Dtype::Int64 => Ok(Kind::Int),
-        Dtype::Bool => Ok(Kind::Bool),
+        Dtype::Float32 => Ok(ScalarType::Float),
+        Dtype::Int64 => Ok(ScalarType::Int),
+        Dtype::Bool => Ok(ScalarType::Bool),
         dtype => Err(NotCovered::Elements { dtype }),
     }
 }
 
-fn lowered(plan: &mut Plan, call: &Call<'_>, kind: Kind) -> Result<Tensor, NotCovered> {
+fn lower_operator(
+    plan: &mut Plan,
+    call: &OperatorCall<'_>,
+    kind: ScalarType,
+) -> Result<Tensor, NotCovered> {
     let name = call.op.trim_start_matches("warpsmith_");
     name.clone_into(&mut plan.current);
     plan.chain.push(name.to_owned());
@@ -283,7 +286,7 @@ fn lowered(plan: &mut Plan, call: &Call<'_>, kind: Kind) -> Result<Tensor, NotCo
     let tensor = found.ok_or_else(|| NotCovered::Operator {
         op: call.op.to_owned(),
     })?;
-    if let Some(name) = call.unread() {
+    if let Some(name) = call.unread_argument() {
         return Err(call.refuse(&format!("the argument `{name}`")));
     }
     if tensor.shape != call.shape || tensor.kind != kind {
@@ -324,7 +327,7 @@ fn is(given: f64, number: f64) -> bool {
 }
 
 /// An operator that is applied.
-pub(super) struct Call<'g> {
+pub(super) struct OperatorCall<'g> {
     pub(super) op: &'g str,
     pub(super) inputs: Vec<Option<Tensor>>,
     arguments: &'g BTreeMap<String, Value>,
@@ -334,7 +337,7 @@ pub(super) struct Call<'g> {
     read: RefCell<BTreeSet<String>>,
 }
 
-impl Call<'_> {
+impl OperatorCall<'_> {
     pub(super) fn refuse(&self, what: &str) -> NotCovered {
         NotCovered::Given {
             op: self.op.to_owned(),
@@ -343,7 +346,7 @@ impl Call<'_> {
     }
 
     /// An argument that no rule has looked at.
-    fn unread(&self) -> Option<&String> {
+    fn unread_argument(&self) -> Option<&String> {
         // They change nothing that is computed.
         const IDLE: [&str; 8] = [
             "inplace",
@@ -492,7 +495,7 @@ impl Call<'_> {
     }
 
     /// What several tensors are broadcast to.
-    pub(super) fn together(&self, tensors: &[Tensor]) -> Result<Vec<i64>, NotCovered> {
+    pub(super) fn broadcast_shape(&self, tensors: &[Tensor]) -> Result<Vec<i64>, NotCovered> {
         let rank = tensors.iter().map(Tensor::rank).max().unwrap_or(0);
         let mut shape = vec![1; rank];
         for tensor in tensors {
@@ -513,10 +516,10 @@ impl Call<'_> {
         &self,
         tensors: &[Tensor],
         name: &'static str,
-        kind: Kind,
+        kind: ScalarType,
         compute: impl Fn(&mut Arena, &[Scalar]) -> Scalar + 'static,
     ) -> Result<Tensor, NotCovered> {
-        let shape = self.together(tensors)?;
+        let shape = self.broadcast_shape(tensors)?;
         let parts: Vec<Tensor> = tensors.iter().map(|one| one.broadcast(&shape)).collect();
         let work = parts.iter().map(|part| part.work).sum::<u32>() + 1;
         Ok(Tensor::computed(&shape, kind, work, move |arena, at| {
@@ -533,9 +536,12 @@ impl Call<'_> {
         name: &'static str,
         compute: impl Fn(&mut Arena, &[Scalar]) -> Scalar + 'static,
     ) -> Result<Tensor, NotCovered> {
-        if tensors.iter().any(|tensor| tensor.kind != Kind::Float) {
+        if tensors
+            .iter()
+            .any(|tensor| tensor.kind != ScalarType::Float)
+        {
             return Err(self.refuse("elements that are no floats"));
         }
-        self.map(tensors, name, Kind::Float, compute)
+        self.map(tensors, name, ScalarType::Float, compute)
     }
 }

@@ -1,13 +1,13 @@
-//! From tensors that are not there yet to kernels that make them.
+//! From lazy tensors to the kernels that compute them.
 //!
-//! Elementwise work, views and broadcasts are never kernels of their own: they are computed where they are needed. A
-//! reduction is computed in the kernel that needs it where that kernel has a row for each of its results; else it is
-//! made first.
+//! Elementwise work, views and broadcasts never become kernels of their own: they are fused into the kernels that need them.
+//! A reduction is fused into the kernel that needs it if that kernel has one row for each of the reduction's results.
+//! Otherwise an earlier kernel computes it into a buffer.
 
-mod parts;
 mod rows;
+mod split;
 
-pub(super) use parts::Pairing;
+pub(super) use split::PairedReduction;
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use warpsmith_schema::Target;
 
 use crate::index::{Index, Var, coordinates, linear};
 use crate::library::Library;
-use crate::scalar::{Arena, Buffer, Kind, Node, Reduced, Scalar, Within};
+use crate::scalar::{Arena, BoundsCheck, Buffer, Node, ReductionId, Scalar, ScalarType};
 use crate::tensor::{Body, Tensor};
 
 /// How a solution is written.
@@ -26,7 +26,7 @@ pub enum Strategy {
     Plain,
     /// As few kernels as possible.
     Fused,
-    /// These with wide loads, values kept in registers and work shared out among threads.
+    /// The fused kernels with vector loads, values cached in registers and several threads for each row.
     Tuned,
 }
 
@@ -42,66 +42,66 @@ impl Strategy {
 
 /// Where a buffer comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum BufferOrigin {
     Input(usize),
     State(String),
-    Made,
+    Computed,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Room {
-    pub(super) origin: Origin,
+pub(super) struct BufferInfo {
+    pub(super) origin: BufferOrigin,
     pub(super) shape: Vec<i64>,
-    pub(super) kind: Kind,
+    pub(super) kind: ScalarType,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fold {
+pub(super) enum ReduceOp {
     Sum,
     Product,
     Max,
     Min,
-    /// Where the first of the greatest is.
+    /// The index of the first maximum.
     ArgMax,
 }
 
-impl Fold {
+impl ReduceOp {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Sum => "sum",
             Self::Product => "product",
             Self::Max => "maximum",
             Self::Min => "minimum",
-            // Of the least, where the values were turned round before.
+            // An argmin is the argmax of the negated values.
             Self::ArgMax => "place",
         }
     }
 }
 
-/// What it costs to compute an element that needs a reduction: more than anything that needs none.
-pub(super) const REDUCTION: u32 = 100;
+/// The work of an element that needs a reduction: more than that of any element without one.
+pub(super) const REDUCTION_WORK: u32 = 100;
 
-/// The two results of a pair of reductions lie side by side.
-pub(super) const PAIR: i64 = 2;
+/// The two results of a pair of reductions are interleaved in one buffer.
+pub(super) const PAIR_LENGTH: i64 = 2;
 
-/// The most places of a window that are written out one by one.
-const WINDOW: i64 = 16;
+/// The largest window whose loop is unrolled.
+const MAX_UNROLLED_WINDOW: i64 = 16;
 
-/// A tensor is little beside what is so many times its size.
-const FEW: i64 = 16;
+/// A reduced tensor is cheap to store if the reduction reads this many times its elements.
+const CHEAP_STORE_RATIO: i64 = 16;
 
-/// The value for a result and for one of the elements that go into it.
-type Inner = Rc<dyn Fn(&mut Arena, &[Index], &[Index]) -> Scalar>;
+/// The value of one element of a reduction, from the coordinates of the result and of the element.
+type ReductionBody = Rc<dyn Fn(&mut Arena, &[Index], &[Index]) -> Scalar>;
 
 #[derive(Clone)]
 pub(super) struct Reduction {
-    /// What it leaves.
+    /// The shape of its results.
     pub(super) outer: Vec<i64>,
-    /// What it runs over.
+    /// The extents it reduces over.
     pub(super) extents: Vec<i64>,
-    pub(super) fold: Fold,
-    pub(super) kind: Kind,
-    pub(super) body: Inner,
+    pub(super) op: ReduceOp,
+    pub(super) kind: ScalarType,
+    pub(super) body: ReductionBody,
     pub(super) name: &'static str,
 }
 
@@ -115,44 +115,44 @@ impl Reduction {
     }
 }
 
-/// Where a reduction's results lie: in every `step`th element of a buffer, from `first` on.
+/// The elements of a buffer that hold a reduction's results: every `step`th from `first` on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Made {
+pub(super) struct StridedSlice {
     buffer: Buffer,
     first: i64,
     step: i64,
 }
 
 /// Coordinates from the coordinates of rows.
-type Map = Rc<dyn Fn(&[Index]) -> Vec<Index>>;
+type IndexMap = Rc<dyn Fn(&[Index]) -> Vec<Index>>;
 
-/// Coordinates of a tensor from those of a row and of a cell in it.
-type Place = Rc<dyn Fn(&[Index], &[Index]) -> Vec<Index>>;
+/// Coordinates of a tensor from those of a row and of an element in it.
+type RowIndexMap = Rc<dyn Fn(&[Index], &[Index]) -> Vec<Index>>;
 
-/// A reduction within a kernel of rows.
+/// A reduction that is fused into a kernel over rows.
 #[derive(Clone)]
-pub(super) struct Pass {
-    pub(super) reduction: Reduced,
-    /// From the kernel's rows to what the reduction leaves.
-    pub(super) outer: Map,
+pub(super) struct RowReduction {
+    pub(super) reduction: ReductionId,
+    /// From coordinates of the kernel's rows to those of the reduction's results.
+    pub(super) outer: IndexMap,
 }
 
-/// A kernel that handles rows, each on its own: reductions over it, then what is stored.
+/// A kernel over independent rows: it reduces each row, then stores the row's results.
 #[derive(Clone)]
-pub(super) struct Rows {
+pub(super) struct RowKernel {
     pub(super) outer: Vec<i64>,
-    pub(super) passes: Vec<Pass>,
-    /// Elements stored for a row.
-    pub(super) cells: Vec<i64>,
-    /// From coordinates of a row and of a cell to those of the tensor.
-    pub(super) place: Place,
+    pub(super) reductions: Vec<RowReduction>,
+    /// The shape of the elements that are stored for one row.
+    pub(super) row_shape: Vec<i64>,
+    /// From coordinates of a row and of an element in it to those of the tensor.
+    pub(super) index_map: RowIndexMap,
     pub(super) shape: Vec<i64>,
     pub(super) value: Body,
     pub(super) out: Buffer,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scanning {
+pub(super) enum ScanOp {
     Sum,
     Product,
     Max,
@@ -163,55 +163,55 @@ pub(super) enum Scanning {
 
 /// Running sums, products or extremes along a dimension.
 #[derive(Clone)]
-pub(super) struct Scan {
-    /// Before the dimension, along it, after it.
+pub(super) struct ScanKernel {
+    /// Elements before the dimension, along it, and after it.
     pub(super) shape: [i64; 3],
-    pub(super) how: Scanning,
+    pub(super) op: ScanOp,
     pub(super) value: Body,
     pub(super) out: Buffer,
-    pub(super) then: Option<Then>,
+    pub(super) epilogue: Option<ScanEpilogue>,
 }
 
-/// What is made of every element of a scan before it is stored.
+/// Elementwise work on the results of a scan before they are stored.
 #[derive(Clone)]
-pub(super) struct Then {
+pub(super) struct ScanEpilogue {
     pub(super) shape: Vec<i64>,
     pub(super) value: Body,
-    /// Where the scan's own results would lie: what the value says that it reads.
+    /// Stands for the scan's own results in `value`, which reads them from here.
     pub(super) scanned: Buffer,
 }
 
-/// The same for an element whose place has a name.
+/// The epilogue's value for one element, whose index is a variable.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stored {
+pub(super) struct ScanStore {
     pub(super) place: Var,
     /// The scan's own result there.
     pub(super) scanned: Scalar,
     pub(super) value: Scalar,
 }
 
-impl Then {
-    pub(super) fn stored(&self, plan: &mut Plan) -> Stored {
+impl ScanEpilogue {
+    pub(super) fn at_variable(&self, plan: &mut Plan) -> ScanStore {
         let place = plan.arena.var(self.shape.iter().product());
         let scanned = plan.arena.load(self.scanned, place.into());
         let value = (self.value)(&mut plan.arena, &coordinates(&self.shape, &place.into()));
-        Stored {
+        ScanStore {
             place,
             scanned,
-            value: plan.resolved(value, &[]),
+            value: plan.resolve(value, &[]),
         }
     }
 }
 
 #[derive(Clone)]
 pub(super) enum Kernel {
-    Rows(Rows),
-    Scan(Scan),
+    Rows(RowKernel),
+    Scan(ScanKernel),
     Library(Library),
 }
 
 #[derive(Clone)]
-pub(super) struct Step {
+pub(super) struct KernelStep {
     pub(super) name: String,
     pub(super) kernel: Kernel,
 }
@@ -219,30 +219,30 @@ pub(super) struct Step {
 pub(super) struct Plan {
     pub(super) target: Target,
     pub(super) strategy: Strategy,
-    /// Shapes that the task goes through: their extents are words that a reader knows.
-    pub(super) told: Vec<Vec<i64>>,
+    /// Shapes of the graph's values: their extents are numbers that a reader recognises.
+    pub(super) known_shapes: Vec<Vec<i64>>,
     pub(super) arena: Arena,
-    pub(super) rooms: Vec<Room>,
+    pub(super) buffers: Vec<BufferInfo>,
     pub(super) reductions: Vec<Reduction>,
-    made: HashMap<Reduced, Made>,
-    pairs: Vec<parts::Pair>,
-    pub(super) steps: Vec<Step>,
-    /// Operators that were lowered since the last step: they are what the next one computes.
+    materialized: HashMap<ReductionId, StridedSlice>,
+    pairs: Vec<split::ReductionPair>,
+    pub(super) steps: Vec<KernelStep>,
+    /// Operators that were lowered since the last step. They name the next one.
     pub(super) chain: Vec<String>,
-    /// The last of them, steps or not.
+    /// The operator that was lowered last.
     pub(super) current: String,
 }
 
 impl Plan {
-    pub(super) fn new(target: Target, strategy: Strategy, told: Vec<Vec<i64>>) -> Self {
+    pub(super) fn new(target: Target, strategy: Strategy, known_shapes: Vec<Vec<i64>>) -> Self {
         Self {
             target,
             strategy,
-            told,
+            known_shapes,
             arena: Arena::default(),
-            rooms: Vec::new(),
+            buffers: Vec::new(),
             reductions: Vec::new(),
-            made: HashMap::new(),
+            materialized: HashMap::new(),
             pairs: Vec::new(),
             steps: Vec::new(),
             chain: Vec::new(),
@@ -250,8 +250,13 @@ impl Plan {
         }
     }
 
-    pub(super) fn room(&mut self, origin: Origin, shape: &[i64], kind: Kind) -> Buffer {
-        self.rooms.push(Room {
+    pub(super) fn allocate(
+        &mut self,
+        origin: BufferOrigin,
+        shape: &[i64],
+        kind: ScalarType,
+    ) -> Buffer {
+        self.buffers.push(BufferInfo {
             origin,
             shape: shape.to_vec(),
             kind,
@@ -267,7 +272,7 @@ impl Plan {
         let chain = std::mem::take(&mut self.chain);
         let mut name = chain.join("_");
         if name.len() > 40 {
-            // What it begins and ends with.
+            // The first and the last operator.
             let ends = [chain.first(), chain.last()];
             name = ends
                 .into_iter()
@@ -279,37 +284,37 @@ impl Plan {
         if name.is_empty() {
             name.clone_from(&self.current);
         }
-        self.steps.push(Step { name, kernel });
+        self.steps.push(KernelStep { name, kernel });
     }
 
     fn reduction(
         &mut self,
         outer: &[i64],
         extents: &[i64],
-        fold: Fold,
+        fold: ReduceOp,
         name: &'static str,
-        body: Inner,
-    ) -> Reduced {
+        body: ReductionBody,
+    ) -> ReductionId {
         let kind = match fold {
-            Fold::ArgMax => Kind::Int,
-            _ => Kind::Float,
+            ReduceOp::ArgMax => ScalarType::Int,
+            _ => ScalarType::Float,
         };
         self.reductions.push(Reduction {
             outer: outer.to_vec(),
             extents: extents.to_vec(),
-            fold,
+            op: fold,
             kind,
             body,
             name,
         });
-        Reduced(self.reductions.len() - 1)
+        ReductionId(self.reductions.len() - 1)
     }
 
-    /// What a reduction leaves, as a tensor.
-    fn left_by(&self, number: Reduced) -> Tensor {
+    /// The results of a reduction as a tensor.
+    fn result_of(&self, number: ReductionId) -> Tensor {
         let Reduction { outer, kind, .. } = &self.reductions[number.0];
         let kind = *kind;
-        Tensor::computed(outer, kind, REDUCTION, move |arena, at| {
+        Tensor::computed(outer, kind, REDUCTION_WORK, move |arena, at| {
             arena.reduced(number, at.to_vec(), kind)
         })
     }
@@ -318,101 +323,108 @@ impl Plan {
         &mut self,
         outer: &[i64],
         extents: &[i64],
-        fold: Fold,
+        fold: ReduceOp,
         name: &'static str,
         body: impl Fn(&mut Arena, &[Index], &[Index]) -> Scalar + 'static,
     ) -> Tensor {
         let number = self.reduction(outer, extents, fold, name, Rc::new(body));
-        self.left_by(number)
+        self.result_of(number)
     }
 
-    /// Over some dimensions of a tensor; they stay, with one element.
+    /// Reduces some dimensions of a tensor to one element each.
     pub(super) fn reduce_dims(
         &mut self,
         of: &Tensor,
         dims: &[usize],
-        fold: Fold,
+        fold: ReduceOp,
         name: &'static str,
     ) -> Tensor {
-        let along = Along::new(of, dims);
+        let along = ReducedDims::new(of, dims);
         let number = self.reduction(&along.outer, &along.extents, fold, name, along.body.clone());
-        along.kept(&self.left_by(number))
+        along.kept(&self.result_of(number))
     }
 
-    /// The same for a pair of reductions, of which the second needs the first.
+    /// Like `reduce_dims`, for a pair of reductions of which the second needs the first.
     pub(super) fn pair_dims(
         &mut self,
         of: &Tensor,
         dims: &[usize],
-        how: Pairing,
+        how: PairedReduction,
     ) -> (Tensor, Tensor) {
-        let along = Along::new(of, dims);
+        let along = ReducedDims::new(of, dims);
         let (first, second) = self.pair(&along.outer, &along.extents, how, along.body.clone());
         (
-            along.kept(&self.left_by(first)),
-            along.kept(&self.left_by(second)),
+            along.kept(&self.result_of(first)),
+            along.kept(&self.result_of(second)),
         )
     }
 
-    /// Over the few places that a window meets: written out where a GPU computes it, with what goes into it.
-    pub(super) fn over_window(
+    /// Reduces over the elements of a window. On a GPU small windows are unrolled, so their operands can be fused.
+    pub(super) fn reduce_window(
         &mut self,
         outer: &[i64],
         taps: &[i64],
-        (fold, name): (Fold, &'static str),
+        (fold, name): (ReduceOp, &'static str),
         work: u32,
         body: impl Fn(&mut Arena, &[Index], &[Index]) -> Scalar + 'static,
     ) -> Tensor {
         let count: i64 = taps.iter().product();
-        if !self.writes_out(count) {
+        if !self.unrolls_window(count) {
             return self.reduce(outer, taps, fold, name, body);
         }
         let taps = taps.to_vec();
-        let work = ((work + 1) * count as u32).min(REDUCTION - 1);
-        Tensor::computed(outer, Kind::Float, work, move |arena, at| {
+        let work = ((work + 1) * count as u32).min(REDUCTION_WORK - 1);
+        Tensor::computed(outer, ScalarType::Float, work, move |arena, at| {
             let values: Vec<Scalar> = (0..count)
                 .map(|tap| body(arena, at, &coordinates(&taps, &Index::constant(tap))))
                 .collect();
-            let all = values.into_iter().reduce(|a, b| fold.of_two(arena, a, b));
-            let all = all.unwrap_or_else(|| arena.constant(fold.neutral()));
+            let all = values.into_iter().reduce(|a, b| fold.combine(arena, a, b));
+            let all = all.unwrap_or_else(|| arena.constant(fold.identity()));
             arena.name(all, name)
         })
     }
 
-    /// Whether a window of so many places is no loop.
-    pub(super) fn writes_out(&self, taps: i64) -> bool {
-        self.target == Target::Cuda && self.strategy != Strategy::Plain && taps <= WINDOW
+    /// Whether a window of so many elements is unrolled.
+    pub(super) fn unrolls_window(&self, taps: i64) -> bool {
+        self.target == Target::Cuda
+            && self.strategy != Strategy::Plain
+            && taps <= MAX_UNROLLED_WINDOW
     }
 
-    /// Makes it, if it is not there already.
+    /// The tensor's buffer; computes it into one if it has none.
     pub(super) fn realize(&mut self, tensor: &Tensor) -> (Buffer, Tensor) {
         if let Some(buffer) = tensor.buffer {
             return (buffer, tensor.clone());
         }
-        let out = self.make(tensor);
+        let out = self.materialize(tensor);
         (out, Tensor::of_buffer(out, &tensor.shape, tensor.kind))
     }
 
-    /// Whether it is so much less than what it was reduced from that to store it costs nothing.
-    pub(super) fn is_few(&mut self, tensor: &Tensor) -> bool {
-        if self.strategy == Strategy::Plain || tensor.work < REDUCTION {
+    /// Whether the tensor is so much smaller than what it was reduced from that the cost of storing it is negligible.
+    pub(super) fn is_cheap_to_store(&mut self, tensor: &Tensor) -> bool {
+        if self.strategy == Strategy::Plain || tensor.work < REDUCTION_WORK {
             return false;
         }
         let domain = self.variables(&tensor.shape);
         let value = (tensor.at)(&mut self.arena, &domain);
-        let read = |(reduction, _): &(Reduced, _)| {
+        let read = |(reduction, _): &(ReductionId, _)| {
             let Reduction { outer, extents, .. } = &self.reductions[reduction.0];
             outer.iter().chain(extents).product::<i64>()
         };
-        let read = self.unmade(value).iter().map(read).max().unwrap_or(0);
-        read >= FEW * tensor.count()
+        let read = self
+            .pending_reductions(value)
+            .iter()
+            .map(read)
+            .max()
+            .unwrap_or(0);
+        read >= CHEAP_STORE_RATIO * tensor.count()
     }
 
-    /// Has it computed into a new buffer, even if that is a copy.
-    pub(super) fn make(&mut self, tensor: &Tensor) -> Buffer {
-        let rows = self.rows(tensor);
-        let out = self.room(Origin::Made, &tensor.shape, tensor.kind);
-        self.push(Kernel::Rows(Rows { out, ..rows }));
+    /// Computes the tensor into a new buffer, even if that is a copy.
+    pub(super) fn materialize(&mut self, tensor: &Tensor) -> Buffer {
+        let rows = self.row_kernel(tensor);
+        let out = self.allocate(BufferOrigin::Computed, &tensor.shape, tensor.kind);
+        self.push(Kernel::Rows(RowKernel { out, ..rows }));
         out
     }
 
@@ -421,12 +433,12 @@ impl Plan {
         shape.iter().map(fresh).collect()
     }
 
-    /// Reductions that a value needs and that lie in no buffer, by place.
-    fn unmade(&self, value: Scalar) -> Vec<(Reduced, Vec<Index>)> {
+    /// Reductions that a value needs and that no buffer holds, with the coordinates at which it needs them.
+    fn pending_reductions(&self, value: Scalar) -> Vec<(ReductionId, Vec<Index>)> {
         let mut found = Vec::new();
         for one in self.arena.ordered(&[value]) {
             if let Node::Reduced(reduction, at) = self.arena.node(one)
-                && !self.made.contains_key(reduction)
+                && !self.materialized.contains_key(reduction)
             {
                 found.push((*reduction, at.clone()));
             }
@@ -434,14 +446,14 @@ impl Plan {
         found
     }
 
-    /// What an emitter reads: reductions that lie in buffers are loads, those of the kernel are its variables.
-    pub(super) fn resolved(&mut self, value: Scalar, passes: &[Pass]) -> Scalar {
-        let made = self.made.clone();
-        let shapes: HashMap<Reduced, Vec<i64>> = made
+    /// The value as an emitter needs it: reductions in buffers become loads, those of this kernel become its variables.
+    pub(super) fn resolve(&mut self, value: Scalar, passes: &[RowReduction]) -> Scalar {
+        let made = self.materialized.clone();
+        let shapes: HashMap<ReductionId, Vec<i64>> = made
             .keys()
             .map(|one| (*one, self.reductions[one.0].outer.clone()))
             .collect();
-        let kinds: HashMap<Reduced, Kind> = passes
+        let kinds: HashMap<ReductionId, ScalarType> = passes
             .iter()
             .map(|pass| (pass.reduction, self.reductions[pass.reduction.0].kind))
             .collect();
@@ -452,7 +464,7 @@ impl Plan {
             if let Some(kind) = kinds.get(&reduction) {
                 return Some(arena.finished(reduction, *kind));
             }
-            let Made {
+            let StridedSlice {
                 buffer,
                 first,
                 step,
@@ -461,27 +473,27 @@ impl Plan {
             let place = linear(shape, &at);
             let loaded = arena.load(buffer, place.times(step).offset(first));
             // A window may lie over it whose border was looked at before there was anything to load.
-            let guard: Vec<Within> = shape
+            let guard: Vec<BoundsCheck> = shape
                 .iter()
                 .zip(&at)
-                .filter_map(|(extent, index)| Within::new(index.clone(), 0, *extent))
+                .filter_map(|(extent, index)| BoundsCheck::new(index.clone(), 0, *extent))
                 .collect();
             Some(arena.guarded(loaded, &guard))
         })
     }
 }
 
-/// Some dimensions of a tensor and the others.
-struct Along {
+/// A tensor split into the dimensions that are reduced and those that are not.
+struct ReducedDims {
     outer: Vec<i64>,
     extents: Vec<i64>,
     /// The tensor's shape with one element along those dimensions.
     shape: Vec<i64>,
     kept: Vec<usize>,
-    body: Inner,
+    body: ReductionBody,
 }
 
-impl Along {
+impl ReducedDims {
     fn new(of: &Tensor, dims: &[usize]) -> Self {
         let is_reduced = |dim: &usize| dims.contains(dim);
         let kept: Vec<usize> = (0..of.rank()).filter(|dim| !is_reduced(dim)).collect();
@@ -509,7 +521,7 @@ impl Along {
         }
     }
 
-    /// What is left, under the tensor's own dimensions.
+    /// The results with the reduced dimensions put back as dimensions of one element.
     fn kept(&self, left: &Tensor) -> Tensor {
         let kept = self.kept.clone();
         left.view(&self.shape, move |at| {
@@ -518,14 +530,14 @@ impl Along {
     }
 }
 
-impl Fold {
-    /// What two elements come to.
-    fn of_two(self, arena: &mut Arena, a: Scalar, b: Scalar) -> Scalar {
+impl ReduceOp {
+    /// Combines two elements.
+    fn combine(self, arena: &mut Arena, a: Scalar, b: Scalar) -> Scalar {
         match self {
             Self::Sum => arena.add(a, b),
             Self::Product => arena.mul(a, b),
             Self::Max | Self::ArgMax => {
-                // What is no number stays none.
+                // A NaN stays a NaN.
                 let under = arena.less(a, b);
                 arena.select(under, b, a)
             }
@@ -536,8 +548,8 @@ impl Fold {
         }
     }
 
-    /// Changes nothing.
-    pub(super) fn neutral(self) -> f64 {
+    /// The identity element.
+    pub(super) fn identity(self) -> f64 {
         match self {
             Self::Sum => 0.0,
             Self::Product => 1.0,

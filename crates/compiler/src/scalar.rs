@@ -1,4 +1,4 @@
-//! What is computed for one element: a graph of scalar operations over loads, in which equal things are the same thing.
+//! What is computed for one element: a graph of scalar operations over loads. Equal nodes are stored once.
 
 mod source;
 
@@ -17,19 +17,19 @@ pub(super) struct Buffer(pub(super) usize);
 
 /// A reduction of the plan, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Reduced(pub(super) usize);
+pub(super) struct ReductionId(pub(super) usize);
 
-/// How a value is held while it is computed.
+/// The type of a value while it is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum ScalarType {
     Float,
     Int,
     Bool,
 }
 
-/// Holds where `low <= index < high`.
+/// The condition `low <= index < high`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Within {
+pub(super) struct BoundsCheck {
     pub(super) index: Index,
     pub(super) low: i64,
     pub(super) high: i64,
@@ -76,7 +76,7 @@ pub(super) enum Binary {
     Sub,
     Mul,
     Div,
-    /// Rounded correctly wherever it runs: a mean of equal numbers is that number.
+    /// Correctly rounded on every target, so that a mean of equal numbers is that number.
     ExactDiv,
     Max,
     Min,
@@ -94,7 +94,7 @@ pub(super) enum Binary {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Node {
-    /// By its bits, so that it can be compared.
+    /// The bits of a float, so that nodes can be compared.
     Const(u64),
     Int(i64),
     /// The value of a loop expression.
@@ -104,22 +104,22 @@ pub(super) enum Node {
         index: Index,
         /// Added to the index: a value that was loaded, times a stride.
         looked_up: Vec<(Scalar, i64)>,
-        /// Zero where one of these does not hold.
-        guard: Vec<Within>,
+        /// The load gives zero where one of these conditions is false.
+        guard: Vec<BoundsCheck>,
     },
     Unary(Unary, Scalar),
     Binary(Binary, Scalar, Scalar),
     /// Condition, then, else.
     Select(Scalar, Scalar, Scalar),
-    Inside(Vec<Within>),
-    /// The result of a reduction, at these coordinates of what it leaves.
-    Reduced(Reduced, Vec<Index>),
+    Inside(Vec<BoundsCheck>),
+    /// The result of a reduction at these coordinates.
+    Reduced(ReductionId, Vec<Index>),
     /// A variable of the kernel that holds a finished reduction.
-    Finished(Reduced),
+    Finished(ReductionId),
 }
 
 impl Node {
-    /// The same of other values.
+    /// The same operation on other operands.
     fn with_operands(self, new: impl Fn(Scalar) -> Scalar) -> Self {
         match self {
             Self::Load {
@@ -143,13 +143,13 @@ impl Node {
 
 #[derive(Debug, Default)]
 pub(super) struct Arena {
-    nodes: Vec<(Node, Kind)>,
+    nodes: Vec<(Node, ScalarType)>,
     known: HashMap<Node, Scalar>,
-    /// What a person would call it.
+    /// Names for variables in the emitted code.
     names: HashMap<Scalar, &'static str>,
     variables: u32,
-    /// What buffers hold, and how many.
-    buffers: Vec<(Kind, i64)>,
+    /// The element type and the number of elements of each buffer.
+    buffers: Vec<(ScalarType, i64)>,
 }
 
 impl Arena {
@@ -162,7 +162,7 @@ impl Arena {
     }
 
     /// Buffers are numbered in the order in which they are announced here.
-    pub(super) fn buffer(&mut self, kind: Kind, size: i64) -> Buffer {
+    pub(super) fn buffer(&mut self, kind: ScalarType, size: i64) -> Buffer {
         self.buffers.push((kind, size));
         Buffer(self.buffers.len() - 1)
     }
@@ -171,7 +171,7 @@ impl Arena {
         &self.nodes[scalar.0 as usize].0
     }
 
-    pub(super) fn kind(&self, scalar: Scalar) -> Kind {
+    pub(super) fn kind(&self, scalar: Scalar) -> ScalarType {
         self.nodes[scalar.0 as usize].1
     }
 
@@ -184,7 +184,7 @@ impl Arena {
         self.names.get(&scalar).copied()
     }
 
-    fn keep(&mut self, node: Node, kind: Kind) -> Scalar {
+    fn intern(&mut self, node: Node, kind: ScalarType) -> Scalar {
         if let Some(known) = self.known.get(&node) {
             return *known;
         }
@@ -197,11 +197,11 @@ impl Arena {
     pub(super) fn constant(&mut self, value: f64) -> Scalar {
         // Both zeros are one.
         let value = if value == 0.0 { 0.0 } else { value };
-        self.keep(Node::Const(value.to_bits()), Kind::Float)
+        self.intern(Node::Const(value.to_bits()), ScalarType::Float)
     }
 
     pub(super) fn int(&mut self, value: i64) -> Scalar {
-        self.keep(Node::Int(value), Kind::Int)
+        self.intern(Node::Int(value), ScalarType::Int)
     }
 
     pub(super) fn as_constant(&self, scalar: Scalar) -> Option<f64> {
@@ -212,7 +212,7 @@ impl Arena {
     }
 
     pub(super) fn place(&mut self, index: Index) -> Scalar {
-        self.keep(Node::Place(index), Kind::Int)
+        self.intern(Node::Place(index), ScalarType::Int)
     }
 
     pub(super) fn load(&mut self, buffer: Buffer, index: Index) -> Scalar {
@@ -232,32 +232,37 @@ impl Arena {
             looked_up,
             guard: Vec::new(),
         };
-        self.keep(node, kind)
+        self.intern(node, kind)
     }
 
-    pub(super) fn reduced(&mut self, reduction: Reduced, at: Vec<Index>, kind: Kind) -> Scalar {
-        self.keep(Node::Reduced(reduction, at), kind)
+    pub(super) fn reduced(
+        &mut self,
+        reduction: ReductionId,
+        at: Vec<Index>,
+        kind: ScalarType,
+    ) -> Scalar {
+        self.intern(Node::Reduced(reduction, at), kind)
     }
 
-    pub(super) fn finished(&mut self, reduction: Reduced, kind: Kind) -> Scalar {
-        self.keep(Node::Finished(reduction), kind)
+    pub(super) fn finished(&mut self, reduction: ReductionId, kind: ScalarType) -> Scalar {
+        self.intern(Node::Finished(reduction), kind)
     }
 
-    /// Whether all hold. Those that always do are left out.
-    pub(super) fn inside(&mut self, guard: Vec<Within>) -> Scalar {
-        self.keep(Node::Inside(guard), Kind::Bool)
+    /// Whether all conditions are true. Conditions that always are have been left out.
+    pub(super) fn in_bounds(&mut self, guard: Vec<BoundsCheck>) -> Scalar {
+        self.intern(Node::Inside(guard), ScalarType::Bool)
     }
 
     pub(super) fn unary(&mut self, op: Unary, x: Scalar) -> Scalar {
         let kind = match op {
-            Unary::Not => Kind::Bool,
-            Unary::Neg | Unary::Abs if self.kind(x) == Kind::Int => Kind::Int,
-            _ => Kind::Float,
+            Unary::Not => ScalarType::Bool,
+            Unary::Neg | Unary::Abs if self.kind(x) == ScalarType::Int => ScalarType::Int,
+            _ => ScalarType::Float,
         };
-        if op == Unary::ToFloat && self.kind(x) == Kind::Float {
+        if op == Unary::ToFloat && self.kind(x) == ScalarType::Float {
             return x;
         }
-        self.keep(Node::Unary(op, x), kind)
+        self.intern(Node::Unary(op, x), kind)
     }
 
     pub(super) fn binary(&mut self, op: Binary, a: Scalar, b: Scalar) -> Scalar {
@@ -281,23 +286,26 @@ impl Arena {
             | Binary::Equal
             | Binary::NotEqual
             | Binary::And
-            | Binary::Or => Kind::Bool,
-            _ if self.kind(a) == Kind::Float || self.kind(b) == Kind::Float => Kind::Float,
-            _ => Kind::Int,
+            | Binary::Or => ScalarType::Bool,
+            _ if self.kind(a) == ScalarType::Float || self.kind(b) == ScalarType::Float => {
+                ScalarType::Float
+            }
+            _ => ScalarType::Int,
         };
-        self.keep(Node::Binary(op, a, b), kind)
+        self.intern(Node::Binary(op, a, b), kind)
     }
 
     pub(super) fn select(&mut self, condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar {
         if then == otherwise {
             return then;
         }
-        let kind = if self.kind(then) == Kind::Float || self.kind(otherwise) == Kind::Float {
-            Kind::Float
-        } else {
-            self.kind(then)
-        };
-        self.keep(Node::Select(condition, then, otherwise), kind)
+        let kind =
+            if self.kind(then) == ScalarType::Float || self.kind(otherwise) == ScalarType::Float {
+                ScalarType::Float
+            } else {
+                self.kind(then)
+            };
+        self.intern(Node::Select(condition, then, otherwise), kind)
     }
 
     pub(super) fn add(&mut self, a: Scalar, b: Scalar) -> Scalar {
@@ -339,12 +347,12 @@ impl Arena {
         }
     }
 
-    /// Everything that goes into some values, each once and after what it is made of.
+    /// All nodes that these values depend on, each once and after its operands.
     pub(super) fn ordered(&self, of: &[Scalar]) -> Vec<Scalar> {
         self.ordered_until(of, &|_| false)
     }
 
-    /// The same without what is known, and without what only goes into that.
+    /// Like `ordered`, but without known nodes and without nodes that only these need.
     pub(super) fn ordered_until(
         &self,
         of: &[Scalar],
@@ -393,8 +401,8 @@ impl Arena {
         })
     }
 
-    /// How large the buffers are together whose elements are loaded so that neighbours along a variable are, for the most
-    /// part, no further apart than this; one that is loaded from twice counts twice.
+    /// The total size of the buffers whose loads have, for most steps of a variable, a stride of at most `apart`. A buffer with
+    /// two such loads counts twice.
     pub(super) fn contiguous(&self, values: &[Scalar], var: Var, apart: i64) -> i64 {
         let size = |one: &Scalar| match self.node(*one) {
             Node::Load {
@@ -415,7 +423,7 @@ impl Arena {
         self.ordered(values).iter().map(size).sum()
     }
 
-    /// By how much a number grows with most steps of a variable; `None` where that cannot be told.
+    /// How much a number grows in most steps of a variable; `None` where that is unknown.
     fn step(&self, scalar: Scalar, var: Var) -> Option<i64> {
         match self.node(scalar) {
             Node::Place(index) => index.usual_stride(var),
@@ -428,7 +436,7 @@ impl Arena {
         }
     }
 
-    /// The same with every node that `change` has something else for replaced by that.
+    /// The value with nodes replaced where `change` returns a replacement.
     pub(super) fn rebuilt(
         &mut self,
         scalar: Scalar,
@@ -442,7 +450,7 @@ impl Arena {
             }
             let (node, kind) = self.nodes[one.0 as usize].clone();
             let node = node.with_operands(|old| done.get(&old).copied().unwrap_or(old));
-            let new = self.keep(node, kind);
+            let new = self.intern(node, kind);
             if let Some(name) = self.named(one) {
                 self.name(new, name);
             }
@@ -451,24 +459,24 @@ impl Arena {
         done[&scalar]
     }
 
-    /// The same, in which nothing outside a buffer is loaded where a condition does not hold.
-    pub(super) fn guarded(&mut self, scalar: Scalar, by: &[Within]) -> Scalar {
-        self.loading(scalar, by, |arena, buffer, index| {
+    /// The value with guarded loads: where a condition is false, nothing outside a buffer is loaded.
+    pub(super) fn guarded(&mut self, scalar: Scalar, by: &[BoundsCheck]) -> Scalar {
+        self.with_load_guards(scalar, by, |arena, buffer, index| {
             let (least, greatest) = index.range();
             least < 0 || greatest >= arena.buffers[buffer.0].1
         })
     }
 
-    /// The same, in which nothing at all is loaded there: for what nobody needs.
-    pub(super) fn spared(&mut self, scalar: Scalar, by: &Within) -> Scalar {
-        self.loading(scalar, std::slice::from_ref(by), |_, _, _| true)
+    /// The value with masked loads: where the condition is false, nothing is loaded. For values that are not used there.
+    pub(super) fn masked(&mut self, scalar: Scalar, by: &BoundsCheck) -> Scalar {
+        self.with_load_guards(scalar, std::slice::from_ref(by), |_, _, _| true)
     }
 
-    /// The same with further conditions on some of what is loaded.
-    fn loading(
+    /// The value with further conditions on some of its loads.
+    fn with_load_guards(
         &mut self,
         scalar: Scalar,
-        by: &[Within],
+        by: &[BoundsCheck],
         concerns: impl Fn(&Self, Buffer, &Index) -> bool,
     ) -> Scalar {
         self.rebuilt(scalar, &mut |arena, one| {
@@ -497,13 +505,13 @@ impl Arena {
                 looked_up,
                 guard: all,
             };
-            Some(arena.keep(node, kind))
+            Some(arena.intern(node, kind))
         })
     }
 }
 
-impl Within {
-    /// `None` where it always holds.
+impl BoundsCheck {
+    /// `None` where the condition is always true.
     pub(super) fn new(index: Index, low: i64, high: i64) -> Option<Self> {
         let (least, greatest) = index.range();
         (least < low || greatest >= high).then_some(Self { index, low, high })

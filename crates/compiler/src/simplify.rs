@@ -13,7 +13,7 @@ pub(super) const SUM_OF_PRODUCT: &str = "warpsmith_sum_of_product";
 /// A convolution with a normalisation of its channels in weights and bias.
 pub(super) const FOLDED: &str = "warpsmith_folded_";
 
-pub(super) fn simplified(graph: &OpGraph, target: Target) -> OpGraph {
+pub(super) fn simplify(graph: &OpGraph, target: Target) -> OpGraph {
     let mut simple = graph.clone();
     for number in 0..graph.values.len() {
         let found = sum_of_product(&simple, number).or_else(|| folded(&simple, number, target));
@@ -25,20 +25,20 @@ pub(super) fn simplified(graph: &OpGraph, target: Target) -> OpGraph {
 }
 
 /// An applied operator.
-struct Applied<'g> {
+struct Application<'g> {
     op: &'g str,
     inputs: &'g [Option<usize>],
     arguments: &'g BTreeMap<String, Value>,
 }
 
-fn applied(graph: &OpGraph, number: usize) -> Option<Applied<'_>> {
+fn application(graph: &OpGraph, number: usize) -> Option<Application<'_>> {
     match &graph.values.get(number)?.from {
         ValueSource::Applied {
             op,
             inputs,
             arguments,
             ..
-        } => Some(Applied {
+        } => Some(Application {
             op,
             inputs,
             arguments,
@@ -51,7 +51,7 @@ fn applied(graph: &OpGraph, number: usize) -> Option<Applied<'_>> {
 fn users(graph: &OpGraph, number: usize) -> Vec<usize> {
     let mut users = Vec::new();
     for place in 0..graph.values.len() {
-        if let Some(user) = applied(graph, place) {
+        if let Some(user) = application(graph, place) {
             let here = user.inputs.iter().filter(|input| **input == Some(number));
             users.extend(here.map(|_| place));
         }
@@ -71,7 +71,7 @@ fn source(op: &str, inputs: Vec<Option<usize>>, arguments: BTreeMap<String, Valu
 }
 
 fn sum_of_product(graph: &OpGraph, number: usize) -> Option<ValueSource> {
-    let sum = applied(graph, number)?;
+    let sum = application(graph, number)?;
     if !matches!(sum.op, "sum" | "mean")
         || sum
             .arguments
@@ -81,7 +81,7 @@ fn sum_of_product(graph: &OpGraph, number: usize) -> Option<ValueSource> {
         return None;
     }
     let from = (*sum.inputs.first()?)?;
-    let product = applied(graph, from)?;
+    let product = application(graph, from)?;
     let shape = &graph.values[from].shape;
     let last = shape.len() as i64 - 1;
     let dims = match sum.arguments.get("dim")? {
@@ -100,7 +100,7 @@ fn sum_of_product(graph: &OpGraph, number: usize) -> Option<ValueSource> {
 
 /// Only where a rectifier follows: it and the bias are then part of the convolution, and the whole pass is saved.
 fn folded(graph: &OpGraph, number: usize, target: Target) -> Option<ValueSource> {
-    let norm = applied(graph, number)?;
+    let norm = application(graph, number)?;
     if norm.op != "batch_norm" || target != Target::Cuda {
         return None;
     }
@@ -108,11 +108,11 @@ fn folded(graph: &OpGraph, number: usize, target: Target) -> Option<ValueSource>
     let [follower] = followers.as_slice() else {
         return None;
     };
-    if applied(graph, *follower)?.op != "relu" {
+    if application(graph, *follower)?.op != "relu" {
         return None;
     }
     let from = (*norm.inputs.first()?)?;
-    let conv = applied(graph, from)?;
+    let conv = application(graph, from)?;
     let plain = matches!(conv.op, "conv1d" | "conv2d" | "conv3d")
         && conv.arguments.get("groups").and_then(Value::as_i64) == Some(1)
         && norm.arguments.get("training") == Some(&Value::Bool(false));
@@ -172,11 +172,11 @@ mod tests {
             ],
             returns: vec![3],
         };
-        let op = |graph: &OpGraph| applied(graph, 3).unwrap().op.to_owned();
-        assert_eq!(op(&simplified(&graph, Target::Cpu)), SUM_OF_PRODUCT);
+        let op = |graph: &OpGraph| application(graph, 3).unwrap().op.to_owned();
+        assert_eq!(op(&simplify(&graph, Target::Cpu)), SUM_OF_PRODUCT);
         // The product is wanted by itself too.
         graph.returns = vec![3, 2];
-        assert_eq!(op(&simplified(&graph, Target::Cpu)), "sum");
+        assert_eq!(op(&simplify(&graph, Target::Cpu)), "sum");
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
             returns: vec![6],
         };
         let op = |target| {
-            applied(&simplified(&graph, target), 5)
+            application(&simplify(&graph, target), 5)
                 .unwrap()
                 .op
                 .to_owned()

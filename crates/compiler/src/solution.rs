@@ -6,44 +6,44 @@ use std::fmt::Write;
 use warpsmith_schema::{MODEL_NEW, OpGraph, Target, Task, ValueSource};
 
 use crate::emit::python::{Allocation, Call, Module, attribute};
-use crate::emit::{Helper, Writer, c_type, cpu, cuda, library as calls};
+use crate::emit::{Helper, KernelWriter, c_type, cpu, cuda, library as calls};
 use crate::epilogue;
 use crate::library::Library;
-use crate::lower::{NotCovered, Planned, planned};
-use crate::plan::{Kernel, Origin, Plan, Step, Strategy};
-use crate::scalar::{Buffer, Kind};
+use crate::lower::{LoweredGraph, NotCovered, lower};
+use crate::plan::{BufferOrigin, Kernel, KernelStep, Plan, Strategy};
+use crate::scalar::{Buffer, ScalarType};
 
 /// Relative path to content.
-pub type Files = BTreeMap<String, String>;
+pub type SolutionFiles = BTreeMap<String, String>;
 
 /// A solution written by one strategy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Solution {
-    pub files: Files,
+    pub files: SolutionFiles,
     /// Kernels and library calls that a forward pass makes.
     pub launches: usize,
     /// Whether a library is called for matrices or convolutions.
-    pub library: bool,
-    /// What each of them does, in a few words.
+    pub calls_library: bool,
+    /// One line for each launch that says what it does.
     pub outline: Vec<String>,
 }
 
-/// Writes a solution for a task.
-pub fn write(task: &Task, target: Target, strategy: Strategy) -> Result<Solution, NotCovered> {
+/// Compiles a task's graph into a solution: kernels, their launchers and `model_new.py`.
+pub fn compile(task: &Task, target: Target, strategy: Strategy) -> Result<Solution, NotCovered> {
     let graph: &OpGraph = task.graph.as_ref().ok_or(NotCovered::NoGraph)?;
     let module = Module::read(&task.source)?;
-    let mut planned = planned(graph, target, strategy)?;
+    let mut planned = lower(graph, target, strategy)?;
     if strategy == Strategy::Tuned {
         epilogue::fuse(&mut planned);
     }
     let names = names(&planned, &module)?;
-    let composer = Composer {
+    let composer = SolutionEmitter {
         planned,
         names,
         module,
         title: title(graph),
     };
-    Ok(composer.compose())
+    Ok(composer.emit())
 }
 
 /// Names that loops and launchers use themselves.
@@ -54,7 +54,7 @@ const RESERVED: [&str; 40] = [
     "running", "parts", "other", "before",
 ];
 
-fn names(planned: &Planned, module: &Module) -> Result<Vec<String>, NotCovered> {
+fn names(planned: &LoweredGraph, module: &Module) -> Result<Vec<String>, NotCovered> {
     let mut taken: BTreeSet<String> = RESERVED.iter().map(ToString::to_string).collect();
     let mut unique = |wanted: String| {
         let mut name = wanted.clone();
@@ -66,31 +66,31 @@ fn names(planned: &Planned, module: &Module) -> Result<Vec<String>, NotCovered> 
         name
     };
     let mut names = Vec::new();
-    for (place, room) in planned.plan.rooms.iter().enumerate() {
+    for (place, room) in planned.plan.buffers.iter().enumerate() {
         let wanted = match &room.origin {
-            Origin::Input(position) => {
+            BufferOrigin::Input(position) => {
                 let known = module.inputs.get(*position);
                 known.cloned().ok_or_else(|| NotCovered::Module {
                     what: format!("`forward` has no argument number {}", position + 1),
                 })?
             }
-            Origin::State(name) => name.replace('.', "_"),
-            Origin::Made if planned.returns.contains(&Buffer(place)) => "out".to_owned(),
-            Origin::Made => "hidden".to_owned(),
+            BufferOrigin::State(name) => name.replace('.', "_"),
+            BufferOrigin::Computed if planned.returns.contains(&Buffer(place)) => "out".to_owned(),
+            BufferOrigin::Computed => "hidden".to_owned(),
         };
         names.push(unique(wanted));
     }
     Ok(names)
 }
 
-struct Composer {
-    planned: Planned,
+struct SolutionEmitter {
+    planned: LoweredGraph,
     names: Vec<String>,
     module: Module,
     title: String,
 }
 
-/// What the launcher and its file are called, whatever the strategy: a later draft takes an earlier one's place.
+/// The name of the launcher and its file. It is the same for all strategies, so a later solution replaces an earlier one.
 fn title(graph: &OpGraph) -> String {
     let mut title = "run".to_owned();
     for value in &graph.values {
@@ -110,8 +110,8 @@ fn listed<T: ToString>(shape: &[T], between: &str) -> String {
     extents.join(between)
 }
 
-/// So many of something: 8 x 64.
-fn times(shape: &[i64]) -> String {
+/// Extents as a product: 8 x 64.
+fn joined_extents(shape: &[i64]) -> String {
     let several: Vec<i64> = shape
         .iter()
         .copied()
@@ -124,21 +124,21 @@ fn times(shape: &[i64]) -> String {
 }
 
 /// A kernel as text.
-struct Written {
-    /// A function, whole.
+struct EmittedKernel {
+    /// The whole function.
     function: String,
     /// The statement that runs it.
     call: String,
-    /// What it writes and reads, in the order of its parameters.
+    /// The buffers it writes and reads, in the order of its parameters.
     buffers: Vec<Buffer>,
 }
 
-impl Composer {
+impl SolutionEmitter {
     fn plan(&self) -> &Plan {
         &self.planned.plan
     }
 
-    fn compose(mut self) -> Solution {
+    fn emit(mut self) -> Solution {
         let steps = self.plan().steps.clone();
         let mut taken = BTreeSet::new();
         let mut helpers = BTreeSet::new();
@@ -186,28 +186,28 @@ impl Composer {
         let library = steps
             .iter()
             .any(|step| matches!(step.kernel, Kernel::Library(_)));
-        let files = Files::from([
+        let files = SolutionFiles::from([
             (format!("kernels/{title}.{ending}"), code),
             (MODEL_NEW.to_owned(), self.module(&calls)),
         ]);
         Solution {
             files,
             launches: steps.len(),
-            library,
-            outline: steps.iter().map(|step| self.outlined(step)).collect(),
+            calls_library: library,
+            outline: steps.iter().map(|step| self.describe_step(step)).collect(),
         }
     }
 
     /// `mean`: 8 x 64 rows of 256 (sum), to (8, 64).
-    fn outlined(&self, step: &Step) -> String {
+    fn describe_step(&self, step: &KernelStep) -> String {
         let plan = self.plan();
         let what = match &step.kernel {
             Kernel::Rows(rows) => {
-                let result = listed(&plan.rooms[rows.out.0].shape, ", ");
+                let result = listed(&plan.buffers[rows.out.0].shape, ", ");
                 let mut lengths: Vec<(String, Vec<&str>)> = Vec::new();
-                for pass in &rows.passes {
+                for pass in &rows.reductions {
                     let reduction = &plan.reductions[pass.reduction.0];
-                    let (length, fold) = (times(&reduction.extents), reduction.fold.word());
+                    let (length, fold) = (joined_extents(&reduction.extents), reduction.op.word());
                     match lengths.iter_mut().find(|(known, _)| *known == length) {
                         Some((_, folds)) if folds.contains(&fold) => {}
                         Some((_, folds)) => folds.push(fold),
@@ -217,10 +217,10 @@ impl Composer {
                 if lengths.is_empty() {
                     format!("each of ({result})")
                 } else {
-                    // As the reduction leaves them: a kernel may have them all in one line.
-                    let first = &plan.reductions[rows.passes[0].reduction.0];
+                    // The reduction's own extents, because a kernel may flatten them.
+                    let first = &plan.reductions[rows.reductions[0].reduction.0];
                     let is_same = first.rows() == rows.outer.iter().product::<i64>();
-                    let outer = times(if is_same { &first.outer } else { &rows.outer });
+                    let outer = joined_extents(if is_same { &first.outer } else { &rows.outer });
                     let lengths = lengths.iter();
                     let lengths =
                         lengths.map(|(length, folds)| format!("{length} ({})", folds.join(", ")));
@@ -231,14 +231,14 @@ impl Composer {
             }
             Kernel::Scan(scan) => {
                 let [before, along, after] = scan.shape;
-                let shape = &plan.rooms[scan.out.0].shape;
+                let shape = &plan.buffers[scan.out.0].shape;
                 let is_along = |dim: &usize| {
                     let (outer, rest) = shape.split_at(*dim);
                     let inner: i64 = rest[1..].iter().product();
                     (outer.iter().product::<i64>(), rest[0], inner) == (before, along, after)
                 };
                 let lines = match (0..shape.len()).find(is_along) {
-                    Some(dim) => times(&[&shape[..dim], &shape[dim + 1..]].concat()),
+                    Some(dim) => joined_extents(&[&shape[..dim], &shape[dim + 1..]].concat()),
                     None => (before * after).to_string(),
                 };
                 format!("{lines} lines of {along}, one after another along each")
@@ -251,7 +251,12 @@ impl Composer {
         format!("`{}`: {what}", step.name)
     }
 
-    fn step(&mut self, step: &Step, name: &str, helpers: &mut BTreeSet<Helper>) -> Written {
+    fn step(
+        &mut self,
+        step: &KernelStep,
+        name: &str,
+        helpers: &mut BTreeSet<Helper>,
+    ) -> EmittedKernel {
         let target = self.plan().target;
         if let Kernel::Library(library) = &step.kernel {
             return self.library(library, name);
@@ -261,7 +266,7 @@ impl Composer {
             Kernel::Scan(scan) => scan.out,
             Kernel::Library(library) => library.out(),
         };
-        let mut writer = Writer::new(&mut self.planned.plan, &self.names);
+        let mut writer = KernelWriter::new(&mut self.planned.plan, &self.names);
         let launch = match (&step.kernel, target) {
             (Kernel::Rows(rows), Target::Cpu) => {
                 cpu::rows(&mut writer, rows);
@@ -282,17 +287,17 @@ impl Composer {
         let parameters = self.parameters(&buffers[1..], &[out]);
         let arguments = self.arguments(&buffers);
         match launch {
-            None => Written {
+            None => EmittedKernel {
                 function: format!("static void {name}_kernel({parameters}) {{\n{body}\n}}"),
                 call: format!("{name}_kernel({arguments});"),
                 buffers,
             },
-            Some(launch) => Written {
+            Some(launch) => EmittedKernel {
                 function: format!(
                     "__global__ void {}{name}_kernel({parameters}) {{\n{body}\n}}",
-                    // Without it a large block could have more registers than there are.
-                    if launch.most > 256 {
-                        format!("__launch_bounds__({}) ", launch.most)
+                    // Without the bound a large block could need more registers than there are.
+                    if launch.max_threads > 256 {
+                        format!("__launch_bounds__({}) ", launch.max_threads)
                     } else {
                         String::new()
                     },
@@ -306,7 +311,7 @@ impl Composer {
         }
     }
 
-    fn library(&self, library: &Library, name: &str) -> Written {
+    fn library(&self, library: &Library, name: &str) -> EmittedKernel {
         let mut buffers = vec![library.out()];
         buffers.extend(library.reads());
         let arguments = self.arguments(&buffers);
@@ -318,7 +323,7 @@ impl Composer {
                     Library::Convolution(conv) => calls::convolution_on_cpu(conv, &named),
                 };
                 let parameters = self.parameters(&buffers[1..], &[library.out()]);
-                Written {
+                EmittedKernel {
                     function: format!("static void {name}_product({parameters}) {{\n{body}\n}}"),
                     call: format!("{name}_product({arguments});"),
                     buffers,
@@ -332,7 +337,7 @@ impl Composer {
                     },
                     Library::Convolution(conv) => calls::convolution_on_cuda(conv, name, &named),
                 };
-                Written {
+                EmittedKernel {
                     function: format!("static {}", function.trim_start()).replacen(
                         "static //",
                         "//",
@@ -353,7 +358,7 @@ impl Composer {
         let mut parts = Vec::new();
         for (buffers, is_const) in [(written, ""), (read, "const ")] {
             for buffer in buffers {
-                let kind = c_type(self.plan().rooms[buffer.0].kind);
+                let kind = c_type(self.plan().buffers[buffer.0].kind);
                 parts.push(format!(
                     "{is_const}{kind}* {restrict} {}",
                     self.names[buffer.0]
@@ -371,8 +376,8 @@ impl Composer {
     fn launcher(&self, name: &str, buffers: &[Buffer], body: &str) -> String {
         let mut parts = Vec::new();
         for buffer in buffers {
-            let room = &self.plan().rooms[buffer.0];
-            let is_const = if room.origin == Origin::Made {
+            let room = &self.plan().buffers[buffer.0];
+            let is_const = if room.origin == BufferOrigin::Computed {
                 ""
             } else {
                 "const "
@@ -395,10 +400,10 @@ impl Composer {
     }
 
     fn call(&self, launcher: String, buffers: &[Buffer]) -> Call {
-        let argument = |buffer: &Buffer| match &self.plan().rooms[buffer.0].origin {
-            Origin::Input(position) => self.module.inputs[*position].clone(),
-            Origin::State(name) => attribute(name),
-            Origin::Made => self.names[buffer.0].clone(),
+        let argument = |buffer: &Buffer| match &self.plan().buffers[buffer.0].origin {
+            BufferOrigin::Input(position) => self.module.inputs[*position].clone(),
+            BufferOrigin::State(name) => attribute(name),
+            BufferOrigin::Computed => self.names[buffer.0].clone(),
         };
         Call {
             launcher,
@@ -408,18 +413,18 @@ impl Composer {
 
     fn module(&self, calls: &[Call]) -> String {
         let mut allocations = Vec::new();
-        for (place, room) in self.plan().rooms.iter().enumerate() {
+        for (place, room) in self.plan().buffers.iter().enumerate() {
             let is_used = calls
                 .iter()
                 .any(|call| call.arguments.contains(&self.names[place]));
-            if room.origin == Origin::Made && is_used {
+            if room.origin == BufferOrigin::Computed && is_used {
                 allocations.push(Allocation {
                     name: self.names[place].clone(),
                     shape: room.shape.clone(),
                     dtype: match room.kind {
-                        Kind::Float => "float32",
-                        Kind::Int => "int64",
-                        Kind::Bool => "bool",
+                        ScalarType::Float => "float32",
+                        ScalarType::Int => "int64",
+                        ScalarType::Bool => "bool",
                     },
                 });
             }
@@ -445,7 +450,7 @@ impl Composer {
         self.module.write(&allocations, calls, &returned, device)
     }
 
-    fn preamble(&self, steps: &[Step], helpers: &BTreeSet<Helper>) -> String {
+    fn preamble(&self, steps: &[KernelStep], helpers: &BTreeSet<Helper>) -> String {
         let libraries: Vec<&Library> = steps
             .iter()
             .filter_map(|step| match &step.kernel {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::index::{Index, linear, reshaped};
-use crate::scalar::{Arena, Buffer, Kind, Node, Scalar, Within};
+use crate::scalar::{Arena, BoundsCheck, Buffer, Node, Scalar, ScalarType};
 
 /// The value at some coordinates.
 pub(super) type Body = Rc<dyn Fn(&mut Arena, &[Index]) -> Scalar>;
@@ -11,7 +11,7 @@ pub(super) type Body = Rc<dyn Fn(&mut Arena, &[Index]) -> Scalar>;
 #[derive(Clone)]
 pub(super) struct Tensor {
     pub(super) shape: Vec<i64>,
-    pub(super) kind: Kind,
+    pub(super) kind: ScalarType,
     pub(super) at: Body,
     /// What it costs to compute an element over and over; zero for one that is loaded.
     pub(super) work: u32,
@@ -22,7 +22,7 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    pub(super) fn of_buffer(buffer: Buffer, shape: &[i64], kind: Kind) -> Self {
+    pub(super) fn of_buffer(buffer: Buffer, shape: &[i64], kind: ScalarType) -> Self {
         let extents = shape.to_vec();
         Self {
             shape: shape.to_vec(),
@@ -37,7 +37,7 @@ impl Tensor {
     /// A new one, computed from elements of others.
     pub(super) fn computed(
         shape: &[i64],
-        kind: Kind,
+        kind: ScalarType,
         work: u32,
         at: impl Fn(&mut Arena, &[Index]) -> Scalar + 'static,
     ) -> Self {
@@ -52,7 +52,9 @@ impl Tensor {
     }
 
     pub(super) fn constant(value: f64, shape: &[i64]) -> Self {
-        Self::computed(shape, Kind::Float, 0, move |arena, _| arena.constant(value))
+        Self::computed(shape, ScalarType::Float, 0, move |arena, _| {
+            arena.constant(value)
+        })
     }
 
     pub(super) fn count(&self) -> i64 {
@@ -150,11 +152,11 @@ impl Tensor {
 
     /// The element that a window meets; `outside` where it meets none.
     pub(super) fn beyond(&self, arena: &mut Arena, at: &[Index], outside: f64) -> Scalar {
-        let guard: Vec<Within> = self
+        let guard: Vec<BoundsCheck> = self
             .shape
             .iter()
             .zip(at)
-            .filter_map(|(extent, index)| Within::new(index.clone(), 0, *extent))
+            .filter_map(|(extent, index)| BoundsCheck::new(index.clone(), 0, *extent))
             .collect();
         let value = (self.at)(arena, at);
         if guard.is_empty() {
@@ -162,17 +164,17 @@ impl Tensor {
         }
         let value = arena.guarded(value, &guard);
         // A load that is guarded is zero outside.
-        let is_zero = |guarded: &[Within]| guard.iter().all(|within| guarded.contains(within));
+        let is_zero = |guarded: &[BoundsCheck]| guard.iter().all(|within| guarded.contains(within));
         if outside.to_bits() == 0
             && matches!(arena.node(value), Node::Load { guard, .. } if is_zero(guard))
         {
             return value;
         }
         let outside = match self.kind {
-            Kind::Float => arena.constant(outside),
-            Kind::Int | Kind::Bool => arena.int(outside as i64),
+            ScalarType::Float => arena.constant(outside),
+            ScalarType::Int | ScalarType::Bool => arena.int(outside as i64),
         };
-        let inside = arena.inside(guard);
+        let inside = arena.in_bounds(guard);
         arena.select(inside, value, outside)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 
-use warpsmith_decontaminate::Benchmark;
+use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_tasks::load_all;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,6 +21,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut seen = BTreeSet::new();
     tasks.retain(|task| seen.insert(task.id.clone()));
     tasks.sort_by_key(|task| (task.level, task.problem_id));
-    Benchmark::of(&tasks)?.write(Path::new(target))?;
+    FingerprintIndex::of(&tasks)?.write(Path::new(target))?;
     Ok(())
 }

@@ -1,10 +1,12 @@
-//! How alike tasks are: their structure, read from their text, and the fingerprints of benchmarks that no training set may
-//! hold a task of.
+//! Keeps benchmarks out of training sets: the structural similarity of tasks, and fingerprints of benchmarks.
+//!
+//! A [`Structure`] is read from a task's source without running it. A [`FingerprintIndex`] finds near-duplicates of a task.
+//! [`validation_split`] separates a set so that no two similar tasks are on different sides.
 
-mod benchmark;
 mod families;
+mod index;
 mod structure;
 
-pub use benchmark::{Benchmark, Near};
-pub use families::{FAMILY, validation};
-pub use structure::{NEAR, Structure, Why};
+pub use families::{FAMILY_THRESHOLD, validation_split};
+pub use index::{FingerprintIndex, SimilarTask};
+pub use structure::{NEAR_DUPLICATE_THRESHOLD, SimilarityBasis, Structure};

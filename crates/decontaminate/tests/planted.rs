@@ -1,4 +1,4 @@
-//! A benchmark's tasks, dressed up as others, do not get into a set.
+//! A benchmark's tasks do not get into a set in disguise.
 //!
 //! Our own examples play the benchmark. Where `WARPSMITH_KERNELBENCH` names a checkout or a JSONL file of `KernelBench`, the
 //! same is done with that, and the shipped fingerprints must recognise each of its tasks too.
@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use warpsmith_decontaminate::{Benchmark, NEAR, Structure};
-use warpsmith_tasks::{LoadedTask, load, load_all};
+use warpsmith_decontaminate::{FingerprintIndex, NEAR_DUPLICATE_THRESHOLD, Structure};
+use warpsmith_schema::Task;
+use warpsmith_tasks::{load, load_all};
 
 /// A piece of a Python text.
 #[derive(Clone, PartialEq)]
@@ -299,7 +300,7 @@ const DISGUISES: [Disguise; 6] = [
 ];
 
 /// How many of the tasks are caught in each disguise, and which are not.
-fn planted(tasks: &[LoadedTask], benchmark: &Benchmark) -> Vec<String> {
+fn planted(tasks: &[Task], benchmark: &FingerprintIndex) -> Vec<String> {
     let mut survivors = Vec::new();
     for (name, disguise) in DISGUISES {
         let mut caught = 0;
@@ -307,7 +308,7 @@ fn planted(tasks: &[LoadedTask], benchmark: &Benchmark) -> Vec<String> {
             let planted = disguise(&task.source);
             assert_ne!(planted, task.source);
             match Structure::of(&planted).map(|structure| benchmark.nearest(&structure)) {
-                Ok(Some(near)) if near.is_twin() => caught += 1,
+                Ok(Some(near)) if near.is_near_duplicate() => caught += 1,
                 other => survivors.push(format!("{} {name}: {other:?}\n{planted}", task.id)),
             }
         }
@@ -320,10 +321,10 @@ fn planted(tasks: &[LoadedTask], benchmark: &Benchmark) -> Vec<String> {
 fn no_task_of_a_benchmark_survives_in_disguise() {
     let examples = examples();
     assert!(examples.len() > 8, "{}", examples.len());
-    let mut survivors = planted(&examples, &Benchmark::of(&examples).unwrap());
+    let mut survivors = planted(&examples, &FingerprintIndex::of(&examples).unwrap());
     if let Some(path) = std::env::var_os("WARPSMITH_KERNELBENCH") {
         let tasks = load_all(Path::new(&path)).unwrap();
-        survivors.extend(planted(&tasks, &Benchmark::of(&tasks).unwrap()));
+        survivors.extend(planted(&tasks, &FingerprintIndex::of(&tasks).unwrap()));
         survivors.extend(planted_in_kernelbench(&tasks));
         distribution(&tasks);
     }
@@ -335,7 +336,7 @@ fn no_task_of_a_benchmark_survives_in_disguise() {
     );
 }
 
-fn examples() -> Vec<LoadedTask> {
+fn examples() -> Vec<Task> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let entries = fs_err::read_dir(&folder).unwrap();
     let folders = entries.map(|entry| entry.unwrap().path());
@@ -346,10 +347,10 @@ fn examples() -> Vec<LoadedTask> {
 }
 
 /// By the fingerprints that everybody has.
-fn planted_in_kernelbench(tasks: &[LoadedTask]) -> Vec<String> {
-    let shipped = Benchmark::kernelbench();
+fn planted_in_kernelbench(tasks: &[Task]) -> Vec<String> {
+    let shipped = FingerprintIndex::kernelbench();
     let ids: BTreeSet<&str> = shipped.ids().collect();
-    let covered: Vec<LoadedTask> = tasks
+    let covered: Vec<Task> = tasks
         .iter()
         .filter(|task| ids.contains(task.id.as_str()))
         .cloned()
@@ -368,14 +369,14 @@ fn planted_in_kernelbench(tasks: &[LoadedTask]) -> Vec<String> {
     planted(&covered, &shipped)
 }
 
-/// How alike different tasks of a benchmark are: what would be dropped although it is another task.
-fn distribution(tasks: &[LoadedTask]) {
+/// How similar different tasks of a benchmark are: what would be dropped although it is another task.
+fn distribution(tasks: &[Task]) {
     let structures: Vec<Structure> = tasks
         .iter()
         .map(|task| Structure::of(&task.source).unwrap())
         .collect();
     let mut histogram = [0; 11];
-    let mut twins = Vec::new();
+    let mut near_duplicates = Vec::new();
     for (place, left) in structures.iter().enumerate() {
         let others = structures
             .iter()
@@ -386,13 +387,13 @@ fn distribution(tasks: &[LoadedTask]) {
             .reduce(|best, next| if next.1 > best.1 { next } else { best })
             .unwrap();
         histogram[(highest * 10.0) as usize] += 1;
-        if highest > NEAR {
-            twins.push(format!(
+        if highest > NEAR_DUPLICATE_THRESHOLD {
+            near_duplicates.push(format!(
                 "{} ~ {} {highest:.3}",
                 tasks[place].name, tasks[other].name
             ));
         }
     }
     eprintln!("nearest other task, by tenths from 0.0 to 1.0: {histogram:?}");
-    eprintln!("{}", twins.join("\n"));
+    eprintln!("{}", near_duplicates.join("\n"));
 }

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use proptest::prelude::*;
-use warpsmith_decontaminate::{Benchmark, NEAR, Structure, Why, validation};
+use warpsmith_decontaminate::{
+    FingerprintIndex, NEAR_DUPLICATE_THRESHOLD, SimilarityBasis, Structure, validation_split,
+};
 use warpsmith_tasks::TaskError;
 
 const HEAD: &str = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n";
@@ -45,7 +47,10 @@ fn assert_same(left: &str, right: &str) {
 fn assert_different(left: &str, right: &str) {
     for (left, right) in [(left, right), (right, left)] {
         let found = similarity(left, right);
-        assert!(found <= NEAR, "{found}\n{left}\n{right}");
+        assert!(
+            found <= NEAR_DUPLICATE_THRESHOLD,
+            "{found}\n{left}\n{right}"
+        );
     }
 }
 
@@ -222,9 +227,8 @@ fn other_operators_are_another_task() {
     );
 }
 
-/// The nearer two chains are to each other, the more alike they are found.
 #[test]
-fn more_in_common_is_more_alike() {
+fn more_in_common_is_more_similar() {
     let chain = |operators: &[&str]| {
         let lines: Vec<String> = operators
             .iter()
@@ -240,7 +244,10 @@ fn more_in_common_is_more_alike() {
         .map(|other| similarity(&long, other))
         .to_vec();
     assert!(found.is_sorted_by(|left, right| left > right), "{found:?}");
-    assert!(found[3] < 0.1 && found[1] < NEAR, "{found:?}");
+    assert!(
+        found[3] < 0.1 && found[1] < NEAR_DUPLICATE_THRESHOLD,
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -248,7 +255,7 @@ fn one_operator_on_inputs_of_the_same_dimensions_is_the_same_task_whatever_is_ar
     let bare = chain("torch.softmax(x, dim=1)");
     let dressed = chain("torch.softmax(x.T, dim=0).T[:, :8]");
     let (similarity, why) = structure(&bare).compare(&structure(&dressed));
-    assert_eq!((similarity, why), (1.0, Why::Operator));
+    assert_eq!((similarity, why), (1.0, SimilarityBasis::Operator));
     // With more dimensions the movements around it count.
     let higher = dressed.replace("randn(16, 32)", "randn(2, 16, 32)");
     assert_different(&bare, &higher);
@@ -324,7 +331,7 @@ fn hostile_modules_end_soon() {
 fn a_benchmark_is_written_and_read_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("benchmark.jsonl");
-    let mut benchmark = Benchmark::default();
+    let mut benchmark = FingerprintIndex::default();
     benchmark.insert("one".into(), structure(&chain("torch.relu(x)")));
     benchmark.insert(
         "two".into(),
@@ -334,12 +341,15 @@ fn a_benchmark_is_written_and_read_as_it_is() {
     benchmark.write(&path).unwrap();
     let text = fs_err::read_to_string(&path).unwrap();
     assert!(!text.contains("relu"), "{text}");
-    let read = Benchmark::read(&path).unwrap();
+    let read = FingerprintIndex::read(&path).unwrap();
     assert_eq!(read.ids().collect::<Vec<_>>(), ["one", "two", "none"]);
     for operators in ["torch.relu(x)", "torch.tanh(torch.relu(x))", "x"] {
         let structure = structure(&chain(operators));
         assert_eq!(read.nearest(&structure), benchmark.nearest(&structure));
-        assert_eq!(read.twin(&structure), benchmark.twin(&structure));
+        assert_eq!(
+            read.near_duplicate(&structure),
+            benchmark.near_duplicate(&structure)
+        );
     }
     for (broken, expected) in [
         ("", ":1: not a fingerprint"),
@@ -362,7 +372,7 @@ fn a_benchmark_is_written_and_read_as_it_is() {
         ),
     ] {
         fs_err::write(&path, broken).unwrap();
-        let error = Benchmark::read(&path).unwrap_err();
+        let error = FingerprintIndex::read(&path).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
         assert!(error.hint().unwrap().contains("fingerprints"));
     }
@@ -370,7 +380,7 @@ fn a_benchmark_is_written_and_read_as_it_is() {
 
 #[test]
 fn kernelbench_comes_with_the_crate() {
-    let benchmark = Benchmark::kernelbench();
+    let benchmark = FingerprintIndex::kernelbench();
     let count = |level: &str| benchmark.ids().filter(|id| id.starts_with(level)).count();
     assert_eq!(
         (
@@ -389,18 +399,18 @@ fn kernelbench_comes_with_the_crate() {
         "torch.cumsum(x, 1)",
         "nn.LayerNorm(4)(x)",
     ] {
-        let twin = benchmark.twin(&structure(&chain(operators)));
+        let found = benchmark.near_duplicate(&structure(&chain(operators)));
         assert!(
-            twin.is_some_and(|twin| twin.id.starts_with("level1/")),
+            found.is_some_and(|found| found.id.starts_with("level1/")),
             "{operators}"
         );
     }
     // And a composition that nobody would put there.
     let odd = chain("torch.erf(torch.fft.fft(torch.lgamma(x)).abs())");
-    assert_eq!(benchmark.twin(&structure(&odd)), None);
+    assert_eq!(benchmark.near_duplicate(&structure(&odd)), None);
     let nearest = benchmark.nearest(&structure(&odd)).unwrap();
     assert!(
-        !nearest.is_twin() && nearest.similarity < 0.5,
+        !nearest.is_near_duplicate() && nearest.similarity < 0.5,
         "{nearest:?}"
     );
 }
@@ -421,7 +431,7 @@ fn composed(choices: &[usize]) -> String {
     module("", &format!("{lines}return x"))
 }
 
-/// What the index leaves out is never a twin, nor of one family.
+/// The index never leaves out a near-duplicate or a task of the same family.
 #[test]
 fn the_index_finds_what_comparing_with_all_finds() {
     let sources: Vec<String> = (0..400_usize)
@@ -432,13 +442,13 @@ fn the_index_finds_what_comparing_with_all_finds() {
             composed(&digits)
         })
         .collect();
-    let mut benchmark = Benchmark::default();
+    let mut benchmark = FingerprintIndex::default();
     for (place, source) in sources.iter().enumerate() {
         let structure = structure(source);
         let nearest = benchmark
             .nearest(&structure)
-            .filter(warpsmith_decontaminate::Near::is_twin);
-        assert_eq!(benchmark.twin(&structure), nearest);
+            .filter(warpsmith_decontaminate::SimilarTask::is_near_duplicate);
+        assert_eq!(benchmark.near_duplicate(&structure), nearest);
         benchmark.insert(place.to_string(), structure);
     }
 }
@@ -451,32 +461,32 @@ fn no_family_is_split() {
             (format!("task{seed:03}"), structure(&source))
         })
         .collect();
-    let chosen = validation(&tasks, 0.2, 7);
+    let chosen = validation_split(&tasks, 0.2, 7);
     assert!((40..=60).contains(&chosen.len()), "{}", chosen.len());
     for (id, left) in &tasks {
         for (other, right) in &tasks {
-            if left.similarity(right) > warpsmith_decontaminate::FAMILY {
+            if left.similarity(right) > warpsmith_decontaminate::FAMILY_THRESHOLD {
                 assert_eq!(chosen.contains(id), chosen.contains(other), "{id} {other}");
             }
         }
     }
-    assert_ne!(chosen, validation(&tasks, 0.2, 8));
+    assert_ne!(chosen, validation_split(&tasks, 0.2, 8));
     tasks.reverse();
-    assert_eq!(chosen, validation(&tasks, 0.2, 7));
-    assert!(validation(&tasks, 0.0, 7).is_empty());
-    assert_eq!(validation(&tasks, 1.0, 7).len(), tasks.len());
-    assert!(validation(&[], 0.5, 7).is_empty());
+    assert_eq!(chosen, validation_split(&tasks, 0.2, 7));
+    assert!(validation_split(&tasks, 0.0, 7).is_empty());
+    assert_eq!(validation_split(&tasks, 1.0, 7).len(), tasks.len());
+    assert!(validation_split(&[], 0.5, 7).is_empty());
 }
 
-/// A day's work of a composer: each candidate against the benchmark and against all that were kept before it.
+/// Each candidate is compared with the benchmark and with all candidates kept before it.
 #[test]
 fn ten_thousand_candidates_take_seconds() {
-    let benchmark = Benchmark::kernelbench();
+    let benchmark = FingerprintIndex::kernelbench();
     let sources: Vec<String> = (0..10_000_usize)
         .map(|seed| {
-            let luck = seed.wrapping_mul(2_654_435_761);
+            let hash = seed.wrapping_mul(2_654_435_761);
             let choices: Vec<usize> = (0..=seed % 5)
-                .map(|position| luck >> (5 * position + 3))
+                .map(|position| hash >> (5 * position + 3))
                 .collect();
             composed(&choices)
         })
@@ -487,13 +497,13 @@ fn ten_thousand_candidates_take_seconds() {
     let compared = Instant::now();
     let far: Vec<&Structure> = structures
         .iter()
-        .filter(|structure| !benchmark.nearest(structure).unwrap().is_twin())
+        .filter(|structure| !benchmark.nearest(structure).unwrap().is_near_duplicate())
         .collect();
     let compared = compared.elapsed();
     let inside = Instant::now();
-    let mut kept = Benchmark::default();
+    let mut kept = FingerprintIndex::default();
     for (place, structure) in far.iter().enumerate() {
-        if kept.twin(structure).is_none() {
+        if kept.near_duplicate(structure).is_none() {
             kept.insert(place.to_string(), (*structure).clone());
         }
     }

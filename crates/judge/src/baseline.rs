@@ -176,7 +176,7 @@ pub(crate) fn measure(
                 }
                 // A module that torch.compile cannot do is a fact about the task, not a failure of the judge.
                 Err(MeasurementError::Call(failure)) => {
-                    baselines.compile_failure = Some(describe(failure))
+                    baselines.compile_failure = Some(describe(failure));
                 }
                 Err(stopped) => return Err(measurement_error("compile", stopped)),
             }

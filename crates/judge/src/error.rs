@@ -36,6 +36,9 @@ pub enum JudgeError {
     Around(Failure),
 }
 
+/// The code of a call that nobody waits for any more.
+pub const CANCELLED: &str = "cancelled";
+
 /// As the trusted process names it.
 const OUT_OF_MEMORY: &str = "out_of_memory";
 
@@ -51,6 +54,11 @@ impl JudgeError {
             message: message.into(),
             hint: None,
         }
+    }
+
+    /// The call was given up, and what it ran was killed.
+    pub fn cancelled() -> Self {
+        Self::infrastructure(CANCELLED, "the call was cancelled")
     }
 
     /// A trusted process failed to answer: the task's fault when it says so, ours otherwise.
@@ -93,7 +101,7 @@ impl JudgeError {
 
     /// Whether judging again may help.
     pub fn retryable(&self) -> bool {
-        matches!(self, Self::Infrastructure { code, .. } if *code != "noisy_machine")
+        matches!(self, Self::Infrastructure { code, .. } if !["noisy_machine", CANCELLED].contains(code))
     }
 
     /// The wire form.

@@ -6,7 +6,6 @@ mod processes;
 mod stages;
 mod timing_stage;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +29,7 @@ use crate::harness::Harness;
 use crate::process::PythonProcess;
 use crate::sampled_code::CodeClassifier;
 use crate::session::Session;
-use crate::submission::{MODEL_NEW, SubmissionForm, content_hash, folder_unit};
+use crate::submission::{MODEL_NEW, SubmissionForm, folder_unit};
 use crate::timing::TimingSamples;
 use crate::toolchain::Toolchain;
 use crate::trusted::TrustedProcess;
@@ -54,22 +53,6 @@ pub struct JudgeConfig {
     pub python: Python,
 }
 
-/// A task as the judge takes it.
-#[derive(Debug, Clone)]
-pub struct TaskSource {
-    pub name: String,
-    pub source: String,
-}
-
-impl From<&Task> for TaskSource {
-    fn from(task: &Task) -> Self {
-        Self {
-            name: task.name.clone(),
-            source: task.source.clone(),
-        }
-    }
-}
-
 /// A verdict and what stands behind it.
 #[derive(Debug, Clone)]
 pub struct Judged {
@@ -79,7 +62,7 @@ pub struct Judged {
 
 /// How far a submission is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum JudgeDepth {
+pub(crate) enum JudgeDepth {
     /// It compiles, and what it imports is allowed.
     Compiled,
     /// Its results are right too.
@@ -88,8 +71,8 @@ pub enum JudgeDepth {
     Timed,
 }
 
-/// Warm processes and the task they have loaded.
-pub struct LocalJudge {
+/// Warm processes and the task they have loaded: one submission at a time, and nothing is remembered.
+pub(crate) struct Supervisor {
     config: JudgeConfig,
     toolchain: Toolchain,
     harness: Harness,
@@ -111,8 +94,6 @@ pub struct LocalJudge {
     ahead_compiler: Option<AheadCompiler>,
     session: Option<Session>,
     code_classifier: CodeClassifier,
-    /// Verdicts by task and content: in `rl` identical sources are judged once.
-    known: BTreeMap<String, Judged>,
 }
 
 /// The process that fills the compiler's cache.
@@ -150,9 +131,9 @@ macro_rules! go {
     };
 }
 
-impl LocalJudge {
+impl Supervisor {
     /// Starts the processes; they import PyTorch side by side while the caller goes on.
-    pub fn start(options: JudgeConfig) -> Result<Self, JudgeError> {
+    pub(crate) fn start(options: JudgeConfig) -> Result<Self, JudgeError> {
         let cxx = warpsmith_machine::find_cxx().ok_or_else(|| JudgeError::Infrastructure {
             code: "no_compiler",
             message: "no C++ compiler was found".to_owned(),
@@ -193,7 +174,6 @@ impl LocalJudge {
             ahead_compiler: None,
             session: None,
             code_classifier: CodeClassifier::default(),
-            known: BTreeMap::new(),
         };
         judge.trusted_starting = Some(judge.launch_trusted()?);
         judge.zygote = Some(judge.launch_zygote()?);
@@ -201,41 +181,30 @@ impl LocalJudge {
     }
 
     /// Builds what would otherwise be built on first use, the bytecode of what is imported included.
-    pub fn prepare(&mut self) -> Result<(), JudgeError> {
+    pub(crate) fn prepare(&mut self) -> Result<(), JudgeError> {
         let mut baseline = self.launch_baseline()?;
         self.toolchain.precompile()?;
         baseline.await_hello().map(drop)
     }
 
     /// Which protections hold for candidates.
-    pub fn isolation(&self) -> Option<&sandbox::Effective> {
+    pub(crate) fn isolation(&self) -> Option<&sandbox::Effective> {
         self.zygote.as_ref().map(Zygote::effective)
     }
 
     /// Judges one submission. An error is never a verdict; one of ours is retried once with fresh processes.
-    pub fn judge(
+    pub(crate) fn judge(
         &mut self,
-        task: &TaskSource,
+        task: &Task,
         submission: &Submission,
     ) -> Result<Judged, JudgeError> {
-        let key = format!("{}:{}", task_hash(task), content_hash(submission));
-        if self.config.profile == Profile::Rl
-            && let Some(known) = self.known.get(&key)
-        {
-            return Ok(known.clone());
-        }
-        let judged = self.judge_with_retry(task, submission, JudgeDepth::Timed)?;
-        if self.config.profile == Profile::Rl {
-            self.known.insert(key, judged.clone());
-        }
-        Ok(judged)
+        self.judge_with_retry(task, submission, JudgeDepth::Timed)
     }
 
-    /// Goes part of the way, for whoever is still at work: `None` if nothing is wrong that far, else the verdict that judging
-    /// would end with.
-    pub fn rehearse(
+    /// Goes part of the way: `None` if nothing is wrong that far, else the verdict that judging would end with.
+    pub(crate) fn check(
         &mut self,
-        task: &TaskSource,
+        task: &Task,
         submission: &Submission,
         reach: JudgeDepth,
     ) -> Result<Option<Verdict>, JudgeError> {
@@ -244,7 +213,7 @@ impl LocalJudge {
     }
 
     /// Whether the task can be judged here at all: it is loaded, tried out and laid out in the device's memory.
-    pub fn survey(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+    pub(crate) fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
         let surveyed = match self.load_task(task) {
             Err(error) if error.retryable() => {
                 self.restart();
@@ -264,7 +233,7 @@ impl LocalJudge {
 
     fn judge_with_retry(
         &mut self,
-        task: &TaskSource,
+        task: &Task,
         submission: &Submission,
         reach: JudgeDepth,
     ) -> Result<Judged, JudgeError> {
@@ -279,11 +248,6 @@ impl LocalJudge {
             self.restart();
         }
         judged
-    }
-
-    /// Judges what was judged before anew: in `rl` identical sources are otherwise judged once.
-    pub fn forget(&mut self) {
-        self.known.clear();
     }
 
     /// After a failure every process is suspect.
@@ -304,7 +268,7 @@ impl LocalJudge {
 
     fn attempt(
         &mut self,
-        task: &TaskSource,
+        task: &Task,
         submission: &Submission,
         reach: JudgeDepth,
     ) -> Result<Judged, JudgeError> {
@@ -398,7 +362,7 @@ impl LocalJudge {
 
     fn stages(
         &mut self,
-        (task, submission): (&TaskSource, &Submission),
+        (task, submission): (&Task, &Submission),
         reach: JudgeDepth,
         attempt: &mut JudgementState,
     ) -> Result<Step<()>, JudgeError> {
@@ -530,7 +494,7 @@ fn find_cuda(options: &JudgeConfig) -> Result<(Option<GpuInfo>, Option<Nvcc>), J
     Ok((Some(gpu), Some(nvcc)))
 }
 
-pub(crate) fn task_hash(task: &TaskSource) -> String {
+pub(crate) fn task_hash(task: &Task) -> String {
     blake3::hash(task.source.as_bytes()).to_hex().to_string()
 }
 

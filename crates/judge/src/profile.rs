@@ -15,12 +15,12 @@ mod tools;
 
 use warpsmith_machine::{Caches, GpuInfo, Nvcc, Python};
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{FORMAT, Submission, Target};
+use warpsmith_schema::{FORMAT, Submission, Target, Task};
 
+use crate::JudgeError;
 use crate::harness::Harness;
 use crate::lease::lease_device;
 use crate::toolchain::Toolchain;
-use crate::{JudgeError, TaskSource};
 
 pub use report::{
     Bound, KernelTime, NcuKernel, OperatorTime, ProfileReport, ReferenceProfile, Roofline,
@@ -31,7 +31,7 @@ pub use resources::{KernelResources, occupancy, parse_ptxas};
 /// What to profile, and with what.
 #[derive(Debug, Clone)]
 pub struct ProfileRequest {
-    pub task: TaskSource,
+    pub task: Task,
     /// Profiled beside the reference, if given.
     pub solution: Option<Submission>,
     pub target: Target,

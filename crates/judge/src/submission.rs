@@ -119,20 +119,6 @@ pub(crate) fn inline_units(
     Ok(units)
 }
 
-/// A stable name for the bytes of a submission.
-pub(crate) fn content_hash(submission: &Submission) -> String {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(submission.form.name().as_bytes());
-    for (path, text) in &submission.files {
-        hasher
-            .update(path.as_bytes())
-            .update(b"\0")
-            .update(&(text.len() as u64).to_le_bytes())
-            .update(text);
-    }
-    hasher.finalize().to_hex().to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

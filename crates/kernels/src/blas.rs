@@ -1,4 +1,4 @@
-//! cuBLAS, wherever CUDA put it.
+//! Finds and opens cuBLAS.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
 
 use crate::GpuError;
 
-/// What cuBLAS may use beside its operands: given once, so that nothing is allocated while a graph is captured.
-const BYTES: usize = 32 << 20;
+/// Workspace of cuBLAS: given once, so that nothing is allocated while a CUDA graph is captured.
+const WORKSPACE_BYTES: usize = 32 << 20;
 
 pub(crate) fn open(stream: &Arc<CudaStream>) -> Result<(CudaBlas, CudaSlice<u8>), GpuError> {
     let found = is_present() || (load() && is_present());
@@ -17,16 +17,17 @@ pub(crate) fn open(stream: &Arc<CudaStream>) -> Result<(CudaBlas, CudaSlice<u8>)
         return Err(GpuError::NoCublas);
     }
     let blas = CudaBlas::new(stream.clone())?;
-    let mut room = stream.alloc_zeros::<u8>(BYTES)?;
+    let mut workspace = stream.alloc_zeros::<u8>(WORKSPACE_BYTES)?;
     {
-        let (pointer, _used) = room.device_ptr_mut(stream);
+        let (pointer, _used) = workspace.device_ptr_mut(stream);
         #[expect(unsafe_code, reason = "hands memory to cuBLAS")]
-        // SAFETY: the memory is kept beside the handle, and dropped after it.
+        // SAFETY: the memory is stored beside the handle, and dropped after it.
         unsafe {
-            sys::cublasSetWorkspace_v2(*blas.handle(), pointer as *mut _, BYTES).result()?;
+            sys::cublasSetWorkspace_v2(*blas.handle(), pointer as *mut _, WORKSPACE_BYTES)
+                .result()?;
         }
     }
-    Ok((blas, room))
+    Ok((blas, workspace))
 }
 
 fn is_present() -> bool {
@@ -49,7 +50,7 @@ fn load() -> bool {
             #[expect(unsafe_code, reason = "opens a library, whose initialisers then run")]
             // SAFETY: cuBLAS does nothing when it is opened.
             let library = unsafe { libloading::Library::new(path) };
-            // Never closed.
+            // Never unloaded.
             library.map(std::mem::forget).is_ok()
         })
 }

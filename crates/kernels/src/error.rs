@@ -13,34 +13,38 @@ pub enum GpuError {
     #[error("cuBLAS was not found")]
     NoCublas,
     #[error("the GPU cannot do attention with heads of {head_dim} in groups of {group}")]
-    Attention { head_dim: usize, group: usize },
+    UnsupportedAttention { head_dim: usize, group: usize },
     #[error(
-        "rows of {width} numbers cannot be read on the GPU: their number must be a multiple of {}",
-        crate::AT_ONCE
+        "the GPU kernels cannot read rows of {width} numbers: the width must be a multiple of {}",
+        crate::VEC
     )]
-    Width { width: usize },
-    #[error("rows of {width} numbers cannot be learnt from on this GPU: {most} at most")]
-    TooWide { width: usize, most: usize },
-    #[error("the GPU has no products of few rows: compute capability 9.0 is needed")]
-    FewRows,
-    #[error("the GPU has no attention by groups of warps: compute capability 9.0 is needed")]
-    WarpGroups,
-    #[error("{count} {what} do not fit: there is room for {room}")]
-    NoRoom {
+    UnsupportedWidth { width: usize },
+    #[error("this GPU cannot train models whose rows have {width} numbers: {max} at most")]
+    RowTooWide { width: usize, max: usize },
+    #[error("the GPU cannot train models with biases outside of queries, keys and values")]
+    UnsupportedBias,
+    #[error("the GPU cannot run the skinny GEMM kernels: compute capability 9.0 is needed")]
+    NoSkinnyGemm,
+    #[error("the GPU has no wgmma instructions: compute capability 9.0 is needed")]
+    NoWgmma,
+    #[error("{count} {what} exceed the capacity of {capacity}")]
+    OverCapacity {
         what: &'static str,
         count: usize,
-        room: usize,
+        capacity: usize,
     },
     #[error(
-        "learning needs {:.1} GB on the GPU, which has {:.1} GB free",
+        "training needs {:.1} GB on the GPU, which has {:.1} GB free",
         *needed as f64 / 1e9,
         *free as f64 / 1e9
     )]
-    Memory { needed: usize, free: usize },
-    #[error("a state of {found} numbers is none of this model's, which has {wanted}")]
-    OtherState { found: usize, wanted: usize },
-    #[error("nothing was launched while a graph was captured")]
-    NothingCaptured,
+    OutOfMemory { needed: usize, free: usize },
+    #[error("a state of {found} parameters does not belong to this model, which has {expected}")]
+    WrongStateSize { found: usize, expected: usize },
+    #[error("nothing was launched while a CUDA graph was captured")]
+    EmptyGraph,
+    #[error("the program has no PTX of the module `{module}`")]
+    MissingPtx { module: &'static str },
     #[error("the GPU failed")]
     Driver(#[from] DriverError),
     #[error("cuBLAS failed")]
@@ -48,17 +52,18 @@ pub enum GpuError {
 }
 
 impl GpuError {
-    /// There is no GPU here that could do it, however often it is asked.
-    pub fn is_of_the_machine(&self) -> bool {
+    /// Whether this machine's GPU can never do it: retrying is useless, the CPU can be used instead.
+    pub fn is_unsupported(&self) -> bool {
         matches!(
             self,
             Self::NoDriver
                 | Self::NoDevice { .. }
                 | Self::TooOld { .. }
                 | Self::NoCublas
-                | Self::Attention { .. }
-                | Self::Width { .. }
-                | Self::TooWide { .. }
+                | Self::UnsupportedAttention { .. }
+                | Self::UnsupportedWidth { .. }
+                | Self::RowTooWide { .. }
+                | Self::UnsupportedBias
         )
     }
 
@@ -70,14 +75,16 @@ impl GpuError {
             Self::NoCublas => Some(
                 "install CUDA 13, or put the folder of libcublas.so.13 (PyTorch brings one) into LD_LIBRARY_PATH".into(),
             ),
-            Self::TooOld { .. } | Self::Attention { .. } | Self::Width { .. } | Self::TooWide { .. } => {
-                Some("run the model on the processor".into())
+            Self::TooOld { .. } | Self::UnsupportedAttention { .. } | Self::UnsupportedWidth { .. } | Self::RowTooWide { .. } | Self::UnsupportedBias => {
+                Some("run the model on the CPU".into())
             }
-            Self::NoRoom { .. } | Self::Memory { .. } => Some("learn from fewer or shorter sequences at once".into()),
-            Self::OtherState { .. }
-            | Self::FewRows
-            | Self::WarpGroups
-            | Self::NothingCaptured | Self::Driver(_) | Self::Cublas(_) => None,
+            Self::OverCapacity { .. } | Self::OutOfMemory { .. } => Some("train with fewer or shorter sequences per microbatch".into()),
+            Self::WrongStateSize { .. }
+            | Self::NoSkinnyGemm
+            | Self::NoWgmma
+            | Self::EmptyGraph
+            | Self::MissingPtx { .. }
+            | Self::Driver(_) | Self::Cublas(_) => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A device with everything loaded on it.
+//! A device with the kernels loaded on it: memory, copies, CUDA graphs.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -8,43 +8,42 @@ use cudarc::driver::sys::{
     self, CUfunction_attribute, CUgraphInstantiate_flags, CUstreamCaptureMode,
 };
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DeviceRepr, LaunchConfig,
-    ValidAsZeroBits,
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, LaunchConfig, ValidAsZeroBits,
 };
-use cudarc::nvrtc::Ptx;
 
-use crate::attention::Attention;
-use crate::few_rows::FewRows;
-use crate::{Buffer, GpuError, Graph, blas, training};
+use crate::kv_attention::KvAttentionKernels;
+use crate::ptx::PtxArch;
+use crate::skinny_gemm::SkinnyGemmKernels;
+use crate::{Buffer, CudaGraph, GpuError, blas, training};
 
 pub struct Gpu {
     pub(crate) stream: Arc<CudaStream>,
     pub(crate) blas: CudaBlas,
-    pub(crate) functions: Functions,
-    /// Whether a kernel may start before the one before it has ended.
-    pub(crate) overlaps: bool,
-    pub(crate) training: OnceLock<training::Functions>,
-    /// What training attends with.
-    pub(crate) attention: training::Attention,
-    /// cuBLAS has its address.
-    _blas_room: CudaSlice<u8>,
+    pub(crate) kernels: InferenceKernels,
+    /// Whether the device has programmatic dependent launch: a kernel may start before the one before it has ended.
+    pub(crate) has_pdl: bool,
+    pub(crate) training_kernels: OnceLock<training::gpu::TrainingKernels>,
+    /// Which kernels training attends with.
+    pub(crate) flash_attn_kind: training::gpu::FlashAttnKind,
+    /// cuBLAS holds its address.
+    _blas_workspace: CudaSlice<u8>,
 }
 
-pub(crate) struct Functions {
-    pub(crate) embed: CudaFunction,
-    pub(crate) embed_stream: CudaFunction,
-    pub(crate) add_norm: CudaFunction,
-    pub(crate) swiglu: CudaFunction,
-    pub(crate) rotate_append: CudaFunction,
-    pub(crate) attention: Attention,
-    pub(crate) sample_parts: CudaFunction,
-    pub(crate) sample: CudaFunction,
-    /// On Hopper.
-    pub(crate) few_rows: Option<FewRows>,
+pub(crate) struct InferenceKernels {
+    pub(crate) embedding_fwd: CudaFunction,
+    pub(crate) embedding_fwd_deferred_norm: CudaFunction,
+    pub(crate) rms_norm_residual_inplace: CudaFunction,
+    pub(crate) swiglu_fwd: CudaFunction,
+    pub(crate) rope_append_kv: CudaFunction,
+    pub(crate) kv_attention: KvAttentionKernels,
+    pub(crate) sample_partials: CudaFunction,
+    pub(crate) sample_tokens: CudaFunction,
+    /// On Hopper alone.
+    pub(crate) skinny_gemm: Option<SkinnyGemmKernels>,
 }
 
 impl Gpu {
-    /// Whether there is a driver at all; says nothing of devices.
+    /// Whether the machine has NVIDIA's driver. That says nothing about devices.
     pub fn has_driver() -> bool {
         #[expect(unsafe_code, reason = "opens a library, whose initialisers then run")]
         // SAFETY: the driver's library does nothing when it is opened.
@@ -68,21 +67,21 @@ impl Gpu {
             return Err(GpuError::TooOld { major, minor });
         }
         #[expect(unsafe_code, reason = "see below")]
-        // SAFETY: everything is done on one stream, in order: no buffer needs events of its own.
+        // SAFETY: all work goes to one stream, in order: no buffer needs events of its own.
         unsafe {
             context.disable_event_tracking();
         }
         let stream = context.new_stream()?;
-        let functions = Functions::load(&context, (major, minor))?;
-        let (blas, room) = blas::open(&stream)?;
+        let functions = InferenceKernels::load(&context, (major, minor))?;
+        let (blas, workspace) = blas::open(&stream)?;
         Ok(Self {
             stream,
             blas,
-            functions,
-            overlaps: major >= 9,
-            training: OnceLock::new(),
-            attention: training::Attention::of((major, minor)),
-            _blas_room: room,
+            kernels: functions,
+            has_pdl: major >= 9,
+            training_kernels: OnceLock::new(),
+            flash_attn_kind: training::gpu::FlashAttnKind::fastest_for((major, minor)),
+            _blas_workspace: workspace,
         })
     }
 
@@ -98,7 +97,7 @@ impl Gpu {
         Ok(self.stream.clone_htod(numbers)?)
     }
 
-    /// Writes the beginning of a buffer.
+    /// Copies to the beginning of a buffer.
     pub fn write<T: DeviceRepr>(
         &self,
         buffer: &mut Buffer<T>,
@@ -107,7 +106,7 @@ impl Gpu {
         self.write_at(buffer, 0, numbers)
     }
 
-    /// Writes a buffer from a place on.
+    /// Copies to a buffer, from index `start` on.
     pub fn write_at<T: DeviceRepr>(
         &self,
         buffer: &mut Buffer<T>,
@@ -121,7 +120,7 @@ impl Gpu {
         Ok(self.stream.memcpy_htod(numbers, &mut place)?)
     }
 
-    /// The beginning of a buffer, once all work before is done.
+    /// Copies the beginning of a buffer to the host, after all work before.
     pub fn read<T: DeviceRepr + Clone + Default>(
         &self,
         buffer: &Buffer<T>,
@@ -130,7 +129,7 @@ impl Gpu {
         self.read_at(buffer, 0..len)
     }
 
-    /// Part of a buffer, once all work before is done.
+    /// Copies a range of a buffer to the host, after all work before.
     pub fn read_at<T: DeviceRepr + Clone + Default>(
         &self,
         buffer: &Buffer<T>,
@@ -142,7 +141,7 @@ impl Gpu {
         Ok(self.stream.clone_dtoh(&buffer.slice(place))?)
     }
 
-    /// Copies within a buffer, from one place to another that does not overlap it.
+    /// Copies within a buffer, between ranges that do not overlap.
     pub fn copy_within<T: DeviceRepr>(
         &self,
         buffer: &mut Buffer<T>,
@@ -167,13 +166,13 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits until all work is done.
-    pub fn wait(&self) -> Result<(), GpuError> {
+    /// Waits until all work of the stream is done.
+    pub fn synchronize(&self) -> Result<(), GpuError> {
         Ok(self.stream.synchronize()?)
     }
 
     /// Free bytes and all bytes of the device.
-    pub fn memory(&self) -> Result<(usize, usize), GpuError> {
+    pub fn free_and_total_memory(&self) -> Result<(usize, usize), GpuError> {
         Ok(self.stream.context().mem_get_info()?)
     }
 
@@ -181,50 +180,41 @@ impl Gpu {
         Ok(self.stream.context().name()?)
     }
 
-    /// What `work` launches, to be launched again as one: nothing of it is run now.
-    pub fn capture(&self, work: impl FnOnce() -> Result<(), GpuError>) -> Result<Graph, GpuError> {
+    /// Captures what `work` launches as a CUDA graph. Nothing of it runs now.
+    pub fn capture(
+        &self,
+        work: impl FnOnce() -> Result<(), GpuError>,
+    ) -> Result<CudaGraph, GpuError> {
         self.stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         let done = work();
         // Also after a failure, or the stream would stay in capture.
         let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
         done?;
-        let graph = graph?.ok_or(GpuError::NothingCaptured)?;
-        Ok(Graph::new(graph, self.stream.context().clone()))
+        let graph = graph?.ok_or(GpuError::EmptyGraph)?;
+        Ok(CudaGraph::new(graph, self.stream.context().clone()))
     }
 }
 
-impl Functions {
+impl InferenceKernels {
     fn load(context: &Arc<CudaContext>, capability: (i32, i32)) -> Result<Self, GpuError> {
-        /// There are two of each: what starts early on Hopper cannot be said for devices before it.
-        macro_rules! module {
-            ($name:literal) => {
-                module(
-                    context,
-                    if capability.0 >= 9 {
-                        include_str!(concat!("../ptx/90/", $name, ".ptx"))
-                    } else {
-                        include_str!(concat!("../ptx/80/", $name, ".ptx"))
-                    },
-                )?
-            };
-        }
-        let (rows, sample) = (module!("rows"), module!("sample"));
+        let arch = PtxArch::for_capability(capability);
+        let module = |name: &'static str| arch.load(context, name);
+        let (rowwise, sampling) = (module("inference_rowwise")?, module("sampling")?);
         Ok(Self {
-            embed: rows.load_function("embed")?,
-            embed_stream: rows.load_function("embed_stream")?,
-            add_norm: rows.load_function("add_norm")?,
-            swiglu: rows.load_function("swiglu")?,
-            rotate_append: rows.load_function("rotate_append")?,
-            attention: Attention::load(
-                &module!("attention_decode"),
-                &module!("attention_prefill"),
+            embedding_fwd: rowwise.load_function("embedding_fwd")?,
+            embedding_fwd_deferred_norm: rowwise.load_function("embedding_fwd_deferred_norm")?,
+            rms_norm_residual_inplace: rowwise.load_function("rms_norm_residual_inplace")?,
+            swiglu_fwd: rowwise.load_function("swiglu_fwd")?,
+            rope_append_kv: rowwise.load_function("rope_append_kv")?,
+            kv_attention: KvAttentionKernels::load(
+                &module("flash_attn_decode")?,
+                &module("flash_attn_prefill")?,
             )?,
-            sample_parts: sample.load_function("sample_parts")?,
-            sample: sample.load_function("sample")?,
-            few_rows: if capability == (9, 0) {
-                let few = module(context, include_str!("../ptx/90/few_rows.ptx"))?;
-                Some(FewRows::load(&few)?)
+            sample_partials: sampling.load_function("sample_partials")?,
+            sample_tokens: sampling.load_function("sample_tokens")?,
+            skinny_gemm: if capability == (9, 0) {
+                Some(SkinnyGemmKernels::load(&module("skinny_gemm")?)?)
             } else {
                 None
             },
@@ -232,18 +222,14 @@ impl Functions {
     }
 }
 
-pub(crate) fn module(context: &Arc<CudaContext>, ptx: &str) -> Result<Arc<CudaModule>, GpuError> {
-    Ok(context.load_module(Ptx::from_src(ptx))?)
-}
-
-/// Lets a kernel use more shared memory than all devices have.
+/// Lets a kernel use more dynamic shared memory than every device has.
 pub(crate) fn allow_shared(function: &CudaFunction, bytes: u32) -> Result<(), GpuError> {
     let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     Ok(function.set_attribute(attribute, bytes.cast_signed())?)
 }
 
-/// Blocks and threads, without shared memory beyond what the kernel declares.
-pub(crate) fn plain(grid: (usize, usize, usize), threads: usize) -> LaunchConfig {
+/// Blocks and threads, without dynamic shared memory.
+pub(crate) fn launch_config(grid: (usize, usize, usize), threads: usize) -> LaunchConfig {
     LaunchConfig {
         grid_dim: (grid.0 as u32, grid.1 as u32, grid.2 as u32),
         block_dim: (threads as u32, 1, 1),

@@ -1,32 +1,30 @@
-//! Our own CUDA kernels for language models.
+//! CUDA kernels for language models, and training on them.
 //!
-//! [`Gpu`] holds a device, its stream and everything loaded on it; each kernel is a method of it. Activations that matrices
-//! read are bfloat16, the residual stream and all sums are float32. [`twin`] has the same in plain Rust: slow, obviously
-//! right, and what the kernels are tested against.
+//! [`Gpu`] holds a device, its stream and the loaded kernels; each kernel is a method of it. Inputs of matrix products are bfloat16,
+//! the residual stream and all sums are float32. [`training`] has models that train.
 //!
-//! The kernels are in `cuda/`, and as PTX, which the driver compiles for the device at hand, in `ptx/`:
-//! `scripts/kernels-ptx` makes one from the other, once for all devices and once for Hopper.
+//! The kernels' sources are in `cuda/`. `scripts/kernels-ptx` compiles them to PTX, which the driver compiles for the device at hand.
 
-mod attention;
 mod blas;
 mod error;
-mod few_rows;
+mod gemm;
 mod gpu;
 mod graph;
+mod kv_attention;
 mod launch;
-mod linear;
-mod rows;
-mod sample;
+mod ptx;
+mod rowwise;
+mod sampling;
+mod skinny_gemm;
 pub mod training;
-pub mod twin;
 
-pub use attention::{Cached, Decoding, MOST_IN_GROUP, TILE, Tile};
 pub use cudarc::driver::{CudaSlice as Buffer, CudaView as View, CudaViewMut as ViewMut};
 pub use error::GpuError;
-pub use few_rows::{FEW, Stream, Written};
+pub use gemm::{GemmOutput, GemmWrite, WriteMode};
 pub use gpu::Gpu;
-pub use graph::Graph;
+pub use graph::CudaGraph;
 pub use half::bf16;
-pub use linear::{Product, Sum};
-pub use rows::{AT_ONCE, Rotation};
-pub use sample::{Choice, Chosen, Parts};
+pub use kv_attention::{DecodeScratch, KvCacheLayer, MAX_QUERY_GROUP, PREFILL_TILE, PrefillTile};
+pub use rowwise::{QkvRope, VEC};
+pub use sampling::{RowSample, RowSampling, SamplingScratch};
+pub use skinny_gemm::{DeferredNormStream, SKINNY_GEMM_MAX_ROWS};

@@ -14,10 +14,10 @@ use std::time::Instant;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use warpsmith_kernels::{Choice, Gpu};
+use warpsmith_kernels::{Gpu, RowSampling};
 use warpsmith_model::catalogue;
-use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
-use warpsmith_model::{Config, ModelError, Weights};
+use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, KvCapacity};
+use warpsmith_model::{ModelConfig, ModelError, Weights};
 
 const PROMPT: usize = 512;
 const STEPS: usize = 32;
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn measure(weights: &Weights, batch: usize, repeats: usize) -> Result<String, ModelError> {
-    let room = Room {
+    let room = KvCapacity {
         sequences: batch,
         slots: batch,
         positions: PROMPT + (repeats + 2) * STEPS,
@@ -91,7 +91,7 @@ fn measure(weights: &Weights, batch: usize, repeats: usize) -> Result<String, Mo
                     std::slice::from_ref(last)
                 },
                 choice: Some((
-                    Choice {
+                    RowSampling {
                         temperature: 1.0,
                         top_p: 1.0,
                         seed: row as u64,
@@ -136,8 +136,8 @@ fn measure(weights: &Weights, batch: usize, repeats: usize) -> Result<String, Mo
 }
 
 /// Every layer has the same numbers.
-fn shaped(config: &Config) -> Weights {
-    let one = Config {
+fn shaped(config: &ModelConfig) -> Weights {
+    let one = ModelConfig {
         layers: 1,
         ..config.clone()
     };
@@ -149,8 +149,8 @@ fn shaped(config: &Config) -> Weights {
 }
 
 /// The output layer is the embedding again, as the models' cards have it.
-fn shape(name: &str) -> Result<Config, ModelError> {
-    Ok(Config {
+fn shape(name: &str) -> Result<ModelConfig, ModelError> {
+    Ok(ModelConfig {
         tied: true,
         ..catalogue::find(name)?.config
     })

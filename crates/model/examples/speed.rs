@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use warpsmith_machine::{Caches, ProgressBars};
-use warpsmith_model::catalogue::{Network, Reference, pull};
-use warpsmith_model::{Engine, Limits, Request, Sampling, Tokenizer, Transformer, Weights};
+use warpsmith_model::catalogue::{ModelReference, Network, pull};
+use warpsmith_model::{
+    BatchLimits, Engine, GenerationRequest, Sampler, Tokenizer, Transformer, Weights,
+};
 
 const PROMPT: usize = 512;
 const WRITTEN: usize = 64;
@@ -18,9 +20,9 @@ const BATCH: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1).unwrap_or("smollm2-135m".into());
-    let path = match Reference::parse(&name)? {
-        Reference::Path(path) => path,
-        Reference::Known(model) => pull(
+    let path = match ModelReference::parse(&name)? {
+        ModelReference::Path(path) => path,
+        ModelReference::Known(model) => pull(
             &model,
             &Caches::locate()?,
             Network::Allowed,
@@ -33,18 +35,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tokenizer = Arc::new(Tokenizer::load(&path)?);
     writeln!(out, "loaded in {:.2} s", started.elapsed().as_secs_f64())?;
     let vocabulary = weights.config.vocabulary as u32;
-    let limits = Limits {
+    let limits = BatchLimits {
         prompt_tokens_per_step: PROMPT,
         kept_tokens: 0,
-        ..Limits::default()
+        ..BatchLimits::default()
     };
     let mut engine = Engine::new(Transformer::new(Arc::new(weights)), tokenizer, limits);
-    let request = |prompt: usize, seed: u64| -> Result<Request, Box<dyn Error>> {
-        Ok(Request {
+    let request = |prompt: usize, seed: u64| -> Result<GenerationRequest, Box<dyn Error>> {
+        Ok(GenerationRequest {
             prompt: (0..prompt as u32)
                 .map(|one| (one * 7919 + 1000) % vocabulary)
                 .collect(),
-            sampling: Sampling::random(1.0, 1.0, seed)?,
+            sampling: Sampler::random(1.0, 1.0, seed)?,
             max_tokens: WRITTEN,
             stop: Vec::new(),
         })
@@ -83,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut written = 0;
     while !engine.is_idle() {
         for event in engine.step()? {
-            if let warpsmith_model::Event::Done { reply, .. } = event {
+            if let warpsmith_model::EngineEvent::Done { reply, .. } = event {
                 written += reply.tokens.len();
             }
         }

@@ -8,75 +8,40 @@ mod settings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use warpsmith_kernels::training::Projection;
+
 pub use self::error::AdapterError;
 pub use self::settings::{AdapterSettings, Scaling};
 use crate::HostTensor;
 use crate::products::{multiply, multiply_transposed};
-use crate::weights::{LayerPart, Part};
-
-/// A matrix of a layer that can be adapted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Projection {
-    Query,
-    Key,
-    Value,
-    AttentionOutput,
-    Gate,
-    Up,
-    Down,
-}
-
-impl Projection {
-    pub const ALL: [Self; 7] = [
-        Self::Query,
-        Self::Key,
-        Self::Value,
-        Self::AttentionOutput,
-        Self::Gate,
-        Self::Up,
-        Self::Down,
-    ];
-
-    /// As PEFT's `target_modules` call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Query => "q_proj",
-            Self::Key => "k_proj",
-            Self::Value => "v_proj",
-            Self::AttentionOutput => "o_proj",
-            Self::Gate => "gate_proj",
-            Self::Up => "up_proj",
-            Self::Down => "down_proj",
-        }
-    }
-}
+use crate::weights::{LayerWeight, WeightName};
 
 /// One projection of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct LoraTarget {
     pub layer: usize,
     pub projection: Projection,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for LoraTarget {
     /// The module's name in transformers.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let part = match self.projection {
-            Projection::Query => LayerPart::Query,
-            Projection::Key => LayerPart::Key,
-            Projection::Value => LayerPart::Value,
-            Projection::AttentionOutput => LayerPart::AttentionOutput,
-            Projection::Gate => LayerPart::Gate,
-            Projection::Up => LayerPart::Up,
-            Projection::Down => LayerPart::Down,
+            Projection::Query => LayerWeight::Query,
+            Projection::Key => LayerWeight::Key,
+            Projection::Value => LayerWeight::Value,
+            Projection::AttentionOutput => LayerWeight::AttentionOutput,
+            Projection::Gate => LayerWeight::Gate,
+            Projection::Up => LayerWeight::Up,
+            Projection::Down => LayerWeight::Down,
         };
-        formatter.write_str(&Part::Layer(self.layer, part).in_safetensors())
+        formatter.write_str(&WeightName::Layer(self.layer, part).in_safetensors())
     }
 }
 
 /// The two matrices of one place, in `f32`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Factors {
+pub struct LoraPair {
     /// `rank x inputs`.
     pub a: HostTensor,
     /// `outputs x rank`.
@@ -87,15 +52,15 @@ pub struct Factors {
 #[derive(Debug, Clone)]
 pub struct Adapter {
     settings: AdapterSettings,
-    factors: BTreeMap<Place, Arc<Factors>>,
+    pairs: BTreeMap<LoraTarget, Arc<LoraPair>>,
 }
 
 impl Adapter {
     pub fn new(
         settings: AdapterSettings,
-        factors: BTreeMap<Place, Factors>,
+        factors: BTreeMap<LoraTarget, LoraPair>,
     ) -> Result<Self, AdapterError> {
-        for (place, Factors { a, b }) in &factors {
+        for (place, LoraPair { a, b }) in &factors {
             let found = [a.shape(), b.shape()];
             if !matches!(found, [&[down, _], &[_, up]] if [down, up] == [settings.rank; 2]) {
                 return Err(AdapterError::Rank {
@@ -111,7 +76,7 @@ impl Adapter {
             .map(|(place, pair)| (place, Arc::new(pair)));
         Ok(Self {
             settings,
-            factors: shared.collect(),
+            pairs: shared.collect(),
         })
     }
 
@@ -119,20 +84,20 @@ impl Adapter {
         &self.settings
     }
 
-    pub fn factors(&self) -> &BTreeMap<Place, Arc<Factors>> {
-        &self.factors
+    pub fn factors(&self) -> &BTreeMap<LoraTarget, Arc<LoraPair>> {
+        &self.pairs
     }
 
     /// The projections it changes in any layer.
     pub fn projections(&self) -> BTreeSet<Projection> {
-        self.factors.keys().map(|place| place.projection).collect()
+        self.pairs.keys().map(|place| place.projection).collect()
     }
 
     /// Tells adapters apart by all that they compute with, wherever they are kept.
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.settings.scale().to_le_bytes());
-        for (place, factors) in &self.factors {
+        for (place, factors) in &self.pairs {
             hasher.update(place.to_string().as_bytes());
             for factor in [&factors.a, &factors.b] {
                 for size in factor.shape() {
@@ -149,24 +114,24 @@ impl Adapter {
 
 /// An adapter's share in one projection, as the projection keeps it.
 #[derive(Debug, Clone)]
-pub struct LowRank {
-    pub factors: Arc<Factors>,
+pub struct LoraUpdate {
+    pub pair: Arc<LoraPair>,
     pub scale: f32,
 }
 
-impl LowRank {
+impl LoraUpdate {
     /// Adds `scale · B·(A·x)` for every row `x`.
     pub(crate) fn add_to(&self, output: &mut HostTensor, input: &HostTensor) {
-        let mut inner = multiply_transposed(input, &self.factors.a);
+        let mut inner = multiply_transposed(input, &self.pair.a);
         for number in inner.data_mut() {
             *number *= self.scale;
         }
-        output.add(&multiply_transposed(&inner, &self.factors.b));
+        output.add(&multiply_transposed(&inner, &self.pair.b));
     }
 
     /// `scale · B·A`: what merging adds to the base's matrix.
     pub(crate) fn product(&self) -> HostTensor {
-        let mut product = multiply(&self.factors.b, &self.factors.a);
+        let mut product = multiply(&self.pair.b, &self.pair.a);
         for number in product.data_mut() {
             *number *= self.scale;
         }

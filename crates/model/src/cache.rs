@@ -1,6 +1,6 @@
 //! Keys and values of what a sequence has already seen.
 
-use crate::Config;
+use crate::ModelConfig;
 
 /// One sequence's keys and values. Grows with the sequence, and can be cut back to a shared prefix.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub(crate) struct LayerCache {
 }
 
 impl KvCache {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &ModelConfig) -> Self {
         let heads = vec![Vec::new(); config.kv_heads];
         let layer = LayerCache {
             keys: heads.clone(),

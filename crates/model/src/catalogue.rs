@@ -8,7 +8,7 @@ use serde::Serialize;
 use warpsmith_machine::{Caches, DownloadSource};
 
 pub use self::pull::{Network, pull};
-use crate::{Config, Family, ModelError, Rope, RopeScaling};
+use crate::{ModelConfig, ModelError, ModelFamily, Rope, RopeScaling};
 
 /// A model we know where to get.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,7 +19,7 @@ pub struct KnownModel {
     pub bytes: u64,
     pub sha256: String,
     /// As the file says it, for those who only want to know.
-    pub config: Config,
+    pub config: ModelConfig,
     /// Where the file lies as it is.
     pub whole: DownloadSource,
     /// Where else it lies: in pieces, to be put one after the other.
@@ -90,12 +90,12 @@ pub fn find(name: &str) -> Result<KnownModel, ModelError> {
 
 /// What a user means by a model: a file or folder that is there, else a name.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reference {
+pub enum ModelReference {
     Path(PathBuf),
     Known(Box<KnownModel>),
 }
 
-impl Reference {
+impl ModelReference {
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         // Names have no slash, so that a file in the current folder cannot stand in for a model by accident.
         if text.contains(std::path::MAIN_SEPARATOR) || text.ends_with(".gguf") {
@@ -119,8 +119,8 @@ fn smollm() -> KnownModel {
         license: "Apache-2.0",
         bytes: 98_362_432,
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53".into(),
-        config: Config {
-            family: Family::Llama,
+        config: ModelConfig {
+            family: ModelFamily::Llama,
             layers: 30,
             hidden: 576,
             feed_forward: 1536,
@@ -199,8 +199,8 @@ fn qwen() -> KnownModel {
         license: "Apache-2.0",
         bytes,
         sha256: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046".into(),
-        config: Config {
-            family: Family::Qwen2,
+        config: ModelConfig {
+            family: ModelFamily::Qwen2,
             layers: 28,
             hidden: 1536,
             feed_forward: 8960,
@@ -239,23 +239,23 @@ mod tests {
     #[test]
     fn references_are_names_or_paths() {
         assert_eq!(
-            Reference::parse("smollm2-135m").unwrap(),
-            Reference::Known(Box::new(smollm()))
+            ModelReference::parse("smollm2-135m").unwrap(),
+            ModelReference::Known(Box::new(smollm()))
         );
-        let unknown = Reference::parse("gpt-5").unwrap_err();
+        let unknown = ModelReference::parse("gpt-5").unwrap_err();
         assert!(
             unknown
                 .hint()
                 .unwrap()
                 .contains("qwen2.5-coder-1.5b, smollm2-135m")
         );
-        let missing = Reference::parse("./none.gguf").unwrap_err();
+        let missing = ModelReference::parse("./none.gguf").unwrap_err();
         assert!(matches!(missing, ModelError::NotFound { .. }));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
         assert_eq!(
-            Reference::parse(path).unwrap(),
-            Reference::Path(folder.path().to_path_buf())
+            ModelReference::parse(path).unwrap(),
+            ModelReference::Path(folder.path().to_path_buf())
         );
     }
 }

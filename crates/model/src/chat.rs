@@ -21,17 +21,17 @@ pub enum Role {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Message {
+pub struct TemplateMessage {
     pub role: Role,
     pub content: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tool_calls: Vec<ToolCall>,
+    pub tool_calls: Vec<TemplateToolCall>,
     /// The tool that a result is of; some templates show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-impl Message {
+impl TemplateMessage {
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         Self {
             role,
@@ -45,7 +45,7 @@ impl Message {
 /// In the form the templates expect, that of the `OpenAI` interface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "function", rename_all = "snake_case")]
-pub enum ToolCall {
+pub enum TemplateToolCall {
     Function {
         name: String,
         arguments: serde_json::Value,
@@ -117,13 +117,17 @@ impl ChatTemplate {
     }
 
     /// The whole conversation, ending where the assistant's next message begins.
-    pub fn render(&self, messages: &[Message], tools: &[Tool]) -> Result<String, ModelError> {
+    pub fn render(
+        &self,
+        messages: &[TemplateMessage],
+        tools: &[Tool],
+    ) -> Result<String, ModelError> {
         self.render_to(messages, tools, Until::NextReply)
     }
 
     pub(crate) fn render_to(
         &self,
-        messages: &[Message],
+        messages: &[TemplateMessage],
         tools: &[Tool],
         until: Until,
     ) -> Result<String, ModelError> {

@@ -9,13 +9,13 @@ use crate::gguf::GgufFile;
 
 /// The families differ in little: Qwen2 adds biases to q, k and v, Qwen3 norms q and k by head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub enum ModelFamily {
     Llama,
     Qwen2,
     Qwen3,
 }
 
-impl Family {
+impl ModelFamily {
     pub const NAMES: [&'static str; 3] = ["llama", "qwen2", "qwen3"];
 
     pub fn name(self) -> &'static str {
@@ -63,8 +63,8 @@ pub struct Rope {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Config {
-    pub family: Family,
+pub struct ModelConfig {
+    pub family: ModelFamily,
     pub layers: usize,
     pub hidden: usize,
     pub feed_forward: usize,
@@ -81,7 +81,7 @@ pub struct Config {
     pub tied: bool,
 }
 
-impl Config {
+impl ModelConfig {
     /// Of a model's file or folder, without reading its weights.
     pub fn read(path: &Path) -> Result<Self, ModelError> {
         if path.is_dir() {
@@ -98,7 +98,7 @@ impl Config {
     /// What the metadata say; whether the embeddings are tied, only the list of tensors tells.
     pub(crate) fn from_gguf(gguf: &mut GgufFile) -> Result<Self, ModelError> {
         let architecture = gguf.text("general.architecture")?.to_owned();
-        let family = Family::parse(&architecture).ok_or_else(|| ModelError::Family {
+        let family = ModelFamily::parse(&architecture).ok_or_else(|| ModelError::Family {
             path: gguf.path().to_path_buf(),
             found: architecture.clone(),
         })?;
@@ -166,7 +166,7 @@ impl Config {
         };
         let file: ConfigFile =
             serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
-        let family = Family::parse(&file.model_type).ok_or_else(|| ModelError::Family {
+        let family = ModelFamily::parse(&file.model_type).ok_or_else(|| ModelError::Family {
             path: path.to_path_buf(),
             found: file.model_type.clone(),
         })?;

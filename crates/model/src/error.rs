@@ -104,7 +104,7 @@ impl ModelError {
             )),
             Self::Family { .. } => Some(format!(
                 "models of the families {} can be run here",
-                crate::Family::NAMES.join(", ")
+                crate::ModelFamily::NAMES.join(", ")
             )),
             Self::MissingTensor { .. } | Self::Shape { .. } => Some(
                 "the file is incomplete, or of a variant of its family that is not supported".into(),

@@ -9,7 +9,7 @@ pub use self::gguf::{GgufType, write_gguf};
 pub(crate) use self::safetensors::write_tensors;
 pub use self::safetensors::{FloatType, write_folder};
 use crate::matrix::Linear;
-use crate::weights::{LayerPart, Part};
+use crate::weights::{LayerWeight, WeightName};
 use crate::{HostTensor, ModelError, Weights};
 
 /// Calls with every tensor: its part, `weight` or `bias`, and its numbers in `f32`, rows in Hugging Face's order.
@@ -17,43 +17,47 @@ use crate::{HostTensor, ModelError, Weights};
 /// One after the other, so that the whole model need not be in memory as `f32`.
 fn each_tensor(
     weights: &Weights,
-    mut visit: impl FnMut(Part, &'static str, &HostTensor) -> Result<(), ModelError>,
+    mut visit: impl FnMut(WeightName, &'static str, &HostTensor) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
     let vector = |numbers: &[f32]| HostTensor::vector(numbers.to_vec());
-    visit(Part::Embedding, "weight", &weights.embedding.to_f32())?;
-    visit(Part::FinalNorm, "weight", &vector(&weights.final_norm))?;
+    visit(WeightName::Embedding, "weight", &weights.embedding.to_f32())?;
+    visit(
+        WeightName::FinalNorm,
+        "weight",
+        &vector(&weights.final_norm),
+    )?;
     if let Some(output) = &weights.output {
-        visit(Part::Output, "weight", &output.to_f32())?;
+        visit(WeightName::Output, "weight", &output.to_f32())?;
     }
     for (index, layer) in weights.layers.iter().enumerate() {
         let norms = [
-            (LayerPart::AttentionNorm, Some(&layer.attention_norm)),
+            (LayerWeight::AttentionNorm, Some(&layer.attention_norm)),
             (
-                LayerPart::QueryNorm,
+                LayerWeight::QueryNorm,
                 layer.head_norms.as_ref().map(|norms| &norms.query),
             ),
             (
-                LayerPart::KeyNorm,
+                LayerWeight::KeyNorm,
                 layer.head_norms.as_ref().map(|norms| &norms.key),
             ),
-            (LayerPart::FeedForwardNorm, Some(&layer.feed_forward_norm)),
+            (LayerWeight::FeedForwardNorm, Some(&layer.feed_forward_norm)),
         ];
         for (part, norm) in norms {
             if let Some(norm) = norm {
-                visit(Part::Layer(index, part), "weight", &vector(norm))?;
+                visit(WeightName::Layer(index, part), "weight", &vector(norm))?;
             }
         }
-        let linears: [(LayerPart, &Linear); 7] = [
-            (LayerPart::Query, &layer.query),
-            (LayerPart::Key, &layer.key),
-            (LayerPart::Value, &layer.value),
-            (LayerPart::AttentionOutput, &layer.attention_output),
-            (LayerPart::Gate, &layer.gate),
-            (LayerPart::Up, &layer.up),
-            (LayerPart::Down, &layer.down),
+        let linears: [(LayerWeight, &Linear); 7] = [
+            (LayerWeight::Query, &layer.query),
+            (LayerWeight::Key, &layer.key),
+            (LayerWeight::Value, &layer.value),
+            (LayerWeight::AttentionOutput, &layer.attention_output),
+            (LayerWeight::Gate, &layer.gate),
+            (LayerWeight::Up, &layer.up),
+            (LayerWeight::Down, &layer.down),
         ];
         for (part, linear) in linears {
-            let part = Part::Layer(index, part);
+            let part = WeightName::Layer(index, part);
             visit(part, "weight", &linear.merged_weight())?;
             if let Some(bias) = &linear.bias {
                 visit(part, "bias", &vector(bias))?;

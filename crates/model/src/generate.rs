@@ -9,8 +9,8 @@ mod sequence;
 mod stop;
 
 pub use engine::Engine;
-pub use runner::{Asked, Cache, Runner};
-pub use sampling::{Sampled, Sampling};
-pub use scheduler::{Event, Limits, RequestId};
-pub use sequence::{Finish, Reply, Request};
+pub use runner::{Cache, Runner, SequenceStep};
+pub use sampling::{Sampled, Sampler};
+pub use scheduler::{BatchLimits, EngineEvent, RequestId};
+pub use sequence::{Completion, EndReason, GenerationRequest};
 pub(crate) use stop::overlap;

@@ -4,20 +4,20 @@
 //! A step over one new token of every sequence is captured once for each size of batch and then launched as a whole: a small
 //! model's kernels are shorter than it takes to launch them one by one.
 
+mod kv_slots;
 mod layers;
 mod runner;
-mod slots;
 mod work;
 
 use std::collections::HashMap;
 
-use warpsmith_kernels::{Choice, Gpu, Graph, TILE, Tile};
+use warpsmith_kernels::{CudaGraph, Gpu, PREFILL_TILE, PrefillTile, RowSampling};
 
+use self::kv_slots::KvSlots;
+pub use self::kv_slots::{DeviceCache, KvCapacity};
 use self::layers::{DeviceWeights, Pass, Positions};
-use self::slots::Slots;
-pub use self::slots::{DeviceCache, Room};
 use self::work::Work;
-use crate::{Config, HostTensor, ModelError, Sampled, Weights};
+use crate::{HostTensor, ModelConfig, ModelError, Sampled, Weights};
 
 /// New positions of one sequence.
 #[derive(Debug)]
@@ -25,17 +25,17 @@ pub struct DeviceSegment<'a> {
     pub cache: &'a mut DeviceCache,
     pub tokens: &'a [u32],
     /// How to choose the token that follows, and its number among those chosen so far; `None` where the prompt goes on.
-    pub choice: Option<(Choice, u64)>,
+    pub choice: Option<(RowSampling, u64)>,
 }
 
 pub struct DeviceTransformer {
     gpu: Gpu,
-    config: Config,
+    config: ModelConfig,
     weights: DeviceWeights,
-    slots: Slots,
+    slots: KvSlots,
     work: Work,
     /// By rows.
-    graphs: HashMap<usize, Graph>,
+    graphs: HashMap<usize, CudaGraph>,
     /// What the device's own copies of tokens, slots, positions, steps and choices say of the next step, row by row.
     ready: Vec<Next>,
 }
@@ -47,19 +47,19 @@ struct Next {
     slot: u32,
     position: u32,
     step: u64,
-    choice: Choice,
+    choice: RowSampling,
 }
 
 impl DeviceTransformer {
     /// Puts weights on the device, adapters merged into them, and makes room for so many sequences.
-    pub fn new(gpu: Gpu, weights: &Weights, room: Room) -> Result<Self, ModelError> {
+    pub fn new(gpu: Gpu, weights: &Weights, room: KvCapacity) -> Result<Self, ModelError> {
         let config = weights.config.clone();
-        Gpu::attends(config.head_dim, config.heads / config.kv_heads)?;
-        Gpu::reads_rows_of(config.hidden)?;
-        Gpu::reads_rows_of(config.feed_forward)?;
+        Gpu::supports_attention(config.head_dim, config.heads / config.kv_heads)?;
+        Gpu::check_width(config.hidden)?;
+        Gpu::check_width(config.feed_forward)?;
         Ok(Self {
             weights: DeviceWeights::upload(&gpu, weights)?,
-            slots: Slots::new(&gpu, &config, room)?,
+            slots: KvSlots::new(&gpu, &config, room)?,
             work: Work::new(&gpu, &config, room)?,
             graphs: HashMap::new(),
             ready: Vec::new(),
@@ -188,7 +188,7 @@ impl DeviceTransformer {
         Ok(chosen)
     }
 
-    fn capture(&mut self, rows: usize) -> Result<Graph, ModelError> {
+    fn capture(&mut self, rows: usize) -> Result<CudaGraph, ModelError> {
         self.ready.clear();
         let mut pass = self.pass();
         let gpu = pass.gpu;
@@ -255,7 +255,7 @@ impl DeviceTransformer {
             return Ok(());
         }
         self.run_prompts(&parts, &picked)?;
-        let choices: Vec<(Choice, u64)> = asking
+        let choices: Vec<(RowSampling, u64)> = asking
             .iter()
             .filter_map(|&index| segments[index].choice)
             .collect();
@@ -309,14 +309,16 @@ struct Part<'a> {
 
 impl Part<'_> {
     /// What one block of attention takes at a time, with rows counted from `row`.
-    fn tiles(&self, row: u32) -> impl Iterator<Item = Tile> {
+    fn tiles(&self, row: u32) -> impl Iterator<Item = PrefillTile> {
         let count = self.tokens.len();
-        (0..count).step_by(TILE).map(move |start| Tile {
-            row: row + start as u32,
-            count: (count - start).min(TILE) as u32,
-            slot: self.slot,
-            position: self.position + start as u32,
-        })
+        (0..count)
+            .step_by(PREFILL_TILE)
+            .map(move |start| PrefillTile {
+                row: row + start as u32,
+                count: (count - start).min(PREFILL_TILE) as u32,
+                slot: self.slot,
+                position: self.position + start as u32,
+            })
     }
 }
 
@@ -356,7 +358,7 @@ mod tests {
             position: 10,
             tokens: &[0; 130],
         };
-        let tiles: Vec<Tile> = part.tiles(5).collect();
+        let tiles: Vec<PrefillTile> = part.tiles(5).collect();
         let places: Vec<_> = tiles
             .iter()
             .map(|tile| (tile.row, tile.count, tile.position))

@@ -23,7 +23,7 @@ pub mod export;
 #[cfg(feature = "local")]
 mod generate;
 #[cfg(feature = "local")]
-mod generation;
+mod generation_thread;
 #[cfg(feature = "local")]
 pub mod gguf;
 #[cfg(feature = "local")]
@@ -50,23 +50,25 @@ mod weights;
 
 #[cfg(feature = "local")]
 pub use adapter::{
-    Adapter, AdapterError, AdapterSettings, Factors, LowRank, Place, Projection, Scaling,
+    Adapter, AdapterError, AdapterSettings, LoraPair, LoraTarget, LoraUpdate, Projection, Scaling,
 };
 #[cfg(feature = "local")]
 pub use cache::KvCache;
 #[cfg(feature = "local")]
-pub use chat::{ChatTemplate, Message, Role, Tool, ToolCall};
+pub use chat::{ChatTemplate, Role, TemplateMessage, TemplateToolCall, Tool};
 #[cfg(feature = "local")]
-pub use config::{Config, Family, Rope, RopeScaling};
+pub use config::{ModelConfig, ModelFamily, Rope, RopeScaling};
 #[cfg(feature = "local")]
 pub use error::ModelError;
 #[cfg(feature = "local")]
 pub use generate::{
-    Asked, Cache, Engine, Event, Finish, Limits, Reply, Request, RequestId, Runner, Sampled,
-    Sampling,
+    BatchLimits, Cache, Completion, EndReason, Engine, EngineEvent, GenerationRequest, RequestId,
+    Runner, Sampled, Sampler, SequenceStep,
 };
 #[cfg(feature = "local")]
-pub use generation::{Generation, Gone, Listening, Told};
+pub use generation_thread::{
+    GenerationStopped, GenerationStream, GenerationThread, GenerationUpdate,
+};
 #[cfg(feature = "local")]
 pub use host_tensor::HostTensor;
 #[cfg(feature = "local")]
@@ -76,6 +78,6 @@ pub use safetensors_file::SafetensorsFile;
 #[cfg(feature = "local")]
 pub use tokenizer::{TextStream, Tokenizer};
 #[cfg(feature = "local")]
-pub use transformer::{Segment, Transformer, Wanted};
+pub use transformer::{LogitsFor, Segment, Transformer};
 #[cfg(feature = "local")]
-pub use weights::{HeadNorms, Layer, LayerPart, Part, Weights};
+pub use weights::{HeadNorms, LayerWeight, LayerWeights, WeightName, Weights};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use crate::HostTensor;
-use crate::adapter::LowRank;
+use crate::adapter::LoraUpdate;
 use crate::products;
 use crate::quantized::{GgmlTensor, QuantizedMatrix};
 
@@ -99,7 +99,7 @@ impl Matrix {
 pub struct Linear {
     pub weight: Matrix,
     pub bias: Option<Vec<f32>>,
-    pub adapters: Vec<LowRank>,
+    pub adapters: Vec<LoraUpdate>,
 }
 
 impl Linear {

@@ -1,4 +1,4 @@
-//! Whoever writes the kernels: a transcript goes in, a reply comes out.
+//! The policy that writes kernels: a conversation goes in, a reply comes out.
 
 #[cfg(feature = "local")]
 mod local;
@@ -8,10 +8,10 @@ mod script;
 mod shared;
 
 #[cfg(feature = "local")]
-pub use local::{ChatModel, Dialogue, Local, RunsOn, Spoken, Transcript};
-pub use openai::OpenAi;
+pub use local::{ChatCodec, ChatModel, LocalPolicy, ParsedReply, RunsOn, TokenizedTranscript};
+pub use openai::OpenAiPolicy;
 pub use origin::Origin;
-pub use script::Script;
+pub use script::ScriptPolicy;
 pub use shared::SharedPolicy;
 
 use std::time::Duration;
@@ -25,40 +25,46 @@ pub trait Policy: Send {
     /// One reply to a conversation. `on_text` sees it as it comes.
     fn reply(
         &mut self,
-        request: &Request<'_>,
+        request: &PolicyRequest<'_>,
         on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, PolicyError>;
+    ) -> Result<PolicyReply, PolicyError>;
 
-    /// One reply to each of several conversations: together where a policy can, else one after the other. `on_said` hears
-    /// which of them is spoken to, and each reply as soon as it is whole.
-    fn reply_many(&mut self, requests: &[Request<'_>], on_said: &mut dyn FnMut(usize, Said<'_>)) {
+    /// One reply to each of several conversations: in one batch where a policy can, else one after the other. `on_update` gets
+    /// the number of a conversation with each piece of its reply, and with the whole of it.
+    fn reply_many(
+        &mut self,
+        requests: &[PolicyRequest<'_>],
+        on_update: &mut dyn FnMut(usize, ReplyUpdate<'_>),
+    ) {
         for (number, request) in requests.iter().enumerate() {
-            let reply = self.reply(request, &mut |piece| on_said(number, Said::Piece(piece)));
-            on_said(number, Said::Whole(reply));
+            let reply = self.reply(request, &mut |piece| {
+                on_update(number, ReplyUpdate::Text(piece));
+            });
+            on_update(number, ReplyUpdate::Done(reply));
         }
     }
 }
 
-/// What is heard of one conversation among several.
+/// News of one reply among several.
 #[derive(Debug)]
-pub enum Said<'a> {
-    Piece(&'a str),
-    /// The last that is heard of it.
-    Whole(Result<Reply, PolicyError>),
+pub enum ReplyUpdate<'a> {
+    Text(&'a str),
+    /// The last update of a reply.
+    Done(Result<PolicyReply, PolicyError>),
 }
 
 /// What a policy is asked.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct PolicyRequest<'a> {
     pub messages: &'a [Message],
     /// Tools it may call by their schemas; none where calls are read from its text.
     pub tools: &'a [ToolSchema],
-    pub sampling: Sampling,
+    pub sampling: SamplingParams,
 }
 
 /// How to sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling {
+pub struct SamplingParams {
     pub temperature: f32,
     pub top_p: f32,
     /// The same conversation with the same seed gets the same reply, where a policy can.
@@ -66,7 +72,7 @@ pub struct Sampling {
     pub max_tokens: u32,
 }
 
-impl Default for Sampling {
+impl Default for SamplingParams {
     fn default() -> Self {
         Self {
             temperature: 0.7,
@@ -79,10 +85,10 @@ impl Default for Sampling {
 
 /// What a policy said.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
+pub struct PolicyReply {
     pub text: String,
     pub calls: Vec<ToolCall>,
-    pub finish: Finish,
+    pub finish: FinishReason,
     pub usage: Usage,
     /// Where the policy can account for them.
     pub tokens: Option<ReplyTokens>,
@@ -109,13 +115,13 @@ pub struct SampledToken {
 
 /// Why a reply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     /// The policy was done.
     Stopped,
     /// It was cut at `max_tokens`.
     Length,
     /// It wants its tools called.
-    Calls,
+    ToolCalls,
 }
 
 /// Why there is no reply.
@@ -148,7 +154,7 @@ pub enum PolicyError {
     Local(#[source] std::sync::Arc<crate::ModelError>),
     #[cfg(feature = "local")]
     #[error(transparent)]
-    Gone(crate::Gone),
+    Gone(crate::GenerationStopped),
     #[error("the script `{path}` has no reply number {number}")]
     ScriptEnded { path: String, number: usize },
     #[error("failed to read the script `{path}`")]

@@ -10,12 +10,12 @@ use rayon::prelude::*;
 
 use crate::attention::Attention;
 use crate::matrix::Linear;
-use crate::weights::Layer;
+use crate::weights::LayerWeights;
 use crate::{HostTensor, KvCache, ModelError, Weights};
 
 /// Which positions' logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum LogitsFor {
     /// Only keys and values: the prompt goes on in the next step.
     Nothing,
     Last,
@@ -27,7 +27,7 @@ pub enum Wanted {
 pub struct Segment<'a> {
     pub cache: &'a mut KvCache,
     pub tokens: &'a [u32],
-    pub wanted: Wanted,
+    pub logits_for: LogitsFor,
 }
 
 #[derive(Debug, Clone)]
@@ -86,10 +86,10 @@ impl Transformer {
         let mut counts = Vec::with_capacity(segments.len());
         for segment in &*segments {
             let end = start + segment.tokens.len();
-            let first = match segment.wanted {
-                Wanted::Nothing => end,
-                Wanted::Last => end - 1,
-                Wanted::All => start,
+            let first = match segment.logits_for {
+                LogitsFor::Nothing => end,
+                LogitsFor::Last => end - 1,
+                LogitsFor::All => start,
             };
             wanted.extend_from_slice(&hidden.data()[first * config.hidden..end * config.hidden]);
             counts.push(end - first);
@@ -156,7 +156,7 @@ impl Transformer {
 
     fn attend(
         &self,
-        layer: &Layer,
+        layer: &LayerWeights,
         index: usize,
         segments: &mut [Segment<'_>],
         rotations: &HostTensor,
@@ -197,7 +197,7 @@ impl Transformer {
         hidden.add(&layer.attention_output.forward(&attended));
     }
 
-    fn feed_forward(&self, layer: &Layer, hidden: &mut HostTensor) {
+    fn feed_forward(&self, layer: &LayerWeights, hidden: &mut HostTensor) {
         let input = norm(
             hidden,
             &layer.feed_forward_norm,

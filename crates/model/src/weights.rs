@@ -13,23 +13,23 @@ use std::path::Path;
 use self::source::Source;
 use crate::gguf::GgufFile;
 use crate::matrix::{Linear, Matrix};
-use crate::{Config, ModelError};
+use crate::{ModelConfig, ModelError};
 
 pub(crate) use self::interleaving::{interleaved, interleaved_heads};
-pub use self::names::{LayerPart, Part};
+pub use self::names::{LayerWeight, WeightName};
 
 #[derive(Debug, Clone)]
 pub struct Weights {
-    pub config: Config,
+    pub config: ModelConfig,
     pub embedding: Matrix,
-    pub layers: Vec<Layer>,
+    pub layers: Vec<LayerWeights>,
     pub final_norm: Vec<f32>,
     /// Absent where the embedding serves again.
     pub output: Option<Matrix>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Layer {
+pub struct LayerWeights {
     pub attention_norm: Vec<f32>,
     pub query: Linear,
     pub key: Linear,
@@ -53,11 +53,11 @@ impl Weights {
     /// A `.gguf` file, or a folder with `config.json` and `*.safetensors`.
     pub fn load(path: &Path) -> Result<Self, ModelError> {
         if path.is_dir() {
-            let config = Config::from_json(&path.join("config.json"))?;
+            let config = ModelConfig::from_json(&path.join("config.json"))?;
             Self::from_source(config, &mut source::read_safetensors(path)?)
         } else if path.is_file() {
             let mut gguf = GgufFile::open(path)?;
-            let config = Config::from_gguf(&mut gguf)?;
+            let config = ModelConfig::from_gguf(&mut gguf)?;
             Self::from_source(config, &mut Source::Gguf(gguf))
         } else {
             Err(ModelError::NotFound {
@@ -66,17 +66,17 @@ impl Weights {
         }
     }
 
-    fn from_source(config: Config, source: &mut Source) -> Result<Self, ModelError> {
+    fn from_source(config: ModelConfig, source: &mut Source) -> Result<Self, ModelError> {
         let shape = [config.vocabulary, config.hidden];
-        let embedding = source.matrix(&config, Part::Embedding, shape)?;
+        let embedding = source.matrix(&config, WeightName::Embedding, shape)?;
         let output = if config.tied {
             None
         } else {
-            Some(source.matrix(&config, Part::Output, shape)?)
+            Some(source.matrix(&config, WeightName::Output, shape)?)
         };
-        let final_norm = source.vector(Part::FinalNorm, config.hidden)?;
+        let final_norm = source.vector(WeightName::FinalNorm, config.hidden)?;
         let layers = (0..config.layers)
-            .map(|layer| Layer::from_source(&config, source, layer))
+            .map(|layer| LayerWeights::from_source(&config, source, layer))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             config,
@@ -93,14 +93,18 @@ impl Weights {
     }
 }
 
-impl Layer {
-    fn from_source(config: &Config, source: &mut Source, layer: usize) -> Result<Self, ModelError> {
-        use LayerPart as L;
+impl LayerWeights {
+    fn from_source(
+        config: &ModelConfig,
+        source: &mut Source,
+        layer: usize,
+    ) -> Result<Self, ModelError> {
+        use LayerWeight as L;
         let hidden = config.hidden;
         let queries = config.heads * config.head_dim;
         let keys = config.kv_heads * config.head_dim;
         let mut linear = |part, rows, columns| -> Result<Linear, ModelError> {
-            let part = Part::Layer(layer, part);
+            let part = WeightName::Layer(layer, part);
             Ok(Linear {
                 weight: source.matrix(config, part, [rows, columns])?,
                 bias: source.bias(config, part, rows)?,
@@ -114,15 +118,15 @@ impl Layer {
         let gate = linear(L::Gate, config.feed_forward, hidden)?;
         let up = linear(L::Up, config.feed_forward, hidden)?;
         let down = linear(L::Down, hidden, config.feed_forward)?;
-        let mut vector = |part, length| source.vector(Part::Layer(layer, part), length);
+        let mut vector = |part, length| source.vector(WeightName::Layer(layer, part), length);
         Ok(Self {
             attention_norm: vector(L::AttentionNorm, hidden)?,
             head_norms: match config.family {
-                crate::Family::Qwen3 => Some(HeadNorms {
+                crate::ModelFamily::Qwen3 => Some(HeadNorms {
                     query: vector(L::QueryNorm, config.head_dim)?,
                     key: vector(L::KeyNorm, config.head_dim)?,
                 }),
-                crate::Family::Llama | crate::Family::Qwen2 => None,
+                crate::ModelFamily::Llama | crate::ModelFamily::Qwen2 => None,
             },
             feed_forward_norm: vector(L::FeedForwardNorm, hidden)?,
             query,

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use warpsmith_model::policy::{ChatModel, RunsOn};
 use warpsmith_model::quantized::{GgmlType, QuantizedMatrix};
 use warpsmith_model::{
-    Adapter, Engine, Event, HostTensor, Limits, Matrix, Projection, Request, SafetensorsFile,
-    Sampling, Scaling, Segment, Tokenizer, Transformer, Wanted, Weights,
+    Adapter, BatchLimits, Engine, EngineEvent, GenerationRequest, HostTensor, LogitsFor, Matrix,
+    Projection, SafetensorsFile, Sampler, Scaling, Segment, Tokenizer, Transformer, Weights,
 };
 
 use crate::quantize::quantize;
@@ -66,7 +66,7 @@ fn logits(weights: &Weights, tokens: &[u32]) -> HostTensor {
     let mut segments = [Segment {
         cache: &mut model.new_cache(),
         tokens,
-        wanted: Wanted::All,
+        logits_for: LogitsFor::All,
     }];
     model.forward(&mut segments).unwrap().remove(0)
 }
@@ -79,7 +79,7 @@ fn worst(left: &[f32], right: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
-fn engine(weights: Weights, limits: Limits) -> Engine {
+fn engine(weights: Weights, limits: BatchLimits) -> Engine {
     let place = tempfile::tempdir().unwrap();
     let file = "tokenizer.json";
     fs_err::copy(tests().join("tokens").join(file), place.path().join(file)).unwrap();
@@ -91,10 +91,10 @@ fn engine(weights: Weights, limits: Limits) -> Engine {
     )
 }
 
-fn greedy(prompt: &[u32], max_tokens: usize) -> Request {
-    Request {
+fn greedy(prompt: &[u32], max_tokens: usize) -> GenerationRequest {
+    GenerationRequest {
         prompt: prompt.to_vec(),
-        sampling: Sampling::GREEDY,
+        sampling: Sampler::GREEDY,
         max_tokens,
         stop: Vec::new(),
     }
@@ -119,9 +119,9 @@ fn stacked_adapters_agree_with_peft() {
 fn continuations_equal_pefts() {
     for name in NAMES {
         let (weights, expected) = stacked(name);
-        let limits = Limits {
+        let limits = BatchLimits {
             prompt_tokens_per_step: 7,
-            ..Limits::default()
+            ..BatchLimits::default()
         };
         let mut engine = engine(weights, limits);
         let other = engine.submit(greedy(&expected.prompt[5..], 9)).unwrap();
@@ -129,7 +129,7 @@ fn continuations_equal_pefts() {
         let mut replies = BTreeMap::new();
         while !engine.is_idle() {
             for event in engine.step().unwrap() {
-                if let Event::Done { request, reply } = event {
+                if let EngineEvent::Done { request, reply } = event {
                     replies.insert(request, reply);
                 }
             }

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use warpsmith_model::export::{FloatType, GgufType, write_folder, write_gguf};
 use warpsmith_model::gguf::GgufFile;
 use warpsmith_model::{
-    Adapter, ChatTemplate, Message, Role, Segment, Tokenizer, Transformer, Wanted, Weights,
+    Adapter, ChatTemplate, LogitsFor, Role, Segment, TemplateMessage, Tokenizer, Transformer,
+    Weights,
 };
 
 const NAMES: [&str; 4] = ["llama", "qwen2", "qwen3", "qwen3-second"];
@@ -52,7 +53,7 @@ fn logits(weights: &Weights, tokens: &[u32]) -> Vec<f32> {
     let mut segments = [Segment {
         cache: &mut model.new_cache(),
         tokens,
-        wanted: Wanted::All,
+        logits_for: LogitsFor::All,
     }];
     model.forward(&mut segments).unwrap().remove(0).into_data()
 }
@@ -66,7 +67,7 @@ fn greedy(weights: &Weights, prompt: &[u32], count: usize) -> Vec<u32> {
         let mut segments = [Segment {
             cache: &mut cache,
             tokens: new,
-            wanted: Wanted::Last,
+            logits_for: LogitsFor::Last,
         }];
         let logits = model.forward(&mut segments).unwrap().remove(0);
         let best = logits.data().iter().enumerate();
@@ -196,7 +197,7 @@ fn tokenizers_and_templates_go_along() {
     let tokenizer = Tokenizer::load(origin.path()).unwrap();
     let tokens = tokenizer.encode(&corpus).unwrap();
     let end = tokenizer.encode("<|im_end|>").unwrap()[0];
-    let messages = [Message::new(Role::User, "go")];
+    let messages = [TemplateMessage::new(Role::User, "go")];
     for path in [gguf, merged_gguf, merged_folder, copied_folder] {
         let found = Tokenizer::load(&path).unwrap();
         assert_eq!(found.encode(&corpus).unwrap(), tokens, "{path:?}");

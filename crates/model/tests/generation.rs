@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use warpsmith_model::{
-    Engine, Event, Finish, Limits, Reply, Request, RequestId, Sampling, Segment, Tokenizer,
-    Transformer, Wanted, Weights,
+    BatchLimits, Completion, EndReason, Engine, EngineEvent, GenerationRequest, LogitsFor,
+    RequestId, Sampler, Segment, Tokenizer, Transformer, Weights,
 };
 
 #[derive(Deserialize)]
@@ -41,32 +41,32 @@ fn tokenizer(end: Option<u32>) -> Arc<Tokenizer> {
     Arc::new(Tokenizer::load(folder.path()).unwrap())
 }
 
-fn engine(name: &str, limits: Limits) -> Engine {
+fn engine(name: &str, limits: BatchLimits) -> Engine {
     Engine::new(model(name), tokenizer(None), limits)
 }
 
-fn greedy(prompt: &[u32], max_tokens: usize) -> Request {
-    Request {
+fn greedy(prompt: &[u32], max_tokens: usize) -> GenerationRequest {
+    GenerationRequest {
         prompt: prompt.to_vec(),
-        sampling: Sampling::GREEDY,
+        sampling: Sampler::GREEDY,
         max_tokens,
         stop: Vec::new(),
     }
 }
 
-fn ids(reply: &Reply) -> Vec<u32> {
+fn ids(reply: &Completion) -> Vec<u32> {
     reply.tokens.iter().map(|sampled| sampled.token).collect()
 }
 
 /// Steps until nothing is left; every request's text as it came, and its reply.
-fn finish(engine: &mut Engine) -> BTreeMap<RequestId, (String, Reply)> {
+fn finish(engine: &mut Engine) -> BTreeMap<RequestId, (String, Completion)> {
     let mut texts: BTreeMap<RequestId, String> = BTreeMap::new();
     let mut replies = BTreeMap::new();
     while !engine.is_idle() {
         for event in engine.step().unwrap() {
             match event {
-                Event::Text { request, text } => *texts.entry(request).or_default() += &text,
-                Event::Done { request, reply } => {
+                EngineEvent::Text { request, text } => *texts.entry(request).or_default() += &text,
+                EngineEvent::Done { request, reply } => {
                     let text = texts.remove(&request).unwrap_or_default();
                     replies.insert(request, (text, reply));
                 }
@@ -82,16 +82,16 @@ fn greedy_replies_equal_transformers() {
         let expected = expected(name);
         // Prompts in pieces too: the limit is no multiple of anything.
         for prompt_tokens_per_step in [7, 256] {
-            let limits = Limits {
+            let limits = BatchLimits {
                 prompt_tokens_per_step,
-                ..Limits::default()
+                ..BatchLimits::default()
             };
             let mut engine = engine(name, limits);
             let request = greedy(&expected.prompt, expected.continuation.len());
             let mut text = String::new();
             let reply = engine.generate(request, |piece| text += piece).unwrap();
             assert_eq!(ids(&reply), expected.continuation, "{name}");
-            assert_eq!(reply.finish, Finish::Length);
+            assert_eq!(reply.finish, EndReason::Length);
             assert_eq!(reply.text, text);
             assert_eq!(text, engine.tokenizer().decode(&ids(&reply)).unwrap());
         }
@@ -103,9 +103,9 @@ fn greedy_replies_equal_transformers() {
 fn log_probabilities_are_those_of_one_pass_over_the_reply() {
     let expected = expected("qwen3");
     let model = model("qwen3");
-    let mut engine = Engine::new(model.clone(), tokenizer(None), Limits::default());
-    let request = Request {
-        sampling: Sampling::random(0.8, 0.9, 11).unwrap(),
+    let mut engine = Engine::new(model.clone(), tokenizer(None), BatchLimits::default());
+    let request = GenerationRequest {
+        sampling: Sampler::random(0.8, 0.9, 11).unwrap(),
         ..greedy(&expected.prompt, 30)
     };
     let reply = engine.generate(request, |_| {}).unwrap();
@@ -113,7 +113,7 @@ fn log_probabilities_are_those_of_one_pass_over_the_reply() {
     let mut segments = [Segment {
         cache: &mut model.new_cache(),
         tokens: &all,
-        wanted: Wanted::All,
+        logits_for: LogitsFor::All,
     }];
     let logits = model.forward(&mut segments).unwrap().remove(0);
     for (place, sampled) in reply.tokens.iter().enumerate() {
@@ -129,27 +129,27 @@ fn log_probabilities_are_those_of_one_pass_over_the_reply() {
 #[test]
 fn batches_with_continuous_admission_equal_single_requests() {
     let prompt = expected("llama").prompt;
-    let requests: Vec<Request> = (0..12)
-        .map(|index| Request {
+    let requests: Vec<GenerationRequest> = (0..12)
+        .map(|index| GenerationRequest {
             prompt: prompt[index..=index * 3 + 5].to_vec(),
             sampling: if index % 3 == 0 {
-                Sampling::GREEDY
+                Sampler::GREEDY
             } else {
-                Sampling::random(1.0, 0.95, index as u64).unwrap()
+                Sampler::random(1.0, 0.95, index as u64).unwrap()
             },
             max_tokens: 3 + (index * 7) % 20,
             stop: Vec::new(),
         })
         .collect();
-    let alone: Vec<Reply> = requests
+    let alone: Vec<Completion> = requests
         .iter()
         .map(|request| {
-            engine("llama", Limits::default())
+            engine("llama", BatchLimits::default())
                 .generate(request.clone(), |_| {})
                 .unwrap()
         })
         .collect();
-    let limits = Limits {
+    let limits = BatchLimits {
         sequences: 4,
         prompt_tokens_per_step: 10,
         kept_tokens: 0,
@@ -163,7 +163,7 @@ fn batches_with_continuous_admission_equal_single_requests() {
     }
     let mut replies = finish(&mut engine);
     for event in events {
-        if let Event::Done { request, reply } = event {
+        if let EngineEvent::Done { request, reply } = event {
             replies.insert(request, (reply.text.clone(), reply));
         }
     }
@@ -176,7 +176,7 @@ fn batches_with_continuous_admission_equal_single_requests() {
 #[test]
 fn prefixes_are_read_once() {
     let expected = expected("qwen2");
-    let mut engine = engine("qwen2", Limits::default());
+    let mut engine = engine("qwen2", BatchLimits::default());
     let length = expected.prompt.len();
     let first = engine
         .generate(greedy(&expected.prompt, 9), |_| {})
@@ -196,7 +196,7 @@ fn prefixes_are_read_once() {
     longer.extend([1, 2, 3]);
     let next = engine.generate(greedy(&longer, 4), |_| {}).unwrap();
     assert_eq!(next.reused_tokens, length + expected.continuation.len() - 1);
-    let fresh = self::engine("qwen2", Limits::default())
+    let fresh = self::engine("qwen2", BatchLimits::default())
         .generate(greedy(&longer, 4), |_| {})
         .unwrap();
     assert_eq!(ids(&next), ids(&fresh));
@@ -211,15 +211,15 @@ fn prefixes_are_read_once() {
 #[test]
 fn samples_of_one_prompt_share_its_reading() {
     let prompt = expected("qwen3").prompt;
-    let limits = Limits {
+    let limits = BatchLimits {
         prompt_tokens_per_step: 20,
         kept_tokens: 0,
-        ..Limits::default()
+        ..BatchLimits::default()
     };
     let mut engine = engine("qwen3", limits);
     for seed in 0..6 {
-        let request = Request {
-            sampling: Sampling::random(1.0, 1.0, seed).unwrap(),
+        let request = GenerationRequest {
+            sampling: Sampler::random(1.0, 1.0, seed).unwrap(),
             ..greedy(&prompt, 12)
         };
         engine.submit(request).unwrap();
@@ -250,37 +250,37 @@ fn replies_end_where_they_should() {
         .find(|&place| !expected.continuation[..place].contains(&expected.continuation[place]))
         .unwrap();
     let end = expected.continuation[place];
-    let mut ending = Engine::new(model("qwen2"), tokenizer(Some(end)), Limits::default());
+    let mut ending = Engine::new(model("qwen2"), tokenizer(Some(end)), BatchLimits::default());
     let reply = ending
         .generate(greedy(&expected.prompt, 40), |_| {})
         .unwrap();
-    assert_eq!(reply.finish, Finish::End);
+    assert_eq!(reply.finish, EndReason::End);
     assert_eq!(ids(&reply), expected.continuation[..=place]);
     let before = tokenizer(None)
         .decode(&expected.continuation[..place])
         .unwrap();
     assert_eq!(reply.text, before);
 
-    let mut engine = engine("qwen2", Limits::default());
+    let mut engine = engine("qwen2", BatchLimits::default());
     let whole = engine
         .generate(greedy(&expected.prompt, 40), |_| {})
         .unwrap()
         .text;
     let characters: Vec<char> = whole.chars().collect();
     let stop: String = characters[10..13].iter().collect();
-    let request = Request {
+    let request = GenerationRequest {
         stop: vec!["never comes".into(), stop.clone()],
         ..greedy(&expected.prompt, 40)
     };
     let mut streamed = String::new();
     let reply = engine.generate(request, |text| streamed += text).unwrap();
-    assert_eq!(reply.finish, Finish::Stop(stop.clone()));
+    assert_eq!(reply.finish, EndReason::Stop(stop.clone()));
     assert_eq!(reply.text, whole[..whole.find(&stop).unwrap()]);
     assert_eq!(streamed, reply.text);
 
     let long: Vec<u32> = expected.prompt.iter().cycle().copied().take(250).collect();
     let reply = engine.generate(greedy(&long, 1000), |_| {}).unwrap();
-    assert_eq!((reply.finish, reply.tokens.len()), (Finish::Context, 6));
+    assert_eq!((reply.finish, reply.tokens.len()), (EndReason::Context, 6));
     let error = engine.submit(greedy(&[1; 256], 1)).unwrap_err();
     assert!(error.hint().unwrap().contains("shorten"), "{error}");
     assert!(engine.submit(greedy(&[], 1)).is_err());
@@ -290,7 +290,7 @@ fn replies_end_where_they_should() {
 #[test]
 fn waiting_for_one_reply_loses_no_other() {
     let expected = expected("llama");
-    let mut engine = engine("llama", Limits::default());
+    let mut engine = engine("llama", BatchLimits::default());
     let short = engine.submit(greedy(&expected.prompt, 5)).unwrap();
     let long = engine.submit(greedy(&expected.prompt, 40)).unwrap();
     let between = engine
@@ -309,7 +309,7 @@ fn waiting_for_one_reply_loses_no_other() {
 #[test]
 fn a_cancelled_request_leaves_the_others_alone() {
     let expected = expected("llama");
-    let mut engine = engine("llama", Limits::default());
+    let mut engine = engine("llama", BatchLimits::default());
     let kept = engine.submit(greedy(&expected.prompt, 40)).unwrap();
     let under_way = engine.submit(greedy(&expected.prompt[3..], 40)).unwrap();
     for _ in 0..4 {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use warpsmith_model::gguf::{self, GgufFile, GgufValue};
 use warpsmith_model::quantized::{GgmlTensor, GgmlType};
 use warpsmith_model::{
-    HostTensor, ModelError, SafetensorsFile, Segment, Transformer, Wanted, Weights,
+    HostTensor, LogitsFor, ModelError, SafetensorsFile, Segment, Transformer, Weights,
 };
 
 use crate::quantize::quantize;
@@ -148,7 +148,7 @@ fn logits(path: &Path) -> Vec<f32> {
     let mut segments = [Segment {
         cache: &mut model.new_cache(),
         tokens: &PROMPT,
-        wanted: Wanted::All,
+        logits_for: LogitsFor::All,
     }];
     model.forward(&mut segments).unwrap().remove(0).into_data()
 }

@@ -7,14 +7,14 @@ mod random_weights;
 use std::sync::Arc;
 
 use random_weights::{random_weights, small};
-use warpsmith_kernels::{Choice, Gpu};
-use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, Room};
+use warpsmith_kernels::{Gpu, RowSampling};
+use warpsmith_model::gpu::{DeviceSegment, DeviceTransformer, KvCapacity};
 use warpsmith_model::{
-    Engine, Event, Family, HostTensor, Limits, Request, Sampling, Segment, Tokenizer, Transformer,
-    Wanted,
+    BatchLimits, Engine, EngineEvent, GenerationRequest, HostTensor, LogitsFor, ModelFamily,
+    Sampler, Segment, Tokenizer, Transformer,
 };
 
-const ROOM: Room = Room {
+const ROOM: KvCapacity = KvCapacity {
     sequences: 8,
     slots: 10,
     positions: 300,
@@ -24,7 +24,7 @@ const ROOM: Room = Room {
 /// Bfloat16 rounds every product's inputs to eight bits; over a few layers that comes to a few hundredths of the largest logit.
 const ROUNDED: f32 = 0.04;
 
-fn both(family: Family, head_dim: usize) -> (Transformer, DeviceTransformer) {
+fn both(family: ModelFamily, head_dim: usize) -> (Transformer, DeviceTransformer) {
     let weights = Arc::new(random_weights(small(family, head_dim), 7));
     let device = DeviceTransformer::new(Gpu::open(0).unwrap(), &weights, ROOM).unwrap();
     (Transformer::new(weights), device)
@@ -35,7 +35,7 @@ fn on_processor(model: &Transformer, tokens: &[u32]) -> HostTensor {
     let mut segments = [Segment {
         cache: &mut cache,
         tokens,
-        wanted: Wanted::All,
+        logits_for: LogitsFor::All,
     }];
     model.forward(&mut segments).unwrap().remove(0)
 }
@@ -57,11 +57,11 @@ fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
         .collect()
 }
 
-const FAMILIES: [(Family, usize); 4] = [
-    (Family::Llama, 64),
-    (Family::Qwen2, 128),
-    (Family::Qwen3, 128),
-    (Family::Qwen2, 64),
+const FAMILIES: [(ModelFamily, usize); 4] = [
+    (ModelFamily::Llama, 64),
+    (ModelFamily::Qwen2, 128),
+    (ModelFamily::Qwen3, 128),
+    (ModelFamily::Qwen2, 64),
 ];
 
 #[test]
@@ -98,7 +98,7 @@ fn a_reply_is_the_same_however_it_is_made() {
                     let mut segments = [DeviceSegment {
                         cache: &mut cache,
                         tokens: &text,
-                        choice: Some((Choice::GREEDY, step)),
+                        choice: Some((RowSampling::GREEDY, step)),
                     }];
                     let chosen = device.step(&mut segments).unwrap()[0].unwrap();
                     text.push(chosen.token);
@@ -120,7 +120,7 @@ fn a_reply_is_the_same_however_it_is_made() {
                 .map(|((cache, prompt), reply): (_, &Vec<u32>)| DeviceSegment {
                     cache,
                     tokens: reply.last().map_or(&prompt[..], std::slice::from_ref),
-                    choice: Some((Choice::GREEDY, step)),
+                    choice: Some((RowSampling::GREEDY, step)),
                 })
                 .collect();
             let chosen = device.step(&mut segments).unwrap();
@@ -144,7 +144,7 @@ fn a_reply_is_the_same_however_it_is_made() {
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn a_prefix_is_copied_and_slots_come_back() {
-    let (_, mut device) = both(Family::Llama, 64);
+    let (_, mut device) = both(ModelFamily::Llama, 64);
     let tokens = tokens(90, 900);
     let mut whole = device.new_cache().unwrap();
     let wanted = device.logits(&mut whole, &tokens).unwrap();
@@ -165,9 +165,9 @@ fn a_prefix_is_copied_and_slots_come_back() {
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn log_probabilities_are_the_models_own() {
-    let (_, mut device) = both(Family::Qwen3, 128);
+    let (_, mut device) = both(ModelFamily::Qwen3, 128);
     let prompt = tokens(20, 900);
-    let choice = Choice {
+    let choice = RowSampling {
         temperature: 0.8,
         top_p: 0.9,
         seed: 5,
@@ -213,14 +213,14 @@ fn log_probabilities_are_the_models_own() {
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn what_cannot_work_is_said() {
-    let (_, mut device) = both(Family::Llama, 64);
+    let (_, mut device) = both(ModelFamily::Llama, 64);
     let mut cache = device.new_cache().unwrap();
     let long = tokens(301, 900);
     assert!(device.logits(&mut cache, &long).is_err());
     assert!(device.logits(&mut cache, &[]).is_err());
     assert!(device.logits(&mut cache, &[1000]).is_err());
     assert!(cache.is_empty());
-    let config = small(Family::Llama, 32);
+    let config = small(ModelFamily::Llama, 32);
     let refused = DeviceTransformer::new(Gpu::open(0).unwrap(), &random_weights(config, 1), ROOM);
     assert!(refused.unwrap_err().to_string().contains("heads of 32"));
 }
@@ -238,16 +238,16 @@ fn words() -> Arc<Tokenizer> {
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn an_engine_generates_on_the_device() {
-    let weights = Arc::new(random_weights(small(Family::Qwen2, 64), 7));
+    let weights = Arc::new(random_weights(small(ModelFamily::Qwen2, 64), 7));
     let words = words();
     let replies = |slots: usize, sequences: usize| -> Vec<Vec<u32>> {
-        let room = Room {
+        let room = KvCapacity {
             slots,
             sequences,
             ..ROOM
         };
         let device = DeviceTransformer::new(Gpu::open(0).unwrap(), &weights, room).unwrap();
-        let limits = Limits {
+        let limits = BatchLimits {
             sequences,
             prompt_tokens_per_step: 100,
             kept_tokens: 10_000,
@@ -257,9 +257,9 @@ fn an_engine_generates_on_the_device() {
         for number in 0..12 {
             // Every second one begins like the one before.
             let prompt = tokens(40 + number / 2 * 9 + number % 2 * 5, 300);
-            let request = Request {
+            let request = GenerationRequest {
                 prompt,
-                sampling: Sampling::GREEDY,
+                sampling: Sampler::GREEDY,
                 max_tokens: 10,
                 stop: Vec::new(),
             };
@@ -268,7 +268,7 @@ fn an_engine_generates_on_the_device() {
         let mut replies = vec![Vec::new(); order.len()];
         while !engine.is_idle() {
             for event in engine.step().unwrap() {
-                if let Event::Done { request, reply } = event {
+                if let EngineEvent::Done { request, reply } = event {
                     let place = order.iter().position(|one| *one == request).unwrap();
                     replies[place] = reply.tokens.iter().map(|one| one.token).collect();
                 }

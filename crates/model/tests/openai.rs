@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::replay::serve;
 use serde_json::{Value, json};
-use warpsmith_model::policy::{Finish, OpenAi, Policy, PolicyError, Reply, Request, Sampling};
+use warpsmith_model::policy::{
+    FinishReason, OpenAiPolicy, Policy, PolicyError, PolicyReply, PolicyRequest, SamplingParams,
+};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
 fn answer(status: &str, headers: &str, body: &str) -> String {
@@ -24,16 +26,16 @@ const HELLO: [&str; 3] = [
     "[DONE]",
 ];
 
-fn ask(url: &str, messages: &[Message], tools: &[ToolSchema]) -> Result<Reply, PolicyError> {
-    let mut policy = OpenAi::new("some-model", url, Some("secret".to_owned()))
+fn ask(url: &str, messages: &[Message], tools: &[ToolSchema]) -> Result<PolicyReply, PolicyError> {
+    let mut policy = OpenAiPolicy::new("some-model", url, Some("secret".to_owned()))
         .unwrap()
         .with_first_pause(Duration::from_millis(1));
-    let request = Request {
+    let request = PolicyRequest {
         messages,
         tools,
-        sampling: Sampling {
+        sampling: SamplingParams {
             seed: Some(7),
-            ..Sampling::default()
+            ..SamplingParams::default()
         },
     };
     policy.reply(&request, &mut |_| {})
@@ -75,7 +77,7 @@ fn a_conversation_goes_out_whole_and_a_reply_comes_back() {
     let reply = ask(&url, &messages, &tools).unwrap();
     assert_eq!(
         (reply.text.as_str(), reply.finish),
-        ("Hello", Finish::Stopped)
+        ("Hello", FinishReason::Stopped)
     );
     let body = asked.recv().unwrap();
     assert_eq!(body["model"], "some-model");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use warpsmith_model::{Segment, Transformer, Wanted, Weights};
+use warpsmith_model::{LogitsFor, Segment, Transformer, Weights};
 
 #[derive(Deserialize)]
 struct Expected {
@@ -59,7 +59,7 @@ fn agrees(name: &str) {
         .forward(&mut [Segment {
             cache: &mut cache,
             tokens: &expected.prompt,
-            wanted: Wanted::All,
+            logits_for: LogitsFor::All,
         }])
         .unwrap()
         .remove(0);
@@ -74,7 +74,7 @@ fn agrees(name: &str) {
             .forward(&mut [Segment {
                 cache: &mut cache,
                 tokens: &[token],
-                wanted: Wanted::Last,
+                logits_for: LogitsFor::Last,
             }])
             .unwrap();
         token = greedy(logits[0].row(0));
@@ -109,7 +109,7 @@ fn ragged_batches_agree_with_single_sequences() {
             .forward(&mut [Segment {
                 cache: &mut pieces,
                 tokens: first,
-                wanted: Wanted::Nothing,
+                logits_for: LogitsFor::Nothing,
             }])
             .unwrap();
         let logits = model
@@ -117,17 +117,17 @@ fn ragged_batches_agree_with_single_sequences() {
                 Segment {
                     cache: &mut whole,
                     tokens: &expected.prompt,
-                    wanted: Wanted::Last,
+                    logits_for: LogitsFor::Last,
                 },
                 Segment {
                     cache: &mut model.new_cache(),
                     tokens: &[7],
-                    wanted: Wanted::Nothing,
+                    logits_for: LogitsFor::Nothing,
                 },
                 Segment {
                     cache: &mut pieces,
                     tokens: second,
-                    wanted: Wanted::All,
+                    logits_for: LogitsFor::All,
                 },
             ])
             .unwrap();
@@ -145,7 +145,7 @@ fn ragged_batches_agree_with_single_sequences() {
             .forward(&mut [Segment {
                 cache: &mut pieces,
                 tokens: second,
-                wanted: Wanted::Last,
+                logits_for: LogitsFor::Last,
             }])
             .unwrap();
         assert_close(again[0].row(0), last, 1e-3, name);
@@ -161,7 +161,7 @@ fn impossible_requests_are_errors_and_leave_the_cache_alone() {
             .forward(&mut [Segment {
                 cache: &mut cache,
                 tokens,
-                wanted: Wanted::Last,
+                logits_for: LogitsFor::Last,
             }])
             .map(|_| ())
             .map_err(|error| error.to_string())

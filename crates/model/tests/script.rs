@@ -1,10 +1,10 @@
-use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, Script};
+use warpsmith_model::policy::{Policy, PolicyError, PolicyRequest, SamplingParams, ScriptPolicy};
 
-fn request() -> Request<'static> {
-    Request {
+fn request() -> PolicyRequest<'static> {
+    PolicyRequest {
         messages: &[],
         tools: &[],
-        sampling: Sampling::default(),
+        sampling: SamplingParams::default(),
     }
 }
 
@@ -13,7 +13,7 @@ fn a_script_says_its_lines_and_then_that_it_ended() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lines.jsonl");
     fs_err::write(&path, "{\"text\": \"one\"}\n\n{\"text\": \"two\"}\n").unwrap();
-    let mut script = Script::open(&path).unwrap();
+    let mut script = ScriptPolicy::open(&path).unwrap();
     let mut shown = String::new();
     for expected in ["one", "two"] {
         let reply = script
@@ -31,6 +31,6 @@ fn a_mistake_in_any_line_shows_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lines.jsonl");
     fs_err::write(&path, "{\"text\": \"one\"}\n{\"txt\": 1}\n").unwrap();
-    let error = Script::open(&path).unwrap_err();
+    let error = ScriptPolicy::open(&path).unwrap_err();
     assert!(error.to_string().starts_with("line 2"), "{error}");
 }

@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use warpsmith_machine::{Caches, ProgressBars};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::{
-    ChatTemplate, Config, Engine, Limits, Message, Request, Role, Sampling, Segment, Tokenizer,
-    Transformer, Wanted, Weights,
+    BatchLimits, ChatTemplate, Engine, GenerationRequest, LogitsFor, ModelConfig, Role, Sampler,
+    Segment, TemplateMessage, Tokenizer, Transformer, Weights,
 };
 
 fn read<T: DeserializeOwned>(name: &str) -> T {
@@ -61,7 +61,7 @@ fn tokens_agree(name: &str) {
 /// What is said of a model before it is fetched is what its file says.
 fn shape_agrees(name: &str) {
     let said = find(name).unwrap().config;
-    assert_eq!(said, Config::read(&pulled(name)).unwrap());
+    assert_eq!(said, ModelConfig::read(&pulled(name)).unwrap());
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn smollm2_replies_as_in_transformers() {
     let question = "What is the capital of France, and what is it known for?";
     let template = ChatTemplate::load(&path, &tokenizer).unwrap();
     let rendered = template
-        .render(&[Message::new(Role::User, question)], &[])
+        .render(&[TemplateMessage::new(Role::User, question)], &[])
         .unwrap();
     assert_eq!(rendered, expected.text);
 
@@ -119,12 +119,12 @@ fn smollm2_replies_as_in_transformers() {
     let mut segments = [Segment {
         cache: &mut model.new_cache(),
         tokens: &all,
-        wanted: Wanted::All,
+        logits_for: LogitsFor::All,
     }];
     let logits = model.forward(&mut segments).unwrap().remove(0);
     let mut total = 0.0;
     for (place, &token) in expected.reply.iter().enumerate() {
-        let chosen = Sampling::GREEDY.choose(logits.row(expected.prompt.len() - 1 + place), 0);
+        let chosen = Sampler::GREEDY.choose(logits.row(expected.prompt.len() - 1 + place), 0);
         if expected.leads[place] > 0.3 {
             assert_eq!(chosen.token, token, "token {place}");
         }
@@ -145,16 +145,16 @@ fn qwen_answers_a_question() {
     let template = ChatTemplate::load(&path, &tokenizer).unwrap();
     let question = "What is the capital of France? Answer with one word.";
     let text = template
-        .render(&[Message::new(Role::User, question)], &[])
+        .render(&[TemplateMessage::new(Role::User, question)], &[])
         .unwrap();
     let model = Transformer::new(Arc::new(Weights::load(&path).unwrap()));
-    let request = Request {
+    let request = GenerationRequest {
         prompt: tokenizer.encode(&text).unwrap(),
-        sampling: Sampling::GREEDY,
+        sampling: Sampler::GREEDY,
         max_tokens: 16,
         stop: Vec::new(),
     };
-    let mut engine = Engine::new(model, tokenizer, Limits::default());
+    let mut engine = Engine::new(model, tokenizer, BatchLimits::default());
     let reply = engine.generate(request, |_| {}).unwrap();
     assert!(reply.text.trim().starts_with("Paris"), "{}", reply.text);
 }

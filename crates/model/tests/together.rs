@@ -5,12 +5,13 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use warpsmith_model::policy::{
-    ChatModel, Local, Policy, PolicyError, Reply, Request, RunsOn, Said, Sampling,
+    ChatModel, LocalPolicy, Policy, PolicyError, PolicyReply, PolicyRequest, ReplyUpdate, RunsOn,
+    SamplingParams,
 };
 use warpsmith_schema::Message;
 
 /// A random model of a few layers, with a tokenizer and a template.
-fn model() -> (TempDir, Local) {
+fn model() -> (TempDir, LocalPolicy) {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let place = tempfile::tempdir().unwrap();
     for entry in fs_err::read_dir(tests.join("checkpoints/qwen3")).unwrap() {
@@ -22,7 +23,7 @@ fn model() -> (TempDir, Local) {
     let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
     fs_err::write(place.path().join("chat_template.jinja"), template).unwrap();
     let model = ChatModel::load("tiny", place.path(), None, &[], RunsOn::Processor).unwrap();
-    let local = Local::start(model, None).unwrap();
+    let local = LocalPolicy::start(model, None).unwrap();
     (place, local)
 }
 
@@ -32,15 +33,15 @@ fn conversation(text: &str) -> Vec<Message> {
     }]
 }
 
-fn request(messages: &[Message], seed: u64) -> Request<'_> {
-    Request {
+fn request(messages: &[Message], seed: u64) -> PolicyRequest<'_> {
+    PolicyRequest {
         messages,
         tools: &[],
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: 1.0,
             seed: Some(seed),
             max_tokens: 24,
-            ..Sampling::default()
+            ..SamplingParams::default()
         },
     }
 }
@@ -50,14 +51,14 @@ fn replies_are_those_that_each_would_get_alone() {
     let (_place, mut local) = model();
     let asked = ["a", "x7", "a"].map(conversation);
     // The first and the last are the same question with another seed.
-    let requests: Vec<Request<'_>> = (asked.iter().zip([1, 1, 2]))
+    let requests: Vec<PolicyRequest<'_>> = (asked.iter().zip([1, 1, 2]))
         .map(|(messages, seed)| request(messages, seed))
         .collect();
     let mut heard = vec![String::new(); requests.len()];
     let mut replies = vec![None; requests.len()];
     local.reply_many(&requests, &mut |number, said| match said {
-        Said::Piece(piece) => heard[number] += piece,
-        Said::Whole(reply) => replies[number] = Some(reply.unwrap()),
+        ReplyUpdate::Text(piece) => heard[number] += piece,
+        ReplyUpdate::Done(reply) => replies[number] = Some(reply.unwrap()),
     });
     for (number, request) in requests.iter().enumerate() {
         let alone = local.reply(request, &mut |_| {}).unwrap();
@@ -65,7 +66,8 @@ fn replies_are_those_that_each_would_get_alone() {
         assert_eq!(together.text, alone.text);
         assert_eq!(together.text, heard[number]);
         // What was read before is not read again.
-        let counts = |reply: &Reply| (reply.usage.prompt_tokens, reply.usage.completion_tokens);
+        let counts =
+            |reply: &PolicyReply| (reply.usage.prompt_tokens, reply.usage.completion_tokens);
         assert_eq!(counts(together), counts(&alone));
     }
     assert_ne!(replies[0], replies[2]);
@@ -75,10 +77,10 @@ fn replies_are_those_that_each_would_get_alone() {
 fn one_that_does_not_fit_does_not_stop_the_others() {
     let (_place, mut local) = model();
     let asked = [conversation(&"a b ".repeat(20_000)), conversation("a")];
-    let requests: Vec<Request<'_>> = asked.iter().map(|one| request(one, 1)).collect();
+    let requests: Vec<PolicyRequest<'_>> = asked.iter().map(|one| request(one, 1)).collect();
     let mut whole = Vec::new();
     local.reply_many(&requests, &mut |number, said| {
-        if let Said::Whole(reply) = said {
+        if let ReplyUpdate::Done(reply) = said {
             whole.push((number, reply.map(drop)));
         }
     });

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use warpsmith_model::gguf::{self, GgufValue};
-use warpsmith_model::{ChatTemplate, Message, TextStream, Tokenizer, Tool};
+use warpsmith_model::{ChatTemplate, TemplateMessage, TextStream, Tokenizer, Tool};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokens")
@@ -147,7 +147,7 @@ struct Chats {
 
 #[derive(Deserialize)]
 struct Chat {
-    messages: Vec<Message>,
+    messages: Vec<TemplateMessage>,
     tools: Vec<Tool>,
 }
 

@@ -9,9 +9,9 @@ use serde_json::json;
 use warpsmith_machine::{Caches, ProgressBars};
 use warpsmith_model::catalogue::{Network, find, pull};
 use warpsmith_model::policy::{
-    ChatModel, Local, Policy, Reply, ReplyTokens, Request, RunsOn, Sampling,
+    ChatModel, LocalPolicy, Policy, PolicyReply, PolicyRequest, ReplyTokens, RunsOn, SamplingParams,
 };
-use warpsmith_model::{Segment, Transformer, Wanted, Weights};
+use warpsmith_model::{LogitsFor, Segment, Transformer, Weights};
 use warpsmith_schema::{Message, ToolSchema};
 
 fn pulled(name: &str) -> (PathBuf, String) {
@@ -32,14 +32,14 @@ fn tools() -> Vec<ToolSchema> {
         .to_vec()
 }
 
-fn ask(policy: &mut Local, messages: &[Message]) -> Reply {
-    let request = Request {
+fn ask(policy: &mut LocalPolicy, messages: &[Message]) -> PolicyReply {
+    let request = PolicyRequest {
         messages,
         tools: &tools(),
-        sampling: Sampling {
+        sampling: SamplingParams {
             temperature: 0.0,
             max_tokens: 40,
-            ..Sampling::default()
+            ..SamplingParams::default()
         },
     };
     policy.reply(&request, &mut |_| {}).unwrap()
@@ -67,7 +67,7 @@ fn all(tokens: &ReplyTokens) -> Vec<u32> {
 fn an_episode_is_one_sequence(name: &str, turns: usize, tolerance: f64) {
     let (path, hash) = pulled(name);
     let model = ChatModel::load(name, &path, Some(hash), &[], RunsOn::Processor).unwrap();
-    let mut policy = Local::start(model, None).unwrap();
+    let mut policy = LocalPolicy::start(model, None).unwrap();
     let mut messages = vec![Message::User {
         text: "Read `a.cu` with the tool, then say what `x` is.".to_owned(),
     }];
@@ -149,7 +149,7 @@ fn worst_difference(model: &Transformer, record: &Record, pieces: &[&Record]) ->
         let mut segments = [Segment {
             cache: &mut cache,
             tokens: &ids,
-            wanted: Wanted::All,
+            logits_for: LogitsFor::All,
         }];
         let logits = model.forward(&mut segments).unwrap().remove(0);
         for number in 0..ids.len() {

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use warpsmith_schema::{Verdict, is_faster};
 
-use crate::metrics::{Baseline, Class, Measured, Share, Way, geomean};
+use crate::metrics::{Baseline, Measured, PrecisionClass, Share, Way, geomean};
 
 /// Verdicts by mode and task.
 pub(super) type Compared = BTreeMap<String, BTreeMap<String, Verdict>>;
@@ -19,7 +19,7 @@ pub struct ComparedMode {
 }
 
 pub(super) fn by_mode(compared: &Compared) -> Vec<ComparedMode> {
-    let beside = Baseline::new(Way::Compile, Class::Matched);
+    let beside = Baseline::new(Way::Compile, PrecisionClass::Matched);
     let of = |(mode, verdicts): (&String, &BTreeMap<String, Verdict>)| {
         let times: Vec<(f64, f64)> = (verdicts.values())
             .filter_map(Measured::of)

@@ -1,11 +1,11 @@
 //! A run as its folder tells it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use warpsmith_schema::{CountedAttempt, Event, EventKind, Trajectory};
-use warpsmith_store::{EventLog, StoreError};
+use warpsmith_schema::{CountedAttempt, EpisodeId, Event, EventKind, Trajectory};
+use warpsmith_store::{EventLog, StoreError, event_log};
 
 use crate::TrainingStep;
 use crate::compared::Compared;
@@ -13,7 +13,7 @@ use crate::compared::Compared;
 /// Why a run cannot be reported.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    #[error("`{}` is not a run's folder: it has none of `{ENDED}`, `{EVENTS}` and `{TRAINING}`", folder.display())]
+    #[error("`{}` is not a run's folder: it has neither `{EVENTS}` nor `{TRAINING}`", folder.display())]
     NotARun { folder: PathBuf },
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -25,7 +25,7 @@ pub struct Run {
     /// The folder's own, also where a link such as `latest` led to it.
     pub name: String,
     pub folder: PathBuf,
-    /// The latest of each episode.
+    /// Of every episode that ended.
     pub trajectories: Vec<Trajectory>,
     /// Tasks that could not be judged, and why.
     pub left_out: BTreeMap<String, String>,
@@ -41,14 +41,13 @@ pub struct Run {
     pub training: Vec<TrainingStep>,
 }
 
-const ENDED: &str = "trajectories.jsonl";
 const EVENTS: &str = "events.jsonl";
 const TRAINING: &str = "metrics.jsonl";
 
 /// Reads a run's folder, also while the run is under way.
 pub fn read(folder: &Path) -> Result<Run, ReportError> {
-    let has = |name: &&str| folder.join(name).is_file();
-    if ![ENDED, EVENTS, TRAINING].iter().any(has) {
+    let events = event_log(folder)?;
+    if !events.is_file() && !folder.join(TRAINING).is_file() {
         return Err(ReportError::NotARun {
             folder: folder.to_path_buf(),
         });
@@ -65,10 +64,9 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
             .into_owned(),
         ..Run::default()
     };
-    // `optimize` writes a trajectory a line, other verbs events.
-    run.trajectories = EventLog::read_documents(&folder.join(ENDED))?.lines;
-    EventLog::for_each_document(&folder.join(EVENTS), |event: Event| run.hear(event.event))?;
-    run.trajectories = latest(run.trajectories);
+    let mut ended = HashSet::new();
+    EventLog::for_each_document(&events, |event: Event| run.take(event.event, &mut ended))?;
+    run.trajectories.sort_by_key(EpisodeId::of);
     for one in &run.trajectories {
         run.left_out.remove(&one.task.id);
     }
@@ -79,8 +77,8 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
 }
 
 impl Run {
-    /// Takes up what a report shows.
-    fn hear(&mut self, event: EventKind) {
+    /// Takes up what a report shows. Where an episode ends twice the first end counts, as it does for the run.
+    fn take(&mut self, event: EventKind, ended: &mut HashSet<EpisodeId>) {
         match event {
             EventKind::RunStarted { run } => {
                 self.scale = run.scale;
@@ -102,22 +100,10 @@ impl Run {
                     .or_default()
                     .insert(task, *verdict);
             }
-            EventKind::EpisodeEnded { trajectory } => self.trajectories.push(*trajectory),
+            EventKind::EpisodeEnded { trajectory } if ended.insert(EpisodeId::of(&trajectory)) => {
+                self.trajectories.push(*trajectory);
+            }
             _ => {}
         }
     }
-}
-
-/// An episode that was gone on with was written twice: the later line counts.
-fn latest(trajectories: Vec<Trajectory>) -> Vec<Trajectory> {
-    let mut latest = BTreeMap::new();
-    for one in trajectories {
-        let policy = (
-            one.policy.name.clone(),
-            one.policy.hash.clone(),
-            one.policy.step,
-        );
-        latest.insert((one.task.id.clone(), one.sample, policy), one);
-    }
-    latest.into_values().collect()
 }

@@ -8,8 +8,8 @@ use warpsmith_schema::{CountedAttempt, EpisodeMode, FORMAT, Profile, Trajectory}
 
 use crate::compared::ComparedMode;
 use crate::metrics::{
-    Baseline, Class, Comparison, Counting, Episode, Family, Group, Metrics, Way, best_of_samples,
-    by_name, by_task, compare, episodes,
+    Baseline, Comparison, Counting, EpisodeMetrics, Group, PrecisionClass, ReportMetrics,
+    TaskFamily, Way, best_of_samples, by_name, by_task, compare, episodes,
 };
 use crate::page;
 use crate::read::Run;
@@ -35,7 +35,7 @@ pub struct RunReport<'a> {
     pub devices: BTreeSet<&'a str>,
     /// What a reader of the numbers should know, in sentences.
     pub notes: Vec<String>,
-    pub metrics: Metrics,
+    pub metrics: ReportMetrics,
     /// By the part of a split, `train` and `test`; empty where there was none.
     pub by_part: Vec<Group>,
     /// The best submissions beside other modes of `torch.compile`; empty where nobody asked for them.
@@ -53,7 +53,7 @@ pub struct TaskReport<'a> {
     pub id: &'a str,
     pub name: &'a str,
     pub level: Option<u32>,
-    pub family: Family,
+    pub family: TaskFamily,
     pub samples: usize,
     pub correct: usize,
     /// The sample that the rest is of.
@@ -68,9 +68,9 @@ pub struct TaskReport<'a> {
     pub matched_speedup_compile: Option<f64>,
     pub evidence: Option<&'a str>,
     #[serde(skip)]
-    pub best: Episode<'a>,
+    pub best: EpisodeMetrics<'a>,
     #[serde(skip)]
-    pub episodes: Vec<Episode<'a>>,
+    pub episodes: Vec<EpisodeMetrics<'a>>,
 }
 
 impl<'a> Report<'a> {
@@ -134,7 +134,7 @@ pub struct TaskRow<'r, 'a> {
 impl<'a> RunReport<'a> {
     fn of(run: &'a Run, counting: Counting) -> Self {
         let trajectories = &run.trajectories;
-        let metrics = Metrics::of(trajectories, counting);
+        let metrics = ReportMetrics::of(trajectories, counting);
         let verdicts = trajectories
             .iter()
             .flat_map(|one| &one.attempts)
@@ -186,7 +186,7 @@ impl<'a> TaskReport<'a> {
         }
     }
 
-    fn of(episodes: &[Episode<'a>]) -> Option<Self> {
+    fn of(episodes: &[EpisodeMetrics<'a>]) -> Option<Self> {
         let best = *best_of_samples(episodes).first()?;
         let task = &best.trajectory.task;
         let measured = best.measured();
@@ -195,17 +195,17 @@ impl<'a> TaskReport<'a> {
             id: &task.id,
             name: &task.name,
             level: task.level,
-            family: Family::of(task),
+            family: TaskFamily::of(task),
             samples: episodes.len(),
             correct: episodes.iter().filter(|one| one.correct()).count(),
             sample: best.trajectory.sample,
             attempts: best.trajectory.attempts.len(),
             status: best.attempt.map(|attempt| attempt.verdict.status.name()),
             runtime_us: measured.map(|one| one.runtime_us),
-            speedup_eager: speedup(Way::Eager, Class::Strict),
-            speedup_compile: speedup(Way::Compile, Class::Strict),
-            matched_speedup_eager: speedup(Way::Eager, Class::Matched),
-            matched_speedup_compile: speedup(Way::Compile, Class::Matched),
+            speedup_eager: speedup(Way::Eager, PrecisionClass::Strict),
+            speedup_compile: speedup(Way::Compile, PrecisionClass::Strict),
+            matched_speedup_eager: speedup(Way::Eager, PrecisionClass::Matched),
+            matched_speedup_compile: speedup(Way::Compile, PrecisionClass::Matched),
             evidence: best
                 .attempt
                 .and_then(|attempt| attempt.verdict.evidence.as_deref()),
@@ -215,7 +215,7 @@ impl<'a> TaskReport<'a> {
     }
 }
 
-fn notes(run: &Run, metrics: &Metrics) -> Vec<String> {
+fn notes(run: &Run, metrics: &ReportMetrics) -> Vec<String> {
     let attempts = run.trajectories.iter().flat_map(|one| &one.attempts);
     let verdicts: Vec<_> = attempts.map(|attempt| &attempt.verdict).collect();
     let count = |holds: fn(&warpsmith_schema::Verdict) -> bool| {

@@ -1,4 +1,4 @@
-"""Makes the runs in `runs/`: `optimize` by the real binary, with policies that follow a script, on the CPU.
+"""Makes the episodes in `runs/`: `optimize` by the real binary, with policies that follow a script, on the CPU.
 
     python make_runs.py path/to/warpsmith
 
@@ -83,8 +83,9 @@ def episodes(warpsmith: str, task: tuple, replies: list, place: Path) -> list[di
         arguments = ["optimize", f"tasks.jsonl#level{level}/{number}", "--policy", "script:script.jsonl", "--target", "cpu"]
         arguments += ["--repairs", str(len(makers) - 1), "--out", f"{number}-{sample}", "-q", "--json"]
         subprocess.run([warpsmith, *arguments], cwd=place, check=True, stdout=subprocess.DEVNULL)
-        text = (place / f"{number}-{sample}" / "trajectories.jsonl").read_text()
-        found.append({**json.loads(text), "sample": sample})
+        events = (place / f"{number}-{sample}" / "events.jsonl").read_text().splitlines()
+        ended = [event for event in (json.loads(line)["event"] for line in events) if event["kind"] == "episode_ended"]
+        found.append({**ended[0]["trajectory"], "sample": sample})
     return found
 
 

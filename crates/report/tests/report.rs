@@ -1,27 +1,49 @@
-//! Reports of two runs that were made by `optimize` (`make_runs.py` says how), and of what may go wrong with a run's folder.
+//! Reports of two runs whose episodes were made by `optimize` (`make_runs.py` says how), and of what may go wrong with a run's
+//! folder.
 #![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 mod tfevents;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use warpsmith_report::metrics::Change;
 use warpsmith_report::{Report, ReportError, Run, html, read, tables, write_tensorboard};
-use warpsmith_schema::{CountedAttempt, Trajectory};
+use warpsmith_schema::{CountedAttempt, EVENT_FORMAT, Trajectory};
 
-fn kept(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/runs")
-        .join(name)
+/// The episodes of a run, one a line.
+fn episodes(name: &str) -> String {
+    let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runs");
+    fs_err::read_to_string(runs.join(name).join("trajectories.jsonl")).unwrap()
+}
+
+fn event(event: &Value) -> String {
+    json!({ "format": EVENT_FORMAT, "at": "2026-01-01T00:00:00Z", "event": event }).to_string()
+        + "\n"
+}
+
+/// The log of a run in which these episodes ended.
+fn log<'a>(episodes: impl IntoIterator<Item = &'a str>) -> String {
+    let ended = |line: &str| {
+        let trajectory: Value = serde_json::from_str(line).unwrap();
+        event(&json!({ "kind": "episode_ended", "trajectory": trajectory }))
+    };
+    episodes.into_iter().map(ended).collect()
+}
+
+/// A run of this name.
+fn kept(name: &str) -> Run {
+    let runs = tempfile::tempdir().unwrap();
+    let run = runs.path().join(name);
+    fs_err::create_dir(&run).unwrap();
+    fs_err::write(run.join("events.jsonl"), log(episodes(name).lines())).unwrap();
+    read(&run).unwrap()
 }
 
 fn both() -> Vec<Run> {
-    ["first", "second"]
-        .map(|name| read(&kept(name)).unwrap())
-        .into()
+    ["first", "second"].map(kept).into()
 }
 
 /// A run's folder with these files.
@@ -122,7 +144,7 @@ fn the_page_is_whole_and_alone() {
 /// What is being judged writes most of what the page shows.
 #[test]
 fn hostile_text_stays_text() {
-    let text = fs_err::read_to_string(kept("first/trajectories.jsonl")).unwrap();
+    let text = episodes("first");
     let mut trajectory: Trajectory = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let hostile = "</code></pre><script>alert(1)</script><img src=x onerror='1'>\" x=\"";
     trajectory.task.id = hostile.to_owned();
@@ -133,23 +155,18 @@ fn hostile_text_stays_text() {
         attempt.verdict.evidence = Some(hostile.to_owned());
         attempt.files.insert(hostile.to_owned(), hostile.to_owned());
     }
-    let folder = folder(&[(
-        "trajectories.jsonl",
-        &(serde_json::to_string(&trajectory).unwrap() + "\n"),
-    )]);
+    let line = serde_json::to_string(&trajectory).unwrap();
+    let folder = folder(&[("events.jsonl", &log([line.as_str()]))]);
     let runs = [read(folder.path()).unwrap()];
     let page = html(&Report::of(&runs, None, 0));
     assert!(!page.contains("<script") && !page.contains("<img"));
     assert_balanced(&page);
 }
 
-/// As the other verbs write: `events.jsonl` tells more than an `optimize` run.
+/// A log holds more than the ends of episodes.
 #[test]
-fn events_are_read_like_trajectories() {
-    let lines = fs_err::read_to_string(kept("second/trajectories.jsonl")).unwrap();
-    let event = |event: Value| {
-        json!({ "format": 2, "at": "2026-01-01T00:00:00Z", "event": event }).to_string() + "\n"
-    };
+fn every_kind_of_event_that_is_shown_is_read() {
+    let lines = episodes("second");
     let tasks = json!([
         { "id": "level1/1", "name": "1_Softmax", "level": 1, "part": "train" },
         { "id": "level1/2", "name": "2_LayerNorm", "level": 1, "part": "test" },
@@ -163,28 +180,22 @@ fn events_are_read_like_trajectories() {
         "mode": any["mode"], "profile": "full", "compile_mode": null, "tasks": tasks, "samples": 1, "counts": "final",
         "scale": 4, "settings": {},
     });
-    let mut events = event(json!({ "kind": "run_started", "run": head }));
-    events += &event(json!({ "kind": "task_skipped", "task": "level3/9", "reason": why }));
-    events += &event(json!({ "kind": "task_accepted", "task": "level1/1" }));
-    for line in lines.lines() {
-        let trajectory: Value = serde_json::from_str(line).unwrap();
-        events += &event(json!({ "kind": "episode_ended", "trajectory": trajectory }));
-    }
-    // A run that was gone on with measures again: the later counts.
+    let mut events = event(&json!({ "kind": "run_started", "run": head }));
+    events += &event(&json!({ "kind": "task_skipped", "task": "level3/9", "reason": why }));
+    events += &event(&json!({ "kind": "task_accepted", "task": "level1/1" }));
+    events += &log(lines.lines());
+    // A resumed run measures again: the later measurement counts.
     let passed: Trajectory = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     for mode in ["max-autotune", "max-autotune", "reduce-overhead"] {
         let verdict = &passed.attempts[0].verdict;
         let compared = json!({ "kind": "compile_mode_compared", "task": "level1/1", "mode": mode, "verdict": verdict });
-        events += &event(compared);
+        events += &event(&compared);
     }
     // Being written just now.
     events += "{\"format\":2,\"at";
     let folder = folder(&[("events.jsonl", &events)]);
     let runs = [read(folder.path()).unwrap()];
-    assert_eq!(
-        runs[0].trajectories,
-        read(&kept("second")).unwrap().trajectories
-    );
+    assert_eq!(runs[0].trajectories, kept("second").trajectories);
     let report = Report::of(&runs, None, 0);
     let parts: Vec<(&str, usize)> = (report.runs[0].by_part.iter())
         .map(|part| (part.name.as_str(), part.summary.episodes))
@@ -215,16 +226,16 @@ fn events_are_read_like_trajectories() {
 }
 
 #[test]
-fn of_two_lines_about_one_episode_the_later_counts() {
-    let lines = fs_err::read_to_string(kept("first/trajectories.jsonl")).unwrap();
+fn of_two_ends_of_one_episode_the_first_counts() {
+    let lines = episodes("first");
     let first = lines.lines().next().unwrap();
     let later = first.replace("\"kind\": \"finished\"", "\"kind\": \"looping\"");
     assert_ne!(first, later);
-    let folder = folder(&[("trajectories.jsonl", &format!("{first}\n{later}\n"))]);
+    let folder = folder(&[("events.jsonl", &log([first, &later]))]);
     let run = read(folder.path()).unwrap();
     assert_eq!(
         run.trajectories,
-        [serde_json::from_str::<Trajectory>(&later).unwrap()]
+        [serde_json::from_str::<Trajectory>(first).unwrap()]
     );
 }
 
@@ -237,12 +248,18 @@ fn what_is_not_a_run_is_refused() {
     ));
     let missing = read(&empty.path().join("none")).unwrap_err();
     assert!(missing.to_string().contains("none"), "{missing}");
-    let broken = folder(&[("trajectories.jsonl", "{\n{}\n")]);
+    let broken = folder(&[("events.jsonl", "{\n{}\n")]);
     let error = read(broken.path()).unwrap_err();
     assert!(
         error
             .to_string()
-            .contains("trajectories.jsonl:1: not a line of this log"),
+            .contains("events.jsonl:1: not a line of this log"),
+        "{error}"
+    );
+    let old = folder(&[("trajectories.jsonl", &episodes("first"))]);
+    let error = read(old.path()).unwrap_err();
+    assert!(
+        error.to_string().contains("is of an earlier version"),
         "{error}"
     );
 }

@@ -33,18 +33,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         "| episodes | at once | judges | seconds | episodes/s | judgements/min | log | resumed in | peak memory |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    for (at_once, judges) in [(8, 1), (32, 4), (128, 4)] {
-        let path = place.path().join(format!("run-{at_once}"));
+    for (concurrency, judges) in [(8, 1), (32, 4), (128, 4)] {
+        let path = place.path().join(format!("run-{concurrency}"));
         let folder = RunFolder::at(&path, &json!({}))?;
         let judge = || StandIn {
             takes: Duration::ZERO,
             notes: None,
             ..StandIn::default()
         };
-        let means = scripted(&script, (0..judges).map(|_| judge()).collect());
-        let plan = plan((1..=tasks).map(task).collect(), SAMPLES, at_once);
+        let mut resources = scripted(&script, (0..judges).map(|_| judge()).collect());
+        let plan = plan((1..=tasks).map(task).collect(), SAMPLES, concurrency);
         let begun = Instant::now();
-        let outcome = run(&folder, plan, means, &mut |_, _| {})?;
+        let outcome = run(&folder, plan, resources.lend(), &mut |_, _| {})?;
         let seconds = begun.elapsed().as_secs_f64();
         assert_eq!(outcome.unfinished, 0);
         let begun = Instant::now();
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         assert_eq!(history.tally.episodes, episodes);
         let log = fs_err::metadata(path.join("events.jsonl"))?.len();
         println!(
-            "| {episodes} | {at_once} | {judges} | {seconds:.1} | {:.0} | {:.0} | {} MB | {resumed:.1} s | {} MB |",
+            "| {episodes} | {concurrency} | {judges} | {seconds:.1} | {:.0} | {:.0} | {} MB | {resumed:.1} s | {} MB |",
             f64::from(episodes) / seconds,
             outcome.gauges.judgements_per_minute,
             log / 1_000_000,

@@ -1,79 +1,82 @@
-//! One episode as its thread sees it: a policy that is listened to, a court behind the docket, a watch that writes the log.
+//! One episode, on a thread of its own: a policy whose replies are timed, a judge behind the queue, an observer that writes
+//! the log.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use warpsmith_agent::{AgentError, Court, Files, Sample, Unreadable, Watch, run_agent, run_single};
-use warpsmith_judge::{JudgeDepth, JudgeError};
-use warpsmith_model::policy::{Policy, PolicyError, Reply, Request};
-use warpsmith_schema::{
-    DeltaCursor, Elision, EpisodeDelta, EpisodeEnding, EpisodeId, EventKind, Failure, FailureKind,
-    Message, PolicyVersion, Task, ToolCall, Trajectory, Verdict,
+use warpsmith_agent::{
+    AgentError, EpisodeJudge, EpisodeObserver, EpisodeProgress, Sample, run_agent, run_single,
 };
-
-use crate::Way;
-use crate::docket::{Answer, Docket, Question};
-use crate::fate::Fate;
-use crate::journal::Journal;
-use crate::meter::Meter;
-use crate::run::Shared;
+use warpsmith_model::policy::{Policy, PolicyError, PolicyReply, PolicyRequest};
+use warpsmith_schema::{
+    DeltaCursor, EpisodeDelta, EpisodeEnding, EpisodeId, EventKind, Failure, FailureKind, Message,
+    PolicyVersion, Task, Trajectory,
+};
 use warpsmith_store::evidence::folder_name;
 
-/// Runs it to its end, or to where it cannot go on.
-pub(crate) fn play(
-    shared: &Shared,
+use crate::EpisodeKind;
+use crate::context::RunContext;
+use crate::control::RunControl;
+use crate::meter::Meter;
+use crate::plan::WatchEpisodes;
+use crate::queued_judge::QueuedJudge;
+use crate::recorder::EventRecorder;
+
+/// Runs an episode to its end, or to where it cannot go on.
+pub(crate) fn run_episode(
+    context: &RunContext,
     task: &Arc<Task>,
     id: &EpisodeId,
     before: Option<Trajectory>,
 ) -> Result<(), Failure> {
-    let journal = &shared.journal;
-    journal.write(EventKind::EpisodeStarted {
+    let recorder = &context.recorder;
+    recorder.write(EventKind::EpisodeStarted {
         episode: id.clone(),
     })?;
     let replies = before.as_ref().map_or(0, |before| {
-        let said = |message: &&Message| matches!(message, Message::Assistant { .. });
-        before.messages.iter().filter(said).count()
+        let is_reply = |message: &&Message| matches!(message, Message::Assistant { .. });
+        before.messages.iter().filter(is_reply).count()
     });
-    let lost = Arc::new(Mutex::new(None));
-    let mut policy = Heard {
-        policy: shared.policy.for_episode(id, replies),
-        meter: shared.meter.clone(),
-        lost: lost.clone(),
+    let policy_failure = PolicyFailure::default();
+    let mut policy = MeteredPolicy {
+        policy: context.policy.for_episode(id, replies),
+        meter: context.meter.clone(),
+        failure: policy_failure.clone(),
     };
-    let mut court = Bar {
-        docket: &shared.docket,
-        episode: id,
+    let mut judge = QueuedJudge::new(context.queue.clone(), id.clone(), task.clone());
+    let mut judge = EpisodeJudge {
+        judge: &mut judge,
         task,
     };
-    let mut watch = Scribe {
-        journal,
-        fate: &shared.fate,
+    let mut observer = EpisodeRecorder {
+        recorder,
+        control: &context.control,
+        watch: context.watch.as_ref(),
         episode: id,
-        told: before
+        written: before
             .as_ref()
             .map(DeltaCursor::at_end_of)
             .unwrap_or_default(),
-        lost: &lost,
+        policy_failure: policy_failure.clone(),
     };
     let sample = Sample {
         number: id.sample,
         before,
     };
-    let played = match &shared.way {
-        Way::Single(settings) => {
-            let samples = vec![sample];
-            run_single(&mut policy, &mut court, task, settings, samples, &mut watch)
+    let ran = match &context.kind {
+        EpisodeKind::Single(settings) => {
+            run_single(&mut policy, &mut judge, settings, sample, &mut observer)
         }
-        Way::Agent(settings) => {
+        EpisodeKind::Agent(settings) => {
             let name = format!("{}-{:02}", folder_name(&id.task), id.sample);
-            let folder = shared.workspaces.join(name);
-            let (policy, court) = (&mut policy, &mut court);
-            run_agent(policy, court, task, &folder, settings, sample, &mut watch)
+            let folder = context.workspaces.join(name);
+            let observer = &mut observer;
+            run_agent(&mut policy, judge, &folder, settings, sample, observer)
         }
     };
-    played.map_err(|error| match error {
+    ran.map_err(|error| match error {
         AgentError::Judge(error) => error.failure(),
-        AgentError::Keep(failure) => failure,
+        AgentError::Save(failure) => failure,
         AgentError::Workspace(error) => Failure {
             kind: FailureKind::Infrastructure,
             code: "io".to_owned(),
@@ -81,40 +84,60 @@ pub(crate) fn play(
             hint: Some("check the permissions and the free space".to_owned()),
         },
     })?;
-    let lost = lost.lock().unwrap_or_else(PoisonError::into_inner).take();
-    match lost {
+    match policy_failure.take() {
         Some(failure) => Err(failure),
         None => Ok(()),
     }
 }
 
-/// Notes how long replies take, and why there was none.
-struct Heard {
-    policy: Box<dyn Policy>,
-    meter: Arc<Meter>,
-    /// The policy failed for reasons that are none of its own.
-    lost: Arc<Mutex<Option<Failure>>>,
+/// Why the policy could not be asked, where that is none of its own doing.
+#[derive(Clone, Default)]
+struct PolicyFailure(Arc<Mutex<Option<Failure>>>);
+
+impl PolicyFailure {
+    fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, failure: Failure) {
+        *self.failure() = Some(failure);
+    }
+
+    fn is_set(&self) -> bool {
+        self.failure().is_some()
+    }
+
+    fn take(&self) -> Option<Failure> {
+        self.failure().take()
+    }
 }
 
-impl Policy for Heard {
+/// Measures how long replies take, and notes why there was none.
+struct MeteredPolicy {
+    policy: Box<dyn Policy>,
+    meter: Arc<Meter>,
+    failure: PolicyFailure,
+}
+
+impl Policy for MeteredPolicy {
     fn version(&self) -> &PolicyVersion {
         self.policy.version()
     }
 
     fn reply(
         &mut self,
-        request: &Request<'_>,
+        request: &PolicyRequest<'_>,
         on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, PolicyError> {
+    ) -> Result<PolicyReply, PolicyError> {
         let begun = Instant::now();
-        self.meter.asks();
+        self.meter.asked();
         let reply = self.policy.reply(request, on_text);
         let usage = reply.as_ref().ok().map(|reply| reply.usage);
-        self.meter.heard(begun.elapsed(), usage);
+        self.meter.replied(begun.elapsed(), usage);
         if let Err(error) = &reply
             && let Some(failure) = failure(error)
         {
-            *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+            self.failure.set(failure);
         }
         reply
     }
@@ -137,107 +160,56 @@ fn failure(error: &PolicyError) -> Option<Failure> {
     let causes: Vec<String> = causes.map(ToString::to_string).collect();
     Some(Failure {
         kind,
-        code: "policy".to_owned(),
+        code: POLICY_FAILED.to_owned(),
         message: causes.join(": "),
         hint: error.hint().map(str::to_owned),
     })
 }
 
-/// Where an episode pleads.
-struct Bar<'a> {
-    docket: &'a Docket,
+/// The code of a policy that could not be asked.
+pub(crate) const POLICY_FAILED: &str = "policy";
+
+/// Writes what an episode comes to into the log.
+struct EpisodeRecorder<'a> {
+    recorder: &'a EventRecorder,
+    control: &'a RunControl,
+    watch: Option<&'a WatchEpisodes>,
     episode: &'a EpisodeId,
-    task: &'a Arc<Task>,
+    /// How much of it the log has.
+    written: DeltaCursor,
+    policy_failure: PolicyFailure,
 }
 
-impl Bar<'_> {
-    fn ask(&self, question: Question) -> Result<Answer, JudgeError> {
-        self.docket
-            .ask(self.episode, self.task, question)
-            .map_err(JudgeError::Around)
-    }
-}
-
-impl Court for Bar<'_> {
-    fn judge(&mut self, files: &Files) -> Result<Verdict, JudgeError> {
-        match self.ask(Question::Judge(files.clone()))? {
-            Answer::Verdict(verdict) => Ok(*verdict),
-            other => Err(misheard(&other)),
+impl EpisodeObserver for EpisodeRecorder<'_> {
+    fn progress(&mut self, progress: &EpisodeProgress<'_>) {
+        if let Some(watch) = self.watch {
+            watch(self.episode, progress);
         }
     }
 
-    fn rehearse(
-        &mut self,
-        files: &Files,
-        reach: JudgeDepth,
-    ) -> Result<Option<Verdict>, JudgeError> {
-        match self.ask(Question::Rehearse(files.clone(), reach))? {
-            Answer::Rehearsed(verdict) => Ok(verdict.map(|verdict| *verdict)),
-            other => Err(misheard(&other)),
-        }
-    }
-
-    fn profile(&mut self, files: Option<&Files>) -> Result<String, JudgeError> {
-        match self.ask(Question::Profile(files.cloned()))? {
-            Answer::Profiled(text) => Ok(text),
-            other => Err(misheard(&other)),
-        }
-    }
-}
-
-fn misheard(answer: &Answer) -> JudgeError {
-    JudgeError::Infrastructure {
-        code: "docket",
-        message: format!("a judge answered another question: {answer:?}"),
-        hint: None,
-    }
-}
-
-/// Writes down what an episode comes to.
-struct Scribe<'a> {
-    journal: &'a Journal,
-    fate: &'a Fate,
-    episode: &'a EpisodeId,
-    told: DeltaCursor,
-    lost: &'a Mutex<Option<Failure>>,
-}
-
-impl Watch for Scribe<'_> {
-    fn reached(&mut self, so_far: &Trajectory) -> Result<(), AgentError> {
-        // An episode whose policy could not be asked has no end: it is gone on with another time.
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = so_far.ending != EpisodeEnding::Interrupted && lost.is_none();
-        drop(lost);
+    fn save(&mut self, so_far: &Trajectory) -> Result<(), AgentError> {
+        // An episode whose policy could not be asked has not ended: it is resumed another time.
+        let ended = so_far.ending != EpisodeEnding::Interrupted && !self.policy_failure.is_set();
         let event = if ended {
             EventKind::EpisodeEnded {
                 trajectory: Box::new(so_far.clone()),
             }
         } else {
             let now = DeltaCursor::at_end_of(so_far);
-            if now == self.told {
+            if now == self.written {
                 return Ok(());
             }
-            let step = EpisodeDelta::since(&self.told, so_far);
-            self.told = now;
+            let step = EpisodeDelta::since(&self.written, so_far);
+            self.written = now;
             EventKind::EpisodeProgressed {
                 episode: self.episode.clone(),
                 delta: Box::new(step),
             }
         };
-        self.journal.write(event).map_err(AgentError::Keep)
+        self.recorder.write(event).map_err(AgentError::Save)
     }
 
     fn interrupted(&self) -> bool {
-        !self.fate.goes_on()
+        !self.control.goes_on()
     }
-
-    // What the log has of these is in the trajectory and in the verdicts.
-    fn asking(&mut self, _: &[u32], _: u32) {}
-    fn elided(&mut self, _: u32, _: &Elision) {}
-    fn text(&mut self, _: u32, _: &str) {}
-    fn unreadable(&mut self, _: u32, _: &Unreadable) {}
-    fn called(&mut self, _: u32, _: &ToolCall) {}
-    fn answered(&mut self, _: u32, _: &ToolCall, _: &str, _: bool) {}
-    fn judging(&mut self, _: u32, _: &Files) {}
-    fn judged(&mut self, _: u32, _: &Verdict) {}
 }

@@ -1,9 +1,11 @@
 use std::io;
+use std::path::PathBuf;
 
+use warpsmith_judge::JudgeError;
 use warpsmith_schema::{Failure, FailureKind, PolicyVersion};
 use warpsmith_store::StoreError;
 
-/// Why a run could not be taken up.
+/// Why a run could not be begun, or not be concluded.
 #[derive(Debug, thiserror::Error)]
 pub enum RolloutError {
     #[error(transparent)]
@@ -12,10 +14,25 @@ pub enum RolloutError {
     Thread(#[from] io::Error),
     #[error("the plan has task `{id}` twice")]
     SameTask { id: String },
-    #[error("the run was begun with {}, and this is {}", words(before), words(now))]
+    #[error(
+        "the run was begun with {}, and this is {}",
+        described(before),
+        described(now)
+    )]
     OtherPolicy {
         before: Box<PolicyVersion>,
         now: Box<PolicyVersion>,
+    },
+    #[error("the judge failed")]
+    Judge(#[from] JudgeError),
+    /// The event log could not be written.
+    #[error("{}", .0.message)]
+    Log(Failure),
+    #[error("failed to write the result `{}`", path.display())]
+    Result {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
     },
 }
 
@@ -24,7 +41,9 @@ impl RolloutError {
     pub fn failure(&self) -> Failure {
         let (kind, code) = match self {
             Self::Store(error) => return error.failure(),
-            Self::Thread(_) => (FailureKind::Infrastructure, "io"),
+            Self::Judge(error) => return error.failure(),
+            Self::Log(failure) => return failure.clone(),
+            Self::Thread(_) | Self::Result { .. } => (FailureKind::Infrastructure, "io"),
             Self::SameTask { .. } => (FailureKind::Config, "same_task"),
             Self::OtherPolicy { .. } => (FailureKind::Config, "other_run"),
         };
@@ -41,7 +60,7 @@ impl RolloutError {
     }
 }
 
-fn words(policy: &PolicyVersion) -> String {
+fn described(policy: &PolicyVersion) -> String {
     let hash = policy.hash.as_ref().and_then(|hash| hash.get(..8));
     match hash {
         Some(hash) => format!("`{}` ({hash})", policy.name),

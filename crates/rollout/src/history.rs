@@ -1,15 +1,18 @@
-//! What earlier processes left of a run.
+//! What earlier processes left of a run: the one reader of its event log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use warpsmith_schema::{
     EpisodeDelta, EpisodeId, EpisodeMode, Event, EventKind, Failure, PolicyVersion, RunHeader,
     RunMetrics, Target, Task, Trajectory, Verdict,
 };
-use warpsmith_store::{EventLog, StoreError};
+use warpsmith_store::{EventLog, StoreError, event_log};
 
-use crate::{EVENTS, Tally};
+use crate::Tally;
+
+/// By task, hash of the submission, and round.
+pub type RemeasuredKey = (String, String, u32);
 
 /// A run's log, read to its end.
 #[derive(Debug, Default)]
@@ -27,13 +30,15 @@ pub struct History {
     pub verdicts: HashMap<(String, String), Verdict>,
     /// Comparisons that were made, by task and mode.
     pub compared: BTreeMap<(String, String), Verdict>,
+    /// Submissions that were measured afresh.
+    pub remeasured: HashMap<RemeasuredKey, Verdict>,
     underway: HashMap<EpisodeId, Vec<EpisodeDelta>>,
 }
 
 impl History {
     pub fn read(run: &Path) -> Result<Self, StoreError> {
         let mut history = Self::default();
-        EventLog::for_each_document(&log(run), |event: Event| history.add(event.event))?;
+        EventLog::for_each_document(&event_log(run)?, |event: Event| history.add(event.event))?;
         Ok(history)
     }
 
@@ -71,6 +76,14 @@ impl History {
             } => {
                 self.compared.insert((task, mode), *verdict);
             }
+            EventKind::Remeasured {
+                task,
+                submission,
+                round,
+                verdict,
+            } => {
+                self.remeasured.insert((task, submission, round), *verdict);
+            }
             EventKind::RunStarted { run } => self.head = Some(*run),
             EventKind::MetricsSampled { metrics: gauges } => self.gauges = Some(gauges),
             EventKind::EpisodeStarted { .. }
@@ -96,19 +109,41 @@ impl History {
     }
 }
 
-fn log(run: &Path) -> PathBuf {
-    run.join(format!("{EVENTS}.jsonl"))
-}
-
 /// Every episode of a run that ended, one after the other and each once.
-pub fn trajectories(run: &Path, mut hear: impl FnMut(Trajectory)) -> Result<(), StoreError> {
+pub fn trajectories(run: &Path, mut visit: impl FnMut(Trajectory)) -> Result<(), StoreError> {
     let mut seen = HashSet::new();
-    EventLog::for_each_document(&log(run), |event: Event| {
+    EventLog::for_each_document(&event_log(run)?, |event: Event| {
         if let EventKind::EpisodeEnded { trajectory } = event.event
             && seen.insert(EpisodeId::of(&trajectory))
         {
-            hear(*trajectory);
+            visit(*trajectory);
         }
     })
     .map(drop)
+}
+
+/// Every episode of a task that was begun, by sample: those that ended, and the others as far as they came.
+pub(crate) fn episodes_of(run: &Path, task: &Task) -> Result<Vec<Trajectory>, StoreError> {
+    let mut history = History::default();
+    let mut found = BTreeMap::new();
+    EventLog::for_each_document(&event_log(run)?, |event: Event| {
+        if let EventKind::EpisodeEnded { trajectory } = &event.event
+            && trajectory.task.id == task.id
+        {
+            found
+                .entry(trajectory.sample)
+                .or_insert_with(|| (**trajectory).clone());
+        }
+        history.add(event.event);
+    })?;
+    if let Some(head) = history.head.take() {
+        let mut underway: Vec<EpisodeId> = history.underway.keys().cloned().collect();
+        underway.retain(|id| id.task == task.id);
+        for id in underway {
+            let kind = (head.mode, head.target);
+            let so_far = history.take_underway(&id, task, kind, &head.policy);
+            found.extend(so_far.map(|so_far| (id.sample, so_far)));
+        }
+    }
+    Ok(found.into_values().collect())
 }

@@ -1,4 +1,4 @@
-//! What the gauges show.
+//! Counts and times behind a run's gauges.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,8 +22,9 @@ struct Sums {
     replying: Duration,
     asking: u32,
     completion_tokens: u64,
+    /// Sum over samples of how busy the device was.
     busy: f64,
-    looks: u32,
+    busy_samples: u32,
 }
 
 impl Meter {
@@ -39,7 +40,7 @@ impl Meter {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A judge was at something so long.
+    /// A judge worked for so long.
     pub(crate) fn judge_worked(&self, worked: Duration) {
         self.sums().judging += worked;
     }
@@ -52,11 +53,11 @@ impl Meter {
         sums.leased_seconds += verdict.seconds.verify + verdict.seconds.time;
     }
 
-    pub(crate) fn asks(&self) {
+    pub(crate) fn asked(&self) {
         self.sums().asking += 1;
     }
 
-    pub(crate) fn heard(&self, after: Duration, usage: Option<Usage>) {
+    pub(crate) fn replied(&self, after: Duration, usage: Option<Usage>) {
         let mut sums = self.sums();
         sums.asking -= 1;
         if let Some(usage) = usage {
@@ -66,11 +67,11 @@ impl Meter {
         }
     }
 
-    pub(crate) fn device_looked_at(&self, busy: Option<f64>) {
+    pub(crate) fn device_sampled(&self, busy: Option<f64>) {
         if let Some(busy) = busy {
             let mut sums = self.sums();
             sums.busy += busy;
-            sums.looks += 1;
+            sums.busy_samples += 1;
         }
     }
 
@@ -78,7 +79,7 @@ impl Meter {
         self.sums().asking
     }
 
-    /// With what others count.
+    /// Adds what is measured here to what was counted elsewhere.
     pub(crate) fn gauges(&self, counted: RunMetrics) -> RunMetrics {
         let sums = self.sums();
         let seconds = self.begun.elapsed().as_secs_f64();
@@ -96,7 +97,7 @@ impl Meter {
             judge_wait_seconds: mean(sums.waited.as_secs_f64(), sums.judgements),
             judges_busy: sums.judging.as_secs_f64() / seconds / self.judges as f64,
             device_leased: sums.leased_seconds / seconds,
-            device_busy: (sums.looks > 0).then(|| mean(sums.busy, sums.looks)),
+            device_busy: (sums.busy_samples > 0).then(|| mean(sums.busy, sums.busy_samples)),
             asking: sums.asking,
             replies: sums.replies,
             reply_seconds: mean(sums.replying.as_secs_f64(), sums.replies),

@@ -1,12 +1,12 @@
-//! What a run came to, in numbers that fit into memory however many episodes there are.
+//! What a run came to, in numbers whose size does not depend on the number of episodes.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use warpsmith_agent::Files;
+use warpsmith_agent::FencedFiles;
 use warpsmith_schema::{EpisodeEnding, Trajectory, Usage};
 
-/// Over the episodes that ended, by whichever process.
+/// Counts over the episodes that ended, in whichever process.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Tally {
     pub episodes: u32,
@@ -24,18 +24,18 @@ pub struct TaskTally {
     /// Episodes with a submission that compiled.
     pub compiled: u32,
     pub passed: u32,
-    pub best: Option<Best>,
+    pub best: Option<BestAttempt>,
 }
 
 /// The quickest submission of a task that passed.
 #[derive(Debug, Clone, Serialize)]
-pub struct Best {
+pub struct BestAttempt {
     pub sample: u32,
     pub us: f64,
     /// Over eager in its own precision class.
     pub speedup: Option<f64>,
     #[serde(skip)]
-    pub files: Files,
+    pub files: FencedFiles,
 }
 
 impl Tally {
@@ -43,7 +43,7 @@ impl Tally {
         self.episodes += 1;
         self.passed += u32::from(ended.best.is_some());
         self.attempts += ended.attempts.len() as u32;
-        *self.endings.entry(word(&ended.ending)).or_default() += 1;
+        *self.endings.entry(name(&ended.ending)).or_default() += 1;
         self.usage += ended.usage;
         let task = self.tasks.entry(ended.task.id.clone()).or_default();
         task.episodes += 1;
@@ -57,11 +57,11 @@ impl Tally {
     }
 }
 
-fn best(ended: &Trajectory) -> Option<Best> {
+fn best(ended: &Trajectory) -> Option<BestAttempt> {
     let attempt = ended.attempts.get(ended.best? as usize)?;
     let verdict = &attempt.verdict;
     let matched = verdict.matched_precision.as_ref();
-    Some(Best {
+    Some(BestAttempt {
         sample: ended.sample,
         us: verdict.times_us.as_ref()?.candidate.0,
         speedup: matched.map(|matched| matched.speedup.eager.0),
@@ -69,7 +69,7 @@ fn best(ended: &Trajectory) -> Option<Best> {
     })
 }
 
-fn word(ending: &EpisodeEnding) -> &'static str {
+fn name(ending: &EpisodeEnding) -> &'static str {
     match ending {
         EpisodeEnding::Finished => "finished",
         EpisodeEnding::Limit { .. } => "limit",

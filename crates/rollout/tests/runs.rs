@@ -6,21 +6,23 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Hook, StandIn, means, plan, reply, script, scripted, task};
+use common::{Hook, Resources, StandIn, plan, reply, resources, script, scripted, task};
 use serde_json::json;
 use tempfile::TempDir;
-use warpsmith_agent::Files;
-use warpsmith_judge::{JudgeDepth, JudgeError};
-use warpsmith_model::policy::{OpenAi, Policy, PolicyError, Reply, Request, Script, SharedPolicy};
-use warpsmith_rollout::{Judging, Means, Outcome, Plan, StopRequest, Way, run, trajectories};
+use warpsmith_judge::profile::ProfileReport;
+use warpsmith_judge::{CheckDepth, Judge, JudgeError};
+use warpsmith_model::policy::{
+    OpenAiPolicy, Policy, PolicyError, PolicyReply, PolicyRequest, ScriptPolicy, SharedPolicy,
+};
+use warpsmith_rollout::{EpisodeKind, RolloutOutcome, RolloutPlan, StopRequest, run, trajectories};
 use warpsmith_schema::{
-    EpisodeEnding, EpisodeId, Event, EventKind, FailureKind, PolicyVersion, Task, Trajectory,
-    Verdict,
+    EpisodeEnding, EpisodeId, Event, EventKind, FailureKind, PolicyVersion, Submission, Task,
+    Trajectory, Verdict,
 };
 use warpsmith_store::{EventLog, RunFolder};
 
@@ -35,8 +37,11 @@ fn quick(notes: Option<PathBuf>) -> StandIn {
     }
 }
 
-fn go(place: &Path, plan: Plan, means: warpsmith_rollout::Means) -> Outcome {
-    run(&folder(place), plan, means, &mut |_, _| {}).unwrap()
+fn go(place: &Path, plan: RolloutPlan, mut resources: Resources) -> RolloutOutcome {
+    let judges = resources.judges.len();
+    let outcome = run(&folder(place), plan, resources.lend(), &mut |_, _| {}).unwrap();
+    assert_eq!(resources.judges.len(), judges, "judges come back");
+    outcome
 }
 
 /// What an episode came to, without what differs from run to run.
@@ -99,39 +104,51 @@ fn the_same_submission_is_judged_once_even_by_those_who_come_at_the_same_time() 
     assert_eq!((outcome.tally.passed, outcome.gauges.judgements), (12, 1));
 }
 
-/// Falls over its first submission, and must not be asked anything afterwards.
-struct Falls {
+/// Panics at its first submission, and must not be asked anything afterwards.
+struct PanickingJudge {
     inner: StandIn,
-    fallen: bool,
+    panicked: bool,
     asked_again: Arc<AtomicBool>,
 }
 
-impl Judging for Falls {
+impl Judge for PanickingJudge {
     fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
         self.inner.survey(task)
     }
 
-    fn judge(&mut self, _: &Task, _: &Files) -> Result<Verdict, JudgeError> {
-        self.asked_again.fetch_or(self.fallen, Ordering::SeqCst);
-        self.fallen = true;
+    fn judge(&mut self, _: &Task, _: &Submission) -> Result<Verdict, JudgeError> {
+        self.asked_again.fetch_or(self.panicked, Ordering::SeqCst);
+        self.panicked = true;
         panic!("on purpose");
     }
 
-    fn rehearse(
+    fn judge_afresh(
+        &mut self,
+        task: &Task,
+        submission: &Submission,
+    ) -> Result<Verdict, JudgeError> {
+        self.judge(task, submission)
+    }
+
+    fn check(
         &mut self,
         _: &Task,
-        _: &Files,
-        _: JudgeDepth,
+        _: &Submission,
+        _: CheckDepth,
     ) -> Result<Option<Verdict>, JudgeError> {
         Ok(None)
     }
 
-    fn profile(&mut self, task: &Task, files: Option<&Files>) -> Result<String, JudgeError> {
-        self.inner.profile(task, files)
+    fn profile(
+        &mut self,
+        task: &Task,
+        submission: Option<&Submission>,
+    ) -> Result<ProfileReport, JudgeError> {
+        self.inner.profile(task, submission)
     }
 
-    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
-        self.inner.another()
+    fn replacement(&self) -> Result<Box<dyn Judge>, JudgeError> {
+        self.inner.replacement()
     }
 }
 
@@ -140,17 +157,17 @@ fn after_a_panic_another_judge_goes_on() {
     let place = TempDir::new().unwrap();
     let script = script(place.path(), 4, 1);
     let asked_again = Arc::new(AtomicBool::new(false));
-    let falls = Falls {
+    let panicking = PanickingJudge {
         inner: quick(None),
-        fallen: false,
+        panicked: false,
         asked_again: asked_again.clone(),
     };
-    let means = Means {
-        judges: vec![Box::new(falls)],
+    let resources = Resources {
+        judges: vec![Box::new(panicking)],
         ..scripted(&script, Vec::new())
     };
     let run = place.path().join("run");
-    let outcome = go(&run, plan((1..=4).map(task).collect(), 1, 1), means);
+    let outcome = go(&run, plan((1..=4).map(task).collect(), 1, 1), resources);
     assert!(!asked_again.load(Ordering::SeqCst));
     // The episode whose submission was lost is left for another time.
     assert_eq!((outcome.tally.passed, outcome.unfinished), (3, 1));
@@ -166,7 +183,7 @@ fn a_broken_task_is_listed_and_the_others_go_on() {
         let mut tasks: Vec<_> = (1..=3).map(task).collect();
         tasks[1].source = "# broken".to_owned();
         let run = place.path().join("run");
-        let plan = Plan {
+        let plan = RolloutPlan {
             survey,
             ..plan(tasks, 2, 2)
         };
@@ -211,15 +228,18 @@ fn cramped(looking: &AtomicU32, looked: &AtomicU32) -> Result<(), JudgeError> {
 
 /// Says how many are being written to, takes its time, and rests while judges are at work or does not.
 struct Slow {
-    script: Script,
+    script: ScriptPolicy,
     writing: Arc<AtomicU32>,
     rests: bool,
+    /// Nobody gets a reply before all are asked for one.
+    all_asked: Arc<Barrier>,
 }
 
 struct SlowReply {
     inner: Box<dyn Policy>,
     writing: Arc<AtomicU32>,
     takes: Duration,
+    all_asked: Arc<Barrier>,
 }
 
 impl SharedPolicy for Slow {
@@ -233,6 +253,7 @@ impl SharedPolicy for Slow {
             inner: self.script.for_episode(episode, replies),
             writing: self.writing.clone(),
             takes: Duration::from_millis(100 * number),
+            all_asked: self.all_asked.clone(),
         })
     }
 
@@ -248,10 +269,11 @@ impl Policy for SlowReply {
 
     fn reply(
         &mut self,
-        request: &Request<'_>,
+        request: &PolicyRequest<'_>,
         on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, PolicyError> {
+    ) -> Result<PolicyReply, PolicyError> {
         self.writing.fetch_add(1, Ordering::SeqCst);
+        self.all_asked.wait();
         thread::sleep(self.takes);
         let reply = self.inner.reply(request, on_text);
         self.writing.fetch_sub(1, Ordering::SeqCst);
@@ -278,17 +300,18 @@ fn a_policy_that_rests_is_let_to_finish_before_anything_is_judged() {
             ..StandIn::default()
         };
         let slow = Slow {
-            script: Script::open(&script).unwrap(),
+            script: ScriptPolicy::open(&script).unwrap(),
             writing: writing.clone(),
             rests,
+            all_asked: Arc::new(Barrier::new(4)),
         };
-        let means = means(slow, vec![judge.clone(), judge]);
+        let resources = resources(slow, vec![judge.clone(), judge]);
         let mut plan = plan((1..=4).map(task).collect(), 1, 4);
-        let Way::Single(settings) = &mut plan.way else {
-            panic!("another way")
+        let EpisodeKind::Single(settings) = &mut plan.kind else {
+            panic!("another kind")
         };
         settings.repairs = 0;
-        let outcome = go(&place.path().join("run"), plan, means);
+        let outcome = go(&place.path().join("run"), plan, resources);
         assert_eq!((outcome.tally.episodes, outcome.unfinished), (4, 0));
         assert_eq!(disturbed.load(Ordering::SeqCst) == 0, rests);
     }
@@ -303,20 +326,21 @@ fn judges_share_out_tasks_before_they_share_one() {
         ..quick(Some(notes.clone()))
     });
     let slow = Slow {
-        script: Script::open(&script(place.path(), 2, 4)).unwrap(),
+        script: ScriptPolicy::open(&script(place.path(), 2, 4)).unwrap(),
         writing: Arc::default(),
         // So that all submissions wait before the first is judged.
         rests: true,
+        all_asked: Arc::new(Barrier::new(8)),
     };
     let mut plan = plan((1..=2).map(task).collect(), 4, 8);
-    let Way::Single(settings) = &mut plan.way else {
-        panic!("another way")
+    let EpisodeKind::Single(settings) = &mut plan.kind else {
+        panic!("another kind")
     };
     settings.repairs = 0;
     let outcome = go(
         &place.path().join("run"),
         plan,
-        means(slow, judges.to_vec()),
+        resources(slow, judges.to_vec()),
     );
     assert_eq!((outcome.tally.episodes, outcome.unfinished), (8, 0));
     let first = notes.map(|notes| {
@@ -335,13 +359,13 @@ fn a_task_that_is_too_large_in_company_is_asked_again() {
         on_survey: Some(Arc::new(move || cramped(&looking, &looked))),
         ..StandIn::default()
     };
-    let means = scripted(&script, vec![judge.clone(), judge]);
-    let plan = Plan {
+    let resources = scripted(&script, vec![judge.clone(), judge]);
+    let plan = RolloutPlan {
         survey: true,
         ..plan((1..=2).map(task).collect(), 1, 2)
     };
     let run = place.path().join("run");
-    let outcome = go(&run, plan, means);
+    let outcome = go(&run, plan, resources);
     assert_eq!((outcome.tally.passed, outcome.left_out), (2, Vec::new()));
     let hitches = events(&run)
         .iter()
@@ -354,10 +378,14 @@ fn a_task_that_is_too_large_in_company_is_asked_again() {
 fn a_dead_model_server_ends_the_run_and_costs_no_episode() {
     let place = TempDir::new().unwrap();
     let run = place.path().join("run");
-    let dead = OpenAi::new("x", "http://127.0.0.1:9", None).unwrap();
+    let dead = OpenAiPolicy::new("x", "http://127.0.0.1:9", None).unwrap();
     let dead = dead.with_first_pause(Duration::from_millis(1));
     let tasks = || (1..=10).map(task).collect();
-    let outcome = go(&run, plan(tasks(), 2, 4), means(dead, vec![quick(None)]));
+    let outcome = go(
+        &run,
+        plan(tasks(), 2, 4),
+        resources(dead, vec![quick(None)]),
+    );
     assert_eq!((outcome.tally.episodes, outcome.unfinished), (0, 20));
     let failure = outcome.failure.unwrap();
     assert_eq!(failure.kind, FailureKind::Infrastructure);
@@ -379,11 +407,11 @@ fn a_script_at_its_end_ends_the_episode() {
     let path = place.path().join("script.jsonl");
     fs_err::write(&path, json!({ "text": reply("wrong") }).to_string() + "\n").unwrap();
     let run = place.path().join("run");
-    let policy = Script::open(&path).unwrap();
+    let policy = ScriptPolicy::open(&path).unwrap();
     let outcome = go(
         &run,
         plan(vec![task(1)], 1, 1),
-        means(policy, vec![quick(None)]),
+        resources(policy, vec![quick(None)]),
     );
     assert_eq!(
         outcome.tally.endings,
@@ -405,19 +433,19 @@ fn draining_judges_to_the_end_what_is_being_judged_and_keeps_the_rest() {
         ..StandIn::default()
     };
     let tasks = || (1..=8).map(task).collect();
-    let mut means = scripted(&script, vec![slow]);
-    means.wish = || {
+    let mut resources = scripted(&script, vec![slow]);
+    resources.stop = || {
         if DRAIN.load(Ordering::SeqCst) {
             StopRequest::Drain
         } else {
-            StopRequest::GoOn
+            StopRequest::Continue
         }
     };
     let begun = Instant::now();
     let outcome = warpsmith_rollout::run(
         &folder(&run),
         plan(tasks(), 1, 8),
-        means,
+        resources.lend(),
         &mut |event, _| {
             let judged = event.is_some_and(|one| matches!(one.event, EventKind::Judged { .. }));
             if judged {
@@ -464,8 +492,8 @@ fn child() {
         ..StandIn::default()
     };
     let tasks = (1..=TASKS).map(task).collect();
-    let means = scripted(&place.join("script.jsonl"), vec![judge(), judge()]);
-    let outcome = go(&place.join("run"), plan(tasks, SAMPLES, 8), means);
+    let resources = scripted(&place.join("script.jsonl"), vec![judge(), judge()]);
+    let outcome = go(&place.join("run"), plan(tasks, SAMPLES, 8), resources);
     assert_eq!(outcome.failure, None);
 }
 
@@ -488,12 +516,12 @@ fn killed_ten_times_and_resumed_it_comes_to_the_same() {
     let killed = TempDir::new().unwrap();
     script(killed.path(), TASKS, SAMPLES);
     let mut kills = 0;
-    let mut luck = u64::from(std::process::id());
+    let mut random = u64::from(std::process::id());
     while kills < 10 {
         let mut child = start_child(killed.path(), "").spawn().unwrap();
         // Numerical Recipes' generator is random enough for when to kill.
-        luck = luck.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        std::thread::sleep(Duration::from_millis(40 + (luck >> 16) % 160));
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        std::thread::sleep(Duration::from_millis(40 + (random >> 16) % 160));
         if child.try_wait().unwrap().is_some() {
             break;
         }
@@ -564,8 +592,14 @@ fn a_run_is_not_gone_on_with_by_another_policy() {
     );
     let mut other = plan(vec![task(1)], 1, 1);
     other.head.policy.hash = Some("0123456789".to_owned());
-    let means = scripted(&script, vec![quick(None)]);
-    let error = run(&folder(&run_folder), other, means, &mut |_, _| {}).unwrap_err();
+    let mut resources = scripted(&script, vec![quick(None)]);
+    let error = run(
+        &folder(&run_folder),
+        other,
+        resources.lend(),
+        &mut |_, _| {},
+    )
+    .unwrap_err();
     let message = error.failure().message;
     assert_eq!(
         message,

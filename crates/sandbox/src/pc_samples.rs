@@ -77,7 +77,7 @@ impl PcSampler {
     pub fn attach(pid: u32) -> io::Result<Self> {
         let sampler = |rings| Self {
             pid,
-            rings: rings,
+            rings,
             addresses: Vec::new(),
         };
         let mut refused = None;

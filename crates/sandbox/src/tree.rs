@@ -97,7 +97,7 @@ impl FileTree {
                     change_owner(path, id).map_err(|source| SandboxError::Unwritable {
                         path: path.clone(),
                         source,
-                    })?
+                    })?;
                 }
                 EntryKind::Read if !is_readable_by(path, id) => {
                     return Err(SandboxError::Unreadable { path: path.clone() });

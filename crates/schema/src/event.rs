@@ -64,6 +64,15 @@ pub enum EventKind {
         mode: String,
         verdict: Box<Verdict>,
     },
+    /// A submission that may be the best of its task, measured afresh: to choose by the first measurement would favour luck.
+    Remeasured {
+        task: String,
+        /// Hash of the submission.
+        submission: String,
+        /// From one. What is reported is a measurement that chose nothing: of the only candidate the first, else the second.
+        round: u32,
+        verdict: Box<Verdict>,
+    },
     /// The process left the run in good order.
     RunEnded {
         /// Episodes that have not ended; resuming continues them.
@@ -103,7 +112,7 @@ impl std::fmt::Display for EpisodeId {
 /// What a run is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunHeader {
-    /// `rollout` or `bench`.
+    /// `optimize`, `rollout`, `bench` or one of `train`'s.
     pub verb: String,
     /// Whether an earlier process began it.
     pub resumed: bool,

@@ -83,19 +83,15 @@ pub fn read_document<D: Versioned>(text: &[u8]) -> Result<D, DocumentError> {
     match serde_json::from_slice::<D>(text) {
         Ok(document) if document.format() == D::FORMAT => Ok(document),
         Ok(document) => Err(other(Some(document.format())).into()),
-        Err(error) => match format_of(text) {
-            Some(format) if format != Some(D::FORMAT) => Err(other(format).into()),
+        Err(error) => match serde_json::from_slice(text) {
+            Ok(FormatOnly { format }) if format != Some(D::FORMAT) => Err(other(format).into()),
             _ => Err(error.into()),
         },
     }
 }
 
-/// The format that a JSON object names; `None` where the text is no object.
-fn format_of(text: &[u8]) -> Option<Option<u32>> {
-    #[derive(Deserialize)]
-    struct Head {
-        format: Option<u32>,
-    }
-    let head: Head = serde_json::from_slice(text).ok()?;
-    Some(head.format)
+/// What is looked at in a JSON object that is not a document of this format.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: Option<u32>,
 }

@@ -11,6 +11,24 @@ pub struct Submission {
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
+impl Submission {
+    /// One hash over the form, the names and the contents: identical submissions are judged once.
+    pub fn content_hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        // Lengths first, so that no two sets of files read the same.
+        let mut add = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        add(self.form.name().as_bytes());
+        for (path, content) in &self.files {
+            add(path.as_bytes());
+            add(content);
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
 /// How a solution is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -80,6 +98,44 @@ mod tests {
             assert_eq!(is_solution_path(path), taken, "{path}");
         }
         assert!(!is_solution_path(&format!("kernels/{}", "x".repeat(200))));
+    }
+
+    #[test]
+    fn a_hash_tells_forms_names_and_contents_apart() {
+        let submission = |form: SubmissionForm, files: &[(&str, &str)]| {
+            let owned =
+                |(path, text): &(&str, &str)| ((*path).to_owned(), text.as_bytes().to_vec());
+            let files = files.iter().map(owned).collect();
+            Submission { form, files }.content_hash()
+        };
+        let one = submission(
+            SubmissionForm::Plain,
+            &[(MODEL_NEW, "x"), ("kernels/a.cu", "y")],
+        );
+        assert_eq!(
+            one,
+            submission(
+                SubmissionForm::Plain,
+                &[("kernels/a.cu", "y"), (MODEL_NEW, "x")]
+            )
+        );
+        for other in [
+            submission(
+                SubmissionForm::CudaAgent,
+                &[(MODEL_NEW, "x"), ("kernels/a.cu", "y")],
+            ),
+            submission(
+                SubmissionForm::Plain,
+                &[(MODEL_NEW, "x"), ("kernels/a.c", "uy")],
+            ),
+            submission(
+                SubmissionForm::Plain,
+                &[(MODEL_NEW, "x"), ("kernels/a.cu", "")],
+            ),
+            submission(SubmissionForm::Plain, &[(MODEL_NEW, "x")]),
+        ] {
+            assert_ne!(one, other);
+        }
     }
 
     #[test]

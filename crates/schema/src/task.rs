@@ -19,3 +19,19 @@ pub struct Task {
     #[serde(default)]
     pub graph: Option<OpGraph>,
 }
+
+impl Task {
+    /// A module of which nothing is known but its name and its text.
+    pub fn of_source(name: impl Into<String>, source: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            id: name.clone(),
+            name,
+            source: source.into(),
+            level: None,
+            problem_id: None,
+            origin: String::new(),
+            graph: None,
+        }
+    }
+}

@@ -143,6 +143,7 @@ fn the_schema_names_every_kind() {
         "infrastructure_failed",
         "metrics_sampled",
         "compile_mode_compared",
+        "remeasured",
         "run_ended",
     ] {
         assert!(schema.contains(&format!("\"const\":\"{kind}\"")), "{kind}");

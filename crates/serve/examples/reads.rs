@@ -13,8 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use warpsmith_schema::{Failure, FailureKind};
-use warpsmith_serve::judging::Court;
+use warpsmith_serve::judging::{JudgeService, ServedTasks};
 use warpsmith_serve::{Offer, serve};
 
 const RUN: &str = "20260101T000000Z-bench-large";
@@ -66,21 +65,16 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn offer(runs: PathBuf) -> Offer {
-    let none = Failure {
-        kind: FailureKind::Config,
-        code: "none".to_owned(),
-        message: "nothing is judged here".to_owned(),
-        hint: None,
-    };
     Offer {
         #[cfg(feature = "local-models")]
         model: None,
-        court: Court {
-            make: Arc::new(move |_| Err(none.clone())),
-            judges: 1,
-            tasks: Vec::new(),
-            client_tasks: false,
-            instructions: String::new(),
+        judge: JudgeService {
+            judges: Vec::new(),
+            tasks: ServedTasks {
+                tasks: Vec::new(),
+                client_tasks: false,
+                instructions: String::new(),
+            },
         },
         runs,
         look_at_machine: Arc::new(|| json!({})),

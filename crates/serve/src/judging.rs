@@ -1,7 +1,7 @@
 //! The judge for trainers and tools in other languages: submissions in, verdicts out, over HTTP.
 //!
-//! A submission becomes a job ([`jobs`]), which waits for one of a few threads that each own a judge. Whoever asked may wait
-//! for it or come back. [`openenv`] is the same judge as an environment with episodes.
+//! A submission becomes a job ([`jobs`]), which waits for one of a few threads that each own a judge. The client may wait for
+//! it or come back. [`openenv`] is the same judge as an environment with episodes.
 
 mod job;
 mod jobs;
@@ -12,70 +12,74 @@ mod routes;
 use std::sync::Arc;
 use std::{io, thread};
 
-use warpsmith_rollout::Judging;
-use warpsmith_schema::{Failure, Task};
+use warpsmith_judge::Judge;
+use warpsmith_schema::Task;
 
 use job::{GivenTask, KnownTask};
 pub(crate) use job::{Job, JobList, JudgeRequest};
 pub(crate) use jobs::Jobs;
-pub(crate) use routes::{MOST_LISTED, MOST_WAIT, routes};
+pub(crate) use routes::{MAX_LISTED, MAX_WAIT_SECONDS, routes};
 
-/// Makes the judge of this number, with the first submission that needs it: who only looks at runs never starts PyTorch.
-pub type MakeJudge = Arc<dyn Fn(usize) -> Result<Box<dyn Judging>, Failure> + Send + Sync>;
+/// Who judges, and what.
+pub struct JudgeService {
+    /// They work side by side. Lazy ones cost nothing until the first submission comes.
+    pub judges: Vec<Box<dyn Judge>>,
+    pub tasks: ServedTasks,
+}
 
-/// What is judged, by how many, and what episodes are about.
-#[derive(Clone)]
-pub struct Court {
-    pub make: MakeJudge,
-    pub judges: usize,
-    /// What can be judged by name, and what episodes are about whose client names none.
+/// What clients may have judged.
+pub struct ServedTasks {
+    /// Judged by name. An episode whose client names none is about one of these.
     pub tasks: Vec<Arc<Task>>,
-    /// Whether clients may bring tasks of their own. A task is not a candidate: it is run as this process is, outside the
-    /// sandbox, so this trusts them with everything that this user may do.
+    /// Whether clients may bring tasks of their own. A task is not a candidate: it runs outside the sandbox, as this process
+    /// does, so this trusts clients with everything that this user may do.
     pub client_tasks: bool,
     /// What those who write kernels are told.
     pub instructions: String,
 }
 
-impl Court {
+/// Starts a thread for each judge.
+pub(crate) fn start(judges: Vec<Box<dyn Judge>>) -> io::Result<Arc<Jobs>> {
+    let jobs = Arc::new(Jobs::default());
+    for (number, judge) in judges.into_iter().enumerate() {
+        let jobs = jobs.clone();
+        thread::Builder::new()
+            .name(format!("judge {number}"))
+            .spawn(move || jobs.serve(judge))?;
+    }
+    Ok(jobs)
+}
+
+impl ServedTasks {
     /// The task that a client means.
-    fn task(&self, given: &GivenTask) -> Result<Arc<Task>, Unfit> {
+    fn find(&self, given: &GivenTask) -> Result<Arc<Task>, TaskRefusal> {
         match given {
             GivenTask::Known(KnownTask { id }) => {
                 let found = self.tasks.iter().find(|task| task.id == *id);
-                found.cloned().ok_or_else(|| Unfit::Unknown(id.clone()))
+                found
+                    .cloned()
+                    .ok_or_else(|| TaskRefusal::Unknown(id.clone()))
             }
             GivenTask::Own(own) => match own.complaint() {
-                Some(complaint) => Err(Unfit::Complaint(complaint)),
+                Some(complaint) => Err(TaskRefusal::Malformed(complaint)),
                 None if self.client_tasks => Ok(Arc::new(own.task())),
-                None => Err(Unfit::NotTrusted),
+                None => Err(TaskRefusal::NotTrusted),
             },
         }
-    }
-
-    pub(crate) fn open(&self) -> io::Result<Arc<Jobs>> {
-        let jobs = Arc::new(Jobs::default());
-        for number in 0..self.judges.max(1) {
-            let (jobs, make) = (jobs.clone(), self.make.clone());
-            thread::Builder::new()
-                .name(format!("judge {number}"))
-                .spawn(move || jobs.serve(number, &make))?;
-        }
-        Ok(jobs)
     }
 }
 
 /// Why a client's task is not judged.
-enum Unfit {
-    Complaint(String),
+enum TaskRefusal {
+    Malformed(String),
     Unknown(String),
     NotTrusted,
 }
 
-impl Unfit {
+impl TaskRefusal {
     fn message(&self) -> String {
         match self {
-            Self::Complaint(complaint) => complaint.clone(),
+            Self::Malformed(complaint) => complaint.clone(),
             Self::Unknown(id) => format!("there is no task `{id}` here"),
             Self::NotTrusted => "this server judges its own tasks only".to_owned(),
         }

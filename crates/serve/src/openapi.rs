@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use warpsmith_schema::{FailureReport, Trajectory};
 
 use crate::dashboard::{EpisodeList, RunList, RunSummary};
-use crate::judging::{Job, JobList, JudgeRequest, MOST_LISTED, MOST_WAIT};
+use crate::judging::{Job, JobList, JudgeRequest, MAX_LISTED, MAX_WAIT_SECONDS};
 
 /// `OpenAPI` 3.1, whose schemas are those that requests are read by.
 pub(crate) fn document() -> Value {
@@ -47,12 +47,12 @@ pub(crate) fn document() -> Value {
     let unknown = problem("no such run or episode, or its log cannot be read");
     let wait = json!({
         "name": "wait", "in": "query", "description": "seconds to wait for the job to be over",
-        "schema": { "type": "integer", "minimum": 0, "maximum": MOST_WAIT, "default": 0 },
+        "schema": { "type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "default": 0 },
     });
     let id = json!({ "name": "id", "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } });
     let limit = json!({
         "name": "limit", "in": "query",
-        "schema": { "type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": 50 },
+        "schema": { "type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 50 },
     });
     let offset = json!({ "name": "offset", "in": "query", "schema": { "type": "integer", "minimum": 0, "maximum": u32::MAX, "default": 0 } });
     let name = json!({ "name": "run", "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } });

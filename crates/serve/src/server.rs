@@ -15,12 +15,12 @@ use serde_json::json;
 #[cfg(feature = "local-models")]
 use tokio::sync::Semaphore;
 #[cfg(feature = "local-models")]
-use warpsmith_model::{Generation, policy::Dialogue};
+use warpsmith_model::{GenerationThread, policy::ChatCodec};
 
 use crate::connections::{LIMITS, answer, whole};
 use crate::dashboard::{self, LookAtMachine};
 use crate::guard::{Token, admit};
-use crate::judging::{self, Court};
+use crate::judging::{self, JudgeService};
 use crate::openapi;
 use crate::refusal::Refusal;
 
@@ -28,7 +28,7 @@ use crate::refusal::Refusal;
 pub struct Offer {
     #[cfg(feature = "local-models")]
     pub model: Option<ServedModel>,
-    pub court: Court,
+    pub judge: JudgeService,
     /// The folder whose runs are shown.
     pub runs: PathBuf,
     pub look_at_machine: LookAtMachine,
@@ -41,8 +41,8 @@ pub struct Offer {
 /// A language model, and what clients call it.
 #[cfg(feature = "local-models")]
 pub struct ServedModel {
-    pub generation: Generation,
-    pub dialogue: Dialogue,
+    pub generation: GenerationThread,
+    pub dialogue: ChatCodec,
     /// Tokens that a prompt and its reply can have together.
     pub context: usize,
     pub name: String,
@@ -52,8 +52,8 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Answers until it is interrupted. Replies and judgements under way then break off.
 pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
-    let jobs = offer.court.open()?;
-    let app = judging::routes(jobs, offer.court)
+    let jobs = judging::start(offer.judge.judges)?;
+    let app = judging::routes(jobs, offer.judge.tasks)
         .merge(dashboard::routes(offer.runs, offer.look_at_machine))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     #[cfg(feature = "local-models")]
@@ -61,7 +61,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     #[cfg(feature = "local-models")]
     let replying = {
         let generation = generation.clone();
-        move || generation.as_ref().map_or(0, Generation::under_way)
+        move || generation.as_ref().map_or(0, GenerationThread::under_way)
     };
     #[cfg(not(feature = "local-models"))]
     let replying = || 0;
@@ -95,7 +95,10 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
 }
 
 #[cfg(feature = "local-models")]
-fn with_model(app: axum::Router, model: Option<ServedModel>) -> (axum::Router, Option<Generation>) {
+fn with_model(
+    app: axum::Router,
+    model: Option<ServedModel>,
+) -> (axum::Router, Option<GenerationThread>) {
     use crate::completions::{MOST_REPLIES, Served, routes};
 
     let Some(model) = model else {
@@ -113,7 +116,7 @@ fn with_model(app: axum::Router, model: Option<ServedModel>) -> (axum::Router, O
 }
 
 #[cfg(feature = "local-models")]
-async fn generation_ended(generation: Option<Generation>) {
+async fn generation_ended(generation: Option<GenerationThread>) {
     match generation {
         Some(generation) => generation.ended().await,
         None => std::future::pending().await,

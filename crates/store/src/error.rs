@@ -60,6 +60,10 @@ pub enum StoreError {
     },
     #[error("`{folder}` exists and is not a run folder")]
     NotARun { folder: PathBuf },
+    #[error(
+        "`{folder}` is of an earlier version: it has `trajectories.jsonl`, and runs are read from `events.jsonl`"
+    )]
+    OldRun { folder: PathBuf },
     #[error("`{name}` is not a name for a file of a bundle")]
     Name { name: String },
     #[error("`{path}` already exists")]
@@ -102,6 +106,7 @@ impl StoreError {
                 "continue with the configuration in `{}`, or give another folder with `--out`",
                 folder.join("config.json").display()
             )),
+            Self::OldRun { .. } => Some("run the same command again, into another folder".into()),
             Self::NotARun { .. } | Self::Exists { .. } => Some("give a folder that does not exist yet".into()),
             Self::NotABundle { .. } => Some("give the folder that a verdict names under `evidence`".into()),
             Self::Tampered { .. } => Some("judge the submission again: this evidence proves nothing".into()),
@@ -119,9 +124,10 @@ impl StoreError {
                 (FailureKind::Config, "not_evidence")
             }
             Self::Exists { .. } => (FailureKind::Config, "exists"),
-            Self::OtherConfig { .. } | Self::NotARun { .. } | Self::BrokenRun { .. } => {
-                (FailureKind::Config, "other_run")
-            }
+            Self::OtherConfig { .. }
+            | Self::NotARun { .. }
+            | Self::OldRun { .. }
+            | Self::BrokenRun { .. } => (FailureKind::Config, "other_run"),
             Self::OtherFormat { .. } => (FailureKind::Config, "other_format"),
             _ => (FailureKind::Infrastructure, "store"),
         };

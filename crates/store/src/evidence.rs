@@ -143,6 +143,32 @@ impl EvidenceQuota {
     }
 }
 
+/// Judgements of one submission that are told apart by a number.
+const MAX_NUMBERED: u32 = 1000;
+
+/// The place for a bundle, `<utc>-<task>-<hash8>` below a folder, numbered where that is taken.
+pub fn timestamped_place(folder: &Path, task: &str, hash: &str) -> PathBuf {
+    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    free_place(&folder.join(format!(
+        "{now}-{}-{}",
+        folder_name(task),
+        &hash[..HASH_DIGITS]
+    )))
+}
+
+/// This place, or, where something is there already, the first of `PLACE-2`, `PLACE-3`, … that is free.
+pub fn free_place(place: &Path) -> PathBuf {
+    let numbered = |number: u32| {
+        let mut name = place.as_os_str().to_owned();
+        name.push(format!("-{number}"));
+        PathBuf::from(name)
+    };
+    let mut places = std::iter::once(place.to_path_buf()).chain((2..MAX_NUMBERED).map(numbered));
+    places
+        .find(|place| !place.exists())
+        .unwrap_or_else(|| place.to_path_buf())
+}
+
 /// Writes a bundle and returns the verdict, which then names its path.
 pub fn write(
     place: &Path,
@@ -262,6 +288,21 @@ mod tests {
         assert_eq!(folder_name("19_ReLU"), "19_ReLU");
         assert_eq!(folder_name("level1/19"), "level1-19");
         assert!(folder_name("level1-19").starts_with("level1-19-"));
+    }
+
+    #[test]
+    fn a_place_that_is_taken_is_numbered() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("a.b");
+        let name = || {
+            let free = free_place(&place);
+            fs_err::create_dir(&free).unwrap();
+            free.file_name().unwrap().to_string_lossy().into_owned()
+        };
+        assert_eq!([name(), name(), name()], ["a.b", "a.b-2", "a.b-3"]);
+        let timed = timestamped_place(folder.path(), "level1/19", "0123456789abcdef");
+        let timed = timed.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(timed.ends_with("Z-level1-19-01234567"), "{timed}");
     }
 
     #[test]

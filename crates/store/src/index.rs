@@ -16,12 +16,12 @@ use warpsmith_schema::{
 };
 
 use crate::StoreError;
+use crate::run::OLD_EPISODES;
 
 /// What a run's log says so far.
 #[derive(Debug)]
 pub struct RunIndex {
     log: PathBuf,
-    kind: LineKind,
     /// Bytes that have been read.
     covered: u64,
     /// Device and inode of the file that was read.
@@ -46,29 +46,29 @@ pub struct RunIndex {
     rows: HashMap<EpisodeId, usize>,
 }
 
-/// What a line of the log is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LineKind {
-    Event,
-    /// An episode that ended; `optimize` writes these.
-    Trajectory,
+/// A log of another format is not read at all.
+fn check_format(format: Option<u32>) -> Result<(), OtherFormat> {
+    if format == Some(Event::FORMAT) {
+        return Ok(());
+    }
+    Err(OtherFormat {
+        document: Event::NAME,
+        found: format,
+        reads: Event::FORMAT,
+    })
 }
 
-impl LineKind {
-    fn check(self, format: Option<u32>) -> Result<(), OtherFormat> {
-        let (document, reads) = match self {
-            Self::Event => (Event::NAME, Event::FORMAT),
-            Self::Trajectory => (Trajectory::NAME, Trajectory::FORMAT),
-        };
-        if format == Some(reads) {
-            return Ok(());
-        }
-        Err(OtherFormat {
-            document,
-            found: format,
-            reads,
-        })
-    }
+/// The format of a log that earlier versions kept instead of events.
+fn old_episodes(log: &Path) -> Option<OtherFormat> {
+    let mut line = String::new();
+    let file = fs_err::File::open(log).ok()?;
+    BufReader::new(file).read_line(&mut line).ok()?;
+    let first: Option<BriefFormat> = serde_json::from_str(&line).ok();
+    Some(OtherFormat {
+        document: Trajectory::NAME,
+        found: first.and_then(|first| first.format),
+        reads: Trajectory::FORMAT,
+    })
 }
 
 /// Sums over all episodes that ended.
@@ -214,18 +214,12 @@ struct BriefMatched {
 impl RunIndex {
     /// Of a run's folder, whose log may not be there yet.
     pub fn new(run: &Path) -> Self {
-        let trajectories = run.join("trajectories.jsonl");
-        if trajectories.is_file() {
-            Self::of(trajectories, LineKind::Trajectory)
-        } else {
-            Self::of(run.join("events.jsonl"), LineKind::Event)
-        }
+        Self::of(run.join("events.jsonl"))
     }
 
-    fn of(log: PathBuf, kind: LineKind) -> Self {
+    fn of(log: PathBuf) -> Self {
         Self {
             log,
-            kind,
             covered: 0,
             file: None,
             head: None,
@@ -251,7 +245,10 @@ impl RunIndex {
         };
         let file = match fs_err::File::open(&self.log) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.other_format = old_episodes(&self.log.with_file_name(OLD_EPISODES));
+                return Ok(false);
+            }
             Err(error) => return Err(read(error)),
         };
         let found = file.metadata().map_err(read)?;
@@ -259,7 +256,7 @@ impl RunIndex {
         let identity = Some((found.dev(), found.ino()));
         if length < self.covered || (self.file.is_some() && self.file != identity) {
             // Another log under the same name.
-            *self = Self::of(self.log.clone(), self.kind);
+            *self = Self::of(self.log.clone());
         }
         self.file = identity;
         if length == self.covered {
@@ -305,14 +302,8 @@ impl RunIndex {
     }
 
     fn add(&mut self, line: &[u8], span: (u64, u64)) -> Result<(), DocumentError> {
-        if self.kind == LineKind::Trajectory {
-            let BriefFormat { format } = serde_json::from_slice(line)?;
-            self.kind.check(format)?;
-            self.end_episode(serde_json::from_slice(line)?, span, "");
-            return Ok(());
-        }
         let BriefLine { format, at, event } = serde_json::from_slice(line)?;
-        self.kind.check(format)?;
+        check_format(format)?;
         let BriefKind { kind } = parse(event)?;
         match kind {
             "episode_started" | "judged" => {
@@ -410,18 +401,12 @@ impl RunIndex {
         file.seek(SeekFrom::Start(start)).map_err(read)?;
         let mut line = Vec::new();
         file.take(length).read_to_end(&mut line).map_err(read)?;
-        if self.kind == LineKind::Trajectory {
-            return self.document(&line).map(Some);
-        }
-        let event: Event = self.document(&line)?;
+        let event: Event =
+            read_document(&line).map_err(|error| StoreError::document(&self.log, 0, error))?;
         Ok(match event.event {
             EventKind::EpisodeEnded { trajectory } => Some(*trajectory),
             _ => None,
         })
-    }
-
-    fn document<D: Versioned>(&self, line: &[u8]) -> Result<D, StoreError> {
-        read_document(line).map_err(|error| StoreError::document(&self.log, 0, error))
     }
 }
 

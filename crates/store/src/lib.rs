@@ -18,4 +18,4 @@ pub use error::StoreError;
 pub use events::{EventLog, LogLines};
 pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex, RunTotals};
 pub use lock::LockHolder;
-pub use run::{RunFolder, is_held};
+pub use run::{RunFolder, event_log, is_held};

@@ -145,10 +145,31 @@ impl RunFolder {
         self.resumed
     }
 
+    /// The log of this run's events.
+    pub fn events(&self) -> Result<EventLog, StoreError> {
+        EventLog::open(&event_log(&self.path)?)
+    }
+
     /// A log in this folder, such as `events` for `events.jsonl`.
     pub fn log(&self, name: &str) -> Result<EventLog, StoreError> {
         EventLog::open(&self.path.join(format!("{}.jsonl", safe_name(name))))
     }
+}
+
+/// The log in which a run keeps its events, without its ending.
+const EVENTS: &str = "events";
+/// Where earlier versions kept the episodes of `optimize`.
+pub(crate) const OLD_EPISODES: &str = "trajectories.jsonl";
+
+/// The event log of a run's folder, which may not be there yet. A folder that an earlier version wrote is refused.
+pub fn event_log(run: &Path) -> Result<PathBuf, StoreError> {
+    let log = run.join(format!("{EVENTS}.jsonl"));
+    if !log.exists() && run.join(OLD_EPISODES).exists() {
+        return Err(StoreError::OldRun {
+            folder: run.to_path_buf(),
+        });
+    }
+    Ok(log)
 }
 
 /// The format of a configuration, where it is not the one this program writes.

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use serde_json::json;
-use warpsmith_synth::{Composition, Seeds, Size};
+use warpsmith_synth::{Composition, SeedCatalogue, TaskSize};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -13,9 +13,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         value.map_or(Ok(default), |value| value.parse())
     };
     let (count, seed) = (number("--count", 10)?, number("--seed", 1)?);
-    let size = Size::new(number("--size", 0)? as usize).ok_or("sizes are 0 to 5")?;
+    let size = TaskSize::new(number("--size", 0)? as usize).ok_or("sizes are 0 to 5")?;
     let ops = number("--ops", 0)?;
-    let seeds = Seeds::torch()?;
+    let seeds = SeedCatalogue::torch()?;
     let mut out = std::io::stdout().lock();
     let mut written = 0;
     for index in 0.. {

@@ -1,49 +1,49 @@
 //! A task that somebody composed, before anybody has run it.
 
 use serde_json::Value;
-use warpsmith_decontaminate::{Near, Structure};
+use warpsmith_decontaminate::{SimilarTask, Structure};
 use warpsmith_schema::OpGraph;
 
-use crate::grammar::{Composition, Size};
-use crate::mix::Group;
-use crate::seeds::Layer;
-use crate::spent::Spent;
+use crate::filter::FilterSeconds;
+use crate::grammar::{Composition, TaskSize};
+use crate::mix::TaskGroup;
+use crate::seeds::TransformerLayer;
 
 /// What a composer made.
 #[derive(Debug, Clone)]
-pub enum Made {
+pub enum CandidateSource {
     /// Ours, in every size and with a graph.
     Composed(Box<Composition>),
     /// A library's layer, in every size.
-    Layer(Layer),
+    Layer(TransformerLayer),
     /// A text that somebody else wrote, in the one size it has.
     Written(String),
 }
 
-impl Made {
+impl CandidateSource {
     /// The text in a size; a written one has only one.
-    pub fn code(&self, size: Size) -> String {
+    pub fn code(&self, size: TaskSize) -> String {
         match self {
             Self::Composed(composition) => composition.code(size),
-            Self::Layer(layer) => layer.sized(size),
+            Self::Layer(layer) => layer.code_in_size(size),
             Self::Written(code) => code.clone(),
         }
     }
 
-    pub fn graph(&self, size: Size) -> Option<OpGraph> {
+    pub fn graph(&self, size: TaskSize) -> Option<OpGraph> {
         match self {
             Self::Composed(composition) => Some(composition.graph(size)),
             Self::Layer(_) | Self::Written(_) => None,
         }
     }
 
-    pub(crate) fn graph_value(&self, size: Size) -> Option<Value> {
+    pub(crate) fn graph_value(&self, size: TaskSize) -> Option<Value> {
         self.graph(size)
             .and_then(|graph| serde_json::to_value(graph).ok())
     }
 
     /// What its values take together, where that is known before it runs.
-    pub fn bytes(&self, size: Size) -> Option<u64> {
+    pub fn bytes(&self, size: TaskSize) -> Option<u64> {
         match self {
             Self::Composed(composition) => Some(composition.bytes(size)),
             Self::Layer(_) | Self::Written(_) => None,
@@ -51,7 +51,7 @@ impl Made {
     }
 
     /// Whether it may run outside the sandbox.
-    pub fn ours(&self) -> bool {
+    pub fn is_trusted(&self) -> bool {
         !matches!(self, Self::Written(_))
     }
 
@@ -60,8 +60,8 @@ impl Made {
     }
 }
 
-impl Layer {
-    fn sized(&self, size: Size) -> String {
+impl TransformerLayer {
+    fn code_in_size(&self, size: TaskSize) -> String {
         let lengths = [
             ("@BATCH@", [2, 4, 8, 16, 32, 64]),
             ("@LENGTH@", [8, 64, 128, 512, 2048, 4096]),
@@ -78,16 +78,16 @@ impl Layer {
 
 /// A composed task on its way through the filters.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub struct TaskCandidate {
     pub index: u64,
-    pub group: Group,
+    pub group: TaskGroup,
     /// Paths of the seeds it is made of.
     pub seeds: Vec<String>,
     /// Unique in a set.
     pub name: String,
-    pub made: Made,
+    pub source: CandidateSource,
     pub structure: Structure,
     /// The benchmark's task that is most like it, where one was compared with.
-    pub nearest: Option<Near>,
-    pub spent: Spent,
+    pub nearest: Option<SimilarTask>,
+    pub seconds: FilterSeconds,
 }

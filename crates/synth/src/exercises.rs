@@ -1,20 +1,21 @@
 //! Tasks to be taught by: composed, and not run.
 
-use warpsmith_decontaminate::Benchmark;
+use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_schema::Task;
 
-use crate::compose::{Composer, Grammar};
-use crate::grammar::{Luck, Size};
-use crate::mix::{Group, Mix};
-use crate::seeds::Seeds;
+use crate::compose::{GrammarComposer, TaskComposer};
+use crate::grammar::TaskSize;
+use crate::mix::{TaskGroup, TaskMix};
+use crate::seeds::SeedCatalogue;
+use crate::splitmix::SplitMix64;
 
 /// Composed tasks without end, by the usual mix and in all sizes but the one for checks. None is in KernelBench. Whether they
 /// are worth judging (long enough, neither constant nor indifferent to an input) nobody looked: how to write them in
 /// kernels can be learnt all the same.
-pub fn exercises(seeds: &Seeds, seed: u64) -> impl Iterator<Item = Task> {
-    let mix = Mix::default().without(Group::Transformers);
-    let benchmark = Benchmark::kernelbench();
-    let mut composer = Grammar {
+pub fn exercises(seeds: &SeedCatalogue, seed: u64) -> impl Iterator<Item = Task> {
+    let mix = TaskMix::default().without(TaskGroup::Transformers);
+    let benchmark = FingerprintIndex::kernelbench();
+    let mut composer = GrammarComposer {
         seeds,
         layers: &[],
         seed,
@@ -22,19 +23,19 @@ pub fn exercises(seeds: &Seeds, seed: u64) -> impl Iterator<Item = Task> {
     (0_u64..).filter_map(move |index| {
         let group = mix.group(seed, index)?;
         let candidate = composer.compose(index, group).ok()?;
-        if benchmark.twin(&candidate.structure).is_some() {
+        if benchmark.near_duplicate(&candidate.structure).is_some() {
             return None;
         }
-        let size = 1 + Luck::new(seed ^ 0x7369_7a65, index).below(Size::COUNT - 1);
-        let size = Size::new(size)?;
+        let size = 1 + SplitMix64::of_index(seed ^ 0x7369_7a65, index).below(TaskSize::COUNT - 1);
+        let size = TaskSize::new(size)?;
         Some(Task {
             id: format!("exercise-{seed}-{}", candidate.name),
             name: candidate.name,
-            source: candidate.made.code(size),
+            source: candidate.source.code(size),
             level: None,
             problem_id: None,
             origin: "composed".into(),
-            graph: candidate.made.graph(size),
+            graph: candidate.source.graph(size),
         })
     })
 }
@@ -45,7 +46,7 @@ mod tests {
 
     #[test]
     fn exercises_are_many_in_many_sizes_and_the_same_again() {
-        let seeds = Seeds::torch().unwrap();
+        let seeds = SeedCatalogue::torch().unwrap();
         let some: Vec<Task> = exercises(&seeds, 3).take(60).collect();
         let again: Vec<Task> = exercises(&seeds, 3).take(60).collect();
         assert_eq!(some, again);

@@ -4,20 +4,22 @@
 //! inputs apart, and does its graph compute the same. Then, on the target's device and still small: does `torch.compile`
 //! agree. Only what is left is timed on the target, in the size that fits the window, and surveyed by the judge.
 
+mod stages;
 mod worker;
 
-pub use worker::{Containment, Worker, WorkerError, Workshop};
+pub use stages::{FilterSeconds, FilterStage, FilterStageSummary};
+pub use worker::{Containment, FilterEnvironment, FilterError, FilterWorker};
 
 use serde::{Deserialize, Serialize};
 
 /// Why a task was dropped: a stable word and what was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dropped {
+pub struct FilterRejection {
     pub reason: String,
     pub detail: String,
 }
 
-impl Dropped {
+impl FilterRejection {
     pub(crate) fn new(reason: &str, detail: impl Into<String>) -> Self {
         Self {
             reason: reason.to_owned(),
@@ -28,7 +30,7 @@ impl Dropped {
 
 /// What the filters learnt of a task that is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct TaskMeasurements {
     /// The most memory that was in use, where the device tells; else what all values together take.
     pub bytes: u64,
     /// How far `torch.compile` was from eager, as a share of the output's spread, in the smallest size.

@@ -1,8 +1,8 @@
 //! Tasks that no benchmark contains, and a teacher that can solve them.
 //!
-//! Seeds are operators with arguments and shapes that work; a composer stacks them into a module and writes down what it
-//! computes (its graph); filters run it; what is too near a benchmark is dropped. The teacher is a policy that solves
-//! composed tasks because it reads their graphs.
+//! Seeds are operators with arguments and shapes that work. A composer stacks them into a module and records the module's
+//! graph. Filters run the module, and near-duplicates of a benchmark are dropped. The teacher is a policy that solves composed
+//! tasks because it reads their graphs.
 
 mod candidate;
 mod compose;
@@ -15,18 +15,23 @@ mod record;
 mod run;
 mod seeds;
 mod set;
-mod spent;
+mod splitmix;
 pub mod teacher;
 
-pub use candidate::{Candidate, Made};
-pub use compose::{Composer, Grammar, Unmade};
+pub use candidate::{CandidateSource, TaskCandidate};
+pub use compose::{ComposeError, GrammarComposer, TaskComposer};
 pub use exercises::exercises;
-pub use filter::{Containment, Dropped, Facts, Worker, WorkerError, Workshop};
-pub use grammar::{Composition, MOST_OPS, Size};
-pub use llm::Llm;
-pub use mix::{Group, Mix};
-pub use record::{Fate, Record, Row};
-pub use run::{Means, Plan, Progress, SynthError, Wish, run};
-pub use seeds::{BrokenSeed, Domain, Family, Form, Layer, Seed, Seeds, Variant, transformers};
-pub use set::{Decontamination, GroupCount, Set, Summary};
-pub use spent::{Spent, Stage, StageCount};
+pub use filter::{
+    Containment, FilterEnvironment, FilterError, FilterRejection, FilterWorker, TaskMeasurements,
+};
+pub use filter::{FilterSeconds, FilterStage, FilterStageSummary};
+pub use grammar::{Composition, MAX_OPS, TaskSize};
+pub use llm::LlmComposer;
+pub use mix::{TaskGroup, TaskMix};
+pub use record::{CandidateOutcome, CandidateRecord, SynthRow};
+pub use run::{SynthError, SynthPlan, SynthProgress, SynthResources, SynthStopRequest, run};
+pub use seeds::{
+    CallForm, OperatorFamily, OperatorSeed, SeedCatalogue, SeedError, SeedVariant,
+    TransformerLayer, ValueDomain, transformer_layers,
+};
+pub use set::{DecontaminationSummary, GroupSummary, SynthSummary, TaskSet};

@@ -7,40 +7,40 @@ use std::fmt::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
-use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling};
+use warpsmith_model::policy::{Policy, PolicyError, PolicyRequest, SamplingParams};
 use warpsmith_schema::Message;
 
-use crate::candidate::{Candidate, Made};
-use crate::compose::{Composer, Unmade, candidate};
-use crate::filter::Dropped;
-use crate::grammar::Luck;
-use crate::mix::Group;
-use crate::seeds::{Seed, Seeds};
+use crate::candidate::{CandidateSource, TaskCandidate};
+use crate::compose::{ComposeError, TaskComposer, candidate};
+use crate::filter::FilterRejection;
+use crate::mix::TaskGroup;
+use crate::seeds::{OperatorSeed, SeedCatalogue};
+use crate::splitmix::SplitMix64;
 
 const SYSTEM: &str = "You write small PyTorch modules that serve as tasks for people who write fast kernels. You answer with \
 one Python code block and nothing else.";
 /// How often a server that is busy is asked again, and after how long.
-const ASKED_AGAIN: [Duration; 3] = [
+const RETRY_DELAYS: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
     Duration::from_secs(20),
 ];
 
 /// Asks a policy.
-pub struct Llm<'a> {
+pub struct LlmComposer<'a> {
     pub policy: Box<dyn Policy>,
-    pub seeds: &'a Seeds,
+    pub seeds: &'a SeedCatalogue,
     pub seed: u64,
 }
 
-impl Composer for Llm<'_> {
+impl TaskComposer for LlmComposer<'_> {
     fn name(&self) -> String {
         format!("llm:{}", self.policy.version().name)
     }
 
-    fn compose(&mut self, index: u64, group: Group) -> Result<Candidate, Unmade> {
-        let Group::Stacked(ops) = group else {
-            return Err(Unmade::Nothing);
+    fn compose(&mut self, index: u64, group: TaskGroup) -> Result<TaskCandidate, ComposeError> {
+        let TaskGroup::Stacked(ops) = group else {
+            return Err(ComposeError::NoFit);
         };
         let chosen = self.chosen(index, ops);
         let messages = [
@@ -51,8 +51,9 @@ impl Composer for Llm<'_> {
                 text: prompt(&chosen),
             },
         ];
-        let said = self.ask(&messages, index).map_err(Unmade::Failed)?;
-        let nonsense = |detail: String| Unmade::Nonsense(Dropped::new("nonsense", detail));
+        let said = self.ask(&messages, index).map_err(ComposeError::Policy)?;
+        let nonsense =
+            |detail: String| ComposeError::Invalid(FilterRejection::new("nonsense", detail));
         let code = code_block(&said).ok_or_else(|| nonsense("no code block".into()))?;
         for seed in &chosen {
             if !code.contains(called(seed)) {
@@ -62,33 +63,33 @@ impl Composer for Llm<'_> {
         let ops: Vec<&str> = chosen.iter().map(|seed| seed.op.as_str()).collect();
         let name = format!("written{}-{index:06}-{}", ops.len(), ops.join("-"));
         let paths = chosen.iter().map(|seed| seed.path.clone()).collect();
-        candidate(index, group, paths, name, Made::Written(code))
+        candidate(index, group, paths, name, CandidateSource::Written(code))
     }
 
     /// Layers of libraries stay alone: there is nothing to compose.
-    fn supply(&self, group: Group) -> Option<usize> {
-        (group == Group::Transformers).then_some(0)
+    fn supply(&self, group: TaskGroup) -> Option<usize> {
+        (group == TaskGroup::Transformers).then_some(0)
     }
 }
 
-impl<'a> Llm<'a> {
-    fn chosen(&self, index: u64, ops: usize) -> Vec<&'a Seed> {
-        let mut luck = Luck::new(self.seed, index);
+impl<'a> LlmComposer<'a> {
+    fn chosen(&self, index: u64, ops: usize) -> Vec<&'a OperatorSeed> {
+        let mut rng = SplitMix64::of_index(self.seed, index);
         let all = self.seeds.all();
-        (0..ops).filter_map(|_| luck.one(all)).collect()
+        (0..ops).filter_map(|_| rng.choose(all)).collect()
     }
 
     fn ask(&mut self, messages: &[Message], index: u64) -> Result<String, PolicyError> {
-        let request = Request {
+        let request = PolicyRequest {
             messages,
             tools: &[],
-            sampling: Sampling {
+            sampling: SamplingParams {
                 seed: Some(self.seed.wrapping_add(index)),
                 max_tokens: 1500,
-                ..Sampling::default()
+                ..SamplingParams::default()
             },
         };
-        for pause in ASKED_AGAIN {
+        for pause in RETRY_DELAYS {
             match self.policy.reply(&request, &mut |_| {}) {
                 Err(error) if error.retryable() => sleep(pause),
                 other => return other.map(|reply| reply.text),
@@ -100,7 +101,7 @@ impl<'a> Llm<'a> {
     }
 }
 
-fn prompt(chosen: &[&Seed]) -> String {
+fn prompt(chosen: &[&OperatorSeed]) -> String {
     let mut text = String::from(
         "Write one module that applies these operators in this order, each to the result of the one before:\n\n",
     );
@@ -131,7 +132,7 @@ milliseconds: a few million elements. The file has exactly:\n\n\
 }
 
 /// What stands in a text that uses it.
-fn called(seed: &Seed) -> &str {
+fn called(seed: &OperatorSeed) -> &str {
     seed.path.rsplit('.').next().unwrap_or(&seed.path)
 }
 

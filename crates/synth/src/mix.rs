@@ -6,17 +6,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::grammar::{Luck, MOST_OPS};
+use crate::grammar::MAX_OPS;
+use crate::splitmix::SplitMix64;
 
 /// A kind of task: so many operators of `torch` stacked, or a class of `transformers` by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Group {
+pub enum TaskGroup {
     Stacked(usize),
     Transformers,
 }
 
-impl Group {
+impl TaskGroup {
     /// As the public set says it: `torch#2`.
     pub fn data_source(self) -> String {
         match self {
@@ -26,7 +27,7 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for TaskGroup {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stacked(ops) => write!(to, "{ops}"),
@@ -35,13 +36,13 @@ impl fmt::Display for Group {
     }
 }
 
-impl From<Group> for String {
-    fn from(group: Group) -> Self {
+impl From<TaskGroup> for String {
+    fn from(group: TaskGroup) -> Self {
         group.to_string()
     }
 }
 
-impl TryFrom<String> for Group {
+impl TryFrom<String> for TaskGroup {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -49,7 +50,7 @@ impl TryFrom<String> for Group {
     }
 }
 
-impl FromStr for Group {
+impl FromStr for TaskGroup {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -57,9 +58,9 @@ impl FromStr for Group {
             return Ok(Self::Transformers);
         }
         match text.parse() {
-            Ok(ops) if (1..=MOST_OPS).contains(&ops) => Ok(Self::Stacked(ops)),
+            Ok(ops) if (1..=MAX_OPS).contains(&ops) => Ok(Self::Stacked(ops)),
             _ => Err(format!(
-                "`{text}` is neither 1 to {MOST_OPS} nor `transformers`"
+                "`{text}` is neither 1 to {MAX_OPS} nor `transformers`"
             )),
         }
     }
@@ -68,35 +69,37 @@ impl FromStr for Group {
 /// Shares of the groups. They need not add up to anything: only their ratios count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Mix(BTreeMap<Group, f64>);
+pub struct TaskMix(BTreeMap<TaskGroup, f64>);
 
 /// As in the public set of CUDA Agent.
-const USUAL: &str = "1:3.4,2:83.8,3:7.6,4:2.8,5:1.2,transformers:1.2";
+const PUBLIC_SET_MIX: &str = "1:3.4,2:83.8,3:7.6,4:2.8,5:1.2,transformers:1.2";
 
-impl Default for Mix {
+impl Default for TaskMix {
     fn default() -> Self {
-        USUAL.parse().unwrap_or_else(|_| Self(BTreeMap::new()))
+        PUBLIC_SET_MIX
+            .parse()
+            .unwrap_or_else(|_| Self(BTreeMap::new()))
     }
 }
 
-impl Mix {
+impl TaskMix {
     /// Without a group; the others take its share.
     #[must_use]
-    pub fn without(mut self, group: Group) -> Self {
+    pub fn without(mut self, group: TaskGroup) -> Self {
         self.0.remove(&group);
         self
     }
 
     /// How many of `count` tasks each group gets. What rounding leaves goes to the largest remainders.
-    pub fn quotas(&self, count: usize) -> BTreeMap<Group, usize> {
+    pub fn quotas(&self, count: usize) -> BTreeMap<TaskGroup, usize> {
         let total: f64 = self.0.values().sum();
         let exact = |share: f64| share / total * count as f64;
-        let mut quotas: BTreeMap<Group, usize> = self
+        let mut quotas: BTreeMap<TaskGroup, usize> = self
             .0
             .iter()
             .map(|(group, share)| (*group, exact(*share) as usize))
             .collect();
-        let mut remainders: Vec<(f64, Group)> = self
+        let mut remainders: Vec<(f64, TaskGroup)> = self
             .0
             .iter()
             .map(|(group, share)| (exact(*share).fract(), *group))
@@ -114,19 +117,19 @@ impl Mix {
     }
 
     /// Which group the `index`-th candidate is of. Groups that a set has too few of come up as often as any of their kind.
-    pub(crate) fn group(&self, seed: u64, index: u64) -> Option<Group> {
-        let mut luck = Luck::new(seed ^ 0x6d69_7800, index);
-        let groups: Vec<Group> = self.0.keys().copied().collect();
+    pub(crate) fn group(&self, seed: u64, index: u64) -> Option<TaskGroup> {
+        let mut rng = SplitMix64::of_index(seed ^ 0x6d69_7800, index);
+        let groups: Vec<TaskGroup> = self.0.keys().copied().collect();
         let weights: Vec<usize> = self
             .0
             .values()
             .map(|share| (share * 1000.0) as usize)
             .collect();
-        Some(groups[luck.weighted(&weights)?])
+        Some(groups[rng.weighted(&weights)?])
     }
 }
 
-impl fmt::Display for Mix {
+impl fmt::Display for TaskMix {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts: Vec<String> = self
             .0
@@ -137,13 +140,13 @@ impl fmt::Display for Mix {
     }
 }
 
-impl From<Mix> for String {
-    fn from(mix: Mix) -> Self {
+impl From<TaskMix> for String {
+    fn from(mix: TaskMix) -> Self {
         mix.to_string()
     }
 }
 
-impl TryFrom<String> for Mix {
+impl TryFrom<String> for TaskMix {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -151,7 +154,7 @@ impl TryFrom<String> for Mix {
     }
 }
 
-impl FromStr for Mix {
+impl FromStr for TaskMix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -160,7 +163,7 @@ impl FromStr for Mix {
             let (group, share) = part
                 .split_once(':')
                 .ok_or_else(|| format!("`{part}` is not `GROUP:SHARE`"))?;
-            let group: Group = group.trim().parse()?;
+            let group: TaskGroup = group.trim().parse()?;
             let share: f64 = share
                 .trim()
                 .parse()
@@ -185,18 +188,21 @@ mod tests {
 
     #[test]
     fn quotas_add_up_and_follow_the_shares() {
-        let quotas = Mix::default().quotas(6000);
+        let quotas = TaskMix::default().quotas(6000);
         let expected = [
-            (Group::Stacked(1), 204),
-            (Group::Stacked(2), 5028),
-            (Group::Stacked(3), 456),
-            (Group::Stacked(4), 168),
-            (Group::Stacked(5), 72),
-            (Group::Transformers, 72),
+            (TaskGroup::Stacked(1), 204),
+            (TaskGroup::Stacked(2), 5028),
+            (TaskGroup::Stacked(3), 456),
+            (TaskGroup::Stacked(4), 168),
+            (TaskGroup::Stacked(5), 72),
+            (TaskGroup::Transformers, 72),
         ];
         assert_eq!(quotas, BTreeMap::from(expected));
         for count in [0, 1, 7, 200] {
-            assert_eq!(Mix::default().quotas(count).values().sum::<usize>(), count);
+            assert_eq!(
+                TaskMix::default().quotas(count).values().sum::<usize>(),
+                count
+            );
         }
     }
 
@@ -209,9 +215,9 @@ mod tests {
             ("1:1,1:2", "group `1` is there twice"),
             ("1:0", "all shares are zero"),
         ] {
-            assert_eq!(text.parse::<Mix>(), Err(why.to_owned()), "{text}");
+            assert_eq!(text.parse::<TaskMix>(), Err(why.to_owned()), "{text}");
         }
-        let mix: Mix = "2:1,1:3".parse().unwrap();
+        let mix: TaskMix = "2:1,1:3".parse().unwrap();
         assert_eq!(mix.to_string(), "1:3,2:1");
     }
 }

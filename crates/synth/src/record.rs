@@ -1,35 +1,35 @@
 //! What a run writes down of each candidate, and what a set has of each task.
 
 use serde::{Deserialize, Serialize};
-use warpsmith_decontaminate::Near;
+use warpsmith_decontaminate::SimilarTask;
 use warpsmith_schema::Target;
 use warpsmith_tasks::SetTask;
 
-use crate::filter::{Dropped, Facts};
-use crate::mix::Group;
-use crate::spent::Spent;
+use crate::filter::FilterSeconds;
+use crate::filter::{FilterRejection, TaskMeasurements};
+use crate::mix::TaskGroup;
 
 /// What became of a candidate. A run's log holds one a line, and nothing else.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct CandidateRecord {
     pub index: u64,
-    pub group: Group,
-    pub nearest: Option<Near>,
+    pub group: TaskGroup,
+    pub nearest: Option<SimilarTask>,
     #[serde(default)]
-    pub spent: Spent,
-    pub fate: Fate,
+    pub seconds: FilterSeconds,
+    pub outcome: CandidateOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
-    Kept(Box<Row>),
-    Dropped(Dropped),
+pub enum CandidateOutcome {
+    Kept(Box<SynthRow>),
+    Dropped(FilterRejection),
 }
 
 /// A task of a set, and how it came to be one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct SynthRow {
     #[serde(flatten)]
     pub task: SetTask,
     pub composer: String,
@@ -40,6 +40,6 @@ pub struct Row {
     pub target: Target,
     pub device: String,
     #[serde(flatten)]
-    pub facts: Facts,
-    pub nearest: Option<Near>,
+    pub measurements: TaskMeasurements,
+    pub nearest: Option<SimilarTask>,
 }

@@ -16,33 +16,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use warpsmith_decontaminate::{Benchmark, Structure};
-use warpsmith_judge::{JudgeError, LocalJudge};
+use warpsmith_decontaminate::{FingerprintIndex, Structure};
+use warpsmith_judge::{Judge, JudgeError};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
 
-use crate::candidate::Candidate;
-use crate::compose::Composer;
-use crate::filter::{Dropped, WorkerError, Workshop};
-use crate::mix::{Group, Mix};
-use crate::record::{Fate, Record, Row};
-use feed::{Feed, Next};
-use screening::{Bench, Screened};
+use crate::candidate::TaskCandidate;
+use crate::compose::TaskComposer;
+use crate::filter::{FilterEnvironment, FilterError, FilterRejection};
+use crate::mix::{TaskGroup, TaskMix};
+use crate::record::{CandidateOutcome, CandidateRecord, SynthRow};
+use feed::{CandidateFeed, NextCandidate};
+use screening::{ScreenedCandidate, ScreeningWorker};
 use surveying::Surveyor;
-use timing::{Fitting, Timer};
+use timing::{TimedCandidate, Timer};
 
 /// So many wait before workers pause for them to be timed: pausing costs the rest of what is being compiled.
-const TIMED_TOGETHER: usize = 8;
+const TIMING_BATCH: usize = 8;
 /// One has the device, the others make their tasks or look at what came out.
 const TIMERS_ON_A_GPU: usize = 4;
-const GLANCE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What is wanted.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct SynthPlan {
     pub seed: u64,
     pub count: usize,
-    pub mix: Mix,
+    pub mix: TaskMix,
     /// Milliseconds of an eager call, least and most.
     pub window_ms: (f64, f64),
     pub memory_bytes: u64,
@@ -53,22 +53,22 @@ pub struct Plan {
 }
 
 /// What a run works with.
-pub struct Means<'a> {
-    pub composer: &'a mut dyn Composer,
-    pub workshop: &'a Workshop,
+pub struct SynthResources<'a> {
+    pub composer: &'a mut dyn TaskComposer,
+    pub environment: &'a FilterEnvironment,
     pub isolation: Isolation,
     /// They try tasks out as they will later judge them; without any that is left out.
-    pub judges: Vec<LocalJudge>,
-    /// Tasks that none of the set may be a near-twin of.
-    pub excluded: Benchmark,
+    pub judges: Vec<Box<dyn Judge>>,
+    /// Tasks that none of the set may be a near-duplicate of.
+    pub excluded: FingerprintIndex,
     /// The name under which the device is leased.
     pub lease: String,
     /// Whether to stop, and whether at once.
-    pub wish: fn() -> Wish,
+    pub stop_requested: fn() -> SynthStopRequest,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum SynthStopRequest {
     GoOn,
     /// Finish what is in hand.
     Drain,
@@ -80,7 +80,7 @@ pub enum Wish {
 #[derive(Debug, thiserror::Error)]
 pub enum SynthError {
     #[error("the filters cannot be run")]
-    Filter(#[from] WorkerError),
+    Filter(#[from] FilterError),
     #[error("the judge failed")]
     Judge(#[source] JudgeError),
     #[error("the composer failed")]
@@ -96,20 +96,20 @@ pub enum SynthError {
 
 /// Every record so far, counted.
 #[derive(Debug, Clone, Default)]
-pub struct Progress {
-    pub kept: BTreeMap<Group, usize>,
+pub struct SynthProgress {
+    pub kept: BTreeMap<TaskGroup, usize>,
     pub dropped: BTreeMap<String, usize>,
     pub tried: BTreeSet<u64>,
-    tried_of: BTreeMap<Group, usize>,
+    tried_of: BTreeMap<TaskGroup, usize>,
 }
 
-impl Progress {
-    fn note(&mut self, record: &Record) {
+impl SynthProgress {
+    fn note(&mut self, record: &CandidateRecord) {
         self.tried.insert(record.index);
         *self.tried_of.entry(record.group).or_default() += 1;
-        match &record.fate {
-            Fate::Kept(_) => *self.kept.entry(record.group).or_default() += 1,
-            Fate::Dropped(dropped) => {
+        match &record.outcome {
+            CandidateOutcome::Kept(_) => *self.kept.entry(record.group).or_default() += 1,
+            CandidateOutcome::Dropped(dropped) => {
                 *self.dropped.entry(dropped.reason.clone()).or_default() += 1;
             }
         }
@@ -119,38 +119,41 @@ impl Progress {
         self.kept.values().sum()
     }
 
-    fn kept_of(&self, group: Group) -> usize {
+    fn kept_of(&self, group: TaskGroup) -> usize {
         self.kept.get(&group).copied().unwrap_or(0)
     }
 }
 
 /// From a thread to the one that writes down.
-enum Done {
-    Filtered(Box<Candidate>, Result<Box<Row>, Dropped>),
+enum FilterResult {
+    Filtered(Box<TaskCandidate>, Result<Box<SynthRow>, FilterRejection>),
     Failed(SynthError),
 }
 
 /// Runs until the set is full. `before` is what the log holds already; `write` appends to it.
 pub fn run(
-    plan: &Plan,
-    means: Means<'_>,
-    before: &[Record],
-    write: &mut dyn FnMut(&Record, &Progress) -> Result<(), warpsmith_schema::Failure>,
-) -> Result<Progress, SynthError> {
-    let Means {
+    plan: &SynthPlan,
+    means: SynthResources<'_>,
+    before: &[CandidateRecord],
+    write: &mut dyn FnMut(
+        &CandidateRecord,
+        &SynthProgress,
+    ) -> Result<(), warpsmith_schema::Failure>,
+) -> Result<SynthProgress, SynthError> {
+    let SynthResources {
         composer,
-        workshop,
+        environment: workshop,
         isolation,
         judges,
         excluded,
         lease,
-        wish,
+        stop_requested: stop_request,
     } = means;
-    let mut progress = Progress::default();
-    let mut own = Benchmark::default();
+    let mut progress = SynthProgress::default();
+    let mut own = FingerprintIndex::default();
     for record in before {
         progress.note(record);
-        if let Fate::Kept(row) = &record.fate
+        if let CandidateOutcome::Kept(row) = &record.outcome
             && let Ok(structure) = Structure::of(&row.task.code)
         {
             own.insert(row.task.id.clone(), structure);
@@ -160,10 +163,10 @@ pub fn run(
     let composed_by = composer.name();
     let gates = (RwLock::new(()), RwLock::new(()));
     thread::scope(|scope| {
-        let (to_workers, for_workers) = channel::<Box<Candidate>>();
-        let (to_timer, for_timer) = channel::<Screened>();
-        let (to_main, for_main) = channel::<Done>();
-        let (to_surveyors, for_surveyors) = channel::<Fitting>();
+        let (to_workers, for_workers) = channel::<Box<TaskCandidate>>();
+        let (to_timer, for_timer) = channel::<ScreenedCandidate>();
+        let (to_main, for_main) = channel::<FilterResult>();
+        let (to_surveyors, for_surveyors) = channel::<TimedCandidate>();
         let queue = Arc::new(Mutex::new(for_workers));
         let fitting = Arc::new(Mutex::new(for_surveyors));
         // What is timed on a CPU is timed alone. Two gates, so that workers go on while the timer waits for a judge. On a GPU
@@ -172,7 +175,7 @@ pub fn run(
         let (gate, judges_gate) = (closing(&gates.0), closing(&gates.1));
         for number in 0..plan.workers.max(1) {
             let (to_timer, to_main) = (to_timer.clone(), to_main.clone());
-            let bench = Bench {
+            let bench = ScreeningWorker {
                 workshop,
                 isolation,
                 number,
@@ -202,7 +205,7 @@ pub fn run(
             scope.spawn(move || timer.work(&queue, &to_surveyors, &to_main));
         }
         drop(to_surveyors);
-        let mut judges: Vec<Option<LocalJudge>> = judges.into_iter().map(Some).collect();
+        let mut judges: Vec<Option<Box<dyn Judge>>> = judges.into_iter().map(Some).collect();
         if judges.is_empty() {
             judges.push(None);
         }
@@ -218,7 +221,7 @@ pub fn run(
         }
         drop(to_main);
 
-        let mut feed = Feed {
+        let mut feed = CandidateFeed {
             plan,
             quotas: &quotas,
             composer,
@@ -226,18 +229,18 @@ pub fn run(
             next: 0,
             in_hand: BTreeMap::new(),
         };
-        let mut main = Main {
+        let mut main = Coordinator {
             progress: &mut progress,
-            own: &mut own,
+            kept_tasks: &mut own,
             write,
-            wish,
+            stop_requested: stop_request,
         };
-        let ended = main.conduct(&mut feed, &to_workers, &for_main);
+        let ended = main.run(&mut feed, &to_workers, &for_main);
         // Nothing waits any more, so workers and timer end; what they still have in hand is written down.
         drop(to_workers);
         while locked(&queue).try_recv().is_ok() {}
         while let Ok(done) = for_main.recv() {
-            main.hear(&mut feed, done).ok();
+            main.receive(&mut feed, done).ok();
         }
         ended
     })?;
@@ -249,48 +252,51 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The thread that composes and writes down.
-struct Main<'a> {
-    progress: &'a mut Progress,
-    own: &'a mut Benchmark,
-    write: &'a mut dyn FnMut(&Record, &Progress) -> Result<(), warpsmith_schema::Failure>,
-    wish: fn() -> Wish,
+struct Coordinator<'a> {
+    progress: &'a mut SynthProgress,
+    kept_tasks: &'a mut FingerprintIndex,
+    write: &'a mut dyn FnMut(
+        &CandidateRecord,
+        &SynthProgress,
+    ) -> Result<(), warpsmith_schema::Failure>,
+    stop_requested: fn() -> SynthStopRequest,
 }
 
-impl Main<'_> {
-    fn conduct(
+impl Coordinator<'_> {
+    fn run(
         &mut self,
-        feed: &mut Feed<'_>,
-        to_workers: &Sender<Box<Candidate>>,
-        for_main: &Receiver<Done>,
+        feed: &mut CandidateFeed<'_>,
+        to_workers: &Sender<Box<TaskCandidate>>,
+        for_main: &Receiver<FilterResult>,
     ) -> Result<(), SynthError> {
-        let most_in_hand = 4 * feed.plan.workers.max(1) + 2 * TIMED_TOGETHER;
+        let most_in_hand = 4 * feed.plan.workers.max(1) + 2 * TIMING_BATCH;
         while self.progress.kept() < feed.plan.count {
-            if (self.wish)() != Wish::GoOn {
+            if (self.stop_requested)() != SynthStopRequest::GoOn {
                 return Err(SynthError::Interrupted);
             }
             let room = feed.in_hand() < most_in_hand;
             let next = if room {
-                feed.next(self.progress, self.own)?
+                feed.next(self.progress, self.kept_tasks)?
             } else {
-                Next::Wait
+                NextCandidate::Wait
             };
             let wait = match next {
-                Next::Run(candidate) => {
+                NextCandidate::Run(candidate) => {
                     drop(to_workers.send(candidate));
                     Duration::ZERO
                 }
-                Next::Over(record) => {
+                NextCandidate::Dropped(record) => {
                     self.record(&record)?;
                     Duration::ZERO
                 }
-                Next::Exhausted if feed.in_hand() == 0 => {
+                NextCandidate::Exhausted if feed.in_hand() == 0 => {
                     let (tried, kept) = (self.progress.tried.len() as u64, self.progress.kept());
                     return Err(SynthError::Exhausted(tried, kept, feed.plan.count));
                 }
-                Next::Wait | Next::Exhausted => GLANCE,
+                NextCandidate::Wait | NextCandidate::Exhausted => POLL_INTERVAL,
             };
             match for_main.recv_timeout(wait) {
-                Ok(done) => self.hear(feed, done)?,
+                Ok(done) => self.receive(feed, done)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(SynthError::Interrupted),
             }
@@ -298,44 +304,51 @@ impl Main<'_> {
         Ok(())
     }
 
-    fn hear(&mut self, feed: &mut Feed<'_>, done: Done) -> Result<(), SynthError> {
+    fn receive(
+        &mut self,
+        feed: &mut CandidateFeed<'_>,
+        done: FilterResult,
+    ) -> Result<(), SynthError> {
         let (candidate, filtered) = match done {
-            Done::Filtered(candidate, filtered) => (candidate, filtered),
-            Done::Failed(error) => return Err(error),
+            FilterResult::Filtered(candidate, filtered) => (candidate, filtered),
+            FilterResult::Failed(error) => return Err(error),
         };
         if let Some(in_hand) = feed.in_hand.get_mut(&candidate.group) {
             *in_hand = in_hand.saturating_sub(1);
         }
-        if (self.wish)() == Wish::Abandon {
+        if (self.stop_requested)() == SynthStopRequest::Abandon {
             return Err(SynthError::Interrupted);
         }
         let (group, progress) = (candidate.group, &*self.progress);
         let full = progress.kept() >= feed.plan.count || feed.is_full(group, progress);
-        let fate = match filtered {
-            Err(dropped) => Fate::Dropped(dropped),
+        let outcome = match filtered {
+            Err(dropped) => CandidateOutcome::Dropped(dropped),
             // The group was filled while this one was on its way.
-            Ok(_) if full => Fate::Dropped(Dropped::new("surplus", "")),
+            Ok(_) if full => CandidateOutcome::Dropped(FilterRejection::new("surplus", "")),
             Ok(row) => {
-                // A twin of it was on its way at the same time.
-                if let Some(near) = self.own.twin(&candidate.structure) {
-                    Fate::Dropped(Dropped::new("near_duplicate", format!("of `{}`", near.id)))
+                // A near-duplicate was screened at the same time.
+                if let Some(near) = self.kept_tasks.near_duplicate(&candidate.structure) {
+                    CandidateOutcome::Dropped(FilterRejection::new(
+                        "near_duplicate",
+                        format!("of `{}`", near.id),
+                    ))
                 } else {
-                    self.own
+                    self.kept_tasks
                         .insert(row.task.id.clone(), candidate.structure.clone());
-                    Fate::Kept(row)
+                    CandidateOutcome::Kept(row)
                 }
             }
         };
-        self.record(&Record {
+        self.record(&CandidateRecord {
             index: candidate.index,
             group: candidate.group,
             nearest: candidate.nearest,
-            spent: candidate.spent,
-            fate,
+            seconds: candidate.seconds,
+            outcome,
         })
     }
 
-    fn record(&mut self, record: &Record) -> Result<(), SynthError> {
+    fn record(&mut self, record: &CandidateRecord) -> Result<(), SynthError> {
         self.progress.note(record);
         (self.write)(record, self.progress).map_err(SynthError::Record)
     }

@@ -8,26 +8,26 @@ use serde_json::Value;
 /// One class or function, with arguments that were tried and work.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seed {
+pub struct OperatorSeed {
     /// Where it is found: `torch.nn.ReLU`, `torch.nn.functional.relu`, `torch.Tensor.relu`.
     pub path: String,
     /// What it computes, by PyTorch's functional name.
     pub op: String,
-    pub form: Form,
-    pub family: Family,
+    pub form: CallForm,
+    pub family: OperatorFamily,
     /// Names of the functional form's tensors, in order.
     pub tensors: Vec<String>,
     /// Shapes of a module's parameters and buffers as it was tried.
     pub state: BTreeMap<String, Vec<u64>>,
     /// Whether a number will do for the second tensor.
     pub scalar: bool,
-    pub variants: Vec<Variant>,
+    pub variants: Vec<SeedVariant>,
 }
 
 /// How it is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
+pub enum CallForm {
     Module,
     Function,
     Method,
@@ -36,16 +36,16 @@ pub enum Form {
 /// Arguments that work.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Variant {
+pub struct SeedVariant {
     /// Those that must be spelled out, by the names of the class or function itself.
     pub given: BTreeMap<String, Value>,
     /// All of the functional form.
     pub arguments: BTreeMap<String, Value>,
     /// Where results are finite, of pointwise operators.
     #[serde(default)]
-    pub domain: Domain,
+    pub domain: ValueDomain,
     #[serde(default)]
-    pub image: Domain,
+    pub image: ValueDomain,
     pub inputs: Vec<Value>,
     pub outputs: Vec<Value>,
 }
@@ -53,7 +53,7 @@ pub struct Variant {
 /// What is known of a value's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Domain {
+pub enum ValueDomain {
     #[default]
     Real,
     NonNegative,
@@ -64,7 +64,7 @@ pub enum Domain {
     Unit,
 }
 
-impl Domain {
+impl ValueDomain {
     /// Whether every element of `self` is one of `other`.
     pub fn within(self, other: Self) -> bool {
         match other {
@@ -80,7 +80,7 @@ impl Domain {
 /// What kind of operator it is: how its arguments and its result follow from its operands' shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Family {
+pub enum OperatorFamily {
     AdaptivePool,
     Attention,
     Bilinear,
@@ -127,20 +127,20 @@ pub enum Family {
 /// A layer of a library, with its source: it needs nothing but PyTorch.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Layer {
+pub struct TransformerLayer {
     pub path: String,
     /// A whole task, in which sizes stand as `@BATCH@`, `@LENGTH@`, `@HIDDEN@` and `@WIDE@`.
     pub code: String,
 }
 
 /// Layers of transformers that stand by themselves (`python/walk_transformers.py`).
-pub fn transformers() -> Result<Vec<Layer>, BrokenSeed> {
+pub fn transformer_layers() -> Result<Vec<TransformerLayer>, SeedError> {
     lines(include_str!("../data/transformers.jsonl"))
 }
 
-fn lines<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, BrokenSeed> {
+fn lines<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, SeedError> {
     let line = |(index, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|source| BrokenSeed {
+        serde_json::from_str(line).map_err(|source| SeedError {
             line: index + 1,
             source,
         })
@@ -152,7 +152,7 @@ fn lines<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, BrokenSee
 /// A line of seeds that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("seed {line} is broken")]
-pub struct BrokenSeed {
+pub struct SeedError {
     pub line: usize,
     #[source]
     pub source: serde_json::Error,
@@ -160,22 +160,22 @@ pub struct BrokenSeed {
 
 /// Seeds, with those of one family at hand.
 #[derive(Debug, Clone)]
-pub struct Seeds {
-    all: Vec<Seed>,
+pub struct SeedCatalogue {
+    all: Vec<OperatorSeed>,
     /// Places in `all`, by family and then by operator: what has three spellings is not three times as likely.
-    families: BTreeMap<Family, BTreeMap<String, Vec<usize>>>,
+    families: BTreeMap<OperatorFamily, BTreeMap<String, Vec<usize>>>,
 }
 
-impl Seeds {
+impl SeedCatalogue {
     /// Those that ship with this crate.
-    pub fn torch() -> Result<Self, BrokenSeed> {
+    pub fn torch() -> Result<Self, SeedError> {
         Self::read(include_str!("../data/torch.jsonl"))
     }
 
     /// JSON lines, one seed each.
-    pub fn read(text: &str) -> Result<Self, BrokenSeed> {
-        let all: Vec<Seed> = lines(text)?;
-        let mut families: BTreeMap<Family, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
+    pub fn read(text: &str) -> Result<Self, SeedError> {
+        let all: Vec<OperatorSeed> = lines(text)?;
+        let mut families: BTreeMap<OperatorFamily, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
         for (place, seed) in all.iter().enumerate() {
             let ops = families.entry(seed.family).or_default();
             ops.entry(seed.op.clone()).or_default().push(place);
@@ -183,12 +183,12 @@ impl Seeds {
         Ok(Self { all, families })
     }
 
-    pub fn all(&self) -> &[Seed] {
+    pub fn all(&self) -> &[OperatorSeed] {
         &self.all
     }
 
     /// Operators of a family, each with its spellings.
-    pub(crate) fn of(&self, family: Family) -> Vec<Vec<&Seed>> {
+    pub(crate) fn of(&self, family: OperatorFamily) -> Vec<Vec<&OperatorSeed>> {
         let spellings = |places: &Vec<usize>| places.iter().map(|at| &self.all[*at]).collect();
         self.families
             .get(&family)

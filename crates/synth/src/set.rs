@@ -5,19 +5,19 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use warpsmith_decontaminate::{Structure, validation};
-use warpsmith_tasks::{Portion, SetTask, TaskError, write_set};
+use warpsmith_decontaminate::{Structure, validation_split};
+use warpsmith_tasks::{SetSplit, SetTask, TaskError, write_set};
 
-use crate::mix::Group;
-use crate::record::{Fate, Record, Row};
-use crate::spent::{Stage, StageCount};
+use crate::filter::{FilterStage, FilterStageSummary};
+use crate::mix::TaskGroup;
+use crate::record::{CandidateOutcome, CandidateRecord, SynthRow};
 
 /// Upper ends of the histogram of eager times, in milliseconds.
 const TIMES_MS: [f64; 8] = [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
 
 /// How the set was kept clean.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decontamination {
+pub struct DecontaminationSummary {
     /// `false` where somebody asked for it: the set may hold a benchmark's tasks.
     pub done: bool,
     /// How many tasks were compared with.
@@ -26,25 +26,25 @@ pub struct Decontamination {
 
 /// All that was written down of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct SynthSummary {
     pub wanted: usize,
     pub kept: usize,
     pub tried: usize,
-    pub groups: BTreeMap<Group, GroupCount>,
+    pub groups: BTreeMap<TaskGroup, GroupSummary>,
     /// By reason.
     pub dropped: BTreeMap<String, usize>,
-    pub stages: BTreeMap<Stage, StageCount>,
+    pub stages: BTreeMap<FilterStage, FilterStageSummary>,
     /// Tasks kept by milliseconds of an eager call, up to each bound.
     pub eager_ms: Vec<(String, usize)>,
     /// All candidates by how like the nearest task of a benchmark they are, in tenths.
     pub nearest: Vec<usize>,
     pub train: usize,
     pub validation: usize,
-    pub decontamination: Decontamination,
+    pub decontamination: DecontaminationSummary,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupCount {
+pub struct GroupSummary {
     pub wanted: usize,
     pub kept: usize,
     pub tried: usize,
@@ -54,18 +54,18 @@ pub struct GroupCount {
 
 /// The set of a run's records, in the order of candidates.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Set {
-    pub rows: Vec<Row>,
+pub struct TaskSet {
+    pub rows: Vec<SynthRow>,
 }
 
-impl Set {
+impl TaskSet {
     /// `share` of the tasks are for validation, whole families only.
-    pub fn new(records: &[Record], share: f64, seed: u64) -> Self {
-        let mut rows: Vec<Row> = records
+    pub fn new(records: &[CandidateRecord], share: f64, seed: u64) -> Self {
+        let mut rows: Vec<SynthRow> = records
             .iter()
-            .filter_map(|record| match &record.fate {
-                Fate::Kept(row) => Some(row.as_ref().clone()),
-                Fate::Dropped(_) => None,
+            .filter_map(|record| match &record.outcome {
+                CandidateOutcome::Kept(row) => Some(row.as_ref().clone()),
+                CandidateOutcome::Dropped(_) => None,
             })
             .collect();
         rows.sort_by_key(|row| row.index);
@@ -73,12 +73,12 @@ impl Set {
             .iter()
             .filter_map(|row| Some((row.task.id.clone(), Structure::of(&row.task.code).ok()?)))
             .collect();
-        let chosen = validation(&structures, share, seed);
+        let chosen = validation_split(&structures, share, seed);
         for row in &mut rows {
             row.task.split = Some(if chosen.contains(&row.task.id) {
-                Portion::Validation
+                SetSplit::Validation
             } else {
-                Portion::Train
+                SetSplit::Train
             });
         }
         Self { rows }
@@ -102,19 +102,19 @@ impl Set {
     }
 
     /// All of it, and its two parts.
-    fn files(&self) -> [(&'static str, impl Iterator<Item = &Row>); 3] {
-        let of = |wanted: Option<Portion>| {
-            let belongs = move |row: &&Row| wanted.is_none() || row.task.split == wanted;
+    fn files(&self) -> [(&'static str, impl Iterator<Item = &SynthRow>); 3] {
+        let of = |wanted: Option<SetSplit>| {
+            let belongs = move |row: &&SynthRow| wanted.is_none() || row.task.split == wanted;
             (
-                wanted.map_or("tasks", Portion::name),
+                wanted.map_or("tasks", SetSplit::name),
                 self.rows.iter().filter(belongs),
             )
         };
-        [None, Some(Portion::Train), Some(Portion::Validation)].map(of)
+        [None, Some(SetSplit::Train), Some(SetSplit::Validation)].map(of)
     }
 }
 
-fn write_lines<'a>(path: &Path, rows: impl Iterator<Item = &'a Row>) -> io::Result<()> {
+fn write_lines<'a>(path: &Path, rows: impl Iterator<Item = &'a SynthRow>) -> io::Result<()> {
     let mut text = Vec::new();
     for row in rows {
         serde_json::to_writer(&mut text, row)?;
@@ -134,14 +134,14 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-impl Summary {
+impl SynthSummary {
     pub fn new(
-        records: &[Record],
-        quotas: &BTreeMap<Group, usize>,
-        set: &Set,
-        decontamination: Decontamination,
+        records: &[CandidateRecord],
+        quotas: &BTreeMap<TaskGroup, usize>,
+        set: &TaskSet,
+        decontamination: DecontaminationSummary,
     ) -> Self {
-        let mut groups: BTreeMap<Group, GroupCount> = BTreeMap::new();
+        let mut groups: BTreeMap<TaskGroup, GroupSummary> = BTreeMap::new();
         for (group, wanted) in quotas {
             groups.entry(*group).or_default().wanted = *wanted;
         }
@@ -150,9 +150,9 @@ impl Summary {
         for record in records {
             let group = groups.entry(record.group).or_default();
             group.tried += 1;
-            match &record.fate {
-                Fate::Kept(_) => group.kept += 1,
-                Fate::Dropped(why) => {
+            match &record.outcome {
+                CandidateOutcome::Kept(_) => group.kept += 1,
+                CandidateOutcome::Dropped(why) => {
                     *dropped.entry(why.reason.clone()).or_default() += 1;
                     group.in_benchmark += usize::from(why.reason == "in_benchmark");
                 }
@@ -169,7 +169,7 @@ impl Summary {
         let validation = set
             .rows
             .iter()
-            .filter(|row| row.task.split == Some(Portion::Validation));
+            .filter(|row| row.task.split == Some(SetSplit::Validation));
         let validation = validation.count();
         Self {
             wanted: quotas.values().sum(),
@@ -187,16 +187,17 @@ impl Summary {
     }
 }
 
-fn stages(records: &[Record]) -> BTreeMap<Stage, StageCount> {
+fn stages(records: &[CandidateRecord]) -> BTreeMap<FilterStage, FilterStageSummary> {
     // Whose place was taken while it was on its way was stopped by no filter.
     let late = |reason: &str| ["surplus", "near_duplicate"].contains(&reason);
-    let mut seconds: BTreeMap<Stage, Vec<f64>> = BTreeMap::new();
-    let mut stopped: BTreeMap<Stage, usize> = BTreeMap::new();
+    let mut seconds: BTreeMap<FilterStage, Vec<f64>> = BTreeMap::new();
+    let mut stopped: BTreeMap<FilterStage, usize> = BTreeMap::new();
     for record in records {
-        for (stage, spent) in record.spent.stages() {
+        for (stage, spent) in record.seconds.stages() {
             seconds.entry(stage).or_default().push(spent);
         }
-        if let (Some(last), Fate::Dropped(why)) = (record.spent.last(), &record.fate)
+        if let (Some(last), CandidateOutcome::Dropped(why)) =
+            (record.seconds.last(), &record.outcome)
             && !late(&why.reason)
         {
             *stopped.entry(last).or_default() += 1;
@@ -206,7 +207,7 @@ fn stages(records: &[Record]) -> BTreeMap<Stage, StageCount> {
         .into_iter()
         .map(|(stage, seconds)| {
             let stopped = stopped.get(&stage).copied().unwrap_or(0);
-            (stage, StageCount::new(seconds, stopped))
+            (stage, FilterStageSummary::new(seconds, stopped))
         })
         .collect()
 }

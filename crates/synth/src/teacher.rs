@@ -1,12 +1,11 @@
 //! A policy that solves composed tasks because it reads their graphs.
 //!
-//! The compiler writes the kernels. A `course` of several solutions, from simple to fast, is what a `lesson` goes through, by the
-//! same tools as any policy and with whatever they really answer.
+//! The compiler writes the kernels. A `TeachingPlan` holds several solutions of a task, from simple to fast. A
+//! `TeacherEpisode` goes through them with the same tools as any policy and reacts to what these really answer.
 
-mod course;
-mod lesson;
-mod luck;
-mod mistake;
+mod bug;
+mod episode;
+mod plan;
 mod prose;
 
 use std::collections::HashMap;
@@ -16,14 +15,14 @@ use warpsmith_compiler::{NotCovered, Strategy};
 use warpsmith_model::policy::{Policy, SharedPolicy};
 use warpsmith_schema::{EpisodeId, EpisodeMode, PolicyVersion, Target, Task};
 
-use course::Course;
-use lesson::Lesson;
-use luck::Luck;
+use crate::splitmix::SplitMix64;
+use episode::TeacherEpisode;
+use plan::TeachingPlan;
 
-/// What it is called on the command line.
+/// The policy's name on the command line.
 pub const NAME: &str = "teacher";
 
-/// Teaches all tasks of a run.
+/// The policy for all tasks of a run.
 #[derive(Debug, Clone)]
 pub struct Teacher {
     version: PolicyVersion,
@@ -49,7 +48,7 @@ impl Teacher {
         }
     }
 
-    /// For episodes of one task, whichever they are.
+    /// The policy for any episode of one task.
     pub fn of_task(task: &Task, target: Target, mode: EpisodeMode) -> Box<dyn Policy> {
         let teacher = Self::new([task], target, mode);
         let episode = EpisodeId {
@@ -67,7 +66,7 @@ impl SharedPolicy for Teacher {
 
     fn for_episode(&self, episode: &EpisodeId, _: usize) -> Box<dyn Policy> {
         let unknown = || {
-            // Not of this run: it has no graph either.
+            // A task without a graph is refused as not covered.
             Arc::new(Task {
                 id: episode.task.clone(),
                 name: episode.task.clone(),
@@ -78,7 +77,7 @@ impl SharedPolicy for Teacher {
                 graph: None,
             })
         };
-        Box::new(Lesson {
+        Box::new(TeacherEpisode {
             version: self.version.clone(),
             task: self
                 .tasks
@@ -92,28 +91,28 @@ impl SharedPolicy for Teacher {
     }
 }
 
-/// What a single turn could reply with, from simple to fast, by the named strategies: none twice, none with a mistake.
+/// Single-turn replies with the solutions of the named strategies, from simple to fast, without duplicates and without bugs.
 pub fn replies(
     task: &Task,
     target: Target,
     strategies: &[Strategy],
     seed: u64,
 ) -> Result<Vec<String>, NotCovered> {
-    let mut luck = Luck::new(&task.source, seed);
-    let course = Course::plan(task, target, EpisodeMode::Single, &mut luck)?;
+    let mut rng = SplitMix64::of_text(&task.source, seed);
+    let plan = TeachingPlan::new(task, target, EpisodeMode::Single, &mut rng)?;
     let wanted = |strategy: &Strategy| strategies.contains(strategy);
-    let drafts = course.drafts.iter();
-    Ok(drafts
-        .filter(|draft| draft.strategies.iter().any(wanted))
-        .map(|draft| lesson::only(&course.facts, draft, &mut luck))
+    let attempts = plan.attempts.iter();
+    Ok(attempts
+        .filter(|attempt| attempt.strategies.iter().any(wanted))
+        .map(|attempt| episode::standalone_reply(&plan.facts, attempt, &mut rng))
         .collect())
 }
 
-/// Who says so.
+/// The version that trajectories of the teacher carry.
 pub fn version() -> PolicyVersion {
     PolicyVersion {
         name: NAME.to_owned(),
-        // What it writes changes with the program.
+        // The solutions change with the program.
         hash: Some(env!("CARGO_PKG_VERSION").to_owned()),
         step: None,
     }

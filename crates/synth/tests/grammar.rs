@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{OpGraph, Target, ValueSource};
-use warpsmith_synth::{Composition, Containment, MOST_OPS, Seeds, Size, Worker, Workshop};
+use warpsmith_synth::{
+    Composition, Containment, FilterEnvironment, FilterWorker, MAX_OPS, SeedCatalogue, TaskSize,
+};
 
 use super::python;
 
@@ -16,10 +18,10 @@ const SEED: u64 = 20_26;
 const SAMPLE: u64 = 200;
 
 fn composed(count: u64) -> Vec<Composition> {
-    let seeds = Seeds::torch().unwrap();
+    let seeds = SeedCatalogue::torch().unwrap();
     (0..)
         .filter_map(|index| {
-            let ops = 1 + index as usize % MOST_OPS;
+            let ops = 1 + index as usize % MAX_OPS;
             Composition::new(&seeds, SEED, index, ops)
         })
         .take(count as usize)
@@ -28,14 +30,14 @@ fn composed(count: u64) -> Vec<Composition> {
 
 #[test]
 fn modules_run_and_graphs_compute_the_same() {
-    let seeds = Seeds::torch().unwrap();
-    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
-    let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
+    let seeds = SeedCatalogue::torch().unwrap();
+    let workshop = FilterEnvironment::new(python(), Target::Cpu, 0, &seeds).unwrap();
+    let mut worker = FilterWorker::new(&workshop, Containment::None, Isolation::Strict, 0);
     let mut wrong = Vec::new();
     let mut kept = 0;
     for composition in composed(SAMPLE) {
-        let code = composition.code(Size::REDUCED);
-        let graph = serde_json::to_value(composition.graph(Size::REDUCED)).unwrap();
+        let code = composition.code(TaskSize::REDUCED);
+        let graph = serde_json::to_value(composition.graph(TaskSize::REDUCED)).unwrap();
         match worker.screen(&code, Some(&graph)).unwrap() {
             Ok(_) => kept += 1,
             // The grammar promises that it runs and what it computes, not that the result is worth having.
@@ -64,24 +66,24 @@ fn modules_run_and_graphs_compute_the_same() {
 fn the_same_seed_gives_the_same_text() {
     let texts = |compositions: Vec<Composition>| -> Vec<String> {
         let text = |composition: &Composition| {
-            composition.code(Size::USUAL_ON_CPU)
-                + &serde_json::to_string(&composition.graph(Size::USUAL_ON_CPU)).unwrap()
+            composition.code(TaskSize::USUAL_ON_CPU)
+                + &serde_json::to_string(&composition.graph(TaskSize::USUAL_ON_CPU)).unwrap()
         };
         compositions.iter().map(text).collect()
     };
     assert_eq!(texts(composed(200)), texts(composed(200)));
-    let seeds = Seeds::torch().unwrap();
+    let seeds = SeedCatalogue::torch().unwrap();
     let other = Composition::new(&seeds, SEED + 1, 0, 1).unwrap();
     assert_ne!(
-        other.code(Size::REDUCED),
-        composed(1)[0].code(Size::REDUCED)
+        other.code(TaskSize::REDUCED),
+        composed(1)[0].code(TaskSize::REDUCED)
     );
 }
 
 #[test]
 fn every_value_stands_after_those_it_is_made_of() {
     for composition in composed(500) {
-        let graph: OpGraph = composition.graph(Size::USUAL_ON_GPU);
+        let graph: OpGraph = composition.graph(TaskSize::USUAL_ON_GPU);
         let mut applied = 0;
         for (place, value) in graph.values.iter().enumerate() {
             if let ValueSource::Applied { inputs, .. } = &value.from {
@@ -101,7 +103,7 @@ fn every_value_stands_after_those_it_is_made_of() {
 
 #[test]
 fn the_seeds_are_many_and_the_grammar_uses_many_of_them() {
-    let seeds = Seeds::torch().unwrap();
+    let seeds = SeedCatalogue::torch().unwrap();
     assert!(seeds.all().len() >= 230, "{} seeds", seeds.all().len());
     let used: BTreeSet<String> = composed(4000)
         .iter()
@@ -113,19 +115,19 @@ fn the_seeds_are_many_and_the_grammar_uses_many_of_them() {
 #[test]
 fn sizes_grow() {
     for composition in composed(100) {
-        let bytes: Vec<u64> = (0..Size::COUNT)
-            .map(|size| composition.bytes(Size::new(size).unwrap()))
+        let bytes: Vec<u64> = (0..TaskSize::COUNT)
+            .map(|size| composition.bytes(TaskSize::new(size).unwrap()))
             .collect();
         assert!(
             bytes.is_sorted(),
             "{bytes:?}\n{}",
-            composition.code(Size::REDUCED)
+            composition.code(TaskSize::REDUCED)
         );
     }
 }
 
 #[test]
 fn a_broken_seed_is_named_by_its_line() {
-    let error = Seeds::read("\n{\"path\": 1}\n").unwrap_err();
+    let error = SeedCatalogue::read("\n{\"path\": 1}\n").unwrap_err();
     assert_eq!(error.to_string(), "seed 2 is broken");
 }

@@ -2,25 +2,26 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use warpsmith_decontaminate::Benchmark;
+use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::Target;
+use warpsmith_schema::{Target, Task};
 use warpsmith_synth::{
-    Containment, Decontamination, Fate, Grammar, Means, Mix, Plan, Record, Seeds, Set, Summary,
-    SynthError, Wish, Worker, Workshop, run, transformers,
+    CandidateOutcome, CandidateRecord, Containment, DecontaminationSummary, FilterEnvironment,
+    FilterWorker, GrammarComposer, SeedCatalogue, SynthError, SynthPlan, SynthResources,
+    SynthStopRequest, SynthSummary, TaskMix, TaskSet, run, transformer_layers,
 };
-use warpsmith_tasks::{LoadedTask, load_all};
+use warpsmith_tasks::load_all;
 
 use super::python;
 
 /// Tasks of a whole run; the first of them ends the one that is stopped.
 const WANTED: usize = 2;
 
-fn plan() -> Plan {
-    Plan {
+fn plan() -> SynthPlan {
+    SynthPlan {
         seed: 5,
         count: WANTED,
-        mix: "1:1,2:2".parse::<Mix>().unwrap(),
+        mix: "1:1,2:2".parse::<TaskMix>().unwrap(),
         // Wide: a test has no say in how busy the machine is.
         window_ms: (0.05, 2000.0),
         memory_bytes: 1 << 30,
@@ -32,35 +33,35 @@ fn plan() -> Plan {
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-fn wish() -> Wish {
+fn stop_request() -> SynthStopRequest {
     if STOP.load(Ordering::SeqCst) {
-        Wish::Abandon
+        SynthStopRequest::Abandon
     } else {
-        Wish::GoOn
+        SynthStopRequest::GoOn
     }
 }
 
 #[test]
 fn a_run_that_was_stopped_goes_on_where_it_was() {
-    let seeds = Seeds::torch().unwrap();
-    let layers = transformers().unwrap();
-    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
+    let seeds = SeedCatalogue::torch().unwrap();
+    let layers = transformer_layers().unwrap();
+    let workshop = FilterEnvironment::new(python(), Target::Cpu, 0, &seeds).unwrap();
     let plan = plan();
-    let mut records: Vec<Record> = Vec::new();
+    let mut records: Vec<CandidateRecord> = Vec::new();
     for stop in [true, false] {
-        let mut grammar = Grammar {
+        let mut grammar = GrammarComposer {
             seeds: &seeds,
             layers: &layers,
             seed: plan.seed,
         };
-        let means = Means {
+        let means = SynthResources {
             composer: &mut grammar,
-            workshop: &workshop,
+            environment: &workshop,
             isolation: Isolation::Strict,
             judges: Vec::new(),
-            excluded: Benchmark::kernelbench(),
+            excluded: FingerprintIndex::kernelbench(),
             lease: "cpu".into(),
-            wish,
+            stop_requested: stop_request,
         };
         let before = records.clone();
         STOP.store(false, Ordering::SeqCst);
@@ -76,7 +77,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
             stop,
             "{ended:?}"
         );
-        let kept = |record: &&Record| matches!(record.fate, Fate::Kept(_));
+        let kept = |record: &&CandidateRecord| matches!(record.outcome, CandidateOutcome::Kept(_));
         let so_far = records.iter().filter(kept).count();
         assert_eq!(so_far, if stop { 1 } else { WANTED });
     }
@@ -87,12 +88,12 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     indices.dedup();
     assert_eq!(indices.len(), count, "a candidate was tried twice");
 
-    let set = Set::new(&records, 0.25, plan.seed);
+    let set = TaskSet::new(&records, 0.25, plan.seed);
     assert_eq!(set.rows.len(), WANTED);
     let folder = tempfile::tempdir().unwrap();
     set.write(folder.path()).unwrap();
     let loaded = load_all(&folder.path().join("tasks.jsonl")).unwrap();
-    let read = |task: &LoadedTask| (task.id.clone(), task.source.clone(), task.graph.clone());
+    let read = |task: &Task| (task.id.clone(), task.source.clone(), task.graph.clone());
     let expected: Vec<_> = set
         .rows
         .iter()
@@ -107,11 +108,11 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     assert_eq!(loaded.iter().map(read).collect::<Vec<_>>(), expected);
 
     let quotas = plan.mix.quotas(plan.count);
-    let decontamination = Decontamination {
+    let decontamination = DecontaminationSummary {
         done: true,
         excluded: 1,
     };
-    let summary = Summary::new(&records, &quotas, &set, decontamination);
+    let summary = SynthSummary::new(&records, &quotas, &set, decontamination);
     assert_eq!(
         summary.kept + summary.dropped.values().sum::<usize>(),
         summary.tried
@@ -164,9 +165,9 @@ const HOSTILE: [&str; 9] = [
 
 #[test]
 fn what_somebody_else_wrote_runs_in_the_sandbox_if_nothing_in_it_is_objected_to() {
-    let seeds = Seeds::torch().unwrap();
-    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
-    let mut worker = Worker::new(&workshop, Containment::Sandboxed, Isolation::Strict, 0);
+    let seeds = SeedCatalogue::torch().unwrap();
+    let workshop = FilterEnvironment::new(python(), Target::Cpu, 0, &seeds).unwrap();
+    let mut worker = FilterWorker::new(&workshop, Containment::Sandboxed, Isolation::Strict, 0);
     assert_eq!(worker.screen(HONEST, None).unwrap().map(drop), Ok(()));
     for hostile in HOSTILE {
         let code = format!("{HONEST}\n{hostile}");
@@ -177,9 +178,9 @@ fn what_somebody_else_wrote_runs_in_the_sandbox_if_nothing_in_it_is_objected_to(
 
 #[test]
 fn a_task_that_dies_is_dropped_and_the_next_one_runs() {
-    let seeds = Seeds::torch().unwrap();
-    let workshop = Workshop::new(python(), Target::Cpu, 0, &seeds).unwrap();
-    let mut worker = Worker::new(&workshop, Containment::None, Isolation::Strict, 0);
+    let seeds = SeedCatalogue::torch().unwrap();
+    let workshop = FilterEnvironment::new(python(), Target::Cpu, 0, &seeds).unwrap();
+    let mut worker = FilterWorker::new(&workshop, Containment::None, Isolation::Strict, 0);
     let dying = HONEST.replace(
         "return F.gelu",
         "import os; os._exit(3)\n        return F.gelu",

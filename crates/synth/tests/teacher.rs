@@ -3,24 +3,24 @@
 use std::path::Path;
 use std::process::Command;
 
-use warpsmith_compiler::{Files, solutions};
-use warpsmith_model::policy::{Policy, PolicyError, Request, Sampling, SharedPolicy};
+use warpsmith_compiler::{SolutionFiles, solutions};
+use warpsmith_model::policy::{Policy, PolicyError, PolicyRequest, SamplingParams, SharedPolicy};
 use warpsmith_schema::{EpisodeId, EpisodeMode, Message, OpGraph, Target, Task, ValueSource};
 use warpsmith_synth::teacher::Teacher;
-use warpsmith_synth::{Composition, Seeds, Size};
+use warpsmith_synth::{Composition, SeedCatalogue, TaskSize};
 
 use super::python;
 
 fn composed(count: usize) -> Vec<Task> {
-    let seeds = Seeds::torch().unwrap();
+    let seeds = SeedCatalogue::torch().unwrap();
     let compositions = (0..).filter_map(|index| {
         let ops = 1 + index as usize % 3;
         let made = Composition::new(&seeds, 11, index, ops)?;
         Some(task(
             &made.ops().join("-"),
             index,
-            &made.code(Size::REDUCED),
-            Some(made.graph(Size::REDUCED)),
+            &made.code(TaskSize::REDUCED),
+            Some(made.graph(TaskSize::REDUCED)),
         ))
     });
     compositions.take(count).collect()
@@ -60,7 +60,7 @@ fn the_same_task_has_the_same_solutions() {
     }
 }
 
-fn compiles(files: &Files, folder: &Path) {
+fn compiles(files: &SolutionFiles, folder: &Path) {
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".cpp")) {
         let file = folder.join(Path::new(path).file_name().unwrap());
         fs_err::write(&file, text).unwrap();
@@ -214,10 +214,10 @@ impl Talk {
     }
 
     fn reply(&mut self) -> Result<String, PolicyError> {
-        let request = Request {
+        let request = PolicyRequest {
             messages: &self.messages,
             tools: &[],
-            sampling: Sampling::default(),
+            sampling: SamplingParams::default(),
         };
         let reply = self.policy.reply(&request, &mut |_| {})?;
         let text = reply.text.clone();
@@ -289,14 +289,14 @@ fn a_planted_mistake_is_mended_after_the_message() {
 #[test]
 fn a_loop_goes_from_looking_to_handing_in_the_fastest() {
     let mut task = scale_relu();
-    // Vectorised mathematics sets the third draft apart from the second.
+    // Vectorised mathematics makes the third attempt differ from the second.
     if let ValueSource::Applied { op, arguments, .. } =
         &mut task.graph.as_mut().unwrap().values[3].from
     {
         *op = "exp".to_owned();
         arguments.clear();
     }
-    // Not every lesson has all three.
+    // Not every episode has all three.
     let mut told = Vec::new();
     for sample in 1..60 {
         let mut talk = Talk::new(&task, EpisodeMode::Agent, sample);

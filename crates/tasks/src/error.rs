@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a task or a solution could not be loaded. Always the user's or the author's to mend.
+/// Why a task or a solution could not be loaded. The user or the author can always fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
     #[error("there is no task at `{path}`")]
@@ -73,7 +73,7 @@ pub enum TaskError {
 }
 
 impl TaskError {
-    /// What the user can do about it.
+    /// What the user can do about the error.
     pub fn hint(&self) -> Option<String> {
         let list = |names: &[String]| names.join(", ");
         match self {

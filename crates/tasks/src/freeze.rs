@@ -1,9 +1,8 @@
-//! Reading a hostile folder once.
+//! Reads a hostile folder once.
 //!
-//! Whoever made the folder may still be changing it, and may have left anything in it: links to
-//! our secrets, pipes that block for ever, devices. So each step opens one name relative to a
-//! folder already open, never follows a link, looks at what was opened (not at what a path meant
-//! a moment earlier) and reads no more than the limits.
+//! The folder's author may still be changing it, and may have put anything in it: links to secrets, pipes that block, devices.
+//! So each step opens one name relative to a folder that is already open, never follows a link, checks what was opened (not
+//! what a path meant a moment earlier), and reads no more than the limits.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,14 +29,14 @@ const FOLDER_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
 
-/// What has been read so far, with the limits that hold over all of it.
+/// The files read so far. The limits apply to all of them together.
 pub(crate) struct Freezer {
     origin: PathBuf,
     files: BTreeMap<String, Vec<u8>>,
     bytes: u64,
 }
 
-/// What lies under a name, without following a link.
+/// The kind of an entry, without following a link.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Kind {
     File,
@@ -61,13 +60,13 @@ impl Freezer {
         &self.files
     }
 
-    /// Opens the solution's own folder. The user named it, so a link to it is the user's wish.
+    /// Opens the solution's own folder. The user named it, so a link to it is followed.
     pub(crate) fn open_root(&self) -> Result<OwnedFd, TaskError> {
         openat(CWD, &self.origin, FOLDER_FLAGS, Mode::empty())
             .map_err(|error| read_error(&self.origin, error))
     }
 
-    /// Reads one file and keeps it under the name `key`.
+    /// Reads one file and stores it under the name `key`.
     pub(crate) fn take_file(
         &mut self,
         folder: &OwnedFd,
@@ -87,7 +86,7 @@ impl Freezer {
             });
         }
         let mut content = Vec::new();
-        // Not trusting the size: the file may grow while it is read.
+        // The size is not trusted: the file may grow while it is read.
         File::from(file)
             .take(FILE_LIMIT_BYTES + 1)
             .read_to_end(&mut content)
@@ -153,7 +152,7 @@ impl Freezer {
                 });
             }
             names.push(name);
-            // A folder may be endless; no more names than files can ever be taken.
+            // A folder may be endless, so no more names are listed than files can be taken.
             if names.len() > COUNT_LIMIT {
                 return Err(
                     self.too_large(format!("more than {COUNT_LIMIT} entries in one folder"))
@@ -167,7 +166,7 @@ impl Freezer {
             match kind(&folder, &name, &path)? {
                 Some(Kind::File) => self.take_file(&folder, &name, &path, key)?,
                 Some(Kind::Folder) => self.take_below(&folder, &name, &path, &key, depth + 1)?,
-                // Gone between listing and looking: then it is not part of the solution.
+                // It was removed after the listing, so it is not part of the solution.
                 None => {}
             }
         }
@@ -182,7 +181,7 @@ impl Freezer {
     }
 }
 
-/// What is there under that name; `None` for nothing, an error for a link, a pipe or a device.
+/// The kind of the entry with that name; `None` if there is none, an error for a link, a pipe or a device.
 pub(crate) fn kind(folder: &OwnedFd, name: &str, path: &Path) -> Result<Option<Kind>, TaskError> {
     match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => accepted(FileType::from_raw_mode(found.st_mode), path).map(Some),
@@ -204,7 +203,7 @@ fn accepted(kind: FileType, path: &Path) -> Result<Kind, TaskError> {
     }
 }
 
-/// `LOOP` is how the kernel says that the name became a link after we looked.
+/// The kernel reports `LOOP` if the name became a link after it was checked.
 fn read_error(path: &Path, error: Errno) -> TaskError {
     match error {
         Errno::LOOP => TaskError::Link {
@@ -220,7 +219,7 @@ fn read_error(path: &Path, error: Errno) -> TaskError {
     }
 }
 
-/// Names end up on compilers' command lines, in make rules and in messages.
+/// Whether a name is safe on compilers' command lines, in make rules and in messages.
 pub(crate) fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('-')

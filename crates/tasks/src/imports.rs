@@ -1,74 +1,78 @@
 //! Which modules a Python source imports, and which names it uses, without running it.
 //!
-//! Strings and comments are skipped, so that a module named in a docstring does not count. This
-//! only chooses how a solution is built; no rule about cheating rests on it.
+//! Strings and comments are skipped, so a module named in a docstring does not count. The result only decides how a solution is
+//! built; no rule against cheating depends on it.
 
 use std::collections::BTreeSet;
 
-use crate::python::{Token, tokens};
+use tree_sitter::{Node, TreeCursor};
+
+use crate::python::concrete_tree;
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Names {
-    /// First component of every imported module.
+    /// First component of every imported module. Members of a relative import count: they may be modules.
     pub(crate) imported: BTreeSet<String>,
     /// Every identifier outside strings and comments.
     pub(crate) used: BTreeSet<String>,
 }
 
 pub(crate) fn names(source: &str) -> Names {
-    let tokens = tokens(source);
     let mut names = Names::default();
-    let mut position = 0;
-    while let Some(token) = tokens.get(position) {
-        position += 1;
-        let word = |at: usize| match tokens.get(at) {
-            Some(Token::Word(word)) => Some(word.as_str()),
-            _ => None,
-        };
-        match token {
-            // `from a.b import c`; `raise x from y` lacks the `import`.
-            Token::Word(keyword) if keyword == "from" => {
-                let module = word(position);
-                let after = past_dotted(&tokens, position);
-                if let (Some(module), Some("import")) = (module, word(after)) {
-                    names.imported.insert(module.to_owned());
-                    // What follows names members, not modules.
-                    position = after + 1;
-                }
+    let Some(tree) = concrete_tree(source) else {
+        return names;
+    };
+    let text = |node: Node<'_>| source.get(node.byte_range()).unwrap_or_default().to_owned();
+    let mut cursor = tree.walk();
+    loop {
+        let node = cursor.node();
+        match node.kind() {
+            "identifier" => {
+                names.used.insert(text(node));
             }
-            // `import a.b as c, d`
-            Token::Word(keyword) if keyword == "import" => {
-                while let Some(module) = word(position) {
-                    names.imported.insert(module.to_owned());
-                    position = past_dotted(&tokens, position);
-                    if word(position) == Some("as") {
-                        position += 2;
-                    }
-                    if tokens.get(position) != Some(&Token::Mark(",")) {
-                        break;
-                    }
-                    position += 1;
-                }
+            "import_statement" | "import_from_statement" => {
+                names.imported.extend(modules(node).into_iter().map(text));
+            }
+            "future_import_statement" => {
+                names.imported.insert("__future__".to_owned());
             }
             _ => {}
         }
+        if !next(&mut cursor) {
+            return names;
+        }
     }
-    names.used = tokens
-        .into_iter()
-        .filter_map(|token| match token {
-            Token::Word(word) => Some(word),
-            _ => None,
-        })
-        .collect();
-    names
 }
 
-fn past_dotted(tokens: &[Token], mut position: usize) -> usize {
-    position += 1;
-    while tokens.get(position) == Some(&Token::Mark(".")) {
-        position += 2;
+/// The first name of each module of an import.
+fn modules(node: Node<'_>) -> Vec<Node<'_>> {
+    let mut cursor = node.walk();
+    let paths: Vec<Node<'_>> = match node.child_by_field_name("module_name") {
+        Some(module) if module.kind() == "dotted_name" => vec![module],
+        _ => node.children_by_field_name("name", &mut cursor).collect(),
+    };
+    paths.into_iter().filter_map(first_name).collect()
+}
+
+fn first_name(path: Node<'_>) -> Option<Node<'_>> {
+    match path.kind() {
+        "dotted_name" => path.named_child(0),
+        "aliased_import" => path.child_by_field_name("name")?.named_child(0),
+        _ => None,
     }
-    position
+}
+
+/// To the next node in the order of the text, past the inside of strings.
+fn next(cursor: &mut TreeCursor<'_>) -> bool {
+    if cursor.node().kind() != "string" && cursor.goto_first_child() {
+        return true;
+    }
+    while !cursor.goto_next_sibling() {
+        if !cursor.goto_parent() {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
+//! Tasks from modules and folders: a single `.py` file, or a `KernelBench` checkout.
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::TaskError;
 use crate::set::load_set;
-use crate::{LoadedTask, TaskError};
+use warpsmith_schema::Task;
 
-/// A module of a few megabytes is not a task but a mistake.
+/// A larger file was named by mistake.
 const SOURCE_LIMIT_BYTES: u64 = 2 << 20;
 
 /// Every task of a `KernelBench` folder, of a JSONL file or of a Parquet file, in order of level and number.
 ///
 /// A folder may be the checkout, its `KernelBench/`, one `level1/`, or any folder of `.py` files.
-pub fn load_all(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
+pub fn load_all(path: &Path) -> Result<Vec<Task>, TaskError> {
     let found = fs_err::metadata(path).map_err(|_| TaskError::Missing {
         path: path.to_path_buf(),
     })?;
@@ -24,12 +27,12 @@ pub fn load_all(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
             path: path.to_path_buf(),
         });
     }
-    // Stable: tasks without numbers keep the order of their lines.
-    tasks.sort_by_key(order);
+    // The sort is stable: tasks without numbers keep the order of their lines.
+    tasks.sort_by_key(sort_key);
     Ok(tasks)
 }
 
-fn load_folder(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
+fn load_folder(path: &Path) -> Result<Vec<Task>, TaskError> {
     let nested = path.join("KernelBench");
     let path = if nested.is_dir() {
         nested.as_path()
@@ -45,7 +48,7 @@ fn load_folder(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
     files.iter().map(|file| load_module(file)).collect()
 }
 
-fn order(task: &LoadedTask) -> (u32, u32) {
+fn sort_key(task: &Task) -> (u32, u32) {
     (
         task.level.unwrap_or(u32::MAX),
         task.problem_id.unwrap_or(u32::MAX),
@@ -77,7 +80,7 @@ fn modules(folder: &Path) -> Result<Vec<PathBuf>, TaskError> {
     Ok(entries(folder)?.into_iter().filter(is_module).collect())
 }
 
-/// `level3` as the folder's name.
+/// The number in a folder name such as `level3`.
 fn level_of(folder: &Path) -> Option<u32> {
     folder
         .file_name()?
@@ -87,8 +90,8 @@ fn level_of(folder: &Path) -> Option<u32> {
         .ok()
 }
 
-/// One module. In a `KernelBench` folder its place tells level and number.
-pub(crate) fn load_module(path: &Path) -> Result<LoadedTask, TaskError> {
+/// One module. In a `KernelBench` folder its path tells its level and number.
+pub(crate) fn load_module(path: &Path) -> Result<Task, TaskError> {
     let source = read_source(path)?;
     let name = path
         .file_stem()
@@ -101,7 +104,7 @@ pub(crate) fn load_module(path: &Path) -> Result<LoadedTask, TaskError> {
         .split_once('_')
         .and_then(|(number, _)| number.parse().ok())
         .filter(|_| level.is_some());
-    Ok(LoadedTask {
+    Ok(Task {
         id: identifier(level, problem_id, &name),
         name,
         source,

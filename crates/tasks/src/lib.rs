@@ -1,8 +1,8 @@
-//! Loaders for tasks (a module, a `KernelBench` folder, JSONL, Parquet) and for solutions; seeded splits, and
-//! smaller shapes; reading Python.
+//! Loaders for tasks (a module, a `KernelBench` folder, JSONL, Parquet) and for solutions; seeded splits; tasks with smaller
+//! shapes; a reader of Python source.
 //!
-//! A task is the user's and trusted. A solution is hostile: it is read once, by the rules in
-//! `freeze`, and nobody looks at its folder again.
+//! A task belongs to the user and is trusted. A solution is hostile: it is read once, by the rules in `freeze`, and its folder
+//! is not read again.
 
 mod error;
 mod freeze;
@@ -20,8 +20,6 @@ pub use error::TaskError;
 pub use kernelbench::load_all;
 pub use scale::scaled;
 pub use selector::load;
-pub use set::{Portion, SetTask, write_set};
-pub use solution::{form, load_solution, solution_hash, submission};
-pub use split::Split;
-/// What the loaders give.
-pub use warpsmith_schema::Task as LoadedTask;
+pub use set::{SetSplit, SetTask, write_set};
+pub use solution::{load_solution, submission_from_text};
+pub use split::KernelBenchSplit;

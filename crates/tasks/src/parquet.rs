@@ -1,4 +1,4 @@
-//! Sets as Parquet, the form that public ones have.
+//! Sets as Parquet, the format of public sets.
 
 #[cfg(not(feature = "parquet"))]
 pub(crate) use absent::{read, write};
@@ -10,9 +10,9 @@ mod absent {
     use std::path::Path;
 
     use crate::TaskError;
-    use crate::set::{Row, SetTask};
+    use crate::set::{SetRow, SetTask};
 
-    pub(crate) fn read(path: &Path) -> Result<Vec<(usize, Row)>, TaskError> {
+    pub(crate) fn read(path: &Path) -> Result<Vec<(usize, SetRow)>, TaskError> {
         Err(unknown(path))
     }
 
@@ -46,7 +46,7 @@ mod present {
     use parquet::schema::parser::parse_message_type;
 
     use crate::TaskError;
-    use crate::set::{Graph, Ops, Row, SetTask, broken};
+    use crate::set::{GraphColumn, OpsColumn, SetRow, SetTask, broken_line};
 
     const SCHEMA: &str = "message task {
         required binary id (UTF8);
@@ -58,8 +58,8 @@ mod present {
         optional binary split (UTF8);
     }";
 
-    /// Rows with their numbers, from one.
-    pub(crate) fn read(path: &Path) -> Result<Vec<(usize, Row)>, TaskError> {
+    /// Rows with their numbers, which count from one.
+    pub(crate) fn read(path: &Path) -> Result<Vec<(usize, SetRow)>, TaskError> {
         let file = fs_err::File::open(path).map_err(|source| TaskError::Read {
             path: path.to_path_buf(),
             source,
@@ -72,16 +72,17 @@ mod present {
         let mut rows = Vec::new();
         for (index, found) in reader.get_row_iter(None).map_err(failed)?.enumerate() {
             let found = found.map_err(failed)?;
-            let mut row = Row::default();
+            let mut row = SetRow::default();
             for (name, field) in found.get_column_iter() {
-                take(&mut row, name, field).map_err(|reason| broken(path, index + 1, reason))?;
+                take(&mut row, name, field)
+                    .map_err(|reason| broken_line(path, index + 1, reason))?;
             }
             rows.push((index + 1, row));
         }
         Ok(rows)
     }
 
-    fn take(row: &mut Row, column: &str, field: &Field) -> Result<(), String> {
+    fn take(row: &mut SetRow, column: &str, field: &Field) -> Result<(), String> {
         let text = || match field {
             Field::Null => Ok(None),
             Field::Str(text) => Ok(Some(text.clone())),
@@ -103,7 +104,7 @@ mod present {
             "id" => row.id = text()?,
             "name" => row.name = text()?,
             "code" => row.code = text()?.unwrap_or_default(),
-            "graph" => row.graph = text()?.map(Graph::Text),
+            "graph" => row.graph = text()?.map(GraphColumn::Text),
             "level" => row.level = number()?,
             "problem_id" => row.problem_id = number()?,
             "ops" => {
@@ -113,18 +114,18 @@ mod present {
                             Field::Str(name) => Some(name.clone()),
                             _ => None,
                         });
-                        Some(Ops::Several(names.collect()))
+                        Some(OpsColumn::Several(names.collect()))
                     }
-                    _ => text()?.map(Ops::One),
+                    _ => text()?.map(OpsColumn::One),
                 }
             }
-            // Others' columns are others' business.
+            // Other columns are ignored.
             _ => {}
         }
         Ok(())
     }
 
-    /// Writes into a file that is known by another name for now.
+    /// Writes to `file`, which still has a temporary name; `path` is for messages.
     pub(crate) fn write(
         path: &Path,
         file: fs_err::File,
@@ -203,7 +204,7 @@ mod present {
         column::<T>(group, &values, Some(&definitions), None)
     }
 
-    /// A list's first element begins a row (repetition 0); an empty list is one entry that is not there (definition 0).
+    /// A list's first element begins a row (repetition 0); an empty list is one absent entry (definition 0).
     fn operators(group: &mut Group<'_>, tasks: &[SetTask]) -> Result<(), ParquetError> {
         let mut values = Vec::new();
         let mut definitions = Vec::new();

@@ -1,35 +1,35 @@
-//! Smaller shapes for small machines.
+//! Tasks with smaller shapes, for small machines.
 //!
-//! `KernelBench` modules say their sizes as constants at the left margin (`batch_size = 4096`, `M = 16384 * 2`,
-//! `input_shape = (32768,)`). These are divided; sizes that a class has in its own text stay what they are. What comes out
-//! is another task: it may even be broken, which the judge then says.
+//! `KernelBench` modules define their sizes as unindented constants (`batch_size = 4096`, `M = 16384 * 2`,
+//! `input_shape = (32768,)`). These are divided; sizes inside a class stay as they are. The result is another task. It may not
+//! even run, which the judge then reports.
 
-use crate::LoadedTask;
+use warpsmith_schema::Task;
 
-/// Smaller numbers are kernel sizes, groups and channels, which must stay what they are.
-const LARGE: u64 = 256;
-/// No large one gets smaller than this.
-const LEAST: u64 = 64;
+/// Smaller numbers are kernel sizes, groups and channels, which must not change.
+const SCALED_FROM: u64 = 256;
+/// A scaled number is at least this large.
+const SCALED_MINIMUM: u64 = 64;
 
-/// The task with its large constants divided by `by`, and batches too.
+/// The task with its large constants and its batch sizes divided by `by`.
 #[must_use]
-pub fn scaled(task: &LoadedTask, by: u32) -> LoadedTask {
+pub fn scaled(task: &Task, by: u32) -> Task {
     let lines: Vec<String> = task
         .source
         .lines()
-        .map(|line| smaller(line, u64::from(by.max(1))).unwrap_or_else(|| line.to_owned()))
+        .map(|line| scaled_line(line, u64::from(by.max(1))).unwrap_or_else(|| line.to_owned()))
         .collect();
-    LoadedTask {
+    Task {
         source: lines.join("\n") + "\n",
         origin: format!("{} with shapes divided by {by}", task.origin),
-        // It speaks of the shapes as they were.
+        // It describes the original shapes.
         graph: None,
         ..task.clone()
     }
 }
 
-/// `None` where the line is no constant of whole numbers.
-fn smaller(line: &str, by: u64) -> Option<String> {
+/// `None` if the line does not define a constant of whole numbers.
+fn scaled_line(line: &str, by: u64) -> Option<String> {
     let (names, rest) = line.rsplit_once('=')?;
     let is_name = |name: &str| {
         let mut letters = name.trim_end().chars();
@@ -49,8 +49,8 @@ fn smaller(line: &str, by: u64) -> Option<String> {
     {
         return None;
     }
-    let batch = names.contains("batch");
-    let mut found = String::new();
+    let is_batch = names.contains("batch");
+    let mut scaled = String::new();
     let mut number = String::new();
     for letter in value.chars().chain([' ']) {
         if letter.is_ascii_digit() {
@@ -58,18 +58,20 @@ fn smaller(line: &str, by: u64) -> Option<String> {
             continue;
         }
         if !number.is_empty() {
-            found.push_str(&match number.parse::<u64>().ok()? {
-                size if size >= LARGE => (size / by).max(LEAST).min(size).to_string(),
-                size if batch => (size / by).max(1).to_string(),
+            scaled.push_str(&match number.parse::<u64>().ok()? {
+                size if size >= SCALED_FROM => {
+                    (size / by).max(SCALED_MINIMUM).min(size).to_string()
+                }
+                size if is_batch => (size / by).max(1).to_string(),
                 _ => number.clone(),
             });
             number.clear();
         }
-        found.push(letter);
+        scaled.push(letter);
     }
-    // The blank that ended the last number was ours.
-    found.pop();
-    Some(format!("{names}={found}{comment}"))
+    // The blank that ended the last number was added above.
+    scaled.pop();
+    Some(format!("{names}={scaled}{comment}"))
 }
 
 #[cfg(test)]
@@ -92,7 +94,7 @@ mod tests {
             ("def f(size=4096):", "def f(size=4096):"),
             ("x = torch.rand(4096)", "x = torch.rand(4096)"),
         ] {
-            let found = smaller(line, 16).unwrap_or_else(|| line.to_owned());
+            let found = scaled_line(line, 16).unwrap_or_else(|| line.to_owned());
             assert_eq!(found, expected);
         }
     }

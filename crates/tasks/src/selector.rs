@@ -1,18 +1,21 @@
+//! A single task by its selector, such as `FILE.jsonl#level1/19`.
+
 use std::path::{Path, PathBuf};
 
+use crate::TaskError;
 use crate::kernelbench::{load_all, load_module, read_source};
-use crate::{LoadedTask, TaskError};
+use warpsmith_schema::Task;
 
-/// How many tasks a hint names.
+/// How many ids a hint lists.
 const SHOWN: usize = 6;
 
 /// One task: a `.py` file, a folder with `model.py`, or one of many as `FILE.jsonl#level1/19`.
 ///
-/// After the `#` stands an id (`level1/19`), a number or a name where only one task has it. The
-/// part before it may also be a `KernelBench` folder; without a `#` a file of one task will do.
-pub fn load(spec: &str) -> Result<LoadedTask, TaskError> {
+/// After the `#` stands an id (`level1/19`), or a number or a name that only one task has. The part before it may also be a
+/// `KernelBench` folder. Without a `#` the file must hold one task.
+pub fn load(spec: &str) -> Result<Task, TaskError> {
     let path = Path::new(spec);
-    // A path that exists means itself, even with a `#` in it.
+    // A path that exists is taken as it is, even with a `#` in it.
     if path.exists() {
         return load_path(path);
     }
@@ -27,7 +30,7 @@ pub fn load(spec: &str) -> Result<LoadedTask, TaskError> {
     }
 }
 
-fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
+fn load_path(path: &Path) -> Result<Task, TaskError> {
     if path.is_dir() {
         let model = path.join("model.py");
         if !model.exists() {
@@ -40,7 +43,7 @@ fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
         let name = named
             .file_name()
             .map_or_else(|| "task".into(), |name| name.to_string_lossy().into_owned());
-        return Ok(LoadedTask {
+        return Ok(Task {
             id: name.clone(),
             name,
             source: read_source(&model)?,
@@ -61,7 +64,7 @@ fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
                     Err(TaskError::Ambiguous {
                         path: path.to_path_buf(),
                         wanted: path.display().to_string(),
-                        matches: some_ids(tasks.iter()),
+                        matches: shown_ids(tasks.iter()),
                     })
                 }
             }
@@ -73,37 +76,37 @@ fn load_path(path: &Path) -> Result<LoadedTask, TaskError> {
     }
 }
 
-fn choose(path: &Path, wanted: &str) -> Result<LoadedTask, TaskError> {
+fn choose(path: &Path, wanted: &str) -> Result<Task, TaskError> {
     let tasks = load_all(path)?;
     let number: Option<u32> = wanted.parse().ok();
-    let by_id = |task: &&LoadedTask| task.id == wanted;
-    let by_rest = |task: &&LoadedTask| {
+    let by_id = |task: &&Task| task.id == wanted;
+    let by_number_or_name = |task: &&Task| {
         task.name == wanted
             || (number.is_some() && task.problem_id == number)
-            || level_and_name(task, wanted)
+            || matches_name(task, wanted)
     };
-    // An id is unique; a number or a name need not be.
-    let mut matches: Vec<&LoadedTask> = tasks.iter().filter(by_id).collect();
+    // Ids are unique; numbers and names need not be.
+    let mut matches: Vec<&Task> = tasks.iter().filter(by_id).collect();
     if matches.is_empty() {
-        matches = tasks.iter().filter(by_rest).collect();
+        matches = tasks.iter().filter(by_number_or_name).collect();
     }
     match matches[..] {
         [only] => Ok(only.clone()),
         [] => Err(TaskError::NoSuchTask {
             path: path.to_path_buf(),
             wanted: wanted.to_owned(),
-            some: some_ids(tasks.iter()),
+            some: shown_ids(tasks.iter()),
         }),
         _ => Err(TaskError::Ambiguous {
             path: path.to_path_buf(),
             wanted: wanted.to_owned(),
-            matches: some_ids(matches.into_iter()),
+            matches: shown_ids(matches.into_iter()),
         }),
     }
 }
 
-/// `level1/19_ReLU`, and `ReLU` without its number.
-fn level_and_name(task: &LoadedTask, wanted: &str) -> bool {
+/// Whether a task is meant by `level1/19_ReLU`, `level1/ReLU` or `ReLU`.
+fn matches_name(task: &Task, wanted: &str) -> bool {
     let bare = task
         .name
         .split_once('_')
@@ -117,7 +120,7 @@ fn level_and_name(task: &LoadedTask, wanted: &str) -> bool {
     }
 }
 
-fn some_ids<'a>(tasks: impl ExactSizeIterator<Item = &'a LoadedTask>) -> Vec<String> {
+fn shown_ids<'a>(tasks: impl ExactSizeIterator<Item = &'a Task>) -> Vec<String> {
     let count = tasks.len();
     let mut ids: Vec<String> = tasks.take(SHOWN).map(|task| task.id.clone()).collect();
     if count > SHOWN {

@@ -1,42 +1,43 @@
 //! Task sets as files: JSONL, and Parquet where the crate is built with the feature `parquet`.
 //!
-//! Columns of the public sets are `ops`, `data_source` and `code`; ours are there too where we made the set. `KernelBench`'s
-//! own files have `level`, `problem_id`, `name` and `code`. All are read, by the names of their columns.
+//! Public sets have the columns `ops`, `data_source` and `code`; sets made by `synth` have more. `KernelBench`'s own files have
+//! `level`, `problem_id`, `name` and `code`. All of these are read, by the names of their columns.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::OpGraph;
+use warpsmith_schema::{OpGraph, Task};
 
+use crate::TaskError;
 use crate::kernelbench::identifier;
-use crate::{LoadedTask, TaskError};
 
-/// A task of a set, with what is known about it. As JSON it is a line of the set.
+/// A task of a set with its public columns. Its JSON is a line of the set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SetTask {
     pub id: String,
-    /// What it is composed of, such as `torch.nn.ReLU`.
+    /// The operators that it is composed of, such as `torch.nn.ReLU`.
     pub ops: Vec<String>,
-    /// Where the parts are from and how many there are: `torch#2`.
+    /// The library of the operators and their number: `torch#2`.
     pub data_source: String,
     pub code: String,
     pub graph: Option<OpGraph>,
-    /// Median time of the module in eager mode, where the set was made.
+    /// The median time of an eager call on the device that the set was made on.
     pub eager_us: Option<f64>,
-    pub split: Option<Portion>,
+    pub split: Option<SetSplit>,
 }
 
+/// The two sides of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Portion {
+pub enum SetSplit {
     Train,
     Validation,
 }
 
-impl Portion {
-    /// The word used in files.
+impl SetSplit {
+    /// The name in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -45,7 +46,7 @@ impl Portion {
     }
 }
 
-/// Writes a set, whole or not at all: Parquet where the name ends in `.parquet`, else a JSON object a line.
+/// Writes a set completely or not at all: as Parquet if the name ends in `.parquet`, else as JSON lines.
 pub fn write_set(path: &Path, tasks: &[SetTask]) -> Result<(), TaskError> {
     let failed = |source| TaskError::Write {
         path: path.to_path_buf(),
@@ -80,35 +81,35 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "parquet")
 }
 
-/// A line or a row as it is found. All but the code may be missing.
+/// A line or a row of any set. All columns but `code` may be missing.
 #[derive(Default, Deserialize)]
-pub(crate) struct Row {
+pub(crate) struct SetRow {
     pub(crate) level: Option<u32>,
     pub(crate) problem_id: Option<u32>,
     pub(crate) id: Option<String>,
     pub(crate) name: Option<String>,
-    pub(crate) ops: Option<Ops>,
+    pub(crate) ops: Option<OpsColumn>,
     pub(crate) code: String,
-    pub(crate) graph: Option<Graph>,
+    pub(crate) graph: Option<GraphColumn>,
 }
 
-/// A list, or one text, in which some sets keep a list.
+/// A list, or a text as some sets have it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Ops {
+pub(crate) enum OpsColumn {
     Several(Vec<String>),
     One(String),
 }
 
-/// An object, or its text where a column can only hold text.
+/// An object, or its JSON in a column of text.
 #[derive(Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Graph {
+pub(crate) enum GraphColumn {
     Text(String),
     Object(OpGraph),
 }
 
-pub(crate) fn load_set(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
+pub(crate) fn load_set(path: &Path) -> Result<Vec<Task>, TaskError> {
     let rows = if is_parquet(path) {
         crate::parquet::read(path)?
     } else {
@@ -119,17 +120,17 @@ pub(crate) fn load_set(path: &Path) -> Result<Vec<LoadedTask>, TaskError> {
     for (number, row) in rows {
         let task = row
             .into_task(number, path)
-            .map_err(|reason| broken(path, number, reason))?;
+            .map_err(|reason| broken_line(path, number, reason))?;
         if let Some(earlier) = first_lines.insert(task.id.clone(), number) {
             let reason = format!("task `{}` is already on line {earlier}", task.id);
-            return Err(broken(path, number, reason));
+            return Err(broken_line(path, number, reason));
         }
         tasks.push(task);
     }
     Ok(tasks)
 }
 
-pub(crate) fn broken(path: &Path, line: usize, reason: String) -> TaskError {
+pub(crate) fn broken_line(path: &Path, line: usize, reason: String) -> TaskError {
     TaskError::BrokenLine {
         path: path.to_path_buf(),
         line,
@@ -137,7 +138,7 @@ pub(crate) fn broken(path: &Path, line: usize, reason: String) -> TaskError {
     }
 }
 
-fn lines(path: &Path) -> Result<Vec<(usize, Row)>, TaskError> {
+fn lines(path: &Path) -> Result<Vec<(usize, SetRow)>, TaskError> {
     let text = fs_err::read_to_string(path).map_err(|source| TaskError::Read {
         path: path.to_path_buf(),
         source,
@@ -148,38 +149,38 @@ fn lines(path: &Path) -> Result<Vec<(usize, Row)>, TaskError> {
             continue;
         }
         let row = serde_json::from_str(line)
-            .map_err(|error| broken(path, index + 1, error.to_string()))?;
+            .map_err(|error| broken_line(path, index + 1, error.to_string()))?;
         rows.push((index + 1, row));
     }
     Ok(rows)
 }
 
-impl Row {
-    fn into_task(self, number: usize, path: &Path) -> Result<LoadedTask, String> {
+impl SetRow {
+    fn into_task(self, number: usize, path: &Path) -> Result<Task, String> {
         if self.code.trim().is_empty() {
             return Err("`code` is empty".into());
         }
         let id = match (self.id, &self.name) {
             (Some(id), _) => id,
             (None, Some(name)) => identifier(self.level, self.problem_id, name),
-            // The public sets name none of their tasks.
+            // Public sets have no names.
             (None, None) => identifier(self.level, self.problem_id, &number.to_string()),
         };
         let ops = self.ops.map(|ops| match ops {
-            Ops::Several(ops) => ops.join(" "),
-            Ops::One(text) => text,
+            OpsColumn::Several(ops) => ops.join(" "),
+            OpsColumn::One(text) => text,
         });
         let name = self.name.or(ops.filter(|ops| !ops.is_empty()));
         let graph = match self.graph {
             None => None,
-            Some(Graph::Object(graph)) => Some(graph),
-            Some(Graph::Text(text)) if text.is_empty() => None,
-            Some(Graph::Text(text)) => {
+            Some(GraphColumn::Object(graph)) => Some(graph),
+            Some(GraphColumn::Text(text)) if text.is_empty() => None,
+            Some(GraphColumn::Text(text)) => {
                 let graph = serde_json::from_str(&text);
                 Some(graph.map_err(|error| format!("`graph`: {error}"))?)
             }
         };
-        Ok(LoadedTask {
+        Ok(Task {
             origin: format!("{}#{id}", path.display()),
             name: name.unwrap_or_else(|| id.clone()),
             id,

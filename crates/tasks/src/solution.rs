@@ -8,19 +8,6 @@ use crate::TaskError;
 use crate::freeze::{Freezer, Kind, kind};
 use crate::imports::names;
 
-/// One hash over names and contents: identical solutions are judged once.
-pub fn solution_hash(solution: &Submission) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for (name, content) in &solution.files {
-        // Lengths first, so that no two sets of files read the same.
-        hasher.update(&(name.len() as u64).to_le_bytes());
-        hasher.update(name.as_bytes());
-        hasher.update(&(content.len() as u64).to_le_bytes());
-        hasher.update(content);
-    }
-    hasher.finalize().to_hex().to_string()
-}
-
 const KERNELS: &str = "kernels";
 /// Examples carry both: `kernels/` for the CPU and this for CUDA.
 const KERNELS_CUDA: &str = "kernels_cuda";
@@ -118,7 +105,7 @@ fn load_folder(path: &Path, target_is_cuda: bool) -> Result<Submission, TaskErro
 }
 
 /// The form that a solution's files have, by what `model_new.py` imports; `None` where there is nothing to compile.
-pub fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<SubmissionForm> {
+fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<SubmissionForm> {
     let source = files.get(MODEL).map(|bytes| String::from_utf8_lossy(bytes));
     let names = names(source.as_deref().unwrap_or_default());
     let has_sources = files
@@ -139,9 +126,9 @@ pub fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<SubmissionForm> {
     })
 }
 
-/// Files that somebody wrote in a conversation, as they are judged. With nothing to compile the judge says so, as of any
+/// Freezes text files that somebody wrote in a conversation. Where they hold nothing to compile, the judge says so, as of any
 /// other submission.
-pub fn submission(files: &BTreeMap<String, String>) -> Submission {
+pub fn submission_from_text(files: &BTreeMap<String, String>) -> Submission {
     let files = files
         .iter()
         .map(|(path, text)| (path.clone(), text.clone().into_bytes()))

@@ -1,40 +1,38 @@
-//! The 80 : 20 split of `KernelBench`'s level 1.
+//! The 80:20 split of `KernelBench`'s level 1 into training and test.
 
 use std::collections::BTreeSet;
 
-use warpsmith_schema::SplitPart;
+use warpsmith_schema::{SplitPart, Task};
 
-use crate::LoadedTask;
+/// One of this many tasks is for testing.
+const TASKS_PER_TEST_TASK: usize = 5;
+const SPLIT_LEVEL: u32 = 1;
 
-/// Of five tasks of level 1 one is for testing.
-const TEST_SHARE: usize = 5;
-const LEVEL: u32 = 1;
-
-/// Which tasks of level 1 are for testing. The same seed gives the same split of the same tasks, in whatever order they are.
+/// Which tasks of level 1 are for testing. The same seed gives the same split of the same tasks, in any order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Split {
+pub struct KernelBenchSplit {
     test: BTreeSet<String>,
 }
 
-impl Split {
-    pub fn new(tasks: &[LoadedTask], seed: u64) -> Self {
+impl KernelBenchSplit {
+    pub fn new(tasks: &[Task], seed: u64) -> Self {
         let mut ids: Vec<&String> = tasks
             .iter()
-            .filter(|task| task.level == Some(LEVEL))
+            .filter(|task| task.level == Some(SPLIT_LEVEL))
             .map(|task| &task.id)
             .collect();
-        let luck = |id: &str| *blake3::hash(format!("{seed}:{id}").as_bytes()).as_bytes();
-        ids.sort_by_key(|id| luck(id));
-        let count = ids.len() / TEST_SHARE;
+        let shuffled = |id: &str| *blake3::hash(format!("{seed}:{id}").as_bytes()).as_bytes();
+        ids.sort_by_key(|id| shuffled(id));
+        let count = ids.len() / TASKS_PER_TEST_TASK;
         Self {
             test: ids.into_iter().take(count).cloned().collect(),
         }
     }
 
     /// `None` for tasks of other levels.
-    pub fn part(&self, task: &LoadedTask) -> Option<SplitPart> {
+    pub fn part(&self, task: &Task) -> Option<SplitPart> {
         let test = self.test.contains(&task.id);
-        (task.level == Some(LEVEL)).then_some(if test {
+        (task.level == Some(SPLIT_LEVEL)).then_some(if test {
             SplitPart::Test
         } else {
             SplitPart::Train
@@ -46,8 +44,8 @@ impl Split {
 mod tests {
     use super::*;
 
-    fn tasks() -> Vec<LoadedTask> {
-        let task = |level: u32, number: u32| LoadedTask {
+    fn tasks() -> Vec<Task> {
+        let task = |level: u32, number: u32| Task {
             id: format!("level{level}/{number}"),
             name: number.to_string(),
             source: String::new(),
@@ -65,16 +63,16 @@ mod tests {
     #[test]
     fn a_fifth_of_level_one_is_for_testing_and_the_seed_decides_which() {
         let mut tasks = tasks();
-        let split = Split::new(&tasks, 42);
+        let split = KernelBenchSplit::new(&tasks, 42);
         let count = |part| {
-            let of = |task: &&LoadedTask| split.part(task) == part;
+            let of = |task: &&Task| split.part(task) == part;
             tasks.iter().filter(of).count()
         };
         assert_eq!(count(Some(SplitPart::Test)), 20);
         assert_eq!(count(Some(SplitPart::Train)), 80);
         assert_eq!(count(None), 7);
-        assert_ne!(split, Split::new(&tasks, 43));
+        assert_ne!(split, KernelBenchSplit::new(&tasks, 43));
         tasks.reverse();
-        assert_eq!(split, Split::new(&tasks, 42));
+        assert_eq!(split, KernelBenchSplit::new(&tasks, 42));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use warpsmith_schema::{Dtype, GraphValue, OpGraph, ValueSource};
-use warpsmith_tasks::{Portion, SetTask, load, load_all, write_set};
+use warpsmith_tasks::{SetSplit, SetTask, load, load_all, write_set};
 
 const CODE: &str = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x # é\n";
 
@@ -42,12 +42,12 @@ fn set() -> Vec<SetTask> {
         SetTask {
             graph: Some(graph()),
             eager_us: Some(1250.5),
-            split: Some(Portion::Train),
+            split: Some(SetSplit::Train),
             ..task("b-two", &["torch.nn.ReLU", "torch.sum"])
         },
         task("a-none", &[]),
         SetTask {
-            split: Some(Portion::Validation),
+            split: Some(SetSplit::Validation),
             ..task("c-one", &["torch.nn.LeakyReLU"])
         },
     ]

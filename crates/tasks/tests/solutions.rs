@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 use warpsmith_schema::{Submission, SubmissionForm};
-use warpsmith_tasks::{TaskError, load_solution, solution_hash};
+use warpsmith_tasks::{TaskError, load_solution};
 
 const AGENT: &str =
     "import torch\nimport cuda_extension as ext\n\nclass ModelNew(torch.nn.Module):\n    pass\n";
@@ -57,10 +57,10 @@ fn only_the_model_and_the_kernels_are_taken() {
 
     let cuda = load_solution(folder.path(), true).unwrap();
     assert_eq!(names(&cuda), ["kernels/c.cu", "model_new.py"]);
-    assert_ne!(solution_hash(&solution), solution_hash(&cuda));
+    assert_ne!(solution.content_hash(), cuda.content_hash());
     assert_eq!(
-        solution_hash(&solution),
-        solution_hash(&load_solution(folder.path(), false).unwrap())
+        solution.content_hash(),
+        load_solution(folder.path(), false).unwrap().content_hash()
     );
 }
 

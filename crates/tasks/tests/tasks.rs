@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use warpsmith_tasks::{LoadedTask, TaskError, load, load_all};
+use warpsmith_schema::Task;
+use warpsmith_tasks::{TaskError, load, load_all};
 
 fn module(operation: &str) -> String {
     format!(
@@ -31,7 +32,7 @@ fn at(folder: &Path, rest: &str) -> String {
     format!("{}/{rest}", folder.display())
 }
 
-fn ids(tasks: &[LoadedTask]) -> Vec<&str> {
+fn ids(tasks: &[Task]) -> Vec<&str> {
     tasks.iter().map(|task| task.id.as_str()).collect()
 }
 
@@ -42,7 +43,7 @@ fn a_module_and_a_folder_with_one() {
     let plus = load(&at(folder.path(), "plus.py")).unwrap();
     assert_eq!(
         plus,
-        LoadedTask {
+        Task {
             id: "plus".into(),
             name: "plus".into(),
             source: source.clone(),

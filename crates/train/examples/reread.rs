@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use warpsmith_model::{Adapter, Segment, Transformer, Wanted, Weights};
+use warpsmith_model::{Adapter, LogitsFor, Segment, Transformer, Weights};
 use warpsmith_schema::TokenRecord;
 use warpsmith_train::algorithms::Mismatch;
 use warpsmith_train::data::read_trajectories;
@@ -72,7 +72,7 @@ fn log_probabilities(model: &Transformer, tokens: &[u32]) -> Result<Vec<f32>, Bo
         let segment = Segment {
             cache: &mut cache,
             tokens: chunk,
-            wanted: Wanted::All,
+            logits_for: LogitsFor::All,
         };
         let logits = model.forward(&mut [segment])?.remove(0);
         for (row, token) in logits.data().chunks(logits.columns()).zip(next) {

@@ -7,19 +7,20 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use candle_core::{Device, Tensor};
+use safetensors::{SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use warpsmith_model::{HostTensor, SafetensorsFile};
 
-use crate::{TrainError, travel};
+use crate::{TrainError, packing};
 
 const FORMAT: u32 = 1;
 const MANIFEST: &str = "checkpoint.json";
 const BEGUN: &str = ".new-";
 const STEP: &str = "step-";
 const TENSORS: &str = ".safetensors";
-/// Before that, of states that were packed to travel.
-const TRAVELS: &str = ".travel";
+/// Stands before that in the names of packed states.
+const PACKED: &str = ".packed";
 /// A folder in a checkpoint for what others read.
 pub const PUBLISHED: &str = "published";
 
@@ -29,7 +30,7 @@ pub struct Checkpoint {
     /// Steps that were done.
     pub step: u64,
     /// The state of each network, by its name.
-    pub networks: BTreeMap<String, BTreeMap<String, Tensor>>,
+    pub networks: BTreeMap<String, BTreeMap<String, HostTensor>>,
     /// What a recipe remembers beside them.
     pub memory: Value,
 }
@@ -67,15 +68,32 @@ impl Checkpoints {
         best: Option<u64>,
         publish: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
     ) -> Result<PathBuf, TrainError> {
+        let write_networks = &mut |folder: &Path| {
+            let mut networks = checkpoint.networks.iter();
+            networks.try_for_each(|(name, tensors)| {
+                write_tensors(&folder.join(format!("{name}{TENSORS}")), tensors)
+            })
+        };
+        self.write(checkpoint, best, write_networks, publish)
+    }
+
+    fn write(
+        &self,
+        checkpoint: &Checkpoint,
+        best: Option<u64>,
+        write_networks: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
+        publish: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
+    ) -> Result<PathBuf, TrainError> {
         let name = format!("{STEP}{:06}", checkpoint.step);
         let place = self.folder.join(&name);
         let begun = self.folder.join(format!("{BEGUN}{name}"));
-        let written = Self::write(checkpoint, &begun, publish).and_then(|()| {
-            // One of the same step says the same.
-            remove(&place)?;
-            fs_err::rename(&begun, &place).map_err(write_failed(&place))?;
-            sync(&self.folder)
-        });
+        let written =
+            Self::write_folder(checkpoint, &begun, write_networks, publish).and_then(|()| {
+                // One of the same step says the same.
+                remove(&place)?;
+                fs_err::rename(&begun, &place).map_err(write_failed(&place))?;
+                sync(&self.folder)
+            });
         if let Err(error) = written {
             // What is left of it only takes room, and that may be what is missing.
             let _ = fs_err::remove_dir_all(&begun);
@@ -89,23 +107,15 @@ impl Checkpoints {
         Ok(place)
     }
 
-    fn write(
+    fn write_folder(
         checkpoint: &Checkpoint,
         begun: &Path,
+        write_networks: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
         publish: &mut dyn FnMut(&Path) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         remove(begun)?;
         fs_err::create_dir_all(begun).map_err(write_failed(begun))?;
-        for (name, tensors) in &checkpoint.networks {
-            let path = begun.join(format!("{name}{TENSORS}"));
-            safetensors::serialize_to_file(tensors, None, &path).map_err(|error| {
-                let source = match error {
-                    safetensors::SafeTensorError::IoError(error) => error,
-                    other => io::Error::other(other),
-                };
-                write_failed(&path)(source)
-            })?;
-        }
+        write_networks(begun)?;
         let published = begun.join(PUBLISHED);
         fs_err::create_dir_all(&published).map_err(write_failed(&published))?;
         publish(&published)?;
@@ -170,20 +180,22 @@ impl Checkpoints {
         Ok(true)
     }
 
-    /// Writes the last one to another run's folder as one that travels. What it published can be made again where it
-    /// arrives and stays behind; what the one of step `best` published cannot, and goes along. Gives its step and the size of
-    /// all that in bytes. `None` where there is none.
-    pub fn send(&self, to: &Self) -> Result<Option<(u64, u64)>, TrainError> {
-        let Some(mut checkpoint) = self.load()? else {
+    /// Writes the last one to another run's folder, packed. What it published is left out, because it can be made again from
+    /// the packed state. What the best checkpoint published cannot, and is copied. Gives the step and the size of all that in
+    /// bytes. `None` where there is no checkpoint.
+    pub fn pack_into(&self, to: &Self) -> Result<Option<(u64, u64)>, TrainError> {
+        let Some(checkpoint) = self.load()? else {
             return Ok(None);
         };
         let best = checkpoint.memory["best"]["step"].as_u64();
-        let mut packed = BTreeMap::new();
-        for (name, state) in checkpoint.networks {
-            packed.insert(format!("{name}{TRAVELS}"), travel::pack(&state)?);
-        }
-        checkpoint.networks = packed;
-        to.save(&checkpoint, None, &mut |_| Ok(()))?;
+        let write_networks = &mut |folder: &Path| {
+            let mut networks = checkpoint.networks.iter();
+            networks.try_for_each(|(name, state)| {
+                let path = folder.join(format!("{name}{PACKED}{TENSORS}"));
+                write_tensors(&path, &packing::pack(state))
+            })
+        };
+        to.write(&checkpoint, None, write_networks, &mut |_| Ok(()))?;
         if let Some(best) = best.filter(|best| *best != checkpoint.step) {
             let (from, to) = (self.place(best), to.place(best));
             for file in files_below(&from.join(PUBLISHED)).unwrap_or_default() {
@@ -234,15 +246,20 @@ impl Checkpoints {
                 return Err(broken(format!("`{name}` is not what was written")));
             }
             if let Some(network) = name.strip_suffix(TENSORS).filter(|it| !it.contains('/')) {
-                let tensors = candle_core::safetensors::load(&path, &Device::Cpu)
-                    .map_err(|error| broken(format!("`{name}` cannot be read: {error}")))?;
-                let mut tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
-                let mut network = network;
-                if let Some(name) = network.strip_suffix(TRAVELS) {
-                    network = name;
-                    tensors = travel::unpack(&tensors)?
+                let unreadable = |error: &dyn std::fmt::Display| {
+                    broken(format!("`{name}` cannot be read: {error}"))
+                };
+                let (network, tensors) = if let Some(network) = network.strip_suffix(PACKED) {
+                    let bytes = fs_err::read(&path).map_err(read_failed(&path))?;
+                    let packed =
+                        SafeTensors::deserialize(&bytes).map_err(|error| unreadable(&error))?;
+                    let tensors = packing::unpack(&packed)
                         .ok_or_else(|| broken(format!("`{name}` is not as it was packed")))?;
-                }
+                    (network, tensors)
+                } else {
+                    let tensors = SafetensorsFile::read(&path).and_then(|file| file.tensors());
+                    (network, tensors.map_err(|error| unreadable(&error))?)
+                };
                 networks.insert(network.to_owned(), tensors);
             }
         }
@@ -254,16 +271,27 @@ impl Checkpoints {
     }
 }
 
-/// A network's state as one begins with it elsewhere: what it knows, but nothing of how it came to know it.
-pub fn without_moments(
-    mut state: BTreeMap<String, Tensor>,
-) -> Result<BTreeMap<String, Tensor>, TrainError> {
+/// A network's state for another run to begin with: its parameters, with the optimizer's moments at zero.
+pub fn without_moments(mut state: BTreeMap<String, HostTensor>) -> BTreeMap<String, HostTensor> {
     for (name, tensor) in &mut state {
         if name.starts_with(crate::network::OPTIMIZER) {
-            *tensor = tensor.zeros_like()?;
+            tensor.data_mut().fill(0.0);
         }
     }
-    Ok(state)
+    state
+}
+
+fn write_tensors<'a, T>(path: &Path, tensors: &'a BTreeMap<String, T>) -> Result<(), TrainError>
+where
+    &'a T: View,
+{
+    safetensors::serialize_to_file(tensors, None, path).map_err(|error| {
+        let source = match error {
+            safetensors::SafeTensorError::IoError(error) => error,
+            other => io::Error::other(other),
+        };
+        write_failed(path)(source)
+    })
 }
 
 pub(crate) fn write_failed(path: &Path) -> impl Fn(io::Error) -> TrainError {

@@ -65,8 +65,6 @@ pub enum TrainError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Model(#[from] ModelError),
-    #[error("a computation failed: {0}")]
-    Compute(#[from] candle_core::Error),
 }
 
 impl From<GpuError> for TrainError {
@@ -83,7 +81,7 @@ impl TrainError {
                 Some("`warpsmith rollout` collects trajectories".into())
             }
             Self::NotATrajectory { .. } => Some(
-                "trajectories come from `warpsmith rollout`, or for tasks with graphs from `warpsmith train lessons`".into(),
+                "trajectories come from `warpsmith rollout`, or for tasks with graphs from `warpsmith train demos`".into(),
             ),
             Self::OtherFormat { .. } => Some("collect again, or use the program that wrote it".into()),
             Self::NoTokens { .. } => Some(
@@ -97,7 +95,7 @@ impl TrainError {
                 "collect again without `--isolation weak`: such verdicts can be forged, and what is learnt from them is to forge".into(),
             ),
             Self::Collect(failure) => failure.hint.clone(),
-            Self::Interrupted | Self::Compute(_) => None,
+            Self::Interrupted => None,
             Self::NotFinite { .. } => Some(
                 "look at the last lines of `metrics.jsonl`; a lower rate or a longer warm-up often helps".into(),
             ),

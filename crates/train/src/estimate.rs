@@ -4,10 +4,10 @@
 //! speeds that somebody measured or gave.
 
 use serde::Serialize;
-use warpsmith_model::{Config, Projection};
+use warpsmith_model::{ModelConfig, Projection};
 
 /// Every weight of a model.
-pub fn weights(config: &Config) -> u64 {
+pub fn weights(config: &ModelConfig) -> u64 {
     let layer: usize = Projection::ALL
         .iter()
         .map(|one| {
@@ -21,7 +21,7 @@ pub fn weights(config: &Config) -> u64 {
 }
 
 /// Weights of an adapter beside these projections.
-pub fn adapter_weights(config: &Config, rank: usize, targets: &[Projection]) -> u64 {
+pub fn adapter_weights(config: &ModelConfig, rank: usize, targets: &[Projection]) -> u64 {
     let each = targets.iter().map(|one| {
         let (from, to) = sizes(config, *one);
         rank * (from + to)
@@ -30,7 +30,7 @@ pub fn adapter_weights(config: &Config, rank: usize, targets: &[Projection]) -> 
 }
 
 /// What goes into a projection, and what comes out.
-fn sizes(config: &Config, projection: Projection) -> (usize, usize) {
+fn sizes(config: &ModelConfig, projection: Projection) -> (usize, usize) {
     let (hidden, wide) = (config.hidden, config.feed_forward);
     let queries = config.heads * config.head_dim;
     let keys = config.kv_heads * config.head_dim;
@@ -56,14 +56,14 @@ pub enum Hardware {
 /// Networks and what goes through them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Networks {
-    pub config: Config,
+    pub config: ModelConfig,
     /// Weights that learn, of each network that does.
     pub learnt: u64,
     /// Networks that learn: an actor, a critic.
     pub learners: u64,
     /// Networks that only score: a reference.
     pub frozen: u64,
-    pub tokens_at_once: u64,
+    pub tokens_per_microbatch: u64,
     /// The longest sequence.
     pub longest: u64,
     /// Conversations that a model which speaks holds at once. They may all grow to `longest`.
@@ -108,7 +108,7 @@ impl Networks {
         let (hidden, wide) = (config.hidden as u64, config.feed_forward as u64);
         let keys = (config.kv_heads * config.head_dim) as u64;
         let queries = (config.heads * config.head_dim) as u64;
-        let tokens = self.tokens_at_once;
+        let tokens = self.tokens_per_microbatch;
         // What goes into every layer is kept; of one layer at a time everything on the way.
         let kept = (config.layers as u64 + 1) * hidden;
         let layer = 6 * hidden + 3 * queries + 4 * keys + 4 * wide;
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    fn qwen() -> Config {
+    fn qwen() -> ModelConfig {
         catalogue::find("qwen2.5-coder-1.5b").unwrap().config
     }
 
@@ -192,7 +192,7 @@ mod tests {
     fn weights_are_those_that_others_count() {
         let config = qwen();
         // The card counts the output layer and the embedding once.
-        let tied = Config {
+        let tied = ModelConfig {
             tied: true,
             ..config.clone()
         };
@@ -212,7 +212,7 @@ mod tests {
             learnt: 36_929_536,
             learners: 2,
             frozen: 0,
-            tokens_at_once: 4096,
+            tokens_per_microbatch: 4096,
             longest: 2048,
             conversations: 8,
             file_bytes: 1_117_000_000,

@@ -11,11 +11,12 @@ pub mod data;
 mod error;
 pub mod estimate;
 mod guard;
+pub mod lr_schedule;
 pub mod metrics;
 pub mod network;
-pub mod optimizer;
+mod packing;
 pub mod recipes;
-pub mod travel;
 
 pub use error::TrainError;
 pub use guard::Guard;
+pub use warpsmith_kernels::training::{AdamW, AdamWStep};

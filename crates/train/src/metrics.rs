@@ -13,7 +13,7 @@ use crate::checkpoint::{read_failed, write_failed};
 pub type Numbers = BTreeMap<&'static str, f64>;
 
 #[derive(Debug)]
-pub struct Metrics {
+pub struct StepMetrics {
     log: EventLog,
 }
 
@@ -21,7 +21,7 @@ fn place(run: &Path) -> PathBuf {
     run.join("metrics.jsonl")
 }
 
-impl Metrics {
+impl StepMetrics {
     /// In a run's folder. Lines of steps after `done` are dropped: those steps are made again. So is what was found before
     /// the first step, until one is done.
     pub fn open(run: &Path, done: u64) -> Result<Self, TrainError> {

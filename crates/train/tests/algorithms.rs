@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use warpsmith_machine::{Caches, NoProgress, PythonChoice, ensure_python};
 use warpsmith_train::algorithms::{
     Aggregation, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Loss, Mismatch, Spread,
-    cross_entropy, entropy, entropy_bonus, explained_variance, generalised_advantages, kl_loss,
+    cross_entropy, entropy, entropy_coeff, explained_variance, generalised_advantages, kl_loss,
     negative_log_likelihood, policy_loss, token_weights, truncated_importance, value_loss, whiten,
 };
 
@@ -192,7 +192,7 @@ impl Inputs {
         }
         let gae = Gae {
             gamma: 0.99,
-            actor_lambda: 0.95,
+            lam: 0.95,
             critic_lambda: 1.0,
         };
         let (mut advantages, mut returns) = (Vec::new(), Vec::new());
@@ -327,7 +327,7 @@ fn likelihood_is_cross_entropy() {
     let expected: Vec<f32> = weights.iter().map(|one| -one).collect();
     assert_eq!(found.gradient, expected);
     // Paid for entropy, with the sign of a loss.
-    let bonus = entropy_bonus(&[2.0, 1.0], &[0.5, 0.0], 0.1);
+    let bonus = entropy_coeff(&[2.0, 1.0], &[0.5, 0.0], 0.1);
     close(bonus.value, -0.1, "bonus");
     assert_eq!(bonus.gradient, [-0.05, 0.0]);
 }
@@ -437,7 +437,7 @@ proptest! {
             let one = std::slice::from_ref(trajectory);
             let (rewards, values) = (column(one, 0), column(one, 1));
             let mask = masks(one).concat();
-            let gae = Gae { gamma: 1.0, actor_lambda: 1.0, critic_lambda: 1.0 };
+            let gae = Gae { gamma: 1.0, lam: 1.0, critic_lambda: 1.0 };
             let found = gae.estimate(&rewards, &values, &mask);
             let mut ahead = 0.0;
             for token in (0..mask.len()).rev() {

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use crate::tiny::Tiny;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use warpsmith_model::{Segment, Transformer, Wanted, Weights};
+use warpsmith_kernels::training::AdamW;
+use warpsmith_model::{LogitsFor, Segment, Transformer, Weights};
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};
-use warpsmith_train::data::{Episode, Finding, Tokens};
+use warpsmith_train::data::{Finding, TokenEpisode, Tokens};
+use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::metrics::{self, Numbers};
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
-use warpsmith_train::network::{Actor as _, Learns, Published, Sequence};
-use warpsmith_train::optimizer::{AdamW, Decline};
+use warpsmith_train::network::{Actor as _, FineTuning, Published, TokenSequence, TrainingModel};
 use warpsmith_train::recipes::{
-    Advantages, Collector, CriticSettings, CutReplies, Keeping, Outcome, Penalty, PolicyRun,
-    PolicySettings, Rates, Watch,
+    Advantages, Collector, CriticSettings, CutReplies, Keeping, Penalty, PolicyRun, PolicySettings,
+    Rates, RecipeOutcome, Watch,
 };
 
 const VOCABULARY: usize = 12;
@@ -52,7 +52,7 @@ fn sample(logits: &[f32], random: &mut StdRng) -> (u32, f32) {
 }
 
 impl Game {
-    fn play(&self, policy: &Published, seed: u64) -> Result<Vec<Episode>, TrainError> {
+    fn play(&self, policy: &Published, seed: u64) -> Result<Vec<TokenEpisode>, TrainError> {
         let model = Transformer::new(Arc::new(policy.on(&self.weights)?));
         let mut random = StdRng::seed_from_u64(seed);
         let mut episodes = Vec::new();
@@ -66,7 +66,7 @@ impl Game {
                     let logits = model.forward(&mut [Segment {
                         cache: &mut cache,
                         tokens: &tokens[fresh..],
-                        wanted: Wanted::Last,
+                        logits_for: LogitsFor::Last,
                     }])?;
                     fresh = tokens.len();
                     let (token, logprob) = sample(logits[0].row(0), &mut random);
@@ -75,10 +75,10 @@ impl Game {
                 }
                 let pairs = answer(sign).into_iter().zip(tokens[2..].iter().copied());
                 let right = pairs.filter(|(one, other)| one == other).count();
-                episodes.push(Episode {
+                episodes.push(TokenEpisode {
                     task: format!("sign {sign}"),
                     tokens: Tokens {
-                        sequences: vec![Sequence::new(tokens, &[false, false, true, true])],
+                        sequences: vec![TokenSequence::new(tokens, &[false, false, true, true])],
                         sampled,
                     },
                     reward: self.sign * right as f64 / 2.0,
@@ -100,14 +100,18 @@ impl Collector for Game {
         step: u64,
         round: u32,
         policy: &Published,
-    ) -> Result<Vec<Episode>, TrainError> {
+    ) -> Result<Vec<TokenEpisode>, TrainError> {
         let episodes = self.play(policy, 1000 * step + u64::from(round))?;
         let worth = episodes.iter().map(|one| self.sign * one.reward);
         self.worth.push(worth.sum::<f64>() / episodes.len() as f64);
         Ok(episodes)
     }
 
-    fn examine(&mut self, _: u64, policy: &Published) -> Result<Option<Vec<Episode>>, TrainError> {
+    fn examine(
+        &mut self,
+        _: u64,
+        policy: &Published,
+    ) -> Result<Option<Vec<TokenEpisode>>, TrainError> {
         self.play(policy, 0).map(Some)
     }
 }
@@ -129,7 +133,7 @@ fn rates(peak: f64) -> Rates {
     Rates {
         peak,
         warmup: 2,
-        decline: Decline::Constant,
+        decline: LrSchedulerType::Constant,
         adamw: AdamW {
             weight_decay: 0.0,
             ..AdamW::default()
@@ -139,7 +143,7 @@ fn rates(peak: f64) -> Rates {
 
 fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
     // Whitened advantages stay loud when little is left to learn: smaller steps, and a reason to stay curious.
-    let (rate, entropy_bonus, minibatches) = match advantages {
+    let (rate, entropy_coeff, minibatches) = match advantages {
         Advantages::Critic(_) => (0.003, 0.05, 1),
         Advantages::Group { .. } => (0.02, 0.0, 2),
     };
@@ -153,12 +157,12 @@ fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
         }),
         importance_cap: 2.0,
         penalty: None,
-        entropy_bonus,
+        entropy_coeff,
         aggregation: Aggregation::Trajectory,
         epochs: 2,
         minibatches,
         cut_replies: CutReplies::Mask,
-        tokens_at_once: 64,
+        tokens_per_microbatch: 64,
         seed: 3,
         evaluate_every: 20,
     }
@@ -167,19 +171,19 @@ fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
 const PPO: Advantages = Advantages::Critic(CriticSettings {
     gae: Gae {
         gamma: 1.0,
-        actor_lambda: 0.95,
+        lam: 0.95,
         critic_lambda: 1.0,
     },
     rates: Rates {
         peak: 0.01,
         warmup: 2,
-        decline: Decline::Constant,
+        decline: LrSchedulerType::Constant,
         adamw: AdamW {
             beta1: 0.9,
             beta2: 0.999,
             epsilon: 1e-8,
             weight_decay: 0.0,
-            max_gradient_norm: 1.0,
+            max_grad_norm: 1.0,
         },
     },
     value_clip: Some(0.5),
@@ -207,12 +211,13 @@ fn played_in(
     settings: &PolicySettings,
     sign: f64,
     until: Option<u64>,
-) -> (Outcome, Vec<f64>) {
+) -> (RecipeOutcome, Vec<f64>) {
     let tiny = Tiny::with_vocabulary(VOCABULARY);
     let weights = Weights::load(&tiny.path()).unwrap();
-    let mut actor = CpuActor::new(&weights, &Learns::Everything, 0).unwrap();
-    let mut critic = CpuCritic::new(&weights, &Learns::Everything, 0.0, 0).unwrap();
-    let reference = CpuActor::new(&weights, &Learns::Everything, 0).unwrap();
+    let model = TrainingModel::on_cpu(&weights, &FineTuning::Full, 0).unwrap();
+    let mut actor = model.actor().unwrap();
+    let mut critic = model.critic(0.0).unwrap();
+    let reference = model.actor().unwrap();
     let mut game = Game {
         weights,
         samples: match settings.advantages {
@@ -280,17 +285,17 @@ fn ppo_learns_and_with_the_sign_flipped_unlearns() {
         "entropy",
         "ratio_min",
         "ratio_max",
-        "clip_low",
-        "clip_high",
+        "clip_fraction_low",
+        "clip_fraction_high",
         "mismatch_mean",
         "mismatch_usual",
         "importance_truncated",
         "policy_loss",
         "value_loss",
-        "gradient_norm",
-        "critic_gradient_norm",
+        "grad_norm",
+        "critic_grad_norm",
         "explained_variance",
-        "rate",
+        "learning_rate",
         "seconds_collect",
         "seconds_learn",
         "tokens_per_second",

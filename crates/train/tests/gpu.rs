@@ -8,28 +8,30 @@ mod until;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::{Device, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use random_weights::{random_weights, small};
 use until::Until;
+use warpsmith_kernels::training::{AdamW, AdamWStep};
 use warpsmith_model::{
-    Adapter, AdapterSettings, Factors, Family, HostTensor, Place, Projection, Scaling, Weights,
+    Adapter, AdapterSettings, HostTensor, LoraPair, LoraTarget, ModelFamily, Projection, Scaling,
+    Weights,
 };
 use warpsmith_schema::EpisodeId;
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::data::Example;
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
-use warpsmith_train::network::gpu::{GpuActor, GpuModel};
-use warpsmith_train::network::{Actor, Critic, Learns, Published, Scores, Sequence, Trainable};
-use warpsmith_train::optimizer::{AdamW, Decline, Update};
+use warpsmith_train::lr_schedule::LrSchedulerType;
+use warpsmith_train::network::{
+    Actor, Critic, FineTuning, PolicyNetwork, Published, TokenScores, TokenSequence, Trainable,
+    TrainingModel,
+};
 use warpsmith_train::recipes::{self, Keeping, Rates, SftSettings};
 
-const FAMILIES: [(Family, usize); 3] = [
-    (Family::Llama, 64),
-    (Family::Qwen2, 128),
-    (Family::Qwen3, 64),
+const FAMILIES: [(ModelFamily, usize); 3] = [
+    (ModelFamily::Llama, 64),
+    (ModelFamily::Qwen2, 128),
+    (ModelFamily::Qwen3, 64),
 ];
 
 /// Bfloat16, weights and all, against `f32`: a gradient may be off by this share of its length. Slopes of queries and keys, which
@@ -37,6 +39,14 @@ const FAMILIES: [(Family, usize); 3] = [
 const OFF: f64 = 0.12;
 /// And a value by this; they are about one.
 const VALUE_OFF: f32 = 0.15;
+
+fn on_cpu(weights: &Weights, learns: &FineTuning) -> TrainingModel {
+    TrainingModel::on_cpu(weights, learns, 1).unwrap()
+}
+
+fn on_gpu(weights: &Weights, learns: &FineTuning) -> TrainingModel {
+    TrainingModel::on_gpu(0, weights, learns, 1).unwrap()
+}
 
 fn random_tensor(random: &mut StdRng, dims: &[usize], size: f32) -> HostTensor {
     let count = dims.iter().product();
@@ -56,7 +66,7 @@ fn settings(rank: usize) -> AdapterSettings {
 }
 
 /// An adapter in the middle of its life, beside some projections, not in all layers.
-fn adapter(weights: &Weights, targets: &[Projection]) -> Learns {
+fn adapter(weights: &Weights, targets: &[Projection]) -> FineTuning {
     let (rank, mut random) = (5, StdRng::seed_from_u64(3));
     let mut factors = BTreeMap::new();
     for (layer, parts) in weights.layers.iter().enumerate() {
@@ -65,33 +75,33 @@ fn adapter(weights: &Weights, targets: &[Projection]) -> Learns {
                 continue;
             }
             let matrix = &parts.projection(projection).weight;
-            let pair = Factors {
+            let pair = LoraPair {
                 a: random_tensor(&mut random, &[rank, matrix.columns()], 0.1),
                 b: random_tensor(&mut random, &[matrix.rows(), rank], 0.1),
             };
-            factors.insert(Place { layer, projection }, pair);
+            factors.insert(LoraTarget { layer, projection }, pair);
         }
     }
-    Learns::Adapter(Adapter::new(settings(rank), factors).unwrap())
+    FineTuning::Lora(Adapter::new(settings(rank), factors).unwrap())
 }
 
-fn cases(weights: &Weights) -> [(&'static str, Learns); 3] {
+fn cases(weights: &Weights) -> [(&'static str, FineTuning); 3] {
     let some = [Projection::Value, Projection::Query, Projection::Up];
     [
-        ("everything", Learns::Everything),
+        ("everything", FineTuning::Full),
         ("adapter", adapter(weights, &Projection::ALL)),
         ("adapter beside some", adapter(weights, &some)),
     ]
 }
 
-fn sequences(lengths: &[usize], vocabulary: usize) -> Vec<Sequence> {
+fn sequences(lengths: &[usize], vocabulary: usize) -> Vec<TokenSequence> {
     let mut random = StdRng::seed_from_u64(lengths.iter().sum::<usize>() as u64);
     let each = lengths.iter().map(|length| {
         let tokens = (0..*length)
             .map(|_| random.random_range(0..vocabulary as u32))
             .collect();
         let mask: Vec<bool> = (0..*length).map(|place| place % 3 != 0).collect();
-        Sequence::new(tokens, &mask)
+        TokenSequence::new(tokens, &mask)
     });
     each.collect()
 }
@@ -102,16 +112,16 @@ fn wave(count: usize, size: f32, step: f32) -> Vec<f32> {
         .collect()
 }
 
-fn slopes(scores: &Scores) -> Scores {
+fn grads(scores: &TokenScores) -> TokenScores {
     let count = scores.logprobs.len();
-    Scores {
+    TokenScores {
         logprobs: wave(count, 0.02, 1.3),
         entropies: wave(count, 0.01, 2.1),
     }
 }
 
-fn numbers(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
+fn numbers(tensor: &HostTensor) -> Vec<f32> {
+    tensor.data().to_vec()
 }
 
 fn length(of: impl Iterator<Item = f64>) -> f64 {
@@ -121,15 +131,15 @@ fn length(of: impl Iterator<Item = f64>) -> f64 {
 /// Notes all that is wrong, not the first alone.
 fn compare(
     what: &str,
-    found: &BTreeMap<String, Tensor>,
-    expected: &BTreeMap<String, Tensor>,
+    found: &BTreeMap<String, HostTensor>,
+    expected: &BTreeMap<String, HostTensor>,
     off: &mut Vec<String>,
 ) {
-    let names = |of: &BTreeMap<String, Tensor>| of.keys().cloned().collect::<Vec<_>>();
+    let names = |of: &BTreeMap<String, HostTensor>| of.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(found), names(expected), "{what}");
     for (name, expected) in expected {
         let found = &found[name];
-        assert_eq!(found.dims(), expected.dims(), "{what}, {name}");
+        assert_eq!(found.shape(), expected.shape(), "{what}, {name}");
         let (found, expected) = (numbers(found), numbers(expected));
         let pairs = found.iter().zip(&expected);
         let apart = length(pairs.map(|(one, two)| f64::from(*one) - f64::from(*two)));
@@ -165,14 +175,11 @@ fn actors_have_the_gradients_of_the_processor() {
     for (family, head_dim) in FAMILIES {
         let weights = random_weights(small(family, head_dim), 7);
         let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
-        let batch: Vec<&Sequence> = sequences.iter().collect();
+        let batch: Vec<&TokenSequence> = sequences.iter().collect();
         for (case, learns) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let mut expected = CpuActor::new(&weights, &learns, 1).unwrap();
-            let mut found = GpuModel::open(0, &weights, &learns, 1)
-                .unwrap()
-                .actor()
-                .unwrap();
+            let mut expected = on_cpu(&weights, &learns).actor().unwrap();
+            let mut found = on_gpu(&weights, &learns).actor().unwrap();
             let (one, two) = (
                 found.score(&batch).unwrap(),
                 expected.score(&batch).unwrap(),
@@ -185,10 +192,10 @@ fn actors_have_the_gradients_of_the_processor() {
             // Twice, so that gradients add up.
             for _ in 0..2 {
                 found
-                    .learn(&batch, &mut |scores| Ok(slopes(scores)))
+                    .backward(&batch, &mut |scores| Ok(grads(scores)))
                     .unwrap();
                 expected
-                    .learn(&batch, &mut |scores| Ok(slopes(scores)))
+                    .backward(&batch, &mut |scores| Ok(grads(scores)))
                     .unwrap();
             }
             compare(
@@ -209,11 +216,11 @@ fn critics_have_the_gradients_of_the_processor() {
     for (family, head_dim) in FAMILIES {
         let weights = random_weights(small(family, head_dim), 8);
         let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
-        let batch: Vec<&Sequence> = sequences.iter().collect();
+        let batch: Vec<&TokenSequence> = sequences.iter().collect();
         for (case, learns) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let mut expected = CpuCritic::new(&weights, &learns, 0.25, 1).unwrap();
-            let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+            let mut expected = on_cpu(&weights, &learns).critic(0.25).unwrap();
+            let model = on_gpu(&weights, &learns);
             let mut found = model.critic(0.25).unwrap();
             // At first all it expects is what it was told.
             for value in found.values(&batch).unwrap() {
@@ -221,8 +228,7 @@ fn critics_have_the_gradients_of_the_processor() {
             }
             let mut state = expected.state().unwrap();
             let head = state.get_mut("value_head.weight").unwrap();
-            let random = random_tensor(&mut StdRng::seed_from_u64(4), head.dims(), 0.2);
-            *head = Tensor::from_slice(random.data(), head.dims(), &Device::Cpu).unwrap();
+            *head = random_tensor(&mut StdRng::seed_from_u64(4), head.shape(), 0.2);
             expected.restore(&state).unwrap();
             found.restore(&state).unwrap();
             let (one, two) = (
@@ -235,10 +241,10 @@ fn critics_have_the_gradients_of_the_processor() {
             }
             for _ in 0..2 {
                 found
-                    .learn(&batch, &mut |values| Ok(wave(values.len(), 0.02, 1.7)))
+                    .backward(&batch, &mut |values| Ok(wave(values.len(), 0.02, 1.7)))
                     .unwrap();
                 expected
-                    .learn(&batch, &mut |values| Ok(wave(values.len(), 0.02, 1.7)))
+                    .backward(&batch, &mut |values| Ok(wave(values.len(), 0.02, 1.7)))
                     .unwrap();
             }
             compare(
@@ -254,29 +260,29 @@ fn critics_have_the_gradients_of_the_processor() {
 
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
-fn slopes_that_are_known_beforehand_lead_to_the_same_gradients() {
+fn grads_that_are_known_beforehand_lead_to_the_same_gradients() {
     for (family, head_dim) in FAMILIES {
         let weights = random_weights(small(family, head_dim), 7);
         let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
-        let batch: Vec<&Sequence> = sequences.iter().collect();
-        let said = sequences.iter().map(|one| one.said().len()).sum();
-        let slopes = wave(said, 0.02, 1.3);
+        let batch: Vec<&TokenSequence> = sequences.iter().collect();
+        let said = sequences.iter().map(|one| one.loss_positions().len()).sum();
+        let grads = wave(said, 0.02, 1.3);
         for (case, learns) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+            let model = on_gpu(&weights, &learns);
             let (mut one, mut two) = (model.actor().unwrap(), model.actor().unwrap());
             // Often enough for the pass to be recorded.
             for _ in 0..3 {
                 let mut heard = Vec::new();
-                one.learn(&batch, &mut |scores| {
+                one.backward(&batch, &mut |scores| {
                     heard.clone_from(&scores.logprobs);
-                    Ok(Scores {
-                        logprobs: slopes.clone(),
+                    Ok(TokenScores {
+                        logprobs: grads.clone(),
                         entropies: vec![0.0; said],
                     })
                 })
                 .unwrap();
-                assert_eq!(two.learn_known(&batch, &slopes).unwrap(), heard, "{what}");
+                assert_eq!(two.backward_known(&batch, &grads).unwrap(), heard, "{what}");
             }
             let (one, two) = (one.gradients().unwrap(), two.gradients().unwrap());
             same(&one, &two, &what);
@@ -284,24 +290,24 @@ fn slopes_that_are_known_beforehand_lead_to_the_same_gradients() {
     }
 }
 
-fn same(one: &BTreeMap<String, Tensor>, two: &BTreeMap<String, Tensor>, what: &str) {
+fn same(one: &BTreeMap<String, HostTensor>, two: &BTreeMap<String, HostTensor>, what: &str) {
     assert!(one.keys().eq(two.keys()), "{what}");
     for (name, tensor) in one {
-        let bits = |of: &Tensor| {
+        let bits = |of: &HostTensor| {
             numbers(of)
                 .iter()
                 .map(|one| one.to_bits())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(tensor.dims(), two[name].dims(), "{what}, {name}");
+        assert_eq!(tensor.shape(), two[name].shape(), "{what}, {name}");
         assert!(bits(tensor) == bits(&two[name]), "{what}, {name}");
     }
 }
 
-fn update(step: u64) -> Update {
-    Update {
+fn update(step: u64) -> AdamWStep {
+    AdamWStep {
         adamw: AdamW::default(),
-        rate: 1e-3,
+        learning_rate: 1e-3,
         step,
     }
 }
@@ -309,10 +315,10 @@ fn update(step: u64) -> Update {
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn learning_hears_what_scoring_said() {
-    let weights = random_weights(small(Family::Qwen2, 128), 9);
+    let weights = random_weights(small(ModelFamily::Qwen2, 128), 9);
     let vocabulary = weights.config.vocabulary;
     for (case, learns) in cases(&weights) {
-        let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+        let model = on_gpu(&weights, &learns);
         let (mut actor, mut critic) = (model.actor().unwrap(), model.critic(0.0).unwrap());
         // The second needs more room than there is.
         for (round, lengths) in [vec![30, 60], vec![800, 500, 3], vec![30, 60]]
@@ -320,28 +326,28 @@ fn learning_hears_what_scoring_said() {
             .enumerate()
         {
             let sequences = sequences(&lengths, vocabulary);
-            let batch: Vec<&Sequence> = sequences.iter().collect();
+            let batch: Vec<&TokenSequence> = sequences.iter().collect();
             let said = actor.score(&batch).unwrap();
             let expected = critic.values(&batch).unwrap();
             assert_eq!(actor.score(&batch).unwrap(), said, "{case}");
-            let mut heard = Scores::default();
+            let mut heard = TokenScores::default();
             actor
-                .learn(&batch, &mut |scores| {
+                .backward(&batch, &mut |scores| {
                     heard = scores.clone();
-                    Ok(slopes(scores))
+                    Ok(grads(scores))
                 })
                 .unwrap();
             assert_eq!(heard, said, "{case}, round {round}");
             let mut seen = Vec::new();
             critic
-                .learn(&batch, &mut |values| {
+                .backward(&batch, &mut |values| {
                     seen = values.to_vec();
                     Ok(wave(values.len(), 0.1, 0.3))
                 })
                 .unwrap();
             assert_eq!(seen, expected, "{case}, round {round}");
-            assert!(actor.update(&update(round as u64 + 1)).unwrap() > 0.0);
-            assert!(critic.update(&update(round as u64 + 1)).unwrap() > 0.0);
+            assert!(actor.step(&update(round as u64 + 1)).unwrap() > 0.0);
+            assert!(critic.step(&update(round as u64 + 1)).unwrap() > 0.0);
             assert_ne!(
                 actor.score(&batch).unwrap(),
                 said,
@@ -358,18 +364,18 @@ fn states_go_round_and_are_the_processors() {
     for (family, head_dim) in FAMILIES {
         let weights = random_weights(small(family, head_dim), 10);
         let sequences = sequences(&[40, 25], weights.config.vocabulary);
-        let batch: Vec<&Sequence> = sequences.iter().collect();
+        let batch: Vec<&TokenSequence> = sequences.iter().collect();
         for (case, learns) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
-            let step = |network: &mut GpuActor, number| {
+            let model = on_gpu(&weights, &learns);
+            let step = |network: &mut PolicyNetwork, number| {
                 network
-                    .learn(&batch, &mut |scores| Ok(slopes(scores)))
+                    .backward(&batch, &mut |scores| Ok(grads(scores)))
                     .unwrap();
-                network.update(&update(number)).unwrap()
+                network.step(&update(number)).unwrap()
             };
             let mut one = model.actor().unwrap();
-            let beginning = CpuActor::new(&weights, &learns, 1).unwrap();
+            let beginning = on_cpu(&weights, &learns).actor().unwrap();
             same(&one.state().unwrap(), &beginning.state().unwrap(), &what);
             step(&mut one, 1);
             let kept = one.state().unwrap();
@@ -396,12 +402,12 @@ fn states_go_round_and_are_the_processors() {
             same(&two.state().unwrap(), &kept, &what);
 
             let mut critic = model.critic(0.5).unwrap();
-            let beginning = CpuCritic::new(&weights, &learns, 0.5, 1).unwrap();
+            let beginning = on_cpu(&weights, &learns).critic(0.5).unwrap();
             same(&critic.state().unwrap(), &beginning.state().unwrap(), &what);
             critic
-                .learn(&batch, &mut |values| Ok(wave(values.len(), 0.1, 0.3)))
+                .backward(&batch, &mut |values| Ok(wave(values.len(), 0.1, 0.3)))
                 .unwrap();
-            critic.update(&update(1)).unwrap();
+            critic.step(&update(1)).unwrap();
             let kept = critic.state().unwrap();
             let mut other = model.critic(0.0).unwrap();
             other.restore(&kept).unwrap();
@@ -414,18 +420,18 @@ fn states_go_round_and_are_the_processors() {
 fn published(
     weights: &Weights,
     published: &Published,
-    learns: &Learns,
-    batch: &[&Sequence],
-) -> Scores {
+    learns: &FineTuning,
+    batch: &[&TokenSequence],
+) -> TokenScores {
     match published {
         Published::Adapter(adapter) => {
-            assert!(!matches!(learns, Learns::Everything));
-            let learns = Learns::Adapter(adapter.clone());
-            CpuActor::new(weights, &learns, 1).unwrap().score(batch)
+            assert!(!matches!(learns, FineTuning::Full));
+            let learns = FineTuning::Lora(adapter.clone());
+            on_cpu(weights, &learns).actor().unwrap().score(batch)
         }
         Published::Weights(weights) => {
-            assert!(matches!(learns, Learns::Everything));
-            CpuActor::new(weights, learns, 1).unwrap().score(batch)
+            assert!(matches!(learns, FineTuning::Full));
+            on_cpu(weights, learns).actor().unwrap().score(batch)
         }
     }
     .unwrap()
@@ -434,30 +440,30 @@ fn published(
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn an_update_without_a_gradient_only_decays() {
-    let weights = random_weights(small(Family::Llama, 64), 12);
+    let weights = random_weights(small(ModelFamily::Llama, 64), 12);
     let learns = adapter(&weights, &Projection::ALL);
-    let model = GpuModel::open(0, &weights, &learns, 1).unwrap();
+    let model = on_gpu(&weights, &learns);
     let sequences = sequences(&[40], weights.config.vocabulary);
     let mut actor = model.actor().unwrap();
     actor
-        .learn(&[&sequences[0]], &mut |scores| Ok(slopes(scores)))
+        .backward(&[&sequences[0]], &mut |scores| Ok(grads(scores)))
         .unwrap();
     // A gradient that is not finite is said and forgotten.
     let before = actor.state().unwrap();
     actor
-        .learn(&[&sequences[0]], &mut |scores| {
-            let mut slopes = slopes(scores);
-            slopes.logprobs[0] = f32::NAN;
-            Ok(slopes)
+        .backward(&[&sequences[0]], &mut |scores| {
+            let mut grads = grads(scores);
+            grads.logprobs[0] = f32::NAN;
+            Ok(grads)
         })
         .unwrap();
-    let told = actor.update(&update(1));
+    let told = actor.step(&update(1));
     assert!(
         matches!(told, Err(TrainError::NotFinite { .. })),
         "{told:?}"
     );
     same(&actor.state().unwrap(), &before, "not finite");
-    let length = actor.update(&update(1)).unwrap();
+    let length = actor.step(&update(1)).unwrap();
     assert!(length.abs() < 1e-12, "{length}");
 }
 
@@ -474,10 +480,10 @@ fn example(number: usize, vocabulary: usize) -> Example {
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn a_run_learns_and_goes_on_bit_for_bit() {
-    let weights = random_weights(small(Family::Qwen2, 64), 11);
+    let weights = random_weights(small(ModelFamily::Qwen2, 64), 11);
     let vocabulary = weights.config.vocabulary;
     let examples: Vec<Example> = (0..6).map(|number| example(number, vocabulary)).collect();
-    let learns = Learns::NewAdapter {
+    let learns = FineTuning::NewLora {
         settings: settings(8),
         targets: Projection::ALL.to_vec(),
     };
@@ -487,16 +493,16 @@ fn a_run_learns_and_goes_on_bit_for_bit() {
         rates: Rates {
             peak: 2e-2,
             warmup: 1,
-            decline: Decline::Constant,
+            decline: LrSchedulerType::Constant,
             adamw: AdamW::default(),
         },
         aggregation: Aggregation::Token,
-        tokens_at_once: 64,
+        tokens_per_microbatch: 64,
         seed: 5,
         evaluate_every: 4,
     };
     let run = |folder: &Path, mut until: Until| {
-        let model = GpuModel::open(0, &weights, &learns, 2).unwrap();
+        let model = TrainingModel::on_gpu(0, &weights, &learns, 2).unwrap();
         let mut actor = model.actor().unwrap();
         let keeping = Keeping {
             folder: folder.to_path_buf(),

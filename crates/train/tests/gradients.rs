@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
 use serde::Deserialize;
+use warpsmith_kernels::training::{AdamW, AdamWStep};
 use warpsmith_model::{
-    Adapter, AdapterSettings, Projection, Scaling, Segment, Transformer, Wanted, Weights,
+    Adapter, AdapterSettings, HostTensor, LogitsFor, Projection, Scaling, Segment, Transformer,
+    Weights,
 };
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
-use warpsmith_train::network::{Actor, Critic, Learns, Published, Scores, Sequence, Trainable};
-use warpsmith_train::optimizer::{AdamW, Update};
+use warpsmith_train::network::{
+    Actor, Critic, FineTuning, PolicyNetwork, Published, TokenScores, TokenSequence, Trainable,
+    TrainingModel, ValueNetwork,
+};
 
 const GOLDEN: &str = include_str!("gradients.json");
 const FAMILIES: [&str; 3] = ["llama", "qwen2", "qwen3"];
@@ -54,30 +56,36 @@ fn weights(family: &str) -> Weights {
     Weights::load(&model_tests().join("checkpoints").join(family)).unwrap()
 }
 
-fn learns(case: &str) -> Learns {
+fn fine_tuning(case: &str) -> FineTuning {
     match case.strip_suffix("+adapter") {
-        None => Learns::Everything,
+        None => FineTuning::Full,
         Some(family) => {
             let folder = model_tests().join("adapters").join(family);
-            Learns::Adapter(Adapter::load(&folder).unwrap())
+            FineTuning::Lora(Adapter::load(&folder).unwrap())
         }
     }
 }
 
-fn actor(case: &str) -> CpuActor {
-    let family = case.trim_end_matches("+adapter");
-    CpuActor::new(&weights(family), &learns(case), 1).unwrap()
+fn cpu_actor(weights: &Weights, fine_tuning: &FineTuning, seed: u64) -> PolicyNetwork {
+    let model = TrainingModel::on_cpu(weights, fine_tuning, seed).unwrap();
+    model.actor().unwrap()
 }
 
-fn critic(case: &str) -> CpuCritic {
+fn actor(case: &str) -> PolicyNetwork {
     let family = case.trim_end_matches("+adapter");
-    let mut critic = CpuCritic::new(&weights(family), &learns(case), 0.5, 1).unwrap();
+    cpu_actor(&weights(family), &fine_tuning(case), 1)
+}
+
+fn critic(case: &str) -> ValueNetwork {
+    let family = case.trim_end_matches("+adapter");
+    let model = TrainingModel::on_cpu(&weights(family), &fine_tuning(case), 1).unwrap();
+    let mut critic = model.critic(0.5).unwrap();
     let mut state = critic.state().unwrap();
     let head = state.get_mut("value_head.weight").unwrap();
-    let numbers: Vec<f32> = wave(head.elem_count(), 0.9)
+    let numbers: Vec<f32> = wave(head.data().len(), 0.9)
         .map(|one| (0.2 * one) as f32)
         .collect();
-    *head = Tensor::from_vec(numbers, head.shape(), &Device::Cpu).unwrap();
+    head.data_mut().copy_from_slice(&numbers);
     critic.restore(&state).unwrap();
     critic
 }
@@ -87,18 +95,17 @@ fn wave(count: usize, step: f64) -> impl Iterator<Item = f64> {
 }
 
 /// The loss of `make_gradients.py`, as slopes.
-fn slopes(scores: &Scores) -> Scores {
+fn grads(scores: &TokenScores) -> TokenScores {
     let count = scores.logprobs.len();
     let of = |size: f64, step| wave(count, step).map(|one| (size * one) as f32).collect();
-    Scores {
+    TokenScores {
         logprobs: of(0.1, 1.3),
         entropies: of(0.05, 2.1),
     }
 }
 
-fn numbers(tensor: &Tensor) -> Vec<f64> {
-    let numbers: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
-    numbers.into_iter().map(f64::from).collect()
+fn numbers(tensor: &HostTensor) -> Vec<f64> {
+    tensor.data().iter().copied().map(f64::from).collect()
 }
 
 fn close(found: f64, expected: f64, size: f64, what: &str) {
@@ -117,7 +124,7 @@ fn all_close(found: &[f32], expected: &[f64], what: &str) {
 }
 
 fn gradients_agree(
-    found: &BTreeMap<String, Tensor>,
+    found: &BTreeMap<String, HostTensor>,
     expected: &BTreeMap<String, Summary>,
     what: &str,
 ) {
@@ -135,12 +142,12 @@ fn gradients_agree(
 }
 
 fn agree(golden: &Golden) {
-    let sequences: Vec<Sequence> = golden
+    let sequences: Vec<TokenSequence> = golden
         .sequences
         .iter()
-        .map(|one| Sequence::new(one.tokens.clone(), &one.mask))
+        .map(|one| TokenSequence::new(one.tokens.clone(), &one.mask))
         .collect();
-    let batch: Vec<&Sequence> = sequences.iter().collect();
+    let batch: Vec<&TokenSequence> = sequences.iter().collect();
     assert_eq!(golden.cases.len(), 2 * FAMILIES.len());
     for (name, case) in &golden.cases {
         let mut actor = actor(name);
@@ -148,18 +155,18 @@ fn agree(golden: &Golden) {
         all_close(&scores.logprobs, &case.logprobs, name);
         all_close(&scores.entropies, &case.entropies, name);
         // In two parts: gradients add up.
-        let first = sequences[0].said().len();
-        let all = slopes(&scores);
-        let part = |from: usize, to: usize| Scores {
+        let first = sequences[0].loss_positions().len();
+        let all = grads(&scores);
+        let part = |from: usize, to: usize| TokenScores {
             logprobs: all.logprobs[from..to].to_vec(),
             entropies: all.entropies[from..to].to_vec(),
         };
         let count = all.logprobs.len();
         actor
-            .learn(&batch[..1], &mut |_| Ok(part(0, first)))
+            .backward(&batch[..1], &mut |_| Ok(part(0, first)))
             .unwrap();
         actor
-            .learn(&batch[1..], &mut |_| Ok(part(first, count)))
+            .backward(&batch[1..], &mut |_| Ok(part(first, count)))
             .unwrap();
         let found = actor.gradients().unwrap();
         let names: Vec<&String> = found.keys().collect();
@@ -170,7 +177,7 @@ fn agree(golden: &Golden) {
         let mut critic = critic(name);
         all_close(&critic.values(&batch).unwrap(), &case.values, name);
         critic
-            .learn(&batch, &mut |values| {
+            .backward(&batch, &mut |values| {
                 Ok(wave(values.len(), 1.7)
                     .map(|one| (0.3 * one) as f32)
                     .collect())
@@ -210,10 +217,10 @@ fn gradients_agree_with_transformers_and_peft_on_fresh_tokens() {
     }
 }
 
-fn sequence() -> Sequence {
+fn sequence() -> TokenSequence {
     let tokens: Vec<u32> = (0..24).map(|place| place * 37 % 160).collect();
     let mask: Vec<bool> = (0..24).map(|place| place % 3 != 0).collect();
-    Sequence::new(tokens, &mask)
+    TokenSequence::new(tokens, &mask)
 }
 
 /// What learns and what samples say the same of the same tokens.
@@ -230,12 +237,12 @@ fn scores_are_those_of_the_model_that_samples() {
                 .forward(&mut [Segment {
                     cache: &mut model.new_cache(),
                     tokens: sequence.tokens(),
-                    wanted: Wanted::All,
+                    logits_for: LogitsFor::All,
                 }])
                 .unwrap()
                 .remove(0);
             let expected: Vec<f64> = sequence
-                .said()
+                .loss_positions()
                 .iter()
                 .map(|&place| {
                     let row = logits.row(place - 1);
@@ -259,8 +266,8 @@ fn gradients_are_plain_differences() {
     let sequence = sequence();
     for case in ["llama", "qwen2+adapter", "qwen3"] {
         let mut actor = actor(case);
-        let slopes = slopes(&actor.score(&[&sequence]).unwrap());
-        let loss = |actor: &CpuActor| {
+        let grads = grads(&actor.score(&[&sequence]).unwrap());
+        let loss = |actor: &PolicyNetwork| {
             let scores = actor.score(&[&sequence]).unwrap();
             let dot = |left: &[f32], right: &[f32]| -> f64 {
                 let pairs = left.iter().zip(right);
@@ -268,10 +275,10 @@ fn gradients_are_plain_differences() {
                     .map(|(left, right)| f64::from(*left) * f64::from(*right))
                     .sum()
             };
-            dot(&scores.logprobs, &slopes.logprobs) + dot(&scores.entropies, &slopes.entropies)
+            dot(&scores.logprobs, &grads.logprobs) + dot(&scores.entropies, &grads.entropies)
         };
         actor
-            .learn(&[&sequence], &mut |_| Ok(slopes.clone()))
+            .backward(&[&sequence], &mut |_| Ok(grads.clone()))
             .unwrap();
         let gradients = actor.gradients().unwrap();
         let state = actor.state().unwrap();
@@ -284,16 +291,17 @@ fn gradients_are_plain_differences() {
             let step = 2e-3 / length.max(0.1);
             let mut moved = |by: f64| {
                 let mut state = state.clone();
-                let change = gradient.affine(by, 0.0).unwrap();
-                let tensor = (&state[name] + change).unwrap();
+                let pairs = state[name].data().iter().zip(gradient.data());
+                let changed = pairs.map(|(number, grad)| number + by as f32 * grad);
+                let tensor = HostTensor::new(gradient.shape(), changed.collect());
                 state.insert(name.clone(), tensor);
                 actor.restore(&state).unwrap();
                 loss(&actor)
             };
-            let slope = (moved(step) - moved(-step)) / (2.0 * step);
+            let grad = (moved(step) - moved(-step)) / (2.0 * step);
             let expected = length * length;
-            let off = (slope - expected).abs() / (expected + 1e-3);
-            assert!(off < 0.03, "{case}, {name}: {slope}, expected {expected}");
+            let off = (grad - expected).abs() / (expected + 1e-3);
+            assert!(off < 0.03, "{case}, {name}: {grad}, expected {expected}");
         }
     }
 }
@@ -301,7 +309,7 @@ fn gradients_are_plain_differences() {
 /// No sequence sees another, whatever is beside it.
 #[test]
 fn sequences_side_by_side_are_alone() {
-    let (long, short) = (sequence(), Sequence::new(vec![5, 6, 7], &[true; 3]));
+    let (long, short) = (sequence(), TokenSequence::new(vec![5, 6, 7], &[true; 3]));
     let actor = actor("qwen3");
     let together = actor.score(&[&short, &long]).unwrap();
     let alone = [&short, &long].map(|one| actor.score(&[one]).unwrap().logprobs);
@@ -309,11 +317,11 @@ fn sequences_side_by_side_are_alone() {
         assert!((found - expected).abs() < 1e-5);
     }
     // The first token follows from nothing.
-    assert_eq!(short.said(), [1, 2]);
+    assert_eq!(short.loss_positions(), [1, 2]);
 }
 
-fn new_adapter() -> Learns {
-    Learns::NewAdapter {
+fn new_adapter() -> FineTuning {
+    FineTuning::NewLora {
         settings: AdapterSettings {
             rank: 4,
             alpha: 8.0,
@@ -328,46 +336,46 @@ fn new_adapter() -> Learns {
 #[test]
 fn a_new_adapter_begins_as_nothing_and_learns() {
     let before = weights("llama");
-    let mut learner = CpuActor::new(&before, &new_adapter(), 3).unwrap();
+    let mut learner = cpu_actor(&before, &new_adapter(), 3);
     let sequence = sequence();
     let start = learner.score(&[&sequence]).unwrap();
     let plain = actor("llama").score(&[&sequence]).unwrap();
     for (one, other) in start.logprobs.iter().zip(&plain.logprobs) {
         assert!((one - other).abs() < 1e-5);
     }
-    let adapter = |learner: &CpuActor| match learner.publish().unwrap() {
+    let adapter = |learner: &PolicyNetwork| match learner.publish().unwrap() {
         Published::Adapter(adapter) => adapter,
         Published::Weights(_) => panic!("only the adapter learns"),
     };
     let first = adapter(&learner);
     assert_eq!(first.factors().len(), 2 * 2);
-    let mean = |scores: &Scores| -> f32 {
+    let mean = |scores: &TokenScores| -> f32 {
         scores.logprobs.iter().sum::<f32>() / scores.logprobs.len() as f32
     };
     let count = start.logprobs.len();
     for step in 1..=10 {
         learner
-            .learn(&[&sequence], &mut |scores| {
-                Ok(Scores {
+            .backward(&[&sequence], &mut |scores| {
+                Ok(TokenScores {
                     logprobs: vec![-1.0 / count as f32; scores.logprobs.len()],
                     entropies: vec![0.0; scores.logprobs.len()],
                 })
             })
             .unwrap();
-        let update = Update {
+        let update = AdamWStep {
             adamw: AdamW::default(),
-            rate: 0.02,
+            learning_rate: 0.02,
             step,
         };
-        assert!(learner.update(&update).unwrap() > 0.0);
+        assert!(learner.step(&update).unwrap() > 0.0);
     }
     let after = learner.score(&[&sequence]).unwrap();
     assert!(mean(&after) > mean(&start) + 1.0, "{}", mean(&after));
     let last = adapter(&learner);
     assert_ne!(first.hash(), last.hash());
-    let fresh = CpuActor::new(&before, &Learns::Adapter(last), 0).unwrap();
+    let fresh = cpu_actor(&before, &FineTuning::Lora(last), 0);
     assert_eq!(fresh.score(&[&sequence]).unwrap(), after);
-    let untouched = CpuActor::new(&before, &Learns::Adapter(first), 0).unwrap();
+    let untouched = cpu_actor(&before, &FineTuning::Lora(first), 0);
     assert_eq!(untouched.score(&[&sequence]).unwrap(), start);
 }
 
@@ -376,17 +384,17 @@ fn a_new_adapter_begins_as_nothing_and_learns() {
 fn a_gradient_that_is_not_finite_is_refused() {
     let mut actor = actor("llama");
     let sequence = sequence();
-    let update = Update {
+    let update = AdamWStep {
         adamw: AdamW::default(),
-        rate: 0.1,
+        learning_rate: 0.1,
         step: 1,
     };
-    let learn = |actor: &mut CpuActor, slope: f32| {
+    let learn = |actor: &mut PolicyNetwork, grad: f32| {
         actor
-            .learn(&[&sequence], &mut |scores| {
+            .backward(&[&sequence], &mut |scores| {
                 let count = scores.logprobs.len();
-                Ok(Scores {
-                    logprobs: vec![slope; count],
+                Ok(TokenScores {
+                    logprobs: vec![grad; count],
                     entropies: vec![0.0; count],
                 })
             })
@@ -394,10 +402,10 @@ fn a_gradient_that_is_not_finite_is_refused() {
     };
     let before = actor.score(&[&sequence]).unwrap();
     learn(&mut actor, f32::NAN);
-    let error = actor.update(&update).unwrap_err();
+    let error = actor.step(&update).unwrap_err();
     assert_eq!(error.to_string(), "the gradient is not finite");
     assert_eq!(actor.score(&[&sequence]).unwrap(), before);
     learn(&mut actor, 0.01);
-    assert!(actor.update(&update).unwrap().is_finite());
+    assert!(actor.step(&update).unwrap().is_finite());
     assert_ne!(actor.score(&[&sequence]).unwrap(), before);
 }

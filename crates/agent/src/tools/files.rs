@@ -1,13 +1,13 @@
 //! Tools on files.
 
 use super::args::{Change, Grep, Read, Write};
-use super::{Answer, Tools};
+use super::{ToolAnswer, Tools};
 
 impl Tools<'_> {
-    pub(super) fn read(&mut self, args: &Read) -> Answer {
+    pub(super) fn read(&mut self, args: &Read) -> ToolAnswer {
         let text = match self.workspace.read(&args.path) {
             Ok(text) => text,
-            Err(refused) => return Answer::bad(refused.to_string()),
+            Err(refused) => return ToolAnswer::bad(refused.to_string()),
         };
         let first = args.offset.unwrap_or(1).max(1);
         let lines = text.lines().enumerate().skip(first - 1);
@@ -17,34 +17,34 @@ impl Tools<'_> {
             .collect();
         if shown.is_empty() {
             let count = text.lines().count();
-            return Answer::good(format!("`{}` has {count} lines", args.path));
+            return ToolAnswer::good(format!("`{}` has {count} lines", args.path));
         }
-        Answer::good(shown.join("\n"))
+        ToolAnswer::good(shown.join("\n"))
     }
 
-    pub(super) fn write(&mut self, args: &Write) -> Answer {
+    pub(super) fn write(&mut self, args: &Write) -> ToolAnswer {
         match self.workspace.write(&args.path, &args.content) {
-            Ok(()) => Answer::good(format!(
+            Ok(()) => ToolAnswer::good(format!(
                 "wrote `{}`, {} lines",
                 args.path,
                 args.content.lines().count()
             )),
-            Err(refused) => Answer::bad(refused.to_string()),
+            Err(refused) => ToolAnswer::bad(refused.to_string()),
         }
     }
 
     /// All changes or none.
-    pub(super) fn edit(&mut self, path: &str, changes: &[Change]) -> Answer {
-        // Whoever names what is there has seen it; the file is not handed over unseen.
+    pub(super) fn edit(&mut self, path: &str, changes: &[Change]) -> ToolAnswer {
+        // Whoever can name text of the file has seen it.
         let mut text = match self.workspace.read(path) {
             Ok(text) => text,
-            Err(refused) => return Answer::bad(refused.to_string()),
+            Err(refused) => return ToolAnswer::bad(refused.to_string()),
         };
         for (number, change) in changes.iter().enumerate() {
             match replace(&text, change) {
                 Ok(changed) => text = changed,
                 Err(why) => {
-                    return Answer::bad(format!(
+                    return ToolAnswer::bad(format!(
                         "`{path}` was left as it is: change {} of {} does not fit, {why}",
                         number + 1,
                         changes.len()
@@ -53,12 +53,12 @@ impl Tools<'_> {
             }
         }
         match self.workspace.write(path, &text) {
-            Ok(()) => Answer::good(format!("changed `{path}`, {} places", changes.len())),
-            Err(refused) => Answer::bad(refused.to_string()),
+            Ok(()) => ToolAnswer::good(format!("changed `{path}`, {} places", changes.len())),
+            Err(refused) => ToolAnswer::bad(refused.to_string()),
         }
     }
 
-    pub(super) fn glob(&mut self, pattern: &str) -> Answer {
+    pub(super) fn glob(&mut self, pattern: &str) -> ToolAnswer {
         let pattern = quoted(pattern);
         let listed = self.shell.ask(
             &self.workspace,
@@ -67,13 +67,13 @@ impl Tools<'_> {
             ),
         );
         match listed {
-            Ok(text) if text.trim().is_empty() => Answer::good("no file matches"),
-            Ok(text) => Answer::good(text),
+            Ok(text) if text.trim().is_empty() => ToolAnswer::good("no file matches"),
+            Ok(text) => ToolAnswer::good(text),
             Err(answer) => answer,
         }
     }
 
-    pub(super) fn grep(&mut self, args: &Grep) -> Answer {
+    pub(super) fn grep(&mut self, args: &Grep) -> ToolAnswer {
         let (pattern, path) = (
             quoted(&args.pattern),
             quoted(args.path.as_deref().unwrap_or(".")),
@@ -85,8 +85,8 @@ impl Tools<'_> {
             ),
         );
         match found {
-            Ok(text) if text.trim().is_empty() => Answer::good("nothing found"),
-            Ok(text) => Answer::good(text),
+            Ok(text) if text.trim().is_empty() => ToolAnswer::good("nothing found"),
+            Ok(text) => ToolAnswer::good(text),
             Err(answer) => answer,
         }
     }

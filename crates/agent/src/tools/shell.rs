@@ -6,32 +6,34 @@ use std::time::Duration;
 
 use super::args::Bash;
 use super::files::quoted;
-use super::{Answer, Tools};
+use super::{ToolAnswer, Tools};
 use crate::Workspace;
-use crate::shell::{Confines, Ended, OUTPUT, Shell};
+use crate::shell::{CommandEnd, OUTPUT, Shell, ShellSandbox};
 
-const USUAL: Duration = Duration::from_mins(1);
-const LONGEST: Duration = Duration::from_mins(10);
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
+const MAX_TIMEOUT: Duration = Duration::from_mins(10);
 
-pub(super) struct Keeper {
+pub(super) struct ShellTool {
     root: PathBuf,
-    confines: Confines,
+    sandbox: ShellSandbox,
     shell: Option<Shell>,
     /// Process groups of background commands, by number.
     jobs: BTreeMap<u32, u32>,
+    /// Background commands started so far.
     started: u32,
-    asked: u32,
+    /// Commands run so far.
+    commands: u32,
 }
 
-impl Keeper {
-    pub(super) fn new(root: PathBuf, confines: Confines) -> Self {
+impl ShellTool {
+    pub(super) fn new(root: PathBuf, sandbox: ShellSandbox) -> Self {
         Self {
             root,
-            confines,
+            sandbox,
             shell: None,
             jobs: BTreeMap::new(),
             started: 0,
-            asked: 0,
+            commands: 0,
         }
     }
 
@@ -41,26 +43,26 @@ impl Keeper {
         workspace: &Workspace,
         command: &str,
         limit: Duration,
-    ) -> Result<(Ended, String), Answer> {
+    ) -> Result<(CommandEnd, String), ToolAnswer> {
         if command.contains('\0') {
-            return Err(Answer::bad("a command cannot hold a zero byte"));
+            return Err(ToolAnswer::bad("a command cannot hold a zero byte"));
         }
         if self.shell.is_none() {
-            let started = Shell::start(&self.root, &self.confines);
-            self.shell = Some(
-                started
-                    .map_err(|error| Answer::bad(format!("the shell did not start: {error}")))?,
-            );
+            let started = Shell::start(&self.root, &self.sandbox);
+            self.shell =
+                Some(started.map_err(|error| {
+                    ToolAnswer::bad(format!("the shell did not start: {error}"))
+                })?);
         }
-        self.asked += 1;
-        let name = format!("{}", self.asked);
+        self.commands += 1;
+        let name = self.commands.to_string();
         let ended = match &mut self.shell {
             Some(shell) => shell.run(&name, command, limit),
-            None => Ended::ShellGone,
+            None => CommandEnd::ShellGone,
         };
         let printed = printed(workspace, &name);
         workspace.remove(OUTPUT, &name);
-        if !matches!(ended, Ended::Status(_)) {
+        if !matches!(ended, CommandEnd::Status(_)) {
             self.shell = None;
             self.jobs.clear();
         }
@@ -68,30 +70,34 @@ impl Keeper {
     }
 
     /// For tools that only look.
-    pub(super) fn ask(&mut self, workspace: &Workspace, command: &str) -> Result<String, Answer> {
-        match self.run(workspace, command, USUAL)? {
-            (Ended::Status(_), text) => Ok(text),
-            (ended, text) => Err(told(ended, &text, USUAL)),
+    pub(super) fn ask(
+        &mut self,
+        workspace: &Workspace,
+        command: &str,
+    ) -> Result<String, ToolAnswer> {
+        match self.run(workspace, command, DEFAULT_TIMEOUT)? {
+            (CommandEnd::Status(_), text) => Ok(text),
+            (ended, text) => Err(answer_of(ended, &text, DEFAULT_TIMEOUT)),
         }
     }
 }
 
 impl Tools<'_> {
-    pub(super) fn bash(&mut self, args: &Bash) -> Answer {
+    pub(super) fn bash(&mut self, args: &Bash) -> ToolAnswer {
         if args.background {
-            return self.leave_running(&args.command);
+            return self.run_in_background(&args.command);
         }
         let limit = args
             .timeout_s
-            .map_or(USUAL, Duration::from_secs)
-            .clamp(Duration::from_secs(1), LONGEST);
+            .map_or(DEFAULT_TIMEOUT, Duration::from_secs)
+            .clamp(Duration::from_secs(1), MAX_TIMEOUT);
         match self.shell.run(&self.workspace, &args.command, limit) {
-            Ok((ended, text)) => told(ended, &text, limit),
+            Ok((ended, text)) => answer_of(ended, &text, limit),
             Err(answer) => answer,
         }
     }
 
-    fn leave_running(&mut self, command: &str) -> Answer {
+    fn run_in_background(&mut self, command: &str) -> ToolAnswer {
         let number = self.shell.started + 1;
         let started = self.shell.ask(
             &self.workspace,
@@ -104,16 +110,16 @@ impl Tools<'_> {
             Ok(Ok(group)) => {
                 self.shell.started = number;
                 self.shell.jobs.insert(number, group);
-                Answer::good(format!("job {number} runs in the background"))
+                ToolAnswer::good(format!("job {number} runs in the background"))
             }
-            Ok(Err(_)) => Answer::bad("the command could not be started in the background"),
+            Ok(Err(_)) => ToolAnswer::bad("the command could not be started in the background"),
             Err(answer) => answer,
         }
     }
 
-    pub(super) fn bash_output(&mut self, job: u32) -> Answer {
+    pub(super) fn bash_output(&mut self, job: u32) -> ToolAnswer {
         let Some(group) = self.shell.jobs.get(&job).copied() else {
-            return Answer::bad(format!("there is no job {job}"));
+            return ToolAnswer::bad(format!("there is no job {job}"));
         };
         let state = self.shell.ask(
             &self.workspace,
@@ -122,19 +128,19 @@ impl Tools<'_> {
         match state {
             Ok(state) => {
                 let text = printed(&self.workspace, &format!("job-{job}"));
-                Answer::good(format!("job {job}: {}\n{text}", state.trim()))
+                ToolAnswer::good(format!("job {job}: {}\n{text}", state.trim()))
             }
             Err(answer) => answer,
         }
     }
 
-    pub(super) fn bash_kill(&mut self, job: u32) -> Answer {
+    pub(super) fn bash_kill(&mut self, job: u32) -> ToolAnswer {
         let Some(group) = self.shell.jobs.get(&job).copied() else {
-            return Answer::bad(format!("there is no job {job}"));
+            return ToolAnswer::bad(format!("there is no job {job}"));
         };
         let command = format!("kill -KILL -- -{group} 2>/dev/null; echo stopped");
         match self.shell.ask(&self.workspace, &command) {
-            Ok(_) => Answer::good(format!("job {job} is stopped")),
+            Ok(_) => ToolAnswer::good(format!("job {job} is stopped")),
             Err(answer) => answer,
         }
     }
@@ -147,19 +153,19 @@ fn printed(workspace: &Workspace, name: &str) -> String {
         .unwrap_or_default()
 }
 
-fn told(ended: Ended, text: &str, limit: Duration) -> Answer {
+fn answer_of(ended: CommandEnd, text: &str, limit: Duration) -> ToolAnswer {
     let text = text.trim_end();
     match ended {
-        Ended::Status(0) if text.is_empty() => Answer::good("done, nothing printed"),
-        Ended::Status(0) => Answer::good(text),
-        Ended::Status(status) => {
-            Answer::bad(format!("{text}\nexit {status}").trim_start().to_owned())
+        CommandEnd::Status(0) if text.is_empty() => ToolAnswer::good("done, nothing printed"),
+        CommandEnd::Status(0) => ToolAnswer::good(text),
+        CommandEnd::Status(status) => {
+            ToolAnswer::bad(format!("{text}\nexit {status}").trim_start().to_owned())
         }
-        Ended::TimedOut => Answer::bad(format!(
+        CommandEnd::TimedOut => ToolAnswer::bad(format!(
             "{text}\nstopped after {} s; the shell was started again, its variables are gone",
             limit.as_secs()
         )),
-        Ended::ShellGone => Answer::bad(format!(
+        CommandEnd::ShellGone => ToolAnswer::bad(format!(
             "{text}\nthe command ended the shell; it was started again, its variables are gone"
         )),
     }

@@ -3,29 +3,51 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use warpsmith_judge::{JudgeDepth, JudgeError};
+use warpsmith_judge::profile::ProfileReport;
+use warpsmith_judge::{CheckDepth, Judge, JudgeError};
 use warpsmith_sandbox::{Isolation, system_paths};
-use warpsmith_schema::{ToolCall, Verdict};
+use warpsmith_schema::{Submission, Task, ToolCall, Verdict};
 
-use super::{Answer, Tools};
-use crate::shell::Confines;
-use crate::{Court, Files, Workspace};
+use super::{ToolAnswer, Tools};
+use crate::shell::ShellSandbox;
+use crate::{EpisodeJudge, Workspace};
 
 /// Nothing here is judged.
-struct Closed;
+struct NoJudge;
 
-impl Court for Closed {
-    fn judge(&mut self, _: &Files) -> Result<Verdict, JudgeError> {
+impl Judge for NoJudge {
+    fn survey(&mut self, _: &Task) -> Result<(), JudgeError> {
         panic!("nothing is judged here")
     }
 
-    fn rehearse(&mut self, _: &Files, _: JudgeDepth) -> Result<Option<Verdict>, JudgeError> {
+    fn judge(&mut self, _: &Task, _: &Submission) -> Result<Verdict, JudgeError> {
         panic!("nothing is judged here")
     }
 
-    fn profile(&mut self, _: Option<&Files>) -> Result<String, JudgeError> {
+    fn judge_afresh(&mut self, _: &Task, _: &Submission) -> Result<Verdict, JudgeError> {
         panic!("nothing is judged here")
     }
+
+    fn check(
+        &mut self,
+        _: &Task,
+        _: &Submission,
+        _: CheckDepth,
+    ) -> Result<Option<Verdict>, JudgeError> {
+        panic!("nothing is judged here")
+    }
+
+    fn profile(&mut self, _: &Task, _: Option<&Submission>) -> Result<ProfileReport, JudgeError> {
+        panic!("nothing is judged here")
+    }
+
+    fn replacement(&self) -> Result<Box<dyn Judge>, JudgeError> {
+        Ok(Box::new(Self))
+    }
+}
+
+fn task() -> Task {
+    Task::of_source("task", "# the task\n")
 }
 
 struct Desk<'a> {
@@ -34,7 +56,7 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn call(&mut self, name: &str, arguments: Value) -> Answer {
+    fn call(&mut self, name: &str, arguments: Value) -> ToolAnswer {
         let call = ToolCall {
             id: "1".to_owned(),
             name: name.to_owned(),
@@ -60,26 +82,26 @@ impl Desk<'_> {
     }
 }
 
-fn desk(court: &mut Closed) -> Desk<'_> {
+fn desk<'a>(judge: &'a mut NoJudge, task: &'a Task) -> Desk<'a> {
     let folder = tempfile::tempdir().unwrap();
     // The sandbox may run as another user, who must be able to pass.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs_err::set_permissions(folder.path(), open).unwrap();
-    let workspace = Workspace::open(&folder.path().join("work"), "# the task\n").unwrap();
-    let confines = Confines {
+    let workspace = Workspace::open(&folder.path().join("work"), &task.source).unwrap();
+    let sandbox = ShellSandbox {
         read: system_paths(),
         isolation: Isolation::Weak,
     };
     Desk {
-        tools: Tools::new(workspace, confines, court, 2000),
+        tools: Tools::new(workspace, sandbox, EpisodeJudge { judge, task }, 2000),
         folder,
     }
 }
 
 #[test]
 fn the_shell_keeps_its_folder_and_variables() {
-    let mut court = Closed;
-    let mut desk = desk(&mut court);
+    let (mut judge, task) = (NoJudge, task());
+    let mut desk = desk(&mut judge, &task);
     desk.bash("cd kernels && export NAME=warp");
     assert_eq!(desk.bash("echo $NAME; basename $PWD"), "warp\nkernels");
     let failed = desk.bad("bash", json!({ "command": "echo no >&2; false" }));
@@ -91,8 +113,8 @@ fn the_shell_keeps_its_folder_and_variables() {
 
 #[test]
 fn a_command_that_will_not_end_is_stopped() {
-    let mut court = Closed;
-    let mut desk = desk(&mut court);
+    let (mut judge, task) = (NoJudge, task());
+    let mut desk = desk(&mut judge, &task);
     let begun = Instant::now();
     let told = desk.bad(
         "bash",
@@ -107,8 +129,8 @@ fn a_command_that_will_not_end_is_stopped() {
 
 #[test]
 fn background_commands_are_read_and_stopped() {
-    let mut court = Closed;
-    let mut desk = desk(&mut court);
+    let (mut judge, task) = (NoJudge, task());
+    let mut desk = desk(&mut judge, &task);
     let started = desk.good(
         "bash",
         json!({ "command": "echo first; sleep 100; echo last", "background": true }),
@@ -133,8 +155,8 @@ fn background_commands_are_read_and_stopped() {
 /// What the shell cannot reach: other files, the network, other processes.
 #[test]
 fn the_shell_is_confined() {
-    let mut court = Closed;
-    let mut desk = desk(&mut court);
+    let (mut judge, task) = (NoJudge, task());
+    let mut desk = desk(&mut judge, &task);
     let secret = desk.folder.path().join("secret");
     fs_err::write(&secret, "secret").unwrap();
     let cat = format!("cat {}", secret.display());
@@ -154,8 +176,8 @@ fn the_shell_is_confined() {
 
 #[test]
 fn files_are_read_before_they_are_overwritten() {
-    let mut court = Closed;
-    let mut desk = desk(&mut court);
+    let (mut judge, task) = (NoJudge, task());
+    let mut desk = desk(&mut judge, &task);
     desk.bash("printf 'int a;\\nint b;\\n' > kernels/x.cpp");
     let told = desk.bad("write", json!({ "path": "kernels/x.cpp", "content": "" }));
     assert!(told.contains("read it first"), "{told}");
@@ -195,8 +217,8 @@ fn files_are_read_before_they_are_overwritten() {
 
 #[test]
 fn a_broken_call_is_answered_with_what_is_wrong() {
-    let mut court = Closed;
-    let mut desk = desk(&mut court);
+    let (mut judge, task) = (NoJudge, task());
+    let mut desk = desk(&mut judge, &task);
     for (name, arguments, expected) in [
         ("bash", json!({}), "missing field `command`"),
         (
@@ -226,8 +248,8 @@ fn a_broken_call_is_answered_with_what_is_wrong() {
 
 #[test]
 fn long_output_keeps_its_end() {
-    let mut court = Closed;
-    let mut desk = desk(&mut court);
+    let (mut judge, task) = (NoJudge, task());
+    let mut desk = desk(&mut judge, &task);
     let text = desk.bash("seq 1 100000; echo the end");
     assert!(
         text.ends_with("the end") && text.chars().count() < 2100,

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use warpsmith_schema::{SplitPart, Task};
-use warpsmith_tasks::{Split, load_all, scaled};
+use warpsmith_tasks::{KernelBenchSplit, load_all, scaled};
 
 use crate::args::{Count, CountsChoice, IsolationChoice};
 use crate::config::{ConfigArgs, Settings};
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &BenchArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Ok(exit);
     }
     let all = load_all(&args.tasks)?;
-    let split = Split::new(&all, settings.split_seed);
+    let split = KernelBenchSplit::new(&all, settings.split_seed);
     let tasks = settings.chosen(all, &split);
     if tasks.is_empty() {
         return Err(Stop::config(
@@ -160,7 +160,7 @@ impl BenchSettings {
         Ok(())
     }
 
-    fn chosen(&self, all: Vec<Task>, split: &Split) -> Vec<Task> {
+    fn chosen(&self, all: Vec<Task>, split: &KernelBenchSplit) -> Vec<Task> {
         let part = self.split.map(|part| match part {
             PartChoice::Train => SplitPart::Train,
             PartChoice::Test => SplitPart::Test,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warpsmith_judge::LocalJudge;
+use warpsmith_judge::{Cancellation, EvidencePlace, Judge, LocalJudge};
 use warpsmith_schema::{FORMAT, Task, Verdict};
 
 use crate::args::{JudgingArgs, Positive};
@@ -12,8 +12,8 @@ use crate::engine::{Engine, choose};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
-use crate::source::{Source, judged};
-use crate::{evidence, examples, interrupt, render};
+use crate::source::Source;
+use crate::{examples, interrupt, render};
 
 /// Compile, verify and time one solution; no argument: an embedded example
 ///
@@ -77,22 +77,16 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
     if args.max_autotune {
         manner.compile_mode = Some("max-autotune-no-cudagraphs".to_owned());
     }
-    let compile_mode = manner.compile_mode.clone();
-    let mut judge = LocalJudge::start(engine.options(manner))?;
+    let mut judge = LocalJudge::start(engine.options(manner))?
+        .keeping_evidence(EvidencePlace::Cache)
+        .cancelled_by(Cancellation::when(interrupt::happened));
     let mut verdicts = Vec::new();
     for number in 1..=args.repeat {
-        judge.forget();
-        let judged = judge.judge(&judged(&task), &submission)?;
-        // A killed process looks like a crash of the candidate's.
-        if interrupt::happened() {
-            return Err(Stop::interrupted());
-        }
-        let place = match &args.out {
-            Some(out) if args.repeat == 1 => out.clone(),
-            Some(out) => out.join(number.to_string()),
-            None => evidence::place(&engine.caches, &task.name, &submission),
+        let verdict = match &args.out {
+            Some(out) if args.repeat == 1 => judge.judge_into(&task, &submission, out)?,
+            Some(out) => judge.judge_into(&task, &submission, &out.join(number.to_string()))?,
+            None => judge.judge_afresh(&task, &submission)?,
         };
-        let verdict = evidence::write(&place, judged, compile_mode.clone())?;
         if args.repeat > 1 && !printer.json() {
             printer.data(&line(number, &verdict))?;
         }

@@ -1,23 +1,21 @@
 //! `warpsmith mcp`
 
-mod court;
-
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use warpsmith_agent::mcp::{Offer, serve};
-use warpsmith_agent::{Refused, Workspace, skill};
+use warpsmith_agent::mcp::{McpServer, serve};
+use warpsmith_agent::{Workspace, WorkspaceError, skill};
+use warpsmith_judge::{Cancellation, EvidencePlace, LocalJudge};
+use warpsmith_store::evidence;
 
 use crate::args::JudgingArgs;
-use crate::engine::choose;
+use crate::engine::{choose, configure};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::source::Source;
-use crate::{evidence, examples, interrupt};
-use court::Lazy;
+use crate::{examples, interrupt};
 
 /// Give the judge's tools to another agent, over MCP on stdin and stdout
 ///
@@ -48,29 +46,30 @@ pub(crate) fn run(args: &McpArgs, printer: &Printer) -> Result<Exit, Stop> {
     let folder = args.workspace.clone();
     let folder = folder.unwrap_or_else(|| evidence::folder_name(&task.name).into());
     let workspace =
-        Workspace::open_for_user(&folder, &task.source).map_err(|refused| unusable(&refused))?;
+        Workspace::open_for_user(&folder, &task.source).map_err(|error| unusable(&error))?;
     printer.note(&format!("workspace: {}", workspace.root().display()));
 
-    let abandoned = Arc::new(AtomicBool::new(false));
-    let court = Lazy::new(&task, &args.judging, printer, abandoned.clone());
+    let cancellation = Cancellation::when(interrupt::happened);
+    let judge = LocalJudge::lazy(configure(&args.judging, 1, printer))
+        .keeping_evidence(EvidencePlace::Cache)
+        .cancelled_by(cancellation.clone());
     let target = args.judging.machine.target;
-    serve(Offer {
+    serve(McpServer {
         workspace,
-        court: Box::new(court),
+        judge: Box::new(judge),
+        task,
+        cancellation,
         skill: Arc::new(move || skill(choose(target, None).0)),
-        abandon: Arc::new(move || {
-            abandoned.store(true, Ordering::SeqCst);
-            interrupt::kill_descendants();
-        }),
+        kill: interrupt::kill_descendants,
         interrupted: interrupt::happened,
     })?;
     Ok(Exit::DONE)
 }
 
-fn unusable(refused: &Refused) -> Stop {
-    let hint = match refused {
-        Refused::OtherTask { .. } => "name another folder with `--workspace DIR`",
+fn unusable(error: &WorkspaceError) -> Stop {
+    let hint = match error {
+        WorkspaceError::OtherTask { .. } => "name another folder with `--workspace DIR`",
         _ => "name a folder that can be written to with `--workspace DIR`",
     };
-    Stop::config("workspace", refused.to_string(), Some(hint.to_owned()))
+    Stop::config("workspace", error.to_string(), Some(hint.to_owned()))
 }

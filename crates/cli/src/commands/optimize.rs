@@ -1,38 +1,33 @@
 //! `warpsmith optimize`
 
-mod court;
-mod finals;
-mod journal;
-mod package;
 mod result;
 mod settings;
 mod show;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use warpsmith_agent::{AgentLimits, AgentSettings, Sample, Watch, run_agent, run_single};
-use warpsmith_judge::LocalJudge;
-use warpsmith_model::policy::Policy;
-use warpsmith_rollout::Way;
-use warpsmith_schema::Task;
+use warpsmith_judge::{Judge, LocalJudge};
+use warpsmith_machine::SharedDevice;
+use warpsmith_rollout::optimize::{conclude, ends_episodes};
+use warpsmith_rollout::{History, RolloutOutcome, RolloutPlan, RolloutResources};
+use warpsmith_schema::{CountedAttempt, RunHeader, Task};
 use warpsmith_store::RunFolder;
 
 use crate::args::Positive;
 use crate::config::ConfigArgs;
 use crate::engine::Engine;
-use crate::episodes::way;
+use crate::episodes::episode_kind;
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::policy::Wanted;
+use crate::policy::{Subject, Wanted, Weights};
 use crate::printer::Printer;
-use crate::source::{Source, judged};
+use crate::runs::{judge_below, planned_task, stop_request};
+use crate::source::Source;
 use crate::{examples, interrupt};
-use court::Bench;
-use journal::Journal;
-use result::Outcome;
 use settings::OptimizeSettings;
 use show::Show;
 
@@ -73,69 +68,84 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let asked = &settings.episodes;
-    let machine = &asked.judging.machine;
     let wanted = Wanted::parse(&asked.policy, &asked.base_url, asked.means())?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
-    let arriving = {
+    let weights = {
         let (wanted, printer) = (wanted.clone(), printer.clone());
-        thread::spawn(move || wanted.fetch(&printer))
+        thread::spawn(move || wanted.load_weights(&printer))
     };
-    let engine = Engine::prepare(machine, printer)?;
+    let engine = Engine::prepare(&asked.judging.machine, printer)?;
     let decided = settings.decided(wanted.kind, engine.target);
     if let Some(idle) = decided.episodes.idle(&resolved.said) {
         printer.note(&idle);
     }
-    let run = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided)?;
-    let place = run.path().display();
+    let folder = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided)?;
+    let place = folder.path().display();
     printer.note(&match &args.out {
         Some(_) => format!("run: {place}"),
         None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
     });
 
-    let samples = decided.episodes.samples.into();
-    let mut journal = Journal::open(&run, samples)?;
-    let missing = journal.missing(samples);
-    if run.resumed() {
-        let ended = samples as usize - missing.len();
+    let samples = decided.samples();
+    let ended = History::read(folder.path())?.ended.len() as u32;
+    if folder.resumed() {
         printer.note(&format!("resumed: {ended} of {samples} samples had ended"));
     }
-    let mut judge = LocalJudge::start(engine.options(decided.episodes.judging.manner()))?;
-    if args.task.is_none() && !run.resumed() {
-        by_hand(&source, &task, &mut judge, &engine, printer)?;
+    let manner = decided.episodes.judging.manner();
+    let mut judge = judge_below(engine.options(manner), folder.path().join("evidence"))?;
+    if args.task.is_none() && !folder.resumed() {
+        judge_example(&source, &task, &mut judge, &engine, printer)?;
     }
-    let judging = &decided.episodes.judging;
-    let mut bench = Bench::new(&mut judge, &task, &run, judging, &engine, &journal);
-    if !missing.is_empty() {
-        let weighty = arriving
+    let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(judge)];
+    let failure = if ended < samples {
+        let weights = weights
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let way = way(&decided.episodes, wanted.kind, &engine, decided.wall());
-        let mut policy = match weighty {
-            Some(policy) => policy,
-            None => wanted.ready(&task, (engine.target, way.mode()), journal.replies())?,
+        let episodes = Episodes {
+            task: &task,
+            folder: &folder,
+            decided: &decided,
+            engine: &engine,
+            wanted: &wanted,
         };
-        let mut show = Show::new(printer, &mut journal, samples);
-        episodes(
-            &way,
-            policy.as_mut(),
-            &mut bench,
-            (&task, &run),
-            missing,
-            &mut show,
-        )?;
+        let outcome = episodes.run(weights, &mut judges, printer)?;
+        if interrupt::happened() {
+            return Err(Stop::interrupted());
+        }
+        if let Some((_, why)) = outcome.left_out.into_iter().next() {
+            return Err(Stop(why));
+        }
+        outcome.failure
+    } else {
+        None
+    };
+    if let Some(failure) = &failure
+        && !ends_episodes(failure)
+    {
+        return Err(Stop(failure.clone()));
     }
-    if interrupt::happened() {
+    let Some(judge) = judges.first_mut() else {
         return Err(Stop::interrupted());
-    }
-    let winner = finals::choose(journal.trajectories(), &mut bench, printer)?;
-    let trajectories = journal.trajectories().collect();
-    let outcome = Outcome::of(&task, trajectories, samples, winner, run.path())?;
-    outcome.report(run.path(), printer)?;
-    Ok(outcome.exit(args.require_speedup.map(f64::from), printer))
+    };
+    let outcome = conclude(
+        &folder,
+        &task,
+        failure.as_ref(),
+        judge.as_mut(),
+        &mut |round| {
+            printer.note(&show::final_round(round));
+        },
+    )?;
+    result::report(&task, &outcome, samples, folder.path(), printer)?;
+    Ok(result::exit(
+        &outcome,
+        args.require_speedup.map(f64::from),
+        printer,
+    ))
 }
 
-/// What an embedded example can be: its own solution, judged while the model is still on its way.
-fn by_hand(
+/// Shows what an embedded example can be: its own solution, judged while the model is still on its way.
+fn judge_example(
     source: &Source,
     task: &Task,
     judge: &mut LocalJudge,
@@ -143,52 +153,82 @@ fn by_hand(
     printer: &Printer,
 ) -> Result<(), Stop> {
     printer.note("judging the example's own solution, written by hand: about a minute where its baselines are new");
-    let found = judge.judge(&judged(task), &source.solution(engine.target)?)?;
-    if interrupt::happened() {
-        return Err(Stop::interrupted());
-    }
-    printer.note(&format!("  {}", show::line(&found.verdict)));
+    let judged = judge.judge_unrecorded(task, &source.solution(engine.target)?)?;
+    printer.note(&format!("  {}", show::verdict_line(&judged.verdict)));
     Ok(())
 }
 
-/// Runs what is missing: side by side where an episode is a few replies, one after the other where each is a loop with a
-/// workspace of its own.
-fn episodes(
-    way: &Way,
-    policy: &mut dyn Policy,
-    bench: &mut Bench<'_>,
-    (task, run): (&Task, &RunFolder),
-    missing: Vec<Sample>,
-    show: &mut Show<'_>,
-) -> Result<(), Stop> {
-    let settings = match way {
-        Way::Single(settings) => {
-            return Ok(run_single(policy, bench, task, settings, missing, show)?);
-        }
-        Way::Agent(settings) => settings,
-    };
-    let begun = Instant::now();
-    for sample in missing {
-        let number = sample.number;
-        let wall = settings.limits.wall;
-        let left = wall.map(|wall| wall.saturating_sub(begun.elapsed()));
-        if show.interrupted() || left.is_some_and(|left| left.is_zero()) {
-            break;
-        }
-        let folder = run.path().join("workspaces").join(format!("{number:02}"));
-        let limits = AgentLimits {
-            wall: left,
-            ..settings.limits
+/// The rollout of one task.
+struct Episodes<'a> {
+    task: &'a Task,
+    folder: &'a RunFolder,
+    decided: &'a OptimizeSettings,
+    engine: &'a Engine,
+    wanted: &'a Wanted,
+}
+
+impl Episodes<'_> {
+    fn run(
+        &self,
+        weights: Option<Weights>,
+        judges: &mut Vec<Box<dyn Judge>>,
+        printer: &Printer,
+    ) -> Result<RolloutOutcome, Stop> {
+        let (episodes, samples) = (&self.decided.episodes, self.decided.samples());
+        // The clock runs from here, with everything loaded.
+        let limit = self.decided.time_limit();
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let kind = episode_kind(episodes, self.wanted.kind, self.engine, deadline);
+        let subject = Subject {
+            tasks: std::slice::from_ref(self.task),
+            target: self.engine.target,
+            mode: kind.mode(),
         };
-        let settings = AgentSettings {
-            limits,
-            ..settings.clone()
+        let guest = SharedDevice::open(&self.engine.lease())?;
+        let policy = self.wanted.share(weights, subject, guest)?;
+        let manner = episodes.judging.manner();
+        let head = RunHeader {
+            verb: "optimize".to_owned(),
+            resumed: self.folder.resumed(),
+            policy: policy.version().clone(),
+            target: self.engine.target,
+            device: self.engine.device_name(),
+            mode: kind.mode(),
+            profile: manner.profile,
+            compile_mode: manner.compile_mode,
+            tasks: vec![planned_task(self.task, None)],
+            samples,
+            counts: CountedAttempt::Best,
+            scale: None,
+            settings: settings::config(self.decided, self.wanted.kind)?
+                .into_iter()
+                .collect(),
         };
-        run_agent(policy, bench, task, &folder, &settings, sample, show)?;
-        // The next would fare no better now. The same command goes on with them later.
-        if show.journal.policy_failed(number) {
-            break;
-        }
+        let plan = RolloutPlan {
+            tasks: vec![Arc::new(self.task.clone())],
+            samples,
+            kind,
+            concurrency: self.wanted.at_once(judges.len()),
+            survey: false,
+            left_out: Vec::new(),
+            head,
+        };
+        let show = Arc::new(Show::new(printer.clone(), samples));
+        let watching = show.clone();
+        let resources = RolloutResources {
+            policy,
+            judges,
+            device_busy: Box::new(|| None),
+            watch: Some(Arc::new(move |episode, progress| {
+                watching.progress(episode, progress);
+            })),
+            stop: stop_request,
+        };
+        let outcome = warpsmith_rollout::run(self.folder, plan, resources, &mut |event, _| {
+            if let Some(event) = event {
+                show.event(&event.event);
+            }
+        })?;
+        Ok(outcome)
     }
-    Ok(())
 }

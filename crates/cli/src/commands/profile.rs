@@ -10,7 +10,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
 use crate::printer::Printer;
-use crate::source::{Source, judged};
+use crate::source::Source;
 
 /// Say where the time goes, by operator and kernel, against the machine's roofline
 ///
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ProfileArgs, printer: &Printer) -> Result<Exit, Stop> {
         None => None,
     };
     let report = profile(&ProfileRequest {
-        task: judged(&task),
+        task,
         solution,
         target: engine.target,
         device: args.machine.device,

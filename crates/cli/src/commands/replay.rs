@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use warpsmith_judge::{LocalJudge, TaskSource};
-use warpsmith_schema::{FORMAT, Status, Target, Verdict};
+use warpsmith_judge::LocalJudge;
+use warpsmith_schema::{FORMAT, Status, Target, Task, Verdict};
+use warpsmith_store::evidence;
 
 use crate::args::{IsolationChoice, MachineArgs, PythonArgs, TargetChoice};
 use crate::engine::{Engine, Manner};
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::interrupt;
 use crate::printer::{Printer, Tone};
 use crate::render::{Table, time};
-use crate::{evidence, interrupt};
 
 /// Reach a verdict again, from its evidence
 ///
@@ -64,11 +65,8 @@ pub(crate) fn run(args: &ReplayArgs, printer: &Printer) -> Result<Exit, Stop> {
         compile_mode: recorded.compile_mode,
         seed: Some(recorded.seed),
     }))?;
-    let task = TaskSource {
-        name: recorded.task_name,
-        source: recorded.task_source,
-    };
-    let new = judge.judge(&task, &recorded.submission)?.verdict;
+    let task = Task::of_source(recorded.task_name, recorded.task_source);
+    let new = judge.judge_unrecorded(&task, &recorded.submission)?.verdict;
     if interrupt::happened() {
         return Err(Stop::interrupted());
     }

@@ -1,7 +1,5 @@
 //! `warpsmith serve`
 
-mod court;
-
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,26 +7,32 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
+use warpsmith_judge::{Cancellation, EvidencePlace, Judge, LocalJudge};
 #[cfg(feature = "local-models")]
 use warpsmith_machine::SharedDevice;
 use warpsmith_machine::{Caches, gpu_clocks, gpus, inspect_machine};
 #[cfg(feature = "local-models")]
-use warpsmith_model::Generation;
-use warpsmith_sandbox::effective;
-use warpsmith_schema::FORMAT;
+use warpsmith_model::GenerationThread;
+use warpsmith_sandbox::{Isolation, effective};
+use warpsmith_schema::{FORMAT, Target, Task};
 #[cfg(feature = "local-models")]
 use warpsmith_serve::ServedModel;
+use warpsmith_serve::judging::{JudgeService, ServedTasks};
 use warpsmith_serve::{LookAtMachine, Offer, Token, serve};
+use warpsmith_store::evidence::EvidenceQuota;
+use warpsmith_tasks::load_all;
 
 use crate::args::{Count, JudgingArgs};
 #[cfg(feature = "local-models")]
 use crate::args::{Means, ModelOn};
+use crate::engine::{choose, configure};
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::interrupt;
 use crate::printer::Printer;
+use crate::source::Source;
 #[cfg(feature = "local-models")]
 use crate::{engine::expected_lease, language_model};
+use crate::{examples, interrupt};
 
 /// Serve a dashboard of runs, the judge, and a language model if one is named
 ///
@@ -86,7 +90,7 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Err(Stop::config("token", message, Some(hint.to_owned())));
     }
     // Before anything is fetched or read, which takes its time.
-    let court = court::open(args, printer)?;
+    let judge = judge_service(args, printer)?;
     #[cfg(feature = "local-models")]
     if let Some(model) = &args.model {
         language_model::check(model)?;
@@ -139,7 +143,7 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         Offer {
             #[cfg(feature = "local-models")]
             model,
-            court,
+            judge,
             runs: args.runs.clone(),
             look_at_machine: machine(args)?,
             token: token.map(Token::new),
@@ -147,6 +151,61 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         },
     )?;
     Ok(Exit::DONE)
+}
+
+/// Evidence of all servers of this user: about as much as can still be asked about. Past it the oldest goes.
+const MAX_BUNDLES: usize = 10_000;
+
+/// Judges that are started with the first submission.
+fn judge_service(args: &ServeArgs, printer: &Printer) -> Result<JudgeService, Stop> {
+    if args.judging.manner().isolation == Isolation::Weak {
+        let message = "what comes over a network is judged with every protection or not at all";
+        let hint = "leave out `--isolation weak`";
+        return Err(Stop::config("isolation", message, Some(hint.to_owned())));
+    }
+    // Without a Python yet: with the first submission it may turn out to be the other.
+    let (target, _) = choose(args.judging.machine.target, None);
+    let usual = match target {
+        Target::Cuda => 4,
+        Target::Cpu => 1,
+    };
+    let count = args.judges.map_or(usual, |count| u32::from(count) as usize);
+    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    let served = Caches::locate()?.evidence().join("served");
+    let begun = served.join(format!("{now}-{}", std::process::id()));
+    let configure = configure(&args.judging, count, printer);
+    let judge = |number: usize| -> Box<dyn Judge> {
+        // A folder each, since two may be at the same submission; and for this server only: a verdict of another, perhaps on
+        // another device or by older rules, does not stand.
+        let judge = LocalJudge::lazy(configure.clone())
+            .keeping_evidence(EvidencePlace::ByHash {
+                folder: begun.join(number.to_string()),
+                quota: Some(EvidenceQuota {
+                    folder: served.clone(),
+                    max_bundles: MAX_BUNDLES,
+                }),
+            })
+            .cancelled_by(Cancellation::when(interrupt::happened));
+        Box::new(judge)
+    };
+    Ok(JudgeService {
+        judges: (0..count).map(judge).collect(),
+        tasks: ServedTasks {
+            tasks: tasks(args)?.into_iter().map(Arc::new).collect(),
+            client_tasks: args.client_tasks,
+            instructions: warpsmith_agent::skill(target),
+        },
+    })
+}
+
+fn tasks(args: &ServeArgs) -> Result<Vec<Task>, Stop> {
+    match &args.tasks {
+        Some(path) => Ok(load_all(path)?),
+        None => examples::names()
+            .into_iter()
+            .map(|name| Source::example(name)?.task())
+            .collect(),
+    }
 }
 
 /// What `doctor` says, and how busy each GPU is just now.
@@ -195,7 +254,7 @@ fn model(args: &ServeArgs, printer: &Printer) -> Result<Option<ServedModel>, Sto
     let guest = SharedDevice::open(&expected_lease(&args.judging.machine))?;
     Ok(Some(ServedModel {
         context: loaded.engine.context(),
-        generation: Generation::start(loaded.engine, Some(guest))?,
+        generation: GenerationThread::start(loaded.engine, Some(guest))?,
         dialogue: loaded.dialogue,
         name: name.clone(),
     }))

@@ -10,14 +10,15 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use warpsmith_decontaminate::Benchmark;
-use warpsmith_judge::{JudgeConfig, LocalJudge};
+use warpsmith_decontaminate::FingerprintIndex;
+use warpsmith_judge::{Judge, JudgeConfig, LocalJudge};
 use warpsmith_machine::memory_bytes;
 use warpsmith_schema::{CONFIG_FORMAT, Failure, FailureKind, Profile, Target};
 use warpsmith_store::{EventLog, RunFolder};
 use warpsmith_synth::{
-    Composer, Decontamination, Grammar, Group, Llm, Means, Mix, Plan, Record, Seeds, Set, Summary,
-    SynthError, Wish, WorkerError, Workshop, transformers,
+    CandidateRecord, DecontaminationSummary, FilterEnvironment, FilterError, GrammarComposer,
+    LlmComposer, SeedCatalogue, SynthError, SynthPlan, SynthResources, SynthStopRequest,
+    SynthSummary, TaskComposer, TaskGroup, TaskMix, TaskSet, transformer_layers,
 };
 use warpsmith_tasks::load_all;
 
@@ -64,7 +65,7 @@ pub(crate) struct SynthSettings {
     seed: u64,
     /// Shares by number of stacked operators, and of classes of transformers
     #[arg(long, value_name = "GROUP:SHARE,…", default_value_t)]
-    mix: Mix,
+    mix: TaskMix,
     /// Of the tasks, in whole families, how many are for validation
     #[arg(long, value_name = "SHARE", default_value = "0.1")]
     validation: ShareBelowOne,
@@ -94,7 +95,7 @@ pub(crate) struct SynthSettings {
     /// Do not have the judge try each task out
     #[arg(long)]
     no_survey: bool,
-    /// Further tasks that none of the set may be a near-twin of: a folder or a JSONL
+    /// Further tasks that none of the set may be a near-duplicate of: a folder or a JSONL
     #[arg(long, value_name = "DIR")]
     exclude: Vec<PathBuf>,
     /// Keep what is in `KernelBench` too; the set says so
@@ -188,8 +189,8 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     // What cannot be read is said before anything is fetched or begun.
     let excluded = settings.excluded()?;
     let wanted = settings.wanted()?;
-    let seeds = Seeds::torch().map_err(|error| broken_seeds(&error))?;
-    let layers = transformers().map_err(|error| broken_seeds(&error))?;
+    let seeds = SeedCatalogue::torch().map_err(|error| broken_seeds(&error))?;
+    let layers = transformer_layers().map_err(|error| broken_seeds(&error))?;
     let engine = Engine::prepare(&settings.machine, printer)?;
     let folder = folder(args, settings, &excluded, &engine)?;
     say_where(&folder, args.out.as_deref(), printer);
@@ -198,12 +199,12 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     let quotas = plan.mix.quotas(plan.count);
     let mut log = folder.log(LOG)?;
     let path = folder.path().join(format!("{LOG}.jsonl"));
-    let before = EventLog::read_lines::<Record>(&path)?.lines;
-    let decontamination = Decontamination {
+    let before = EventLog::read_lines::<CandidateRecord>(&path)?.lines;
+    let decontamination = DecontaminationSummary {
         done: !settings.no_decontaminate,
         excluded: excluded.len(),
     };
-    let workshop = Workshop::new(
+    let workshop = FilterEnvironment::new(
         engine.python.clone(),
         engine.target,
         settings.machine.device,
@@ -219,16 +220,16 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         shared_device: judges > 1,
         ..engine.options(settings.manner())
     };
-    let judges: Vec<LocalJudge> = (0..judges)
-        .map(|_| LocalJudge::start(options.clone()))
-        .collect::<Result<_, _>>()?;
-    let mut composer: Box<dyn Composer> = match &wanted {
-        None => Box::new(Grammar {
+    let judges: Vec<Box<dyn Judge>> = (0..judges)
+        .map(|_| Ok(Box::new(LocalJudge::start(options.clone())?) as Box<dyn Judge>))
+        .collect::<Result<_, Stop>>()?;
+    let mut composer: Box<dyn TaskComposer> = match &wanted {
+        None => Box::new(GrammarComposer {
             seeds: &seeds,
             layers: &layers,
             seed: settings.seed,
         }),
-        Some(wanted) => Box::new(Llm {
+        Some(wanted) => Box::new(LlmComposer {
             policy: match wanted.fetch(printer)? {
                 Some(policy) => policy,
                 None => wanted.ready_to_compose(before.len())?,
@@ -237,14 +238,14 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
             seed: settings.seed,
         }),
     };
-    let means = Means {
+    let means = SynthResources {
         composer: composer.as_mut(),
-        workshop: &workshop,
+        environment: &workshop,
         isolation: settings.isolation.into(),
         judges,
         excluded,
         lease: engine.lease(),
-        wish,
+        stop_requested,
     };
     interrupt::drain_first();
     let mut records = before.clone();
@@ -252,14 +253,14 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     let outcome = warpsmith_synth::run(&plan, means, &before, &mut |record, progress| {
         log.append(record).map_err(|error| error.failure())?;
         records.push(record.clone());
-        show.hear(record, progress);
+        show.update(record, progress);
         Ok(())
     });
     let pace = show.finish();
 
     // Whatever ended the run, the set is what was kept so far.
-    let set = Set::new(&records, settings.validation.into(), settings.seed);
-    let summary = Summary::new(&records, &quotas, &set, decontamination);
+    let set = TaskSet::new(&records, settings.validation.into(), settings.seed);
+    let summary = SynthSummary::new(&records, &quotas, &set, decontamination);
     let written = write(&set, &summary, folder.path());
     let stopped = match outcome {
         Ok(_) => None,
@@ -281,23 +282,23 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     Ok(Exit::DONE)
 }
 
-fn wish() -> Wish {
+fn stop_requested() -> SynthStopRequest {
     match (interrupt::killing(), interrupt::happened()) {
-        (true, _) => Wish::Abandon,
-        (false, true) => Wish::Drain,
-        (false, false) => Wish::GoOn,
+        (true, _) => SynthStopRequest::Abandon,
+        (false, true) => SynthStopRequest::Drain,
+        (false, false) => SynthStopRequest::GoOn,
     }
 }
 
 impl SynthSettings {
     /// What the set must not hold.
-    fn excluded(&self) -> Result<Benchmark, Stop> {
+    fn excluded(&self) -> Result<FingerprintIndex, Stop> {
         if self.no_decontaminate {
-            return Ok(Benchmark::default());
+            return Ok(FingerprintIndex::default());
         }
-        let mut excluded = Benchmark::kernelbench();
+        let mut excluded = FingerprintIndex::kernelbench();
         for path in &self.exclude {
-            excluded.extend(Benchmark::of(&load_all(path)?)?);
+            excluded.extend(FingerprintIndex::of(&load_all(path)?)?);
         }
         Ok(excluded)
     }
@@ -315,20 +316,20 @@ impl SynthSettings {
         Wanted::parse(&self.policy, &self.base_url, means).map(Some)
     }
 
-    fn plan(&self, engine: &Engine) -> Plan {
+    fn plan(&self, engine: &Engine) -> SynthPlan {
         let memory_bytes = match (self.memory_gb, engine.target) {
             (Some(memory), _) => (f64::from(memory) * 1e9) as u64,
             (None, Target::Cuda) => GPU_BYTES,
             (None, Target::Cpu) => memory_bytes() / 8,
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Plan {
+        SynthPlan {
             seed: self.seed,
             count: u32::from(self.count) as usize,
             mix: match self.composer {
                 ComposerChoice::Grammar => self.mix.clone(),
                 // Layers of libraries stay alone: there is nothing to compose.
-                ComposerChoice::Llm => self.mix.clone().without(Group::Transformers),
+                ComposerChoice::Llm => self.mix.clone().without(TaskGroup::Transformers),
             },
             window_ms: (self.window_ms.least, self.window_ms.most),
             memory_bytes,
@@ -356,7 +357,7 @@ impl SynthSettings {
 fn folder(
     args: &SynthArgs,
     settings: &SynthSettings,
-    excluded: &Benchmark,
+    excluded: &FingerprintIndex,
     engine: &Engine,
 ) -> Result<RunFolder, Stop> {
     let mut config = serde_json::to_value(settings)?;
@@ -385,13 +386,13 @@ fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
     });
 }
 
-pub(super) fn broken_seeds(error: &warpsmith_synth::BrokenSeed) -> Stop {
+pub(super) fn broken_seeds(error: &warpsmith_synth::SeedError) -> Stop {
     let source = std::error::Error::source(error).map(ToString::to_string);
     let message = format!("{error}: {}", source.unwrap_or_default());
     Stop::config("seeds", message, None)
 }
 
-fn write(set: &Set, summary: &Summary, folder: &Path) -> Result<(), Stop> {
+fn write(set: &TaskSet, summary: &SynthSummary, folder: &Path) -> Result<(), Stop> {
     let unwritten = |error: &dyn std::error::Error| {
         let message = format!(
             "the set could not be written to `{}`: {error}",
@@ -436,7 +437,7 @@ fn synth_stop(error: SynthError) -> Stop {
             }
             let code = match other {
                 SynthError::Composer(_) => "policy",
-                SynthError::Filter(WorkerError::Lease(_)) => "lease",
+                SynthError::Filter(FilterError::Lease(_)) => "lease",
                 _ => "filter",
             };
             Stop(Failure {

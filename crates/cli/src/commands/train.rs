@@ -1,14 +1,14 @@
 //! `warpsmith train`
 
+mod demos;
 mod dry_run;
 mod learning;
-mod lessons;
 mod networks;
+mod pack;
 mod pipeline;
 mod reinforce;
 mod sft;
 mod show;
-mod travel;
 mod value;
 
 use clap::{Args, Subcommand};
@@ -35,8 +35,8 @@ enum What {
     Ppo(Box<reinforce::PpoArgs>),
     Grpo(Box<reinforce::GrpoArgs>),
     Pipeline(Box<pipeline::PipelineArgs>),
-    Lessons(lessons::LessonsArgs),
-    Travel(travel::TravelArgs),
+    Demos(demos::DemosArgs),
+    Pack(pack::PackArgs),
 }
 
 pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &TrainArgs, printer: &Printer) -> Result<Exit, Stop> {
         What::Ppo(args) => reinforce::run_ppo(args, printer),
         What::Grpo(args) => reinforce::run_grpo(args, printer),
         What::Pipeline(args) => pipeline::run(args, printer),
-        What::Lessons(args) => lessons::run(args, printer),
-        What::Travel(args) => travel::run(args, printer),
+        What::Demos(args) => demos::run(args, printer),
+        What::Pack(args) => pack::run(args, printer),
     }
 }

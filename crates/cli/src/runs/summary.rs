@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use warpsmith_report::Report;
-use warpsmith_rollout::Outcome;
+use warpsmith_rollout::RolloutOutcome;
 use warpsmith_schema::{FORMAT, RunHeader};
 
 use super::show::rates;
@@ -17,7 +17,7 @@ const LISTED: usize = 20;
 
 pub(super) fn report(
     head: &RunHeader,
-    outcome: &Outcome,
+    outcome: &RolloutOutcome,
     run: &Path,
     printer: &Printer,
 ) -> Result<(), Stop> {
@@ -40,7 +40,7 @@ pub(super) fn report(
     Ok(printer.data(&text)?)
 }
 
-fn object(head: &RunHeader, outcome: &Outcome, run: &Path) -> Value {
+fn object(head: &RunHeader, outcome: &RolloutOutcome, run: &Path) -> Value {
     let tally = &outcome.tally;
     let left_out: Vec<Value> = outcome
         .left_out
@@ -59,7 +59,7 @@ fn object(head: &RunHeader, outcome: &Outcome, run: &Path) -> Value {
     })
 }
 
-fn table(head: &RunHeader, outcome: &Outcome, run: &Path) -> String {
+fn table(head: &RunHeader, outcome: &RolloutOutcome, run: &Path) -> String {
     let tally = &outcome.tally;
     let mut table = Table::titled(&format!(
         "{} of {} on {}, {}",

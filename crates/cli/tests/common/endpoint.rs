@@ -77,8 +77,7 @@ pub(crate) fn an_agent_runs_there(base_url: &str) {
         let written = found["usage"]["completion_tokens"].as_u64().unwrap();
         assert!((2..=2 * REPLY_TOKENS).contains(&written), "{found:#}");
 
-        let trajectory: Value =
-            serde_json::from_str(&context.read(&format!("{wire}/trajectories.jsonl"))).unwrap();
+        let trajectory = context.trajectories(wire).remove(0);
         assert_eq!(trajectory["policy"]["name"], policy);
         let messages = trajectory["messages"].as_array().unwrap();
         let said = messages.iter().filter(|one| one["role"] == "assistant");

@@ -38,6 +38,19 @@ impl Context {
         fs_err::read_to_string(self.path(name)).unwrap()
     }
 
+    /// Episodes that ended in a run, in the order of their ends.
+    pub(crate) fn trajectories(&self, run: &str) -> Vec<Value> {
+        let log = self.read(&format!("{run}/events.jsonl"));
+        let events = log.lines().map(|line| {
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            line["event"].take()
+        });
+        events
+            .filter(|event| event["kind"] == "episode_ended")
+            .map(|mut event| event["trajectory"].take())
+            .collect()
+    }
+
     pub(crate) fn edit(&self, name: &str, from: &str, to: &str) {
         let text = fs_err::read_to_string(self.path(name)).unwrap();
         assert!(text.contains(from), "`{name}` has no `{from}`");

@@ -1,19 +1,19 @@
 //! Kernels as C++ with OpenMP.
 
 use super::loops::{Nest, is_steady, nest};
-use super::{Writer, c_type, float, integer};
+use super::{KernelWriter, c_type, float, integer};
 use crate::index::{Index, Var, coordinates, linear};
-use crate::plan::{Fold, Pass, Plan, Rows, Scan, Scanning, Strategy};
-use crate::scalar::{Kind, Scalar};
+use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction, ScanKernel, ScanOp, Strategy};
+use crate::scalar::{Scalar, ScalarType};
 
 /// Neighbouring results that are computed side by side.
 const LANES: i64 = 128;
 /// A sum longer than this is taken in parts: every addition rounds.
 const PART: i64 = 2048;
 
-pub(crate) fn rows(writer: &mut Writer<'_>, kernel: &Rows) {
-    if kernel.passes.is_empty() {
-        cells(writer, kernel);
+pub(crate) fn rows(writer: &mut KernelWriter<'_>, kernel: &RowKernel) {
+    if kernel.reductions.is_empty() {
+        elementwise(writer, kernel);
     } else if let Some((outer, lane)) = lanes_of(writer, kernel) {
         lanes(writer, kernel, outer, lane);
     } else {
@@ -22,17 +22,22 @@ pub(crate) fn rows(writer: &mut Writer<'_>, kernel: &Rows) {
 }
 
 /// Everything that is stored, without rows.
-fn cells(writer: &mut Writer<'_>, kernel: &Rows) {
-    let all: Vec<i64> = kernel.outer.iter().chain(&kernel.cells).copied().collect();
+fn elementwise(writer: &mut KernelWriter<'_>, kernel: &RowKernel) {
+    let all: Vec<i64> = kernel
+        .outer
+        .iter()
+        .chain(&kernel.row_shape)
+        .copied()
+        .collect();
     let rows = kernel.outer.len();
-    let place = |at: &[Index]| (kernel.place)(&at[..rows], &at[rows..]);
+    let place = |at: &[Index]| (kernel.index_map)(&at[..rows], &at[rows..]);
     let nest = nest(writer.plan, &all, &mut |plan, at| {
-        vec![stored(plan, kernel, &place(at))]
+        vec![stored_value(plan, kernel, &place(at))]
     });
     let at = place(&nest.coordinates(&all));
-    let value = stored(writer.plan, kernel, &at);
-    writer.call(nest.outer, "row");
-    writer.call(nest.inner, "i");
+    let value = stored_value(writer.plan, kernel, &at);
+    writer.name_variable(nest.outer, "row");
+    writer.name_variable(nest.inner, "i");
     let inner_is_parallel = nest.outer.extent < 8;
     if nest.outer.extent > 1 {
         if !inner_is_parallel {
@@ -66,12 +71,12 @@ fn cells(writer: &mut Writer<'_>, kernel: &Rows) {
     }
 }
 
-fn stored(plan: &mut Plan, kernel: &Rows, at: &[Index]) -> Scalar {
+fn stored_value(plan: &mut Plan, kernel: &RowKernel, at: &[Index]) -> Scalar {
     let value = (kernel.value)(&mut plan.arena, at);
-    plan.resolved(value, &kernel.passes)
+    plan.resolve(value, &kernel.reductions)
 }
 
-fn store(writer: &mut Writer<'_>, kernel: &Rows, at: &[Index], value: Scalar) {
+fn store(writer: &mut KernelWriter<'_>, kernel: &RowKernel, at: &[Index], value: Scalar) {
     let place = writer.index(&linear(&kernel.shape, at));
     let value = writer.value(value);
     let out = writer.buffer(kernel.out).to_owned();
@@ -79,19 +84,25 @@ fn store(writer: &mut Writer<'_>, kernel: &Rows, at: &[Index], value: Scalar) {
 }
 
 /// What goes into a pass, for a row and an element.
-fn folded(plan: &mut Plan, pass: &Pass, passes: &[Pass], row: &[Index], at: &[Index]) -> Scalar {
+fn folded(
+    plan: &mut Plan,
+    pass: &RowReduction,
+    passes: &[RowReduction],
+    row: &[Index],
+    at: &[Index],
+) -> Scalar {
     let body = plan.reductions[pass.reduction.0].body.clone();
     let value = body(&mut plan.arena, &(pass.outer)(row), at);
-    plan.resolved(value, passes)
+    plan.resolve(value, passes)
 }
 
 /// Rows are side by side in memory and the elements of one are not: the last rows are the lanes of a vector.
-fn lanes_of(writer: &mut Writer<'_>, kernel: &Rows) -> Option<(Var, Var)> {
+fn lanes_of(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> Option<(Var, Var)> {
     let plan = &mut *writer.plan;
     let count: i64 = kernel.outer.iter().product();
-    let first = kernel.passes.first()?;
+    let first = kernel.reductions.first()?;
     let reduction = plan.reductions[first.reduction.0].clone();
-    if reduction.fold == Fold::ArgMax {
+    if reduction.op == ReduceOp::ArgMax {
         return None;
     }
     let mut widths: Vec<i64> = Vec::new();
@@ -112,7 +123,7 @@ fn lanes_of(writer: &mut Writer<'_>, kernel: &Rows) -> Option<(Var, Var)> {
         let (outer, lane) = (plan.arena.var(count / width), plan.arena.var(width));
         let row = row_at(kernel, outer, lane);
         let at = coordinates(&reduction.extents, &length.into());
-        let value = folded(plan, first, &kernel.passes, &row, &at);
+        let value = folded(plan, first, &kernel.reductions, &row, &at);
         if !is_steady(plan, &[value], lane) {
             continue;
         }
@@ -124,17 +135,17 @@ fn lanes_of(writer: &mut Writer<'_>, kernel: &Rows) -> Option<(Var, Var)> {
     None
 }
 
-fn row_at(kernel: &Rows, outer: Var, lane: Var) -> Vec<Index> {
+fn row_at(kernel: &RowKernel, outer: Var, lane: Var) -> Vec<Index> {
     let row = Index::from(outer).times(lane.extent).plus(&lane.into());
     coordinates(&kernel.outer, &row)
 }
 
-fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
+fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Var, lane: Var) {
     let width = LANES.min(lane.extent);
     let blocks = (lane.extent + width - 1) / width;
     let ragged = lane.extent % width != 0;
-    writer.call(outer, "row");
-    writer.call(lane, "i");
+    writer.name_variable(outer, "row");
+    writer.name_variable(lane, "i");
     for name in ["block", "first", "last"] {
         writer.unique(name);
     }
@@ -160,14 +171,14 @@ fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
     writer.line(format!("const int64_t last = {last};"));
     let row = row_at(kernel, outer, lane);
     let each = "for (int64_t i = first; i < last; ++i)";
-    for pass in &kernel.passes {
+    for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
-        let long = reduction.fold == Fold::Sum && reduction.length() > 512;
+        let long = reduction.op == ReduceOp::Sum && reduction.length() > 512;
         let name = writer.unique(reduction.name);
         let (kind, start) = if long {
             ("double", "0.0".to_owned())
         } else {
-            ("float", float(reduction.fold.neutral()))
+            ("float", float(reduction.op.identity()))
         };
         writer.line(format!("{kind} {name}[{width}];"));
         writer.line(format!("{each} {name}[i - first] = {start};"));
@@ -177,7 +188,7 @@ fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
             .map(|extent| writer.plan.arena.var(*extent))
             .collect();
         let at: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
-        let value = folded(writer.plan, pass, &kernel.passes, &row, &at);
+        let value = folded(writer.plan, pass, &kernel.reductions, &row, &at);
         let scope = writer.scope();
         let opened = open_loops(writer, &vars);
         writer.line("#pragma omp simd");
@@ -185,12 +196,12 @@ fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
         writer.define(&[value], &[]);
         let value = writer.operand(value);
         let into = format!("{name}[i - first]");
-        writer.line(combine(reduction.fold, &into, &value));
+        writer.line(combine(reduction.op, &into, &value));
         writer.close();
         for _ in 0..opened {
             writer.close();
         }
-        writer.leave(scope);
+        writer.exit_scope(scope);
         let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
         let text = if long {
             format!("float({name}[i - first])")
@@ -200,13 +211,13 @@ fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
         writer.set(finished, text);
     }
     let vars: Vec<Var> = kernel
-        .cells
+        .row_shape
         .iter()
         .map(|extent| writer.plan.arena.var(*extent))
         .collect();
-    let cell: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
-    let at = (kernel.place)(&row, &cell);
-    let value = stored(writer.plan, kernel, &at);
+    let element: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
+    let at = (kernel.index_map)(&row, &element);
+    let value = stored_value(writer.plan, kernel, &at);
     let opened = open_loops(writer, &vars);
     writer.line("#pragma omp simd");
     writer.open(format!("{each} {{"));
@@ -220,11 +231,11 @@ fn lanes(writer: &mut Writer<'_>, kernel: &Rows, outer: Var, lane: Var) {
 }
 
 /// Opens a loop for each variable; says how many.
-pub(super) fn open_loops(writer: &mut Writer<'_>, vars: &[Var]) -> usize {
+pub(super) fn open_loops(writer: &mut KernelWriter<'_>, vars: &[Var]) -> usize {
     let mut opened = 0;
     for var in vars.iter().filter(|var| var.extent > 1) {
         let name = writer.unique(["k", "l", "m", "n", "o"][opened.min(4)]);
-        writer.call(*var, &name);
+        writer.name_variable(*var, &name);
         let int = integer(writer.plan);
         writer.open(format!(
             "for ({int} {name} = 0; {name} < {}; ++{name}) {{",
@@ -236,32 +247,32 @@ pub(super) fn open_loops(writer: &mut Writer<'_>, vars: &[Var]) -> usize {
 }
 
 /// A statement that takes another element in.
-pub(super) fn combine(fold: Fold, into: &str, value: &str) -> String {
+pub(super) fn combine(fold: ReduceOp, into: &str, value: &str) -> String {
     match fold {
-        Fold::Sum => format!("{into} += {value};"),
-        Fold::Product => format!("{into} *= {value};"),
-        Fold::Max => format!("{into} = {into} < {value} ? {value} : {into};"),
-        Fold::Min => format!("{into} = {value} < {into} ? {value} : {into};"),
-        Fold::ArgMax => format!("if ({into} < {value}) {into} = {value};"),
+        ReduceOp::Sum => format!("{into} += {value};"),
+        ReduceOp::Product => format!("{into} *= {value};"),
+        ReduceOp::Max => format!("{into} = {into} < {value} ? {value} : {into};"),
+        ReduceOp::Min => format!("{into} = {value} < {into} ? {value} : {into};"),
+        ReduceOp::ArgMax => format!("if ({into} < {value}) {into} = {value};"),
     }
 }
 
-fn row_by_row(writer: &mut Writer<'_>, kernel: &Rows) {
+fn row_by_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) {
     let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
-    writer.call(flat, "row");
+    writer.name_variable(flat, "row");
     let row = coordinates(&kernel.outer, &flat.into());
     writer.line("#pragma omp parallel for schedule(static)");
     writer.open(format!("for (int64_t row = 0; row < {count}; ++row) {{"));
-    for pass in &kernel.passes {
+    for pass in &kernel.reductions {
         fold(writer, kernel, pass, &row);
     }
-    let place = |cell: &[Index]| (kernel.place)(&row, cell);
-    let nest = nest(writer.plan, &kernel.cells, &mut |plan, cell| {
-        vec![stored(plan, kernel, &place(cell))]
+    let place = |element: &[Index]| (kernel.index_map)(&row, element);
+    let nest = nest(writer.plan, &kernel.row_shape, &mut |plan, element| {
+        vec![stored_value(plan, kernel, &place(element))]
     });
-    let at = place(&nest.coordinates(&kernel.cells));
-    let value = stored(writer.plan, kernel, &at);
+    let at = place(&nest.coordinates(&kernel.row_shape));
+    let value = stored_value(writer.plan, kernel, &at);
     in_nest(writer, nest, &[value], "#pragma omp simd", |writer| {
         store(writer, kernel, &at, value);
     });
@@ -270,11 +281,11 @@ fn row_by_row(writer: &mut Writer<'_>, kernel: &Rows) {
 
 /// Loops over a nest with what they share before them.
 fn in_nest(
-    writer: &mut Writer<'_>,
+    writer: &mut KernelWriter<'_>,
     nest: Nest,
     values: &[Scalar],
     pragma: &str,
-    inside: impl FnOnce(&mut Writer<'_>),
+    inside: impl FnOnce(&mut KernelWriter<'_>),
 ) {
     let simd = writer.plan.strategy != Strategy::Plain && nest.inner.extent >= 4;
     writer.define(values, &[nest.outer, nest.inner]);
@@ -285,7 +296,7 @@ fn in_nest(
     }
     if nest.inner.extent > 1 {
         let name = writer.unique("i");
-        writer.call(nest.inner, &name);
+        writer.name_variable(nest.inner, &name);
         if simd && !pragma.is_empty() {
             writer.line(pragma);
         }
@@ -302,20 +313,20 @@ fn in_nest(
     for _ in 0..opened {
         writer.close();
     }
-    writer.leave(scope);
+    writer.exit_scope(scope);
 }
 
-fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
+fn fold(writer: &mut KernelWriter<'_>, kernel: &RowKernel, pass: &RowReduction, row: &[Index]) {
     let reduction = writer.plan.reductions[pass.reduction.0].clone();
     let nest = nest(writer.plan, &reduction.extents, &mut |plan, at| {
-        vec![folded(plan, pass, &kernel.passes, row, at)]
+        vec![folded(plan, pass, &kernel.reductions, row, at)]
     });
     let at = nest.coordinates(&reduction.extents);
-    let value = folded(writer.plan, pass, &kernel.passes, row, &at);
+    let value = folded(writer.plan, pass, &kernel.reductions, row, &at);
     let name = writer.unique(reduction.name);
     let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
-    let long = reduction.fold == Fold::Sum && reduction.length() > PART;
-    if reduction.fold == Fold::ArgMax {
+    let long = reduction.op == ReduceOp::Sum && reduction.length() > PART;
+    if reduction.op == ReduceOp::ArgMax {
         let best = writer.unique("best");
         writer.line(format!("float {best} = -INFINITY;"));
         writer.line(format!("int64_t {name} = 0;"));
@@ -343,7 +354,7 @@ fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
             format!("({from} + {PART} < {length} ? {from} + {PART} : {length})")
         };
         let i = writer.unique("i");
-        writer.call(nest.inner, &i);
+        writer.name_variable(nest.inner, &i);
         writer.line(format!("float {part} = 0.0f;"));
         writer.line(format!("#pragma omp simd reduction(+ : {part})"));
         writer.open(format!("for (int64_t {i} = {from}; {i} < {end}; ++{i}) {{"));
@@ -352,27 +363,27 @@ fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
         writer.line(format!("{part} += {value};"));
         writer.close();
         writer.line(format!("{name} += {part};"));
-        writer.leave(scope);
+        writer.exit_scope(scope);
         writer.close();
     } else {
         let kind = if long { "double" } else { "float" };
         let start = if long {
             "0.0".to_owned()
         } else {
-            float(reduction.fold.neutral())
+            float(reduction.op.identity())
         };
         writer.line(format!("{kind} {name} = {start};"));
-        let sign = match reduction.fold {
-            Fold::Sum => "+",
-            Fold::Product => "*",
-            Fold::Max => "max",
-            Fold::Min => "min",
-            Fold::ArgMax => "",
+        let sign = match reduction.op {
+            ReduceOp::Sum => "+",
+            ReduceOp::Product => "*",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+            ReduceOp::ArgMax => "",
         };
         let pragma = format!("#pragma omp simd reduction({sign} : {name})");
         in_nest(writer, nest, &[value], &pragma, |writer| {
             let value = writer.operand(value);
-            writer.line(combine(reduction.fold, &name, &value));
+            writer.line(combine(reduction.op, &name, &value));
         });
     }
     let text = if long { format!("float({name})") } else { name };
@@ -380,34 +391,34 @@ fn fold(writer: &mut Writer<'_>, kernel: &Rows, pass: &Pass, row: &[Index]) {
 }
 
 /// A statement that takes the next element in.
-fn ran_over(how: Scanning, into: &str, value: &str) -> String {
+fn ran_over(how: ScanOp, into: &str, value: &str) -> String {
     match how {
-        Scanning::Sum => format!("{into} += {value};"),
-        Scanning::Product => format!("{into} *= {value};"),
-        Scanning::Max => format!("{into} = {into} < {value} ? {value} : {into};"),
-        Scanning::Min => format!("{into} = {value} < {into} ? {value} : {into};"),
-        Scanning::LogSum => format!(
+        ScanOp::Sum => format!("{into} += {value};"),
+        ScanOp::Product => format!("{into} *= {value};"),
+        ScanOp::Max => format!("{into} = {into} < {value} ? {value} : {into};"),
+        ScanOp::Min => format!("{into} = {value} < {into} ? {value} : {into};"),
+        ScanOp::LogSum => format!(
             "{into} = {into} < {value} ? {value} + log1p(exp({into} - {value})) : {into} + log1p(exp({value} - {into}));"
         ),
     }
 }
 
-pub(crate) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
+pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) {
     let [before, length, after] = kernel.shape;
     let vars = [before, length, after].map(|extent| writer.plan.arena.var(extent));
     let at = vars.map(Index::from);
     let value = (kernel.value)(&mut writer.plan.arena, &at);
-    let value = writer.plan.resolved(value, &[]);
+    let value = writer.plan.resolve(value, &[]);
     let place = linear(&kernel.shape, &at);
     let out = writer.buffer(kernel.out).to_owned();
     for (var, name) in vars.iter().zip(["row", "k", "i"]) {
-        writer.call(*var, name);
+        writer.name_variable(*var, name);
     }
-    let start = match kernel.how {
-        Scanning::Sum => "0.0",
-        Scanning::Product => "1.0",
-        Scanning::Max | Scanning::LogSum => "-INFINITY",
-        Scanning::Min => "INFINITY",
+    let start = match kernel.op {
+        ScanOp::Sum => "0.0",
+        ScanOp::Product => "1.0",
+        ScanOp::Max | ScanOp::LogSum => "-INFINITY",
+        ScanOp::Min => "INFINITY",
     };
     // In double: every element carries the rounding of all before it.
     if after == 1 {
@@ -417,10 +428,10 @@ pub(crate) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
         writer.open(format!("for (int64_t k = 0; k < {length}; ++k) {{"));
         writer.define(&[value], &[]);
         let (value, place) = (writer.operand(value), writer.index(&place));
-        writer.line(ran_over(kernel.how, "running", &value));
+        writer.line(ran_over(kernel.op, "running", &value));
         writer.line(format!(
             "{out}[{place}] = {}(running);",
-            c_type(Kind::Float)
+            c_type(ScalarType::Float)
         ));
         writer.close();
         writer.close();
@@ -449,7 +460,7 @@ pub(crate) fn scan(writer: &mut Writer<'_>, kernel: &Scan) {
     writer.open("for (int64_t i = first; i < last; ++i) {");
     writer.define(&[value], &[]);
     let (value, place) = (writer.operand(value), writer.index(&place));
-    writer.line(ran_over(kernel.how, "running[i - first]", &value));
+    writer.line(ran_over(kernel.op, "running[i - first]", &value));
     writer.line(format!("{out}[{place}] = float(running[i - first]);"));
     writer.close();
     writer.close();

@@ -1,43 +1,43 @@
 //! Kernels as CUDA C++.
 
-mod cells;
+mod elementwise;
 mod helpers;
-mod kept;
 mod launch;
 mod mathematics;
-mod neighbours;
+mod register_cache;
 mod rows;
 mod scan;
-mod team;
+mod schedule;
+mod unroll;
 mod vectors;
 
 pub(crate) use helpers::helper;
-pub(crate) use launch::Launch;
+pub(crate) use launch::LaunchConfig;
 pub(crate) use scan::scan;
 
 use super::cpu::{combine, open_loops};
-use super::{Writer, float, integer};
+use super::{KernelWriter, float, integer};
 use crate::index::{Index, Var, coordinates, linear};
-use crate::plan::{Fold, Pass, Plan, Rows};
+use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction};
 use crate::scalar::Scalar;
-use cells::cells;
-use rows::together;
-use team::shared_out;
+use elementwise::elementwise;
+use rows::threads_per_row;
+use schedule::schedule_rows;
 
 const THREADS: i64 = 256;
 
-pub(crate) fn rows(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
-    if kernel.passes.is_empty() {
-        return cells(writer, kernel);
+pub(crate) fn rows(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchConfig {
+    if kernel.reductions.is_empty() {
+        return elementwise(writer, kernel);
     }
-    match shared_out(writer, kernel) {
-        Some(team) => together(writer, kernel, team),
-        None => alone(writer, kernel),
+    match schedule_rows(writer, kernel) {
+        Some(schedule) => threads_per_row(writer, kernel, schedule),
+        None => thread_per_row(writer, kernel),
     }
 }
 
-/// Declares a thread's number among so many.
-fn thread_number(writer: &mut Writer<'_>, name: &str, count: i64) {
+/// Declares the thread's index among `count`.
+fn thread_number(writer: &mut KernelWriter<'_>, name: &str, count: i64) {
     let int = integer(writer.plan);
     let block = if int == "int" {
         "blockIdx.x"
@@ -54,19 +54,25 @@ fn thread_number(writer: &mut Writer<'_>, name: &str, count: i64) {
     }
 }
 
-fn stored(plan: &mut Plan, kernel: &Rows, at: &[Index]) -> Scalar {
+fn stored_value(plan: &mut Plan, kernel: &RowKernel, at: &[Index]) -> Scalar {
     let value = (kernel.value)(&mut plan.arena, at);
-    plan.resolved(value, &kernel.passes)
+    plan.resolve(value, &kernel.reductions)
 }
 
-fn folded(plan: &mut Plan, pass: &Pass, passes: &[Pass], row: &[Index], at: &[Index]) -> Scalar {
+fn reduction_operand(
+    plan: &mut Plan,
+    pass: &RowReduction,
+    passes: &[RowReduction],
+    row: &[Index],
+    at: &[Index],
+) -> Scalar {
     let body = plan.reductions[pass.reduction.0].body.clone();
     let value = body(&mut plan.arena, &(pass.outer)(row), at);
-    plan.resolved(value, passes)
+    plan.resolve(value, passes)
 }
 
-/// The extents that a kernel's rows are counted by, as a tensor has them before the others, where they were taken together.
-fn rows_of(plan: &Plan, kernel: &Rows) -> Vec<i64> {
+/// The extents of a kernel's rows as the tensor has them, where the kernel flattened them.
+fn rows_of(plan: &Plan, kernel: &RowKernel) -> Vec<i64> {
     let [count] = kernel.outer[..] else {
         return kernel.outer.clone();
     };
@@ -75,20 +81,20 @@ fn rows_of(plan: &Plan, kernel: &Rows) -> Vec<i64> {
         let end = (1..=shape.len()).find(fits)?;
         Some(shape[..end].to_vec())
     };
-    let mut rooms = plan.rooms.iter();
-    rooms
-        .find_map(|room| before(&room.shape))
+    let mut buffers = plan.buffers.iter();
+    buffers
+        .find_map(|buffer| before(&buffer.shape))
         .unwrap_or_else(|| vec![count])
 }
 
-/// One thread a row.
-fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
+/// One thread for each row.
+fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchConfig {
     let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
-    writer.call(flat, "row");
+    writer.name_variable(flat, "row");
     thread_number(writer, "row", count);
     let row = coordinates(&kernel.outer, &flat.into());
-    for pass in &kernel.passes {
+    for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
         let vars: Vec<Var> = reduction
             .extents
@@ -96,11 +102,11 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
             .map(|extent| writer.plan.arena.var(*extent))
             .collect();
         let at: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
-        let value = folded(writer.plan, pass, &kernel.passes, &row, &at);
+        let value = reduction_operand(writer.plan, pass, &kernel.reductions, &row, &at);
         writer.define(&[value], &vars);
         let name = writer.unique(reduction.name);
         let scope = writer.scope();
-        if reduction.fold == Fold::ArgMax {
+        if reduction.op == ReduceOp::ArgMax {
             let best = writer.unique("best");
             writer.line(format!("float {best} = -INFINITY;"));
             writer.line(format!("int64_t {name} = 0;"));
@@ -118,28 +124,28 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
         } else {
             writer.line(format!(
                 "float {name} = {};",
-                float(reduction.fold.neutral())
+                float(reduction.op.identity())
             ));
             let opened = open_loops(writer, &vars);
             writer.define(&[value], &[]);
             let value = writer.operand(value);
-            writer.line(combine(reduction.fold, &name, &value));
+            writer.line(combine(reduction.op, &name, &value));
             for _ in 0..opened {
                 writer.close();
             }
         }
-        writer.leave(scope);
+        writer.exit_scope(scope);
         let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
         writer.set(finished, name);
     }
     let vars: Vec<Var> = kernel
-        .cells
+        .row_shape
         .iter()
         .map(|extent| writer.plan.arena.var(*extent))
         .collect();
-    let cell: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
-    let at = (kernel.place)(&row, &cell);
-    let value = stored(writer.plan, kernel, &at);
+    let element: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
+    let at = (kernel.index_map)(&row, &element);
+    let value = stored_value(writer.plan, kernel, &at);
     writer.define(&[value], &vars);
     let opened = open_loops(writer, &vars);
     writer.define(&[value], &[]);
@@ -150,5 +156,5 @@ fn alone(writer: &mut Writer<'_>, kernel: &Rows) -> Launch {
     for _ in 0..opened {
         writer.close();
     }
-    Launch::over(&rows_of(writer.plan, kernel), 1)
+    LaunchConfig::over(&rows_of(writer.plan, kernel), 1)
 }

@@ -4,7 +4,7 @@ use crate::index::{Index, Var, coordinates};
 use crate::plan::Plan;
 use crate::scalar::Scalar;
 
-/// Two loops over a shape: the dimensions before a place, and those from there on, each as one loop.
+/// A loop nest over a shape: one loop over the dimensions before a split, and one over the rest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nest {
     pub(super) outer: Var,
@@ -21,7 +21,7 @@ impl Nest {
     }
 }
 
-/// The longest inner loop in which every place moves by a fixed step; else the last dimension.
+/// The nest with the longest inner loop in which every index has a fixed stride; otherwise the inner loop is the last dimension.
 pub(super) fn nest(
     plan: &mut Plan,
     shape: &[i64],
@@ -49,7 +49,7 @@ pub(super) fn nest(
     })
 }
 
-/// Whether every place in these values moves by a fixed step with a variable.
+/// Whether every index in these values has a fixed stride along a variable.
 pub(super) fn is_steady(plan: &Plan, values: &[Scalar], var: Var) -> bool {
     let arena = &plan.arena;
     arena.ordered(values).into_iter().all(|one| {

@@ -99,8 +99,10 @@ impl Lines {
             let times = (rest + rest.signum() * unit / 2) / unit;
             text += &match times.abs() {
                 0 => continue,
-                1 => said(times, word),
-                several if several <= REACH => said(times, &format!("{several} * {word}")),
+                1 => spelled_multiple(times, word),
+                several if several <= REACH => {
+                    spelled_multiple(times, &format!("{several} * {word}"))
+                }
                 _ => return None,
             };
             rest -= times * unit;
@@ -108,14 +110,14 @@ impl Lines {
         match rest.abs() {
             _ if text.is_empty() => None,
             0 => Some(text),
-            few if few <= REACH => Some(text + &said(rest, &few.to_string())),
+            few if few <= REACH => Some(text + &spelled_multiple(rest, &few.to_string())),
             _ => None,
         }
     }
 }
 
 /// With its sign before it.
-pub(super) fn said(by: i64, size: &str) -> String {
+pub(super) fn spelled_multiple(by: i64, size: &str) -> String {
     let sign = if by < 0 { '-' } else { '+' };
     format!(" {sign} {size}")
 }

@@ -1,11 +1,11 @@
-//! Indices as text.
+//! Index expressions as text.
 
 use std::fmt::Write;
 
 use super::{Atom, Index, Var};
 
-/// What variables and numbers are called.
-pub(crate) trait Words {
+/// How variables and numbers are written.
+pub(crate) trait IndexNames {
     fn name(&self, var: Var) -> String;
 
     /// Not negative; in brackets where it is more than a number.
@@ -13,12 +13,12 @@ pub(crate) trait Words {
         number.to_string()
     }
 
-    /// What something is multiplied by.
+    /// A factor.
     fn factor(&self, number: i64) -> String {
         self.number(number)
     }
 
-    /// What is added to an index, with its sign before it: not zero.
+    /// A term that is added to an index, with its sign; it is not zero.
     fn offset(&self, by: i64) -> String {
         let sign = if by < 0 { '-' } else { '+' };
         format!(" {sign} {}", self.number(by.abs()))
@@ -27,9 +27,9 @@ pub(crate) trait Words {
 
 impl Index {
     /// In C; the same in CUDA.
-    pub(crate) fn code(&self, words: &dyn Words) -> String {
+    pub(crate) fn code(&self, words: &dyn IndexNames) -> String {
         let mut text = String::new();
-        // Large factors first, and what is taken away last, as a person writes them.
+        // Large factors come first and negative terms last, as in code written by hand.
         let mut terms: Vec<&(Atom, i64)> = self.terms.iter().collect();
         terms.sort_by_key(|(_, factor)| (*factor < 0, std::cmp::Reverse(factor.abs())));
         for (atom, factor) in terms {
@@ -67,7 +67,7 @@ impl Index {
     }
 
     /// In brackets where it must be.
-    pub(crate) fn operand(&self, words: &dyn Words) -> String {
+    pub(crate) fn operand(&self, words: &dyn IndexNames) -> String {
         let text = self.code(words);
         if text.contains(' ') || text.starts_with('-') {
             format!("({text})")

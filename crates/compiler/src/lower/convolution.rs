@@ -2,15 +2,15 @@
 
 use super::matrix::product;
 use super::window::{Window, before_windows, space};
-use super::{Call, NotCovered};
+use super::{NotCovered, OperatorCall};
 use crate::library::{Convolution, Epilogue, Library};
-use crate::plan::{Fold, Origin, Plan};
-use crate::scalar::{Kind, Unary, Within};
+use crate::plan::{BufferOrigin, Plan, ReduceOp};
+use crate::scalar::{BoundsCheck, ScalarType, Unary};
 use crate::simplify::FOLDED;
 use crate::tensor::Tensor;
 use warpsmith_schema::Target;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, NotCovered> {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tensor>, NotCovered> {
     let found = match call.op {
         "conv1d" | "conv2d" | "conv3d" => {
             let (weight, bias) = (call.input(1)?.clone(), call.optional(2).cloned());
@@ -23,7 +23,11 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, N
     Ok(Some(found))
 }
 
-fn with_bias(call: &Call<'_>, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, NotCovered> {
+fn with_bias(
+    call: &OperatorCall<'_>,
+    x: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<Tensor, NotCovered> {
     let Some(bias) = bias else {
         return Ok(x.clone());
     };
@@ -34,7 +38,7 @@ fn with_bias(call: &Call<'_>, x: &Tensor, bias: Option<&Tensor>) -> Result<Tenso
 }
 
 /// Scale and shift of the normalisation after it in weights and bias, which are computed anew in every call.
-fn folded(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn folded(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (weight, mean, var) = (
         call.input(1)?.clone(),
         call.input(3)?.clone(),
@@ -72,7 +76,7 @@ fn folded(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
 
 fn convolution(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     weight: &Tensor,
     bias: Option<&Tensor>,
 ) -> Result<Tensor, NotCovered> {
@@ -109,10 +113,10 @@ fn convolution(
         extents.extend(&taps);
         let of_group = filters / groups;
         let work = x.work + weight.work;
-        let sum = plan.over_window(
+        let sum = plan.reduce_window(
             &call.shape,
             &extents,
-            (Fold::Sum, "sum"),
+            (ReduceOp::Sum, "sum"),
             work,
             move |arena, at, tap| {
                 let group = at[1].divided(of_group);
@@ -141,7 +145,7 @@ enum Way {
 
 fn called(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     weight: &Tensor,
     window: &Window,
@@ -149,7 +153,7 @@ fn called(
     way: Way,
 ) -> Tensor {
     let ((from, _), (by, _)) = (plan.realize(x), plan.realize(weight));
-    let out = plan.room(Origin::Made, &call.shape, Kind::Float);
+    let out = plan.allocate(BufferOrigin::Computed, &call.shape, ScalarType::Float);
     plan.library(Library::Convolution(Convolution {
         batch: x.shape[0],
         channels: x.shape[1],
@@ -167,10 +171,10 @@ fn called(
         transposed: way == Way::Back,
         epilogue: Epilogue::default(),
     }));
-    Tensor::of_buffer(out, &call.shape, Kind::Float)
+    Tensor::of_buffer(out, &call.shape, ScalarType::Float)
 }
 
-fn transposed(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn transposed(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (x, weight) = (call.input(0)?.clone(), call.input(1)?.clone());
     let space = space(call, &x)?;
     let window = Window::new(call, space, &vec![1; space])?;
@@ -200,7 +204,7 @@ fn transposed(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let sum = plan.reduce(
         &call.shape,
         &taps,
-        Fold::Sum,
+        ReduceOp::Sum,
         "sum",
         move |arena, at, tap| {
             let mut place = at[..2].to_vec();
@@ -211,8 +215,8 @@ fn transposed(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
                     .offset(window.padding[dim])
                     .plus(&tap[dim].times(-window.dilation[dim]));
                 let stride = window.stride[dim];
-                guard.extend(Within::new(from.clone(), 0, inside[dim] * stride));
-                guard.extend(Within::new(from.remainder(stride), 0, 1));
+                guard.extend(BoundsCheck::new(from.clone(), 0, inside[dim] * stride));
+                guard.extend(BoundsCheck::new(from.remainder(stride), 0, 1));
                 place.push(from.divided(stride));
             }
             let value = (parts.at)(arena, &place);
@@ -221,7 +225,7 @@ fn transposed(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
             }
             let value = arena.guarded(value, &guard);
             let zero = arena.constant(0.0);
-            let inside = arena.inside(guard);
+            let inside = arena.in_bounds(guard);
             arena.select(inside, value, zero)
         },
     );

@@ -1,16 +1,16 @@
 //! Losses: element by element, then a mean or a sum.
 
 use super::pointwise::softplus;
-use super::{Call, NotCovered, is};
-use crate::plan::{Fold, Pairing, Plan};
-use crate::scalar::{Arena, Kind, Scalar, Unary};
+use super::{NotCovered, OperatorCall, is};
+use crate::plan::{PairedReduction, Plan, ReduceOp};
+use crate::scalar::{Arena, Scalar, ScalarType, Unary};
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
 /// The loss of an element and its target.
 type OfPair = Box<dyn Fn(&mut Arena, Scalar, Scalar) -> Scalar>;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
     let found = match call.op {
         "cross_entropy" | "nll_loss" => classes(plan, call)?,
         "mse_loss"
@@ -30,14 +30,18 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
 }
 
 /// All losses as one, as it is wanted.
-fn reduced(plan: &mut Plan, call: &Call<'_>, losses: &Tensor) -> Result<Tensor, NotCovered> {
+fn reduced(
+    plan: &mut Plan,
+    call: &OperatorCall<'_>,
+    losses: &Tensor,
+) -> Result<Tensor, NotCovered> {
     let how = call.text("reduction", "mean")?;
     if how == "none" {
         return Ok(losses.clone());
     }
     let dims: Vec<usize> = (0..losses.rank()).collect();
     let sum = plan
-        .reduce_dims(losses, &dims, Fold::Sum, "sum")
+        .reduce_dims(losses, &dims, ReduceOp::Sum, "sum")
         .reshaped(&[]);
     let by = match how.as_str() {
         "sum" => return Ok(sum),
@@ -51,7 +55,7 @@ fn reduced(plan: &mut Plan, call: &Call<'_>, losses: &Tensor) -> Result<Tensor, 
     })
 }
 
-fn pairs(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn pairs(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (x, y) = (call.input(0)?.clone(), call.input(1)?.clone());
     if x.shape != y.shape || (2..4).any(|place| call.optional(place).is_some()) {
         return Err(call.refuse("weights, or shapes that differ"));
@@ -150,9 +154,9 @@ fn bent(arena: &mut Arena, x: Scalar, y: Scalar, limit: f64, scale: f64) -> Scal
     arena.select(near, inner, outer)
 }
 
-fn classes(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn classes(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (x, target) = (call.input(0)?.clone(), call.input(1)?.clone());
-    if x.rank() != 2 || target.kind != Kind::Int || call.optional(2).is_some() {
+    if x.rank() != 2 || target.kind != ScalarType::Int || call.optional(2).is_some() {
         return Err(call.refuse("weights, or targets that are no classes"));
     }
     if !is(call.number_or("label_smoothing", 0.0)?, 0.0) {
@@ -163,14 +167,14 @@ fn classes(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let classes = x.shape[1];
     let (buffer, x) = plan.realize(&x);
     let inner = target.at.clone();
-    let picked = Tensor::computed(&target.shape, Kind::Float, 1, move |arena, at| {
+    let picked = Tensor::computed(&target.shape, ScalarType::Float, 1, move |arena, at| {
         let class = inner(arena, at);
         arena.look_up(buffer, at[0].times(classes), vec![(class, 1)])
     });
     let losses = if call.op == "nll_loss" {
         call.float_map(&[picked], "loss", |arena, x| arena.unary(Unary::Neg, x[0]))?
     } else {
-        let (top, sum) = plan.pair_dims(&x, &[1], Pairing::Exponentials);
+        let (top, sum) = plan.pair_dims(&x, &[1], PairedReduction::Exponentials);
         let flat = target.shape.clone();
         let (top, sum) = (top.reshaped(&flat), sum.reshaped(&flat));
         call.float_map(&[picked, top, sum], "loss", |arena, x| {

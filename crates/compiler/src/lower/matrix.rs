@@ -1,17 +1,17 @@
 //! Products of matrices.
 
 use super::reduce::softmax_of;
-use super::{Call, NotCovered, is};
+use super::{NotCovered, OperatorCall, is};
 use crate::index::{Index, linear};
 use crate::library::{Epilogue, Gemm, Library, Operand};
-use crate::plan::{Fold, Origin, Plan};
-use crate::scalar::{Kind, Node, Unary, Within};
+use crate::plan::{BufferOrigin, Plan, ReduceOp};
+use crate::scalar::{BoundsCheck, Node, ScalarType, Unary};
 use crate::simplify::SUM_OF_PRODUCT;
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
     let found = match call.op {
         "linear" => {
             let (x, weight) = (call.input(0)?.clone(), call.input(1)?.transposed(0, 1));
@@ -48,7 +48,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
 }
 
 fn plus(
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: Tensor,
     bias: Option<&Tensor>,
     name: &'static str,
@@ -76,7 +76,7 @@ fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
     } = plan.arena.node(value).clone()
         && looked_up.is_empty()
         && guard.is_empty()
-        && plan.rooms[buffer.0].shape.iter().product::<i64>() == x.count()
+        && plan.buffers[buffer.0].shape.iter().product::<i64>() == x.count()
     {
         if index == linear(&x.shape, &vars) {
             return Operand {
@@ -108,11 +108,11 @@ fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
 #[expect(clippy::many_single_char_names, reason = "as products are written")]
 pub(super) fn product(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     a: &Tensor,
     b: &Tensor,
 ) -> Result<Tensor, NotCovered> {
-    if a.kind != Kind::Float || b.kind != Kind::Float || a.rank() < 2 || b.rank() < 2 {
+    if a.kind != ScalarType::Float || b.kind != ScalarType::Float || a.rank() < 2 || b.rank() < 2 {
         return Err(call.refuse("operands that are no matrices"));
     }
     let (batch_a, [m, k]) = split(a);
@@ -156,7 +156,7 @@ pub(super) fn product(
         return Err(call.refuse("too large a matrix"));
     }
     let (a, b) = (operand(plan, &a), operand(plan, &b));
-    let out = plan.room(Origin::Made, &shape, Kind::Float);
+    let out = plan.allocate(BufferOrigin::Computed, &shape, ScalarType::Float);
     plan.library(Library::Gemm(Gemm {
         batch,
         m,
@@ -167,7 +167,7 @@ pub(super) fn product(
         out,
         epilogue: Epilogue::default(),
     }));
-    Ok(Tensor::of_buffer(out, &shape, Kind::Float))
+    Ok(Tensor::of_buffer(out, &shape, ScalarType::Float))
 }
 
 fn split(x: &Tensor) -> (Vec<i64>, [i64; 2]) {
@@ -179,16 +179,16 @@ fn split(x: &Tensor) -> (Vec<i64>, [i64; 2]) {
 }
 
 /// The sum of `x w^T + b` along its columns: `x` times the sum of the rows of `w`, plus the sum of `b`.
-fn sum_of_product(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn sum_of_product(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (x, weight) = (call.input(0)?.clone(), call.input(1)?.clone());
     let columns = weight.shape[0];
-    let sums = plan.reduce_dims(&weight, &[0], Fold::Sum, "column");
+    let sums = plan.reduce_dims(&weight, &[0], ReduceOp::Sum, "column");
     let sums = plan.realize(&sums.reshaped(&[weight.shape[1]])).1;
     let products = call.float_map(&[x, sums], "product", |arena, x| arena.mul(x[0], x[1]))?;
     let last = products.rank() - 1;
-    let mut total = plan.reduce_dims(&products, &[last], Fold::Sum, "sum");
+    let mut total = plan.reduce_dims(&products, &[last], ReduceOp::Sum, "sum");
     if let Some(bias) = call.optional(2) {
-        let all = plan.reduce_dims(bias, &[0], Fold::Sum, "shift");
+        let all = plan.reduce_dims(bias, &[0], ReduceOp::Sum, "shift");
         let all = plan.realize(&all).1.reshaped(&[]);
         total = call.float_map(&[total, all], "shifted", |arena, x| arena.add(x[0], x[1]))?;
     }
@@ -205,7 +205,7 @@ fn sum_of_product(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered
 /// Nothing is used twice: a sum along rows.
 fn by_vector(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     a: &Tensor,
     b: &Tensor,
 ) -> Result<Tensor, NotCovered> {
@@ -213,11 +213,11 @@ fn by_vector(
         arena.mul(x[0], x[1])
     })?;
     let last = products.rank() - 1;
-    let sum = plan.reduce_dims(&products, &[last], Fold::Sum, "dot");
+    let sum = plan.reduce_dims(&products, &[last], ReduceOp::Sum, "dot");
     Ok(sum.reshaped(&call.shape))
 }
 
-fn bilinear(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn bilinear(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (x, y, weight) = (
         call.input(0)?.clone(),
         call.input(1)?.clone(),
@@ -241,7 +241,7 @@ fn bilinear(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let half = product(plan, call, &y, &flat)?.reshaped(&[rows, out, inner]);
     let x = x.reshaped(&[rows, 1, first]);
     let products = call.float_map(&[half, x], "product", |arena, x| arena.mul(x[0], x[1]))?;
-    let sum = plan.reduce_dims(&products, &[2], Fold::Sum, "sum");
+    let sum = plan.reduce_dims(&products, &[2], ReduceOp::Sum, "sum");
     plus(
         call,
         sum.reshaped(&call.shape),
@@ -250,7 +250,7 @@ fn bilinear(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     )
 }
 
-fn attention(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn attention(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (query, key, value) = (
         call.input(0)?.clone(),
         call.input(1)?.clone(),
@@ -266,16 +266,16 @@ fn attention(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let scale = call.number_or("scale", 1.0 / (query.shape[rank - 1] as f64).sqrt())?;
     let scores = product(plan, call, &query, &key.transposed(rank - 2, rank - 1))?;
     let inner = scores.at.clone();
-    let weighed = Tensor::computed(&scores.shape, Kind::Float, 1, move |arena, at| {
+    let weighed = Tensor::computed(&scores.shape, ScalarType::Float, 1, move |arena, at| {
         let score = inner(arena, at);
         let scale = arena.constant(scale);
         let score = arena.mul(score, scale);
         let apart = at[rank - 1].plus(&at[rank - 2].times(-1));
-        match Within::new(apart, -i64::from(i32::MAX), 1).filter(|_| causal) {
+        match BoundsCheck::new(apart, -i64::from(i32::MAX), 1).filter(|_| causal) {
             None => score,
             Some(within) => {
                 let never = arena.constant(f64::NEG_INFINITY);
-                let inside = arena.inside(vec![within]);
+                let inside = arena.in_bounds(vec![within]);
                 arena.select(inside, score, never)
             }
         }
@@ -285,7 +285,7 @@ fn attention(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
 }
 
 /// Squares of distances from a product, as PyTorch takes them.
-fn distances(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn distances(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let (x, y) = (call.input(0)?.clone(), call.input(1)?.clone());
     call.argument("compute_mode");
     if !is(call.number_or("p", 2.0)?, 2.0) || x.rank() != y.rank() || x.rank() < 2 {
@@ -297,7 +297,7 @@ fn distances(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         let squares = call.float_map(std::slice::from_ref(one), "square", |arena, x| {
             arena.mul(x[0], x[0])
         })?;
-        norms.push(plan.reduce_dims(&squares, &[rank - 1], Fold::Sum, "squares"));
+        norms.push(plan.reduce_dims(&squares, &[rank - 1], ReduceOp::Sum, "squares"));
     }
     let dots = product(plan, call, &x, &y.transposed(rank - 2, rank - 1))?;
     let across = norms[1].transposed(rank - 2, rank - 1);

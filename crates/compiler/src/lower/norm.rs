@@ -1,14 +1,14 @@
 //! Normalisations and distances: rows divided by what they come to.
 
 use super::reduce::{Spread, dropped, keeping, norm2, spread};
-use super::{Call, NotCovered, is};
-use crate::plan::{Fold, Plan};
+use super::{NotCovered, OperatorCall, is};
+use crate::plan::{Plan, ReduceOp};
 use crate::scalar::Unary;
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
     let found = match call.op {
         "normalize" => {
             let x = call.input(0)?;
@@ -60,7 +60,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
     Ok(Some(found))
 }
 
-fn rows(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn rows(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?;
     let shape = call.integers("normalized_shape")?.unwrap_or_default();
     if shape.is_empty() || !x.shape.ends_with(&shape) {
@@ -77,7 +77,7 @@ fn rows(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         let squares = call.float_map(std::slice::from_ref(x), "square", |arena, x| {
             arena.mul(x[0], x[0])
         })?;
-        let sum = plan.reduce_dims(&squares, &dims, Fold::Sum, "squares");
+        let sum = plan.reduce_dims(&squares, &dims, ReduceOp::Sum, "squares");
         call.float_map(&[x.clone(), sum], "rms_norm", move |arena, x| {
             let (part, eps) = (arena.constant(1.0 / count as f64), arena.constant(eps));
             let mean = arena.mul(x[1], part);
@@ -95,7 +95,7 @@ fn rows(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
 }
 
 fn standardized(
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     spread: &Spread,
     count: i64,
     eps: f64,
@@ -117,7 +117,7 @@ fn standardized(
 }
 
 fn affine(
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     weight: Option<Tensor>,
     bias: Option<Tensor>,
@@ -136,7 +136,7 @@ fn affine(
 
 /// One value a channel, to be broadcast over the rest.
 fn by_channel(
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     value: Option<&Tensor>,
     x: &Tensor,
 ) -> Result<Option<Tensor>, NotCovered> {
@@ -148,7 +148,7 @@ fn by_channel(
 
 fn channels(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     groups: i64,
     weight: Option<&Tensor>,
@@ -174,7 +174,7 @@ fn channels(
 }
 
 /// With running statistics it is a multiplication and an addition.
-fn batch_norm(call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn batch_norm(call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     call.without("training")?;
     let x = call.input(0)?;
     let eps = call.number_or("eps", 1e-5)?;
@@ -200,16 +200,16 @@ fn batch_norm(call: &Call<'_>) -> Result<Tensor, NotCovered> {
     })
 }
 
-fn cosine(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn cosine(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let pair = [call.input(0)?.clone(), call.input(1)?.clone()];
-    let shape = call.together(&pair)?;
+    let shape = call.broadcast_shape(&pair)?;
     let (x, y) = (pair[0].broadcast(&shape), pair[1].broadcast(&shape));
     let dim = call.dim_of(call.integer_or("dim", 1)?, shape.len())?;
     let eps = call.number_or("eps", 1e-8)?;
     let product = call.float_map(&[x.clone(), y.clone()], "product", |arena, x| {
         arena.mul(x[0], x[1])
     })?;
-    let dot = plan.reduce_dims(&product, &[dim], Fold::Sum, "dot");
+    let dot = plan.reduce_dims(&product, &[dim], ReduceOp::Sum, "dot");
     let (a, b) = (
         norm2(plan, call, &x, &[dim])?,
         norm2(plan, call, &y, &[dim])?,

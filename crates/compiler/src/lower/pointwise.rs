@@ -8,14 +8,14 @@ pub(super) use activation::softplus;
 use activation::activation;
 use arithmetic::arithmetic;
 
-use super::{Call, NotCovered};
+use super::{NotCovered, OperatorCall};
 use crate::plan::Plan;
-use crate::scalar::{Binary, Kind, Unary};
+use crate::scalar::{Binary, ScalarType, Unary};
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
 
-pub(super) fn rule(_: &mut Plan, call: &Call<'_>) -> Found {
+pub(super) fn rule(_: &mut Plan, call: &OperatorCall<'_>) -> Found {
     if let Some(found) = function(call)? {
         return Ok(Some(found));
     }
@@ -29,7 +29,7 @@ pub(super) fn rule(_: &mut Plan, call: &Call<'_>) -> Found {
 }
 
 /// Functions of mathematics.
-fn function(call: &Call<'_>) -> Found {
+fn function(call: &OperatorCall<'_>) -> Found {
     let op = match call.op {
         "abs" => Unary::Abs,
         "neg" => Unary::Neg,
@@ -156,7 +156,7 @@ fn named(op: &str) -> &'static str {
     NAMES.into_iter().find(|known| *known == op).unwrap_or("v")
 }
 
-fn comparison(call: &Call<'_>) -> Found {
+fn comparison(call: &OperatorCall<'_>) -> Found {
     let (op, swapped) = match call.op {
         "lt" => (Binary::Less, false),
         "gt" => (Binary::Less, true),
@@ -168,9 +168,12 @@ fn comparison(call: &Call<'_>) -> Found {
         "logical_or" => (Binary::Or, false),
         "logical_not" => {
             return call
-                .map(&[call.input(0)?.clone()], "none", Kind::Bool, |arena, x| {
-                    arena.unary(Unary::Not, x[0])
-                })
+                .map(
+                    &[call.input(0)?.clone()],
+                    "none",
+                    ScalarType::Bool,
+                    |arena, x| arena.unary(Unary::Not, x[0]),
+                )
                 .map(Some);
         }
         "where" => {
@@ -179,7 +182,7 @@ fn comparison(call: &Call<'_>) -> Found {
                 call.operand(1, "input")?,
                 call.operand(2, "other")?,
             ];
-            if three[0].kind != Kind::Bool || three[1].kind != three[2].kind {
+            if three[0].kind != ScalarType::Bool || three[1].kind != three[2].kind {
                 return Err(call.refuse("a condition that is none"));
             }
             let kind = three[1].kind;
@@ -192,11 +195,11 @@ fn comparison(call: &Call<'_>) -> Found {
         "masked_fill" => {
             let value = call.operand(2, "value")?;
             let three = [call.input(0)?.clone(), call.input(1)?.clone(), value];
-            if three[1].kind != Kind::Bool {
+            if three[1].kind != ScalarType::Bool {
                 return Err(call.refuse("a mask that is none"));
             }
             return call
-                .map(&three, "masked_fill", Kind::Float, |arena, x| {
+                .map(&three, "masked_fill", ScalarType::Float, |arena, x| {
                     arena.select(x[1], x[2], x[0])
                 })
                 .map(Some);
@@ -204,7 +207,7 @@ fn comparison(call: &Call<'_>) -> Found {
         _ => return Ok(None),
     };
     let pair = [call.input(0)?.clone(), call.operand(1, "other")?];
-    call.map(&pair, "mask", Kind::Bool, move |arena, x| {
+    call.map(&pair, "mask", ScalarType::Bool, move |arena, x| {
         let (a, b) = if swapped { (x[1], x[0]) } else { (x[0], x[1]) };
         arena.binary(op, a, b)
     })

@@ -1,14 +1,14 @@
 //! Along dimensions: sums, extremes, norms, softmax.
 
-use super::{Call, NotCovered, is};
+use super::{NotCovered, OperatorCall, is};
 use crate::index::Index;
-use crate::plan::{Fold, Pairing, Plan, REDUCTION};
-use crate::scalar::{Binary, Kind, Unary};
+use crate::plan::{PairedReduction, Plan, REDUCTION_WORK, ReduceOp};
+use crate::scalar::{Binary, ScalarType, Unary};
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
     let found = match call.op {
         "sum" | "nansum" | "mean" | "nanmean" | "prod" | "amax" | "amin" | "max" | "min"
         | "argmax" | "argmin" | "var" | "std" | "logsumexp" | "vector_norm" | "norm"
@@ -21,7 +21,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
 
 /// Drops the dimensions of one element unless they are to stay.
 pub(super) fn keeping(
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     result: &Tensor,
     dims: &[usize],
 ) -> Result<Tensor, NotCovered> {
@@ -54,14 +54,19 @@ pub(super) fn dropped(result: &Tensor, dims: &[usize]) -> Tensor {
     })
 }
 
-pub(super) fn float_only(call: &Call<'_>, x: &Tensor) -> Result<(), NotCovered> {
+pub(super) fn float_only(call: &OperatorCall<'_>, x: &Tensor) -> Result<(), NotCovered> {
     match x.kind {
-        Kind::Float => Ok(()),
+        ScalarType::Float => Ok(()),
         _ => Err(call.refuse("elements that are no floats")),
     }
 }
 
-fn scaled(call: &Call<'_>, x: &Tensor, by: f64, name: &'static str) -> Result<Tensor, NotCovered> {
+fn scaled(
+    call: &OperatorCall<'_>,
+    x: &Tensor,
+    by: f64,
+    name: &'static str,
+) -> Result<Tensor, NotCovered> {
     call.float_map(std::slice::from_ref(x), name, move |arena, x| {
         let by = arena.constant(by);
         arena.mul(x[0], by)
@@ -70,16 +75,16 @@ fn scaled(call: &Call<'_>, x: &Tensor, by: f64, name: &'static str) -> Result<Te
 
 pub(super) fn mean(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     dims: &[usize],
 ) -> Result<Tensor, NotCovered> {
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
-    let sum = plan.reduce_dims(x, dims, Fold::Sum, "sum");
+    let sum = plan.reduce_dims(x, dims, ReduceOp::Sum, "sum");
     divided(call, &sum, count)
 }
 
-fn divided(call: &Call<'_>, sum: &Tensor, count: i64) -> Result<Tensor, NotCovered> {
+fn divided(call: &OperatorCall<'_>, sum: &Tensor, count: i64) -> Result<Tensor, NotCovered> {
     call.float_map(std::slice::from_ref(sum), "mean", move |arena, x| {
         let count = arena.constant(count as f64);
         arena.binary(Binary::ExactDiv, x[0], count)
@@ -96,16 +101,16 @@ pub(super) struct Spread {
 
 pub(super) fn spread(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     dims: &[usize],
 ) -> Result<Spread, NotCovered> {
-    let above = if x.work >= REDUCTION {
+    let above = if x.work >= REDUCTION_WORK {
         x.clone()
     } else {
         above_first(call, x, dims)?
     };
-    let (sum, squares) = plan.pair_dims(&above, dims, Pairing::Spread);
+    let (sum, squares) = plan.pair_dims(&above, dims, PairedReduction::Spread);
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
     Ok(Spread {
         mean: divided(call, &sum, count)?,
@@ -114,7 +119,7 @@ pub(super) fn spread(
     })
 }
 
-fn above_first(call: &Call<'_>, x: &Tensor, dims: &[usize]) -> Result<Tensor, NotCovered> {
+fn above_first(call: &OperatorCall<'_>, x: &Tensor, dims: &[usize]) -> Result<Tensor, NotCovered> {
     let reduced = dims.to_vec();
     let first = x.view(&x.shape, move |at| {
         let place = at.iter().enumerate();
@@ -135,18 +140,18 @@ fn above_first(call: &Call<'_>, x: &Tensor, dims: &[usize]) -> Result<Tensor, No
 
 pub(super) fn norm2(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     dims: &[usize],
 ) -> Result<Tensor, NotCovered> {
     let squares = call.float_map(std::slice::from_ref(x), "square", |arena, x| {
         arena.mul(x[0], x[0])
     })?;
-    let sum = plan.reduce_dims(&squares, dims, Fold::Sum, "squares");
+    let sum = plan.reduce_dims(&squares, dims, ReduceOp::Sum, "squares");
     call.float_map(&[sum], "norm", |arena, x| arena.unary(Unary::Sqrt, x[0]))
 }
 
-fn reduction(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?;
     float_only(call, x)?;
     if call.optional(1).is_some() || call.argument("dtype").is_some() {
@@ -170,13 +175,13 @@ fn reduction(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
     let found = match call.op {
         // No input has what is no number.
-        "sum" | "nansum" => plan.reduce_dims(x, &dims, Fold::Sum, "sum"),
+        "sum" | "nansum" => plan.reduce_dims(x, &dims, ReduceOp::Sum, "sum"),
         "mean" | "nanmean" => mean(plan, call, x, &dims)?,
-        "prod" => plan.reduce_dims(x, &dims, Fold::Product, "product"),
-        "amax" => plan.reduce_dims(x, &dims, Fold::Max, "top"),
-        "amin" => plan.reduce_dims(x, &dims, Fold::Min, "bottom"),
+        "prod" => plan.reduce_dims(x, &dims, ReduceOp::Product, "product"),
+        "amax" => plan.reduce_dims(x, &dims, ReduceOp::Max, "top"),
+        "amin" => plan.reduce_dims(x, &dims, ReduceOp::Min, "bottom"),
         "logsumexp" => {
-            let (top, sum) = plan.pair_dims(x, &dims, Pairing::Exponentials);
+            let (top, sum) = plan.pair_dims(x, &dims, PairedReduction::Exponentials);
             call.float_map(&[top, sum], "logsumexp", |arena, x| {
                 let log = arena.unary(Unary::Log, x[1]);
                 arena.add(x[0], log)
@@ -209,7 +214,7 @@ fn reduction(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     keeping(call, &found, &dims)
 }
 
-fn trapezoid(plan: &mut Plan, call: &Call<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
+fn trapezoid(plan: &mut Plan, call: &OperatorCall<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
     let dim = call.dim("dim", x.rank())?;
     let step = call.number_or("dx", 1.0)?;
     let length = x.shape[dim];
@@ -221,17 +226,22 @@ fn trapezoid(plan: &mut Plan, call: &Call<'_>, x: &Tensor) -> Result<Tensor, Not
         x.sliced(dim, 1, length - 1, 1),
     ];
     let sums = call.float_map(&pairs, "pair", |arena, x| arena.add(x[0], x[1]))?;
-    let sum = plan.reduce_dims(&sums, &[dim], Fold::Sum, "sum");
+    let sum = plan.reduce_dims(&sums, &[dim], ReduceOp::Sum, "sum");
     let found = scaled(call, &sum, step / 2.0, "trapezoid")?;
     Ok(dropped(&found, &[dim]))
 }
 
 /// The greatest or the least along a dimension, or where it is.
-fn extreme(plan: &mut Plan, call: &Call<'_>, x: &Tensor, dim: usize) -> Result<Tensor, NotCovered> {
+fn extreme(
+    plan: &mut Plan,
+    call: &OperatorCall<'_>,
+    x: &Tensor,
+    dim: usize,
+) -> Result<Tensor, NotCovered> {
     let least = call.op.ends_with("min");
     let place = call.op.starts_with("arg") || call.result == 1;
     if !place {
-        let fold = if least { Fold::Min } else { Fold::Max };
+        let fold = if least { ReduceOp::Min } else { ReduceOp::Max };
         return Ok(plan.reduce_dims(x, &[dim], fold, if least { "bottom" } else { "top" }));
     }
     let x = if least {
@@ -241,10 +251,10 @@ fn extreme(plan: &mut Plan, call: &Call<'_>, x: &Tensor, dim: usize) -> Result<T
     } else {
         x.clone()
     };
-    Ok(plan.reduce_dims(&x, &[dim], Fold::ArgMax, "place"))
+    Ok(plan.reduce_dims(&x, &[dim], ReduceOp::ArgMax, "place"))
 }
 
-fn softmax(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn softmax(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let given = call.input(0)?;
     if call.argument("dtype").is_some() {
         return Err(call.refuse("another type"));
@@ -257,7 +267,7 @@ fn softmax(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     } else {
         given.clone()
     };
-    let (top, sum) = plan.pair_dims(&x, &[dim], Pairing::Exponentials);
+    let (top, sum) = plan.pair_dims(&x, &[dim], PairedReduction::Exponentials);
     if call.op == "log_softmax" {
         return call.float_map(&[x, top, sum], "log_softmax", |arena, x| {
             let below = arena.sub(x[0], x[1]);
@@ -275,10 +285,10 @@ fn softmax(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
 /// Attention's own, along the last dimension.
 pub(super) fn softmax_of(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
 ) -> Result<Tensor, NotCovered> {
-    let (top, sum) = plan.pair_dims(x, &[x.rank() - 1], Pairing::Exponentials);
+    let (top, sum) = plan.pair_dims(x, &[x.rank() - 1], PairedReduction::Exponentials);
     call.float_map(&[x.clone(), top, sum], "softmax", |arena, x| {
         let below = arena.sub(x[0], x[1]);
         let e = arena.unary(Unary::Exp, below);

@@ -1,13 +1,13 @@
 //! Borders and resizing.
 
 use super::shape::source;
-use super::{Call, NotCovered};
+use super::{NotCovered, OperatorCall};
 use crate::index::Index;
 use crate::plan::Plan;
-use crate::scalar::{Arena, Binary, Kind, Scalar, Unary, Within};
+use crate::scalar::{Arena, Binary, BoundsCheck, Scalar, ScalarType, Unary};
 use crate::tensor::Tensor;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, NotCovered> {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tensor>, NotCovered> {
     match call.op {
         "pad" => pad(plan, call).map(Some),
         "interpolate" => interpolate(plan, call).map(Some),
@@ -15,7 +15,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, N
     }
 }
 
-fn pad(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn pad(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?.clone();
     let given = call.integers("pad")?.unwrap_or_default();
     let mode = call.text("mode", "constant")?;
@@ -65,7 +65,7 @@ fn pad(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
             let mut places = Vec::new();
             for &dim in &dims {
                 let place = arena.place(inside[dim].clone());
-                let leaves = Within::new(inside[dim].clone(), 0, shape[dim]).is_some();
+                let leaves = BoundsCheck::new(inside[dim].clone(), 0, shape[dim]).is_some();
                 places.push(if leaves {
                     how(arena, place, shape[dim])
                 } else {
@@ -104,7 +104,7 @@ fn around(arena: &mut Arena, place: Scalar, length: i64) -> Scalar {
     arena.select(low, ahead, rest)
 }
 
-fn interpolate(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn interpolate(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?.clone();
     call.argument("size");
     call.argument("scale_factor");
@@ -133,7 +133,7 @@ fn interpolate(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let shape = call.shape.clone();
     Ok(Tensor::computed(
         &shape,
-        Kind::Float,
+        ScalarType::Float,
         x.work + 4,
         move |arena, at| {
             let mut low = at.to_vec();

@@ -3,18 +3,18 @@
 use std::rc::Rc;
 
 use super::reduce::float_only;
-use super::{Call, NotCovered};
-use crate::plan::{Kernel, Origin, Plan, Scan, Scanning};
-use crate::scalar::Kind;
+use super::{NotCovered, OperatorCall};
+use crate::plan::{BufferOrigin, Kernel, Plan, ScanKernel, ScanOp};
+use crate::scalar::ScalarType;
 use crate::tensor::Tensor;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, NotCovered> {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tensor>, NotCovered> {
     let how = match call.op {
-        "cumsum" => Scanning::Sum,
-        "cumprod" => Scanning::Product,
-        "logcumsumexp" => Scanning::LogSum,
-        "cummax" => Scanning::Max,
-        "cummin" => Scanning::Min,
+        "cumsum" => ScanOp::Sum,
+        "cumprod" => ScanOp::Product,
+        "logcumsumexp" => ScanOp::LogSum,
+        "cummax" => ScanOp::Max,
+        "cummin" => ScanOp::Min,
         _ => return Ok(None),
     };
     if call.result != 0 {
@@ -30,13 +30,13 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, N
     let after: i64 = x.shape[dim + 1..].iter().product();
     let shape = [before, x.shape[dim], after];
     let value = plan.elementwise(x).reshaped(&shape);
-    let out = plan.room(Origin::Made, &x.shape, Kind::Float);
-    plan.push(Kernel::Scan(Scan {
+    let out = plan.allocate(BufferOrigin::Computed, &x.shape, ScalarType::Float);
+    plan.push(Kernel::Scan(ScanKernel {
         shape,
-        how,
+        op: how,
         value: Rc::clone(&value.at),
         out,
-        then: None,
+        epilogue: None,
     }));
-    Ok(Some(Tensor::of_buffer(out, &x.shape, Kind::Float)))
+    Ok(Some(Tensor::of_buffer(out, &x.shape, ScalarType::Float)))
 }

@@ -2,10 +2,10 @@
 
 use warpsmith_schema::Target;
 
-use super::{Call, NotCovered};
+use super::{NotCovered, OperatorCall};
 use crate::index::Index;
-use crate::plan::{Plan, REDUCTION, Strategy};
-use crate::scalar::{Kind, Source, Within};
+use crate::plan::{Plan, REDUCTION_WORK, Strategy};
+use crate::scalar::{BoundsCheck, ScalarType, Source};
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
@@ -14,7 +14,7 @@ type Found = Result<Option<Tensor>, NotCovered>;
     clippy::many_single_char_names,
     reason = "as shapes of images are written"
 )]
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
     let x = match call.inputs.first() {
         Some(Some(x)) => x.clone(),
         _ => return Ok(None),
@@ -121,7 +121,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
             let by_fours = plan.target == Target::Cuda
                 && plan.strategy == Strategy::Tuned
                 && x.shape[rank - 1] % 4 == 0
-                && x.work < REDUCTION;
+                && x.work < REDUCTION_WORK;
             Tensor::computed(&x.shape, x.kind, x.work + 1, move |arena, at| {
                 let mut value = inner(arena, at);
                 let far = i64::from(i32::MAX);
@@ -129,9 +129,9 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
                 let condition = |column: &Index| {
                     let apart = column.plus(&at[rank - 2].times(-1));
                     if lower {
-                        Within::new(apart, -far, diagonal + 1)
+                        BoundsCheck::new(apart, -far, diagonal + 1)
                     } else {
-                        Within::new(apart, diagonal, far)
+                        BoundsCheck::new(apart, diagonal, far)
                     }
                 };
                 let Some(within) = condition(&at[rank - 1]) else {
@@ -141,10 +141,10 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
                 let nearest = at[rank - 1].divided(4).times(4);
                 let nearest = if lower { nearest } else { nearest.offset(3) };
                 if let Some(some) = condition(&nearest).filter(|_| by_fours) {
-                    value = arena.spared(value, &some);
+                    value = arena.masked(value, &some);
                 }
                 let zero = arena.constant(0.0);
-                let inside = arena.inside(vec![within]);
+                let inside = arena.in_bounds(vec![within]);
                 arena.select(inside, value, zero)
             })
         }
@@ -242,13 +242,13 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Found {
     Ok(Some(found))
 }
 
-fn image(call: &Call<'_>, x: &Tensor) -> Result<[i64; 4], NotCovered> {
+fn image(call: &OperatorCall<'_>, x: &Tensor) -> Result<[i64; 4], NotCovered> {
     let shape: Result<[i64; 4], _> = x.shape.as_slice().try_into();
     shape.map_err(|_| call.refuse("something that is no image"))
 }
 
 /// Several tensors one after the other.
-fn joined(call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn joined(call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let parts: Option<Vec<Tensor>> = call.inputs.iter().cloned().collect();
     let mut parts = parts.ok_or_else(|| call.refuse("a missing part"))?;
     let rank = call.shape.len();
@@ -280,14 +280,14 @@ fn joined(call: &Call<'_>) -> Result<Tensor, NotCovered> {
                 start -= extent;
                 let mut from = at.to_vec();
                 from[dim] = from[dim].offset(-start);
-                let within = Within::new(from[dim].clone(), 0, extent);
+                let within = BoundsCheck::new(from[dim].clone(), 0, extent);
                 let own = (part.at)(arena, &from);
                 let Some(within) = within else { return own };
                 let own = arena.guarded(own, std::slice::from_ref(&within));
                 value = Some(match value {
                     None => own,
                     Some(after) => {
-                        let inside = arena.inside(vec![within]);
+                        let inside = arena.in_bounds(vec![within]);
                         arena.select(inside, own, after)
                     }
                 });
@@ -303,7 +303,7 @@ const TIMES: i64 = 4;
 /// What is looked up along some dimensions, as it is if its elements can be computed where they are wanted, and what that costs.
 pub(super) fn source(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     dims: &[usize],
 ) -> Result<(Source, u32), NotCovered> {
@@ -323,12 +323,12 @@ pub(super) fn source(
 /// Whole slices by a list of indices: they take the place of a dimension.
 fn picked(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     indices: &Tensor,
     dim: usize,
 ) -> Result<Tensor, NotCovered> {
-    if indices.kind != Kind::Int {
+    if indices.kind != ScalarType::Int {
         return Err(call.refuse("indices that are no integers"));
     }
     let (source, work) = source(plan, call, x, &[dim])?;
@@ -350,12 +350,12 @@ fn picked(
 /// An index for each element.
 fn gathered(
     plan: &mut Plan,
-    call: &Call<'_>,
+    call: &OperatorCall<'_>,
     x: &Tensor,
     dim: usize,
 ) -> Result<Tensor, NotCovered> {
     let indices = call.input(1)?;
-    if indices.kind != Kind::Int || indices.shape != call.shape {
+    if indices.kind != ScalarType::Int || indices.shape != call.shape {
         return Err(call.refuse("indices that do not fit"));
     }
     let (source, work) = source(plan, call, x, &[dim])?;

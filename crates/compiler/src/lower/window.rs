@@ -1,12 +1,12 @@
 //! Windows over space: pools, and what responds to its neighbours.
 
-use super::{Call, NotCovered, is};
+use super::{NotCovered, OperatorCall, is};
 use crate::index::Index;
-use crate::plan::{Fold, Plan, REDUCTION};
-use crate::scalar::{Binary, Kind, Unary, Within};
+use crate::plan::{Plan, REDUCTION_WORK, ReduceOp};
+use crate::scalar::{Binary, BoundsCheck, ScalarType, Unary};
 use crate::tensor::Tensor;
 
-pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, NotCovered> {
+pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tensor>, NotCovered> {
     let found = match call.op {
         "max_pool1d" | "max_pool2d" | "max_pool3d" | "avg_pool1d" | "avg_pool2d" | "avg_pool3d"
         | "lp_pool1d" | "lp_pool2d" | "lp_pool3d" => pool(plan, call)?,
@@ -23,7 +23,7 @@ pub(super) fn rule(plan: &mut Plan, call: &Call<'_>) -> Result<Option<Tensor>, N
 }
 
 /// Dimensions of space: what comes after images and channels.
-pub(super) fn space(call: &Call<'_>, x: &Tensor) -> Result<usize, NotCovered> {
+pub(super) fn space(call: &OperatorCall<'_>, x: &Tensor) -> Result<usize, NotCovered> {
     let digit = call.op.trim_end_matches('d').chars().last();
     let space = digit
         .and_then(|digit| digit.to_digit(10))
@@ -41,7 +41,11 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(call: &Call<'_>, space: usize, stride: &[i64]) -> Result<Self, NotCovered> {
+    pub(super) fn new(
+        call: &OperatorCall<'_>,
+        space: usize,
+        stride: &[i64],
+    ) -> Result<Self, NotCovered> {
         Ok(Self {
             stride: call.each("stride", space, stride)?,
             padding: call.each("padding", space, &vec![0; space])?,
@@ -65,14 +69,14 @@ impl Window {
 /// What windows of so many places that share some of them are laid over: made beforehand where computing it anew for
 /// each of them would cost more than writing and reading it.
 pub(super) fn before_windows(plan: &mut Plan, x: &Tensor, taps: i64) -> Tensor {
-    let own = i64::from((x.work % REDUCTION).max(1));
-    if x.work == 0 || plan.writes_out(taps) && own * taps <= 48 {
+    let own = i64::from((x.work % REDUCTION_WORK).max(1));
+    if x.work == 0 || plan.unrolls_window(taps) && own * taps <= 48 {
         return plan.elementwise(x);
     }
     plan.realize(x).1
 }
 
-fn pool(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn pool(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?.clone();
     let space = space(call, &x)?;
     call.without("ceil_mode")?;
@@ -106,12 +110,12 @@ fn pool(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     }
     let outside = if max { f64::NEG_INFINITY } else { 0.0 };
     let (fold, name) = if max {
-        (Fold::Max, "top")
+        (ReduceOp::Max, "top")
     } else {
-        (Fold::Sum, "sum")
+        (ReduceOp::Sum, "sum")
     };
     let (work, how) = (x.work, (fold, name));
-    let found = plan.over_window(&call.shape, &kernel, how, work, move |arena, at, tap| {
+    let found = plan.reduce_window(&call.shape, &kernel, how, work, move |arena, at, tap| {
         let mut place = at[..2].to_vec();
         place.extend(window.place(&at[2..], tap));
         let value = x.beyond(arena, &place, outside);
@@ -133,7 +137,7 @@ fn pool(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     })
 }
 
-fn adaptive(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn adaptive(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?.clone();
     let space = space(call, &x)?;
     call.without("return_indices")?;
@@ -141,9 +145,9 @@ fn adaptive(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let (from, to) = (x.shape[2..].to_vec(), call.shape[2..].to_vec());
     let max = call.op.contains("max");
     let (fold, name) = if max {
-        (Fold::Max, "top")
+        (ReduceOp::Max, "top")
     } else {
-        (Fold::Sum, "sum")
+        (ReduceOp::Sum, "sum")
     };
     let x = plan.elementwise(&x);
     let even = from.iter().zip(&to).all(|(from, to)| from % to == 0);
@@ -182,7 +186,7 @@ fn adaptive(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
         (start, end)
     };
     let bounds_of = bounds.clone();
-    let neutral = fold.neutral();
+    let neutral = fold.identity();
     let found = plan.reduce(&call.shape, &most, fold, name, move |arena, at, tap| {
         let mut place = at[..2].to_vec();
         let mut guard = Vec::new();
@@ -190,13 +194,13 @@ fn adaptive(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
             let (start, end) = bounds_of(dim, &at[2 + dim]);
             let index = start.plus(&tap[dim]);
             let beyond = index.plus(&end.times(-1));
-            guard.extend(Within::new(beyond, -i64::from(i32::MAX), 0));
+            guard.extend(BoundsCheck::new(beyond, -i64::from(i32::MAX), 0));
             place.push(index);
         }
         let value = (x.at)(arena, &place);
         let value = arena.guarded(value, &guard);
         let nothing = arena.constant(neutral);
-        let inside = arena.inside(guard);
+        let inside = arena.in_bounds(guard);
         arena.select(inside, value, nothing)
     });
     if max {
@@ -205,7 +209,7 @@ fn adaptive(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     let inner = found.at.clone();
     Ok(Tensor::computed(
         &call.shape,
-        Kind::Float,
+        ScalarType::Float,
         found.work,
         move |arena, at| {
             let mut value = inner(arena, at);
@@ -220,7 +224,7 @@ fn adaptive(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
     ))
 }
 
-fn local_response(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered> {
+fn local_response(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?.clone();
     let size = call.integer("size")?;
     let (alpha, beta) = (
@@ -230,10 +234,10 @@ fn local_response(plan: &mut Plan, call: &Call<'_>) -> Result<Tensor, NotCovered
     let k = call.number_or("k", 1.0)?;
     let x = before_windows(plan, &x, size);
     let inner = x.clone();
-    let sum = plan.over_window(
+    let sum = plan.reduce_window(
         &x.shape,
         &[size],
-        (Fold::Sum, "squares"),
+        (ReduceOp::Sum, "squares"),
         x.work + 1,
         move |arena, at, tap| {
             let mut place = at.to_vec();

@@ -5,25 +5,25 @@ use std::rc::Rc;
 
 use warpsmith_schema::Target;
 
-use super::{Map, Pass, Plan, Rows};
+use super::{IndexMap, Plan, RowKernel, RowReduction};
 use crate::index::{Index, coordinates, linear};
-use crate::scalar::{Buffer, Reduced, Scalar};
+use crate::scalar::{Buffer, ReductionId, Scalar};
 use crate::tensor::Tensor;
 
 impl Plan {
-    pub(super) fn rows(&mut self, tensor: &Tensor) -> Rows {
-        let cells = Rows {
+    pub(super) fn row_kernel(&mut self, tensor: &Tensor) -> RowKernel {
+        let cells = RowKernel {
             outer: Vec::new(),
-            passes: Vec::new(),
-            cells: tensor.shape.clone(),
-            place: Rc::new(|_, cell| cell.to_vec()),
+            reductions: Vec::new(),
+            row_shape: tensor.shape.clone(),
+            index_map: Rc::new(|_, cell| cell.to_vec()),
             shape: tensor.shape.clone(),
             value: tensor.at.clone(),
             out: Buffer(usize::MAX),
         };
         let domain = self.variables(&tensor.shape);
         let value = (tensor.at)(&mut self.arena, &domain);
-        let unmade = self.unmade(value);
+        let unmade = self.pending_reductions(value);
         if unmade.is_empty() {
             return cells;
         }
@@ -33,21 +33,22 @@ impl Plan {
                 .or_else(|| self.by_dims(tensor, *first, at, &domain));
             if let Some(mut rows) = shaped
                 && !self.is_split(*first)
-                && self.balanced(&rows)
+                && self.has_enough_rows(&rows)
             {
                 self.fuse(&mut rows);
                 return rows;
             }
         }
         for (reduction, _) in unmade {
-            self.make_reduction(reduction);
+            self.materialize_reduction(reduction);
         }
-        self.rows(tensor)
+        self.row_kernel(tensor)
     }
 
-    /// Whether there are enough rows for the cells that each of them stores.
-    fn balanced(&self, rows: &Rows) -> bool {
-        let (count, cells): (i64, i64) = (rows.outer.iter().product(), rows.cells.iter().product());
+    /// Whether there are enough rows for the number of elements that each of them stores.
+    fn has_enough_rows(&self, rows: &RowKernel) -> bool {
+        let (count, cells): (i64, i64) =
+            (rows.outer.iter().product(), rows.row_shape.iter().product());
         let few = match self.target {
             Target::Cpu => 8,
             Target::Cuda => 512,
@@ -55,8 +56,8 @@ impl Plan {
         count >= few || cells < 1 << 14
     }
 
-    /// Rows are what comes first in the order of elements.
-    fn by_prefix(&mut self, tensor: &Tensor, first: Reduced) -> Option<Rows> {
+    /// Rows are a prefix of the order of elements.
+    fn by_prefix(&mut self, tensor: &Tensor, first: ReductionId) -> Option<RowKernel> {
         let rows = self.reductions[first.0].rows();
         let count = tensor.count();
         if rows == 0 || count % rows != 0 {
@@ -70,11 +71,11 @@ impl Plan {
                 &linear(&[rows, cells], &[row[0].clone(), cell[0].clone()]),
             )
         };
-        let found = Rows {
+        let found = RowKernel {
             outer: vec![rows],
-            passes: Vec::new(),
-            cells: vec![cells],
-            place: Rc::new(place),
+            reductions: Vec::new(),
+            row_shape: vec![cells],
+            index_map: Rc::new(place),
             shape: tensor.shape.clone(),
             value: tensor.at.clone(),
             out: Buffer(usize::MAX),
@@ -82,14 +83,14 @@ impl Plan {
         self.fits(&found).then_some(found)
     }
 
-    /// Rows are some dimensions, cells the others.
+    /// Rows are some dimensions, and the elements of a row are the others.
     fn by_dims(
         &mut self,
         tensor: &Tensor,
-        first: Reduced,
+        first: ReductionId,
         at: &[Index],
         domain: &[Index],
-    ) -> Option<Rows> {
+    ) -> Option<RowKernel> {
         let outer = self.reductions[first.0].outer.clone();
         let mut dims = Vec::new();
         for (index, extent) in at.iter().zip(&outer) {
@@ -105,11 +106,11 @@ impl Plan {
         let extents = |of: &[usize]| of.iter().map(|dim| tensor.shape[*dim]).collect::<Vec<_>>();
         let (rows, cells) = (extents(&dims), extents(&others));
         let rank = tensor.rank();
-        let found = Rows {
+        let found = RowKernel {
             outer: rows,
-            passes: Vec::new(),
-            cells,
-            place: Rc::new(move |row, cell| {
+            reductions: Vec::new(),
+            row_shape: cells,
+            index_map: Rc::new(move |row, cell| {
                 let mut place = vec![Index::default(); rank];
                 for (dim, index) in dims.iter().zip(row) {
                     place[*dim] = index.clone();
@@ -127,17 +128,17 @@ impl Plan {
     }
 
     /// Whether at least one reduction can be computed in these rows.
-    fn fits(&mut self, rows: &Rows) -> bool {
-        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
-        let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
-        let found = self.unmade(value);
+    fn fits(&mut self, rows: &RowKernel) -> bool {
+        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.row_shape));
+        let value = (rows.value)(&mut self.arena, &(rows.index_map)(&row, &cell));
+        let found = self.pending_reductions(value);
         found
             .iter()
             .any(|(reduction, at)| self.outer(*reduction, at, &row).is_some())
     }
 
-    /// From rows to what a reduction leaves, if every row is one of its results.
-    fn outer(&self, reduction: Reduced, at: &[Index], row: &[Index]) -> Option<Map> {
+    /// From rows to the results of a reduction, if every row is one of them.
+    fn outer(&self, reduction: ReductionId, at: &[Index], row: &[Index]) -> Option<IndexMap> {
         let extents = self.reductions[reduction.0].outer.clone();
         let rows: i64 = row.iter().map(|index| index.range().1 + 1).product();
         if rows != self.reductions[reduction.0].rows() {
@@ -162,26 +163,26 @@ impl Plan {
         }))
     }
 
-    /// Takes every reduction into the kernel that fits, each after those it needs; the others are made before.
-    fn fuse(&mut self, rows: &mut Rows) {
-        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.cells));
-        let value = (rows.value)(&mut self.arena, &(rows.place)(&row, &cell));
+    /// Fuses every reduction that fits, each after those it needs. Earlier kernels compute the others.
+    fn fuse(&mut self, rows: &mut RowKernel) {
+        let (row, cell) = (self.variables(&rows.outer), self.variables(&rows.row_shape));
+        let value = (rows.value)(&mut self.arena, &(rows.index_map)(&row, &cell));
         let mut seen = BTreeSet::new();
-        self.take(value, &row, rows, &mut seen);
+        self.fuse_reduction(value, &row, rows, &mut seen);
     }
 
-    fn take(
+    fn fuse_reduction(
         &mut self,
         value: Scalar,
         row: &[Index],
-        rows: &mut Rows,
-        seen: &mut BTreeSet<Reduced>,
+        rows: &mut RowKernel,
+        seen: &mut BTreeSet<ReductionId>,
     ) {
-        for (reduction, at) in self.unmade(value) {
+        for (reduction, at) in self.pending_reductions(value) {
             let fits = self.outer(reduction, &at, row);
             let is_split = self.is_split(reduction);
             let Some(outer) = fits.filter(|_| !is_split) else {
-                self.make_reduction(reduction);
+                self.materialize_reduction(reduction);
                 continue;
             };
             if !seen.insert(reduction) {
@@ -190,8 +191,8 @@ impl Plan {
             let known = self.reductions[reduction.0].clone();
             let inner = self.variables(&known.extents);
             let body = (known.body)(&mut self.arena, &outer(row), &inner);
-            self.take(body, row, rows, seen);
-            rows.passes.push(Pass { reduction, outer });
+            self.fuse_reduction(body, row, rows, seen);
+            rows.reductions.push(RowReduction { reduction, outer });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Arena, Node, Scalar, Within};
+use super::{Arena, BoundsCheck, Node, Scalar};
 use crate::index::{Index, Var};
 use crate::tensor::Tensor;
 
@@ -68,7 +68,7 @@ impl Source {
                 }
                 _ => {}
             }
-            let scalar = arena.keep(node, kind);
+            let scalar = arena.intern(node, kind);
             if let Some(name) = arena.named(one) {
                 arena.name(scalar, name);
             }
@@ -87,7 +87,7 @@ impl Source {
         })
     }
 
-    fn guard(&self, guard: &mut [Within], at: &[Index]) {
+    fn guard(&self, guard: &mut [BoundsCheck], at: &[Index]) {
         for within in guard {
             within.index = self.index(&within.index, at);
         }

@@ -1,19 +1,21 @@
-//! What a module computes, as far as its text says: operators and what each is applied to.
+//! The graph of operators that a module applies, as far as its source tells.
+//!
+//! Labels are hashed into fingerprints: renaming one changes the format of all fingerprint files.
 
 use super::operators::{
     canonical, has_weights, is_arithmetic, is_filling, is_movement, is_transparent,
 };
 
-pub(super) type Place = usize;
+pub(super) type NodeId = usize;
 
-/// No operator is applied to more than this; a list of a thousand tensors is as telling as one of these.
+/// Further operands of one operator are left out: a list of a thousand tensors says no more than its beginning.
 const OPERAND_LIMIT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) label: String,
-    pub(super) operands: Vec<Place>,
-    /// How many dimensions, where that can be seen.
+    pub(super) operands: Vec<NodeId>,
+    /// The number of dimensions, where the source tells.
     pub(super) rank: Option<u8>,
 }
 
@@ -23,8 +25,8 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Any number, and whatever else is no tensor.
-    pub(super) const CONSTANT: Place = 0;
+    /// Any value that is no tensor.
+    pub(super) const CONSTANT: NodeId = 0;
 
     pub(super) fn new() -> Self {
         let mut graph = Self { nodes: Vec::new() };
@@ -32,11 +34,11 @@ impl Graph {
         graph
     }
 
-    pub(super) fn leaf(&mut self, label: &str, rank: Option<u8>) -> Place {
+    pub(super) fn leaf(&mut self, label: &str, rank: Option<u8>) -> NodeId {
         self.push(label, Vec::new(), rank)
     }
 
-    fn push(&mut self, label: &str, operands: Vec<Place>, rank: Option<u8>) -> Place {
+    fn push(&mut self, label: &str, operands: Vec<NodeId>, rank: Option<u8>) -> NodeId {
         self.nodes.push(Node {
             label: label.to_owned(),
             operands,
@@ -45,21 +47,21 @@ impl Graph {
         self.nodes.len() - 1
     }
 
-    fn label(&self, place: Place) -> &str {
-        &self.nodes[place].label
+    fn label(&self, id: NodeId) -> &str {
+        &self.nodes[id].label
     }
 
-    fn is(&self, place: Place, label: &str) -> Option<&[Place]> {
-        (self.label(place) == label).then_some(self.nodes[place].operands.as_slice())
+    fn operands_if(&self, id: NodeId, label: &str) -> Option<&[NodeId]> {
+        (self.label(id) == label).then_some(self.nodes[id].operands.as_slice())
     }
 
-    pub(super) fn is_operator(&self, place: Place) -> bool {
-        let node = &self.nodes[place];
+    pub(super) fn is_operator(&self, id: NodeId) -> bool {
+        let node = &self.nodes[id];
         !node.operands.is_empty() && !is_movement(&node.label)
     }
 
-    /// An operator, by any of its names, applied to tensors and constants.
-    pub(super) fn apply(&mut self, name: &str, operands: &[Place]) -> Place {
+    /// Applies an operator, by any of its names, to tensors and constants.
+    pub(super) fn apply(&mut self, name: &str, operands: &[NodeId]) -> NodeId {
         let operator = canonical(name);
         let first = operands.first().copied();
         if let Some(first) = first
@@ -67,10 +69,10 @@ impl Graph {
         {
             return first;
         }
-        let mut operands: Vec<Place> = operands
+        let mut operands: Vec<NodeId> = operands
             .iter()
             .copied()
-            .filter(|&place| place != Self::CONSTANT || is_arithmetic(&operator))
+            .filter(|&id| id != Self::CONSTANT || is_arithmetic(&operator))
             .take(OPERAND_LIMIT)
             .collect();
         if is_filling(&operator) {
@@ -80,16 +82,16 @@ impl Graph {
             let [first, rest @ ..] = operands.as_slice() else {
                 return Self::CONSTANT;
             };
-            let rest = rest.iter().copied().filter(|&place| !self.is_weight(place));
+            let rest = rest.iter().copied().filter(|&id| !self.is_weight(id));
             operands = std::iter::once(*first).chain(rest).collect();
         }
         self.simplified(&operator, operands)
     }
 
-    fn is_weight(&self, place: Place) -> bool {
-        match self.label(place) {
+    fn is_weight(&self, id: NodeId) -> bool {
+        match self.label(id) {
             "weight" => true,
-            "permute" => self.nodes[place]
+            "permute" => self.nodes[id]
                 .operands
                 .first()
                 .is_some_and(|&inner| self.label(inner) == "weight"),
@@ -97,28 +99,32 @@ impl Graph {
         }
     }
 
-    /// The same thing written out by hand is the same thing.
-    fn simplified(&mut self, operator: &str, operands: Vec<Place>) -> Place {
-        const C: Place = Graph::CONSTANT;
+    /// Rewrites idioms to the operator that they spell out: `x * sigmoid(x)` is `silu`.
+    fn simplified(&mut self, operator: &str, operands: Vec<NodeId>) -> NodeId {
+        const C: NodeId = Graph::CONSTANT;
         match (operator, operands.as_slice()) {
             ("addmm" | "baddbmm" | "addmv", &[added, left, right]) => {
                 let product = self.apply("matmul", &[left, right]);
                 self.apply("add", &[added, product])
             }
-            // Constants may be anything: half of it is twice of it, and so on.
+            // The value of a constant does not count, so dividing by one is multiplying by one.
             ("div", &[x, C]) | ("neg", &[x]) if x != C => self.simplified("mul", vec![x, C]),
             ("sub", &[x, C]) if x != C => self.simplified("add", vec![x, C]),
             ("square", &[x]) => self.simplified("pow", vec![x, C]),
             ("mul", &[x, y]) if x == y => self.simplified("pow", vec![x, C]),
-            ("div", &[C, x]) => match self.is(x, "sqrt") {
+            ("div", &[C, x]) => match self.operands_if(x, "sqrt") {
                 Some(&[inner]) => self.push("rsqrt", vec![inner], None),
                 _ => self.simplified("reciprocal", vec![x]),
             },
             ("mul", &[x, y]) => {
-                let gate = |gate: Place, of: Place| match (self.label(gate), self.is(gate, "tanh"))
-                {
-                    ("sigmoid", _) if self.is(gate, "sigmoid") == Some(&[of]) => Some("silu"),
-                    (_, Some(&[inner])) if self.is(inner, "softplus") == Some(&[of]) => {
+                let gate = |gate: NodeId, of: NodeId| match (
+                    self.label(gate),
+                    self.operands_if(gate, "tanh"),
+                ) {
+                    ("sigmoid", _) if self.operands_if(gate, "sigmoid") == Some(&[of]) => {
+                        Some("silu")
+                    }
+                    (_, Some(&[inner])) if self.operands_if(inner, "softplus") == Some(&[of]) => {
                         Some("mish")
                     }
                     _ => None,
@@ -126,16 +132,16 @@ impl Graph {
                 match (gate(y, x), gate(x, y)) {
                     (Some(name), _) => self.push(name, vec![x], None),
                     (None, Some(name)) => self.push(name, vec![y], None),
-                    (None, None) => self.plain("mul", operands),
+                    (None, None) => self.push_operator("mul", operands),
                 }
             }
-            ("div", &[x, y]) => match self.is(y, "add") {
+            ("div", &[x, y]) => match self.operands_if(y, "add") {
                 Some(&[one, other] | &[other, one])
-                    if one == C && self.is(other, "abs") == Some(&[x]) =>
+                    if one == C && self.operands_if(other, "abs") == Some(&[x]) =>
                 {
                     self.push("softsign", vec![x], None)
                 }
-                _ => self.plain("div", operands),
+                _ => self.push_operator("div", operands),
             },
             ("log", &[x]) => match (self.label(x), self.nodes[x].operands.as_slice()) {
                 ("softmax", &[inner]) => self.push("logsoftmax", vec![inner], None),
@@ -144,16 +150,16 @@ impl Graph {
                     let inner = self.nodes[inner].operands.clone();
                     self.push("logsumexp", inner, None)
                 }
-                _ => self.plain("log", operands),
+                _ => self.push_operator("log", operands),
             },
             ("matmul", &[x, weight]) if self.is_weight(weight) && !self.is_weight(x) => {
                 self.push("linear", vec![x], None)
             }
-            _ => self.plain(operator, operands),
+            _ => self.push_operator(operator, operands),
         }
     }
 
-    fn plain(&mut self, operator: &str, operands: Vec<Place>) -> Place {
+    fn push_operator(&mut self, operator: &str, operands: Vec<NodeId>) -> NodeId {
         let rank = operands
             .iter()
             .filter_map(|&operand| self.nodes[operand].rank)
@@ -162,7 +168,7 @@ impl Graph {
     }
 }
 
-/// What a tensor that was made from constants alone is called. Which constants does not matter.
+/// The label of a tensor that a function makes from constants alone.
 pub(super) fn creation(name: &str) -> String {
     let operator = canonical(name);
     if is_filling(&operator) {

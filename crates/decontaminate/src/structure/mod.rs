@@ -1,94 +1,95 @@
-//! How alike two modules are, by what they compute.
+//! The structural similarity of two modules, by what they compute.
 //!
-//! `Model.__init__` and `Model.forward` are read as a graph of operators (see `reading`). What is compared is the
-//! multiset of the graph's small parts: each operator alone, with what it is applied to, and with what that is applied
-//! to. Only hashes of them are kept, so that a benchmark can be recognised by those who do not have its text.
+//! An abstract interpreter reads `Model.__init__` and `Model.forward` as a graph of operators (see `interpreter`). Two graphs are
+//! compared by the multisets of their small subgraphs: each operator alone, with its operands, and with the operands of these
+//! (Weisfeiler-Lehman hashes of depth 0 to 2). Only hashes are stored, so a benchmark can be recognised without its source.
 
 mod graph;
+mod interpreter;
 mod operators;
-mod reading;
 mod value;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use graph::{Graph, Place};
+use graph::{Graph, NodeId};
+use interpreter::{TracedModule, trace};
 use operators::is_commutative;
-use reading::{Reading, read};
 use warpsmith_tasks::TaskError;
 use warpsmith_tasks::python::parse;
 
-/// Above this two tasks are near-twins, as in CUDA Agent.
-pub const NEAR: f64 = 0.9;
+/// Tasks more similar than this are near-duplicates, as in CUDA Agent.
+pub const NEAR_DUPLICATE_THRESHOLD: f64 = 0.9;
 
-/// How far down an operator's operands are looked at.
-const DEPTH: Part = 2;
+/// The depth of the largest subgraphs.
+const DEPTH: SubgraphHash = 2;
 
-/// A hash. Its two lowest bits are how deep the part is.
-pub(crate) type Part = u32;
-const DEPTH_BITS: Part = 3;
+/// The hash of a subgraph. Its two lowest bits are the subgraph's depth.
+pub(crate) type SubgraphHash = u32;
+const DEPTH_BITS: SubgraphHash = 3;
 
-/// Whether two structures that are alike at all must share a part such as this one. With `n` operators and at most three
-/// counts of leaves, those without a common one are no more alike than `(n + 3) / (3 n + 3)`.
-pub(crate) fn is_telling(part: Part) -> bool {
-    part & DEPTH_BITS > 0
+/// Whether the index uses this hash: the subgraph is deeper than one operator. Structures of `n` operators without a common
+/// one of these are at most `(n + 3) / (3 n + 3)` similar, with the three counts of leaves that they may share.
+pub(crate) fn is_index_key(hash: SubgraphHash) -> bool {
+    hash & DEPTH_BITS > 0
 }
 
-/// What a module computes, as hashes of its parts.
+/// What a module computes, as hashes of subgraphs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Structure {
-    /// Parts of the graph and how often each is there, in ascending order.
-    pub(crate) parts: Vec<(Part, u32)>,
-    /// How many operators there are.
+    /// Hashes and how often each occurs, in ascending order.
+    pub(crate) subgraphs: Vec<(SubgraphHash, u32)>,
+    /// The number of operators.
     pub(crate) operators: u32,
-    /// The operator, where there is but one.
-    pub(crate) only: Option<Part>,
-    /// Dimensions of each input tensor; `None` where the text does not tell.
-    pub(crate) ranks: Option<Vec<u8>>,
+    /// The operator, if there is exactly one.
+    pub(crate) only_operator: Option<SubgraphHash>,
+    /// The number of dimensions of each input tensor; `None` where the source does not tell.
+    pub(crate) input_ranks: Option<Vec<u8>>,
 }
 
-/// Why two tasks are alike.
+/// What the similarity of two tasks rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
-    /// Their graphs are.
+pub enum SimilarityBasis {
+    /// Their graphs share subgraphs.
     Structure,
-    /// Each is one operator, the same, on inputs of the same number of dimensions, whatever else they do around it.
+    /// Each is a single operator, the same one, on inputs with the same numbers of dimensions, whatever is moved or indexed around
+    /// it.
     Operator,
 }
 
 impl Structure {
-    /// Reads a module's text; nothing of it is run.
+    /// Reads a module's source without running it.
     pub fn of(source: &str) -> Result<Self, TaskError> {
         let module = parse(source);
-        let reading = read(&module).ok_or(TaskError::NoForward)?;
-        Ok(Self::from_reading(&reading))
+        let traced = trace(&module).ok_or(TaskError::NoForward)?;
+        Ok(Self::from_trace(&traced))
     }
 
-    fn from_reading(reading: &Reading) -> Self {
-        let graph = &reading.graph;
-        // Every node's part of each depth: the label alone, then with the parts of its operands one depth less.
-        let mut depths: Vec<Vec<Part>> = Vec::new();
+    fn from_trace(traced: &TracedModule) -> Self {
+        let graph = &traced.graph;
+        // Every node's hash at each depth: of its label alone, then of the label and its operands' hashes one depth lower.
+        let mut depths: Vec<Vec<SubgraphHash>> = Vec::new();
         for depth in 0..=DEPTH {
-            let parts = graph.nodes.iter().map(|node| {
-                let mut operands: Vec<Part> = match depths.last() {
-                    Some(below) => node.operands.iter().map(|&place| below[place]).collect(),
+            let hashes = graph.nodes.iter().map(|node| {
+                let mut operands: Vec<SubgraphHash> = match depths.last() {
+                    Some(below) => node.operands.iter().map(|&id| below[id]).collect(),
                     None => Vec::new(),
                 };
                 if is_commutative(&node.label) {
                     operands.sort_unstable();
                 }
-                part(depth, &node.label, &operands)
+                subgraph_hash(depth, &node.label, &operands)
             });
-            let parts = parts.collect();
-            depths.push(parts);
+            let hashes = hashes.collect();
+            depths.push(hashes);
         }
-        let mut parts = BTreeMap::new();
+        let mut subgraphs = BTreeMap::new();
         let mut leaves = BTreeMap::new();
         let mut operators = Vec::new();
-        for place in reached(graph, &reading.returned) {
-            let node = &graph.nodes[place];
+        for id in reachable(graph, &traced.returned) {
+            let node = &graph.nodes[id];
             if node.operands.is_empty() {
                 let kind = match node.label.as_str() {
                     "constant" => continue,
@@ -98,66 +99,66 @@ impl Structure {
                 *leaves.entry(kind).or_insert(0) += 1;
                 continue;
             }
-            for parts_of_depth in &depths {
-                *parts.entry(parts_of_depth[place]).or_insert(0) += 1;
+            for hashes in &depths {
+                *subgraphs.entry(hashes[id]).or_insert(0) += 1;
             }
-            if graph.is_operator(place) {
-                operators.push(depths[0][place]);
+            if graph.is_operator(id) {
+                operators.push(depths[0][id]);
             }
         }
-        // An input or a weight by itself says little; how many there are says something.
+        // Inputs and weights count by their number only: one by itself says little.
         for (kind, count) in leaves {
-            parts.insert(part(0, kind, &[count]), 1);
+            subgraphs.insert(subgraph_hash(0, kind, &[count]), 1);
         }
         Self {
-            parts: parts.into_iter().collect(),
+            subgraphs: subgraphs.into_iter().collect(),
             operators: operators.len() as u32,
-            only: match operators[..] {
+            only_operator: match operators[..] {
                 [only] => Some(only),
                 _ => None,
             },
-            ranks: reading.ranks.clone(),
+            input_ranks: traced.ranks.clone(),
         }
     }
 
-    /// From 0, nothing in common, to 1, the same but for names and numbers. Symmetric.
+    /// From 0 (nothing in common) to 1 (equal except for names and numbers). Symmetric.
     pub fn similarity(&self, other: &Self) -> f64 {
         self.compare(other).0
     }
 
     /// [`Structure::similarity`] and what it rests on.
-    pub fn compare(&self, other: &Self) -> (f64, Why) {
+    pub fn compare(&self, other: &Self) -> (f64, SimilarityBasis) {
         if self.is_same_operator(other) {
-            return (1.0, Why::Operator);
+            return (1.0, SimilarityBasis::Operator);
         }
-        (self.shared(other), Why::Structure)
+        (self.dice_coefficient(other), SimilarityBasis::Structure)
     }
 
-    /// How many operators it applies.
+    /// The number of operators that the module applies.
     pub fn operators(&self) -> usize {
         self.operators as usize
     }
 
     fn is_same_operator(&self, other: &Self) -> bool {
-        let same_ranks = match (&self.ranks, &other.ranks) {
+        let same_ranks = match (&self.input_ranks, &other.input_ranks) {
             (Some(left), Some(right)) => left == right,
-            // Better one task too few than the benchmark's own.
+            // If in doubt they are the same: rather drop a task than keep the benchmark's own.
             _ => true,
         };
-        self.only.is_some() && self.only == other.only && same_ranks
+        self.only_operator.is_some() && self.only_operator == other.only_operator && same_ranks
     }
 
-    /// The share of parts that both have (Dice's coefficient of the multisets).
-    fn shared(&self, other: &Self) -> f64 {
+    /// Dice's coefficient of the two multisets of subgraphs.
+    fn dice_coefficient(&self, other: &Self) -> f64 {
         let all = self.size() + other.size();
         if all == 0 {
             return 1.0;
         }
         let mut common = 0_u64;
-        let mut others = other.parts.iter().peekable();
-        for &(part, count) in &self.parts {
-            while others.next_if(|(other, _)| *other < part).is_some() {}
-            if let Some(&(_, other_count)) = others.next_if(|(other, _)| *other == part) {
+        let mut others = other.subgraphs.iter().peekable();
+        for &(hash, count) in &self.subgraphs {
+            while others.next_if(|(other, _)| *other < hash).is_some() {}
+            if let Some(&(_, other_count)) = others.next_if(|(other, _)| *other == hash) {
                 common += u64::from(count.min(other_count));
             }
         }
@@ -165,25 +166,28 @@ impl Structure {
     }
 
     fn size(&self) -> u64 {
-        self.parts.iter().map(|(_, count)| u64::from(*count)).sum()
+        self.subgraphs
+            .iter()
+            .map(|(_, count)| u64::from(*count))
+            .sum()
     }
 }
 
-/// What the results rest on: what is computed and thrown away is no part of a task.
-fn reached(graph: &Graph, returned: &[Place]) -> Vec<Place> {
+/// The nodes that the results depend on. What is computed and thrown away does not count.
+fn reachable(graph: &Graph, returned: &[NodeId]) -> Vec<NodeId> {
     let mut seen = vec![false; graph.nodes.len()];
     let mut open = returned.to_vec();
-    while let Some(place) = open.pop() {
-        if !std::mem::replace(&mut seen[place], true) {
-            open.extend(&graph.nodes[place].operands);
+    while let Some(id) = open.pop() {
+        if !std::mem::replace(&mut seen[id], true) {
+            open.extend(&graph.nodes[id].operands);
         }
     }
-    (0..seen.len()).filter(|&place| seen[place]).collect()
+    (0..seen.len()).filter(|&id| seen[id]).collect()
 }
 
-fn part(depth: Part, label: &str, operands: &[Part]) -> Part {
+fn subgraph_hash(depth: SubgraphHash, label: &str, operands: &[SubgraphHash]) -> SubgraphHash {
     let mut hasher = blake3::Hasher::new();
-    // The length first, so that no label can pass for another and its operands.
+    // The length comes first, so that no label can pass for another label and its operands.
     hasher.update(&(label.len() as u64).to_le_bytes());
     hasher.update(label.as_bytes());
     for operand in operands {

@@ -1,4 +1,4 @@
-//! One name for one operator, however a module spells it.
+//! One name for each operator, however a module spells it.
 
 /// `nn.LeakyReLU`, `F.leaky_relu`, `torch.nn.functional.leaky_relu_` and `x.leaky_relu()` are all `leakyrelu`.
 pub(super) fn canonical(name: &str) -> String {
@@ -13,7 +13,7 @@ pub(super) fn canonical(name: &str) -> String {
     if key.len() > "loss".len() && key.ends_with("loss") {
         key.truncate(key.len() - "loss".len());
     }
-    // Named by dimension as modules, not as functions.
+    // Only the modules have the number of dimensions in their names.
     for family in ["batchnorm", "instancenorm", "dropout", "softmax"] {
         if key
             .strip_prefix(family)
@@ -84,7 +84,7 @@ const ALIASES: [(&str, &str); 50] = [
     ("vdot", "matmul"),
 ];
 
-/// Gives its first argument's numbers on, as they are: shape, type, place and layout are no computation.
+/// Passes its first argument's numbers on: shape, dtype, device and layout are no computation.
 pub(super) fn is_transparent(operator: &str) -> bool {
     matches!(
         operator,
@@ -121,7 +121,7 @@ pub(super) fn is_transparent(operator: &str) -> bool {
     )
 }
 
-/// Says something about a tensor that is no tensor.
+/// Attributes and methods of a tensor that give no tensor.
 pub(super) fn is_metadata(name: &str) -> bool {
     matches!(
         name,
@@ -149,12 +149,12 @@ pub(super) fn is_metadata(name: &str) -> bool {
     )
 }
 
-/// Moves numbers without computing any: part of a structure, but no operator of its own.
+/// Moves numbers without computing: it is in the graph but does not count as an operator.
 pub(super) fn is_movement(operator: &str) -> bool {
     matches!(operator, "permute" | "index" | "part")
 }
 
-/// Has weights of its own where it is a module; the functional form is given them.
+/// Has weights of its own as a module, and gets them as operands in its functional form.
 pub(super) fn has_weights(operator: &str) -> bool {
     operator.starts_with("conv")
         || operator.ends_with("norm") && operator != "norm"
@@ -165,7 +165,7 @@ pub(super) fn has_weights(operator: &str) -> bool {
         )
 }
 
-/// Where a constant is an operand and no setting.
+/// A constant among its arguments is an operand, not a setting.
 pub(super) fn is_arithmetic(operator: &str) -> bool {
     is_commutative(operator)
         || matches!(
@@ -191,7 +191,7 @@ pub(super) fn is_commutative(operator: &str) -> bool {
     )
 }
 
-/// Fills a tensor from nothing but constants; which ones does not matter.
+/// Makes a tensor from constants alone; which ones does not count.
 pub(super) fn is_filling(operator: &str) -> bool {
     matches!(
         operator,

@@ -1,44 +1,44 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::graph::Place;
+use super::graph::NodeId;
 use warpsmith_tasks::python::Function;
 
-/// What a name stands for while a module is read.
+/// What a name stands for during abstract interpretation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     None,
-    /// A number, and whatever else is no tensor, no operator and holds none.
+    /// A number, or anything else that neither is nor holds a tensor or an operator.
     Constant,
-    /// What somebody else's function returned: no tensor that we know of, but it may be one.
+    /// The result of a foreign function without tensor arguments. It may be a tensor.
     Unknown,
     Text(Rc<str>),
-    Tensor(Place),
-    /// Something from elsewhere by its full path: `torch.nn.functional.relu`, or a bare builtin.
+    Tensor(NodeId),
+    /// An imported thing by its full path, such as `torch.nn.functional.relu`, or a bare builtin.
     External(Rc<str>),
-    /// An instance of a module from elsewhere, by the name of its class.
+    /// An instance of an imported module, by the name of its class.
     Layer(Rc<str>),
-    /// What is called one after the other: `nn.Sequential`.
-    Chain(Cell),
-    Items(Cell),
-    Map(Cell),
-    Object(Cell),
+    /// `nn.Sequential`: its items are called one after the other.
+    Chain(HeapId),
+    Items(HeapId),
+    Map(HeapId),
+    Object(HeapId),
     Class(usize),
     Function(Rc<Closure>),
     Bound(Box<Value>, Rc<Closure>),
     /// `value.name`, not yet called.
     Member(Box<Value>, Rc<str>),
-    /// `super()`: the instance, and the class whose bases are meant.
-    Super(Cell, usize),
+    /// `super()`: the instance, and the class whose bases are searched.
+    Super(HeapId, usize),
 }
 
-/// A place on the heap: what is changed by one name is changed for all.
-pub(super) type Cell = usize;
+/// A place on the heap. All names of an object see its changes.
+pub(super) type HeapId = usize;
 
 #[derive(Debug)]
-pub(super) enum Stored {
+pub(super) enum HeapObject {
     Items(Vec<Value>),
-    /// In the order of writing; the first of several with one name counts.
+    /// In the order of insertion. Of several entries with one key the first counts.
     Map(Vec<(String, Value)>),
     Object {
         class: usize,
@@ -51,13 +51,13 @@ pub(super) type Names = HashMap<String, Value>;
 #[derive(Debug)]
 pub(super) struct Closure {
     pub(super) function: Rc<Function>,
-    /// What the function around it knew.
-    pub(super) around: Names,
-    /// The class it is a method of.
+    /// The names of the enclosing function.
+    pub(super) captured: Names,
+    /// The class, if it is a method.
     pub(super) class: Option<usize>,
 }
 
-/// Two closures are the same where they are one.
+/// Compared by identity.
 impl PartialEq for Closure {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -65,19 +65,19 @@ impl PartialEq for Closure {
 }
 
 #[derive(Debug)]
-pub(super) struct Blueprint {
+pub(super) struct ClassDefinition {
     pub(super) bases: Vec<Value>,
     pub(super) members: Names,
 }
 
-/// Arguments of a call.
+/// Evaluated arguments of a call.
 #[derive(Debug, Default)]
-pub(super) struct Given {
+pub(super) struct CallArguments {
     pub(super) positional: Vec<Value>,
     pub(super) named: Vec<(String, Value)>,
 }
 
-impl Given {
+impl CallArguments {
     pub(super) fn positional(values: Vec<Value>) -> Self {
         Self {
             positional: values,

@@ -5,7 +5,7 @@ use warpsmith_schema::{
     MatchedPrecision, Number, Precision, Rule, Speedup, Status, Target, Times, TrustCheck, Verdict,
 };
 
-use super::{JudgementState, LocalJudge, Step, clip};
+use super::{JudgementState, Step, Supervisor, clip};
 use crate::baseline::Baselines;
 use crate::candidate_failure::CandidateFailure;
 use crate::timing::{self, TimeEstimate};
@@ -22,7 +22,7 @@ fn floor_us(target: Target, output_bytes: f64) -> f64 {
     output_bytes / bytes_per_us
 }
 
-impl LocalJudge {
+impl Supervisor {
     pub(super) fn conclude(
         &mut self,
         candidate: &TimeEstimate,

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use warpsmith_machine::DeviceLease;
-use warpsmith_schema::Target;
+use warpsmith_schema::{Target, Task};
 
-use super::{LocalJudge, TaskSource, task_hash};
+use super::{Supervisor, task_hash};
 use crate::JudgeError;
 use crate::session::Session;
 use crate::trusted::TrustedProcess;
@@ -16,12 +16,9 @@ const KEPT_FRACTION: u64 = 16;
 const MEMORY_SLACK: u64 = 1 << 30;
 const MEMORY_CLEARED: Duration = Duration::from_secs(3);
 
-impl LocalJudge {
+impl Supervisor {
     /// Comes with the device where the task takes so much of it that nobody else may lay out a large one meanwhile.
-    pub(super) fn load_task(
-        &mut self,
-        task: &TaskSource,
-    ) -> Result<Option<DeviceLease>, JudgeError> {
+    pub(super) fn load_task(&mut self, task: &Task) -> Result<Option<DeviceLease>, JudgeError> {
         let hash = task_hash(task);
         let seed = self.fresh_seed()?;
         self.trusted()?;

@@ -1,6 +1,6 @@
 //! The processes that the judge keeps warm, and the baselines measured in one of them.
 
-use super::{AheadCompiler, LocalJudge, TaskSource, task_hash};
+use super::{AheadCompiler, Supervisor, task_hash};
 use crate::JudgeError;
 use crate::baseline;
 use crate::baseline::Baselines;
@@ -19,12 +19,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use warpsmith_machine::DeviceLease;
 use warpsmith_schema::Precision;
-use warpsmith_schema::Target;
+use warpsmith_schema::{Target, Task};
 
 /// A module that takes longer is left to the baseline process, which says so.
 const COMPILE_LIMIT: Duration = Duration::from_mins(10);
 
-impl LocalJudge {
+impl Supervisor {
     pub(super) fn launch_trusted(&self) -> Result<PythonProcess, JudgeError> {
         let mut environment = self.trusted_environment();
         // Its threads must not spin on the cores that the timed process needs.
@@ -96,7 +96,7 @@ impl LocalJudge {
 
     /// Where a task is new, gets ready to measure its baselines beside everything that needs none. Where it is known,
     /// nothing is started that would import PyTorch while somebody is timed.
-    pub(super) fn prepare_for_baselines(&mut self, task: &TaskSource) -> Result<(), JudgeError> {
+    pub(super) fn prepare_for_baselines(&mut self, task: &Task) -> Result<(), JudgeError> {
         let hash = task_hash(task);
         if self.baseline_path(&hash, Precision::Fp32).exists() {
             return Ok(());
@@ -107,7 +107,7 @@ impl LocalJudge {
         self.compile_ahead(task, hash)
     }
 
-    fn compile_ahead(&mut self, task: &TaskSource, hash: String) -> Result<(), JudgeError> {
+    fn compile_ahead(&mut self, task: &Task, hash: String) -> Result<(), JudgeError> {
         let at = self
             .ahead_compiler
             .as_ref()
@@ -336,7 +336,7 @@ impl LocalJudge {
 
     pub(super) fn measure_baselines(
         &mut self,
-        task: &TaskSource,
+        task: &Task,
         precision: Precision,
     ) -> Result<Baselines, JudgeError> {
         let file = self.baseline_file(precision)?;

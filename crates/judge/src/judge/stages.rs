@@ -10,7 +10,7 @@ use warpsmith_schema::{
     Number, Numerics, Precision, Profile, Rule, Status, Submission, TrustCheck,
 };
 
-use super::{JudgementState, LocalJudge, Step, clip};
+use super::{JudgementState, Step, Supervisor, clip};
 use crate::JudgeError;
 use crate::candidate_failure::{
     CandidateFailure, Phase, attribute, channel_failure, failed_comparison,
@@ -70,7 +70,7 @@ fn number(value: Option<&Value>) -> Number {
         .unwrap_or(Number(f64::NAN))
 }
 
-impl LocalJudge {
+impl Supervisor {
     /// Runs a single file once in a worker, to learn which sources it wants built.
     pub(super) fn extract(&mut self, source: &str) -> Result<Step<Vec<BuildUnit>>, JudgeError> {
         let (session, _) = self.session_and_trusted()?;

@@ -7,7 +7,7 @@ use fs_err as fs;
 use warpsmith_schema::{Precision, Profile, Rule, Status, Target, TrustCheck};
 
 use super::stages::{LibraryImage, with_memory_limit};
-use super::{JudgementState, LocalJudge, Step};
+use super::{JudgementState, Step, Supervisor};
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::candidate_failure::{CandidateFailure, Phase, attribute, failed_comparison};
@@ -61,7 +61,7 @@ fn noise_limit(target: Target) -> f64 {
     }
 }
 
-impl LocalJudge {
+impl Supervisor {
     pub(super) fn time(
         &mut self,
         worker: &mut Worker,

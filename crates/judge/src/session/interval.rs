@@ -178,7 +178,7 @@ impl Session {
                 }
             }
             OutputHandling::ComparedAndDiscarded => {
-                trusted.check_for_nothing(&called.to_compare(&slots))?
+                trusted.check_for_nothing(&called.to_compare(&slots))?;
             }
             OutputHandling::Ignored => {}
         }

@@ -1,38 +1,24 @@
-//! Learning on a GPU: every step of a model's way forward has its way back, written out.
+//! Training of language models: every forward step has its backward step, written out.
 //!
-//! What learns ([`Learns`]) is all of a model, or low-rank matrices beside one that is [`Frozen`], which many can share. A
-//! [`Learner`] learns what to say, a [`Valuer`] what to expect; all that learn on a device work on one [`Bench`] in turn.
-//!
-//! Weights that learn, gradients and what the optimiser keeps are float32; what matrices read is bfloat16. Sums over rows are
-//! made in an order of their own, so that the same step gives the same numbers.
+//! The types here describe a model and its batches and are the same for every device. What trains is all of a model (full
+//! fine-tuning) or LoRA matrices beside a frozen one; a model has its LM head, as a policy, or a value head, as a critic.
 
-mod attention;
+mod adamw;
 mod batch;
-mod bench;
-mod factors;
-mod frozen;
-mod functions;
+pub mod cpu;
+pub mod gpu;
 mod layout;
-mod learner;
-mod learnt;
-mod pass;
-mod pupil;
-mod rows;
-mod step;
-mod valuer;
-mod work;
+mod lora;
+mod model;
+mod trainable;
 
-pub use attention::{Attended, AttendedBack, Attention, Stretch, Stretches};
-pub use batch::Batch;
-pub use bench::Bench;
-pub use factors::{Between, Factors, LowRank};
-pub use frozen::Frozen;
-pub(crate) use functions::Functions;
-pub use layout::{Layout, Parameter, Part, Shape};
-pub use learner::{Heard, Learner, Scores};
-pub use learnt::{Learns, value_head};
-pub use pupil::{Pupil, State};
-pub use rows::{Adding, PARTS, Turning, Uses, turns};
-pub use step::{AdamW, Parameters, Scored, Settings, Wanted};
-pub use valuer::{Seen, Valuer};
-pub use work::{Keep, Room};
+pub use adamw::{AdamW, AdamWParameter, AdamWStep, WeightDecay};
+pub use batch::{PackedBatch, TokenScores, TokenSequence};
+pub use layout::{
+    AttentionShape, ModelShape, Parameter, ParameterLayout, Projection, ProjectionBiases,
+};
+pub use lora::{LoraLayout, LoraSpec, LoraWidths};
+pub use model::TrainableModel;
+pub use trainable::{
+    FrozenModel, ModelHead, TrainState, TrainableInit, TrainableLayout, value_head_len,
+};

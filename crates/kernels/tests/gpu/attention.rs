@@ -1,12 +1,15 @@
-//! Attention, and what prepares it.
+//! Attention over a KV cache, and what prepares it.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use warpsmith_kernels::{Buffer, Cached, Decoding, Gpu, Rotation, TILE, Tile, bf16, twin};
+use warpsmith_kernels::training::cpu;
+use warpsmith_kernels::{
+    Buffer, DecodeScratch, Gpu, KvCacheLayer, PREFILL_TILE, PrefillTile, QkvRope, bf16,
+};
 
-use crate::{ROUNDED, gpu, narrow, numbers, off, wide};
+use crate::{ROUNDED, gpu, max_error, numbers, to_bf16, to_f32};
 
-/// Keys, values and what is asked of them.
+/// The KV cache of some sequences.
 struct Case {
     heads: usize,
     kv_heads: usize,
@@ -32,21 +35,21 @@ impl Case {
         }
     }
 
-    /// The row's heads, each over what its sequence holds up to that position.
+    /// The row's heads, each over what its slot holds up to that position.
     fn attend(&self, row: &[f32], slot: usize, position: usize) -> Vec<f32> {
         let group = self.heads / self.kv_heads;
         (0..self.heads)
             .flat_map(|head| {
                 let start = (slot * self.kv_heads + head / group) * self.capacity * self.head_dim;
-                let seen = start..start + (position + 1) * self.head_dim;
+                let range = start..start + (position + 1) * self.head_dim;
                 let query = &row[head * self.head_dim..][..self.head_dim];
-                twin::attend(query, &self.keys[seen.clone()], &self.values[seen])
+                attend(query, &self.keys[range.clone()], &self.values[range])
             })
             .collect()
     }
 
-    /// Puts a row's keys and values where their sequence has them.
-    fn keep(&mut self, row: &[f32], place: (u32, u32)) {
+    /// Appends a row's keys and values to its slot.
+    fn append(&mut self, row: &[f32], place: (u32, u32)) {
         let dim = self.head_dim;
         for head in 0..self.kv_heads {
             let slot = place.0 as usize * self.kv_heads + head;
@@ -63,6 +66,26 @@ impl Case {
     }
 }
 
+/// One query over keys and values, position after position.
+fn attend(query: &[f32], keys: &[f32], values: &[f32]) -> Vec<f32> {
+    let width = query.len();
+    let scale = (width as f32).sqrt().recip();
+    let score = |key: &[f32]| query.iter().zip(key).map(|(q, k)| q * k).sum::<f32>() * scale;
+    let mut probs: Vec<f32> = keys.chunks_exact(width).map(score).collect();
+    let max = probs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for prob in &mut probs {
+        *prob = (*prob - max).exp();
+    }
+    let total: f32 = probs.iter().sum();
+    let mut out = vec![0.0; width];
+    for (prob, value) in probs.iter().zip(values.chunks_exact(width)) {
+        for (to, from) in out.iter_mut().zip(value) {
+            *to += prob / total * from;
+        }
+    }
+    out
+}
+
 const SHAPES: [(usize, usize, usize); 6] = [
     (9, 3, 64),
     (12, 2, 128),
@@ -72,8 +95,8 @@ const SHAPES: [(usize, usize, usize); 6] = [
     (16, 2, 128),
 ];
 
-/// What is done to a row of queries, keys and values before it attends.
-struct Turning {
+/// What is applied to a row of queries, keys and values before attention.
+struct RowRope {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
@@ -82,7 +105,7 @@ struct Turning {
     frequencies: Vec<f32>,
 }
 
-impl Turning {
+impl RowRope {
     fn new(
         random: &mut StdRng,
         (heads, kv_heads, head_dim): (usize, usize, usize),
@@ -101,7 +124,7 @@ impl Turning {
         }
     }
 
-    fn turn(&self, row: &mut [f32], position: u32) {
+    fn apply(&self, row: &mut [f32], position: u32) {
         for (head, numbers) in row.chunks_exact_mut(self.head_dim).enumerate() {
             let from = &self.bias[head * self.head_dim..][..self.head_dim];
             numbers
@@ -113,14 +136,15 @@ impl Turning {
             }
             if let Some(norms) = &self.norms {
                 let by = &norms[usize::from(head >= self.heads)];
-                numbers.copy_from_slice(&twin::norm(numbers, by, 1e-6));
+                numbers.copy_from_slice(&cpu::rms_norm(numbers, by, 1e-6));
             }
-            twin::rotate(numbers, position, &self.frequencies);
+            let angles = cpu::rope_angles(position as usize, &self.frequencies);
+            cpu::rope(numbers, &angles);
         }
     }
 
-    fn upload(&self, gpu: &Gpu) -> OnDevice {
-        OnDevice {
+    fn upload(&self, gpu: &Gpu) -> DeviceRope {
+        DeviceRope {
             bias: gpu.upload(&self.bias).unwrap(),
             norms: self
                 .norms
@@ -132,16 +156,16 @@ impl Turning {
     }
 }
 
-struct OnDevice {
+struct DeviceRope {
     bias: Buffer<f32>,
     norms: Option<[Buffer<f32>; 2]>,
     frequencies: Buffer<f32>,
     heads: usize,
 }
 
-impl OnDevice {
-    fn rotation(&self) -> Rotation<'_> {
-        Rotation {
+impl DeviceRope {
+    fn rope(&self) -> QkvRope<'_> {
+        QkvRope {
             bias: Some(&self.bias),
             head_norms: self.norms.as_ref().map(|[query, key]| (query, key)),
             frequencies: &self.frequencies,
@@ -158,31 +182,32 @@ fn one_position_attends_to_all_before() {
     for (heads, kv_heads, head_dim) in SHAPES {
         for with_norms in [false, true] {
             let mut case = Case::new(&mut random, heads, kv_heads, head_dim);
-            let turning = Turning::new(&mut random, (heads, kv_heads, head_dim), with_norms);
+            let rope = RowRope::new(&mut random, (heads, kv_heads, head_dim), with_norms);
             let places = [(0u32, 0u32), (3, 399), (1, 17), (2, 128)];
             let rows = places.len();
             let qkv = numbers(&mut random, rows * case.width(), 2.0);
-            let on_device = gpu.upload(&narrow(&qkv)).unwrap();
-            let (mut keys, mut values) = kept(&gpu, &case);
-            let mut turned = qkv.clone();
-            for (row, place) in turned.chunks_exact_mut(case.width()).zip(places) {
-                turning.turn(row, place.1);
-                case.keep(row, place);
+            let on_device = gpu.upload(&to_bf16(&qkv)).unwrap();
+            let (mut keys, mut values) = upload_cache(&gpu, &case);
+            let mut rotated = qkv.clone();
+            for (row, place) in rotated.chunks_exact_mut(case.width()).zip(places) {
+                rope.apply(row, place.1);
+                case.append(row, place);
             }
-            let wanted: Vec<f32> = places
+            let expected: Vec<f32> = places
                 .iter()
-                .zip(turned.chunks_exact(case.width()))
+                .zip(rotated.chunks_exact(case.width()))
                 .flat_map(|(place, row)| case.attend(row, place.0 as usize, place.1 as usize))
                 .collect();
             let slots = gpu.upload(&places.map(|place| place.0)).unwrap();
             let positions = gpu.upload(&places.map(|place| place.1)).unwrap();
-            let turning = turning.upload(&gpu);
+            let rope = rope.upload(&gpu);
             let mut out = gpu.zeros::<bf16>(rows * heads * head_dim).unwrap();
             for splits in [1, 3, 16] {
-                let mut room = Decoding::new(&gpu, rows, (heads, head_dim), splits).unwrap();
-                // Twice: what counts the blocks that are done must be as it was.
+                let mut scratch =
+                    DecodeScratch::new(&gpu, rows, (heads, head_dim), splits).unwrap();
+                // Twice: the counters of finished splits must be reset.
                 for _ in 0..2 {
-                    let mut cached = Cached {
+                    let mut cached = KvCacheLayer {
                         keys: &mut keys,
                         values: &mut values,
                         slots: &slots,
@@ -191,18 +216,18 @@ fn one_position_attends_to_all_before() {
                         head_dim,
                         capacity: case.capacity,
                     };
-                    let rotation = turning.rotation();
-                    gpu.attention_decode(
+                    let rope = rope.rope();
+                    gpu.flash_attn_decode(
                         &mut out,
                         &on_device,
                         &mut cached,
-                        &rotation,
-                        &mut room,
+                        &rope,
+                        &mut scratch,
                         rows,
                     )
                     .unwrap();
-                    let seen = wide(&gpu.read(&out, rows * heads * head_dim).unwrap());
-                    let worst = off(&seen, &wanted);
+                    let found = to_f32(&gpu.read(&out, rows * heads * head_dim).unwrap());
+                    let worst = max_error(&found, &expected);
                     assert!(
                         worst < 2.0 * ROUNDED,
                         "{heads} {kv_heads} {head_dim} {splits}: {worst}"
@@ -210,20 +235,20 @@ fn one_position_attends_to_all_before() {
                 }
             }
             let count = case.keys.len();
-            assert!(off(&wide(&gpu.read(&keys, count).unwrap()), &case.keys) < ROUNDED);
-            assert!(off(&wide(&gpu.read(&values, count).unwrap()), &case.values) < ROUNDED);
+            assert!(max_error(&to_f32(&gpu.read(&keys, count).unwrap()), &case.keys) < ROUNDED);
+            assert!(max_error(&to_f32(&gpu.read(&values, count).unwrap()), &case.values) < ROUNDED);
         }
     }
 }
 
-fn kept(gpu: &Gpu, case: &Case) -> (Buffer<bf16>, Buffer<bf16>) {
+fn upload_cache(gpu: &Gpu, case: &Case) -> (Buffer<bf16>, Buffer<bf16>) {
     assert_eq!(
         case.keys.len(),
         case.slots * case.kv_heads * case.capacity * case.head_dim
     );
     (
-        gpu.upload(&narrow(&case.keys)).unwrap(),
-        gpu.upload(&narrow(&case.values)).unwrap(),
+        gpu.upload(&to_bf16(&case.keys)).unwrap(),
+        gpu.upload(&to_bf16(&case.values)).unwrap(),
     )
 }
 
@@ -238,10 +263,10 @@ fn a_prompt_attends_to_itself_and_what_came_before() {
         let mut tiles = Vec::new();
         let mut row = 0;
         for (slot, first, count) in segments {
-            for start in (0..count).step_by(TILE) {
-                tiles.push(Tile {
+            for start in (0..count).step_by(PREFILL_TILE) {
+                tiles.push(PrefillTile {
                     row: row + start,
-                    count: (count - start).min(TILE as u32),
+                    count: (count - start).min(PREFILL_TILE as u32),
                     slot,
                     position: first + start,
                 });
@@ -253,14 +278,14 @@ fn a_prompt_attends_to_itself_and_what_came_before() {
         let places = segments
             .iter()
             .flat_map(|&(slot, first, count)| (first..first + count).map(move |at| (slot, at)));
-        let wanted: Vec<f32> = places
+        let expected: Vec<f32> = places
             .zip(qkv.chunks_exact(case.width()))
             .flat_map(|(place, row)| case.attend(row, place.0 as usize, place.1 as usize))
             .collect();
-        let on_device = gpu.upload(&narrow(&qkv)).unwrap();
-        let (mut keys, mut values) = kept(&gpu, &case);
+        let on_device = gpu.upload(&to_bf16(&qkv)).unwrap();
+        let (mut keys, mut values) = upload_cache(&gpu, &case);
         let unused = gpu.zeros::<u32>(rows).unwrap();
-        let cached = Cached {
+        let cached = KvCacheLayer {
             keys: &mut keys,
             values: &mut values,
             slots: &unused,
@@ -271,10 +296,10 @@ fn a_prompt_attends_to_itself_and_what_came_before() {
         };
         let mut out = gpu.zeros::<bf16>(rows * heads * head_dim).unwrap();
         let on_tiles = gpu.upload(&tiles).unwrap();
-        gpu.attention_prefill(&mut out, &on_device, &cached, heads, &on_tiles, tiles.len())
+        gpu.flash_attn_prefill(&mut out, &on_device, &cached, heads, &on_tiles, tiles.len())
             .unwrap();
-        let seen = wide(&gpu.read(&out, rows * heads * head_dim).unwrap());
-        let worst = off(&seen, &wanted);
+        let found = to_f32(&gpu.read(&out, rows * heads * head_dim).unwrap());
+        let worst = max_error(&found, &expected);
         assert!(
             worst < 2.0 * ROUNDED,
             "{heads} {kv_heads} {head_dim}: {worst}"
@@ -284,7 +309,7 @@ fn a_prompt_attends_to_itself_and_what_came_before() {
 
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
-fn heads_are_turned_and_kept() {
+fn heads_are_rotated_and_appended_to_the_cache() {
     let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(5));
     for (heads, kv_heads, head_dim) in SHAPES {
         for with_norms in [false, true] {
@@ -292,12 +317,12 @@ fn heads_are_turned_and_kept() {
             let places = [(2u32, 49u32), (0, 0), (1, 7)];
             let (rows, width) = (places.len(), (heads + 2 * kv_heads) * head_dim);
             let qkv = numbers(&mut random, rows * width, 2.0);
-            let turning = Turning::new(&mut random, (heads, kv_heads, head_dim), with_norms);
-            let mut wanted = qkv.clone();
-            for (row, place) in wanted.chunks_exact_mut(width).zip(places) {
-                turning.turn(row, place.1);
+            let rope = RowRope::new(&mut random, (heads, kv_heads, head_dim), with_norms);
+            let mut expected = qkv.clone();
+            for (row, place) in expected.chunks_exact_mut(width).zip(places) {
+                rope.apply(row, place.1);
             }
-            let mut on_device = gpu.upload(&narrow(&qkv)).unwrap();
+            let mut on_device = gpu.upload(&to_bf16(&qkv)).unwrap();
             let count = slots * kv_heads * capacity * head_dim;
             let (mut keys, mut values) = (
                 gpu.zeros::<bf16>(count).unwrap(),
@@ -305,7 +330,7 @@ fn heads_are_turned_and_kept() {
             );
             let on_slots = gpu.upload(&places.map(|place| place.0)).unwrap();
             let positions = gpu.upload(&places.map(|place| place.1)).unwrap();
-            let mut cached = Cached {
+            let mut cached = KvCacheLayer {
                 keys: &mut keys,
                 values: &mut values,
                 slots: &on_slots,
@@ -314,33 +339,34 @@ fn heads_are_turned_and_kept() {
                 head_dim,
                 capacity,
             };
-            let turning = turning.upload(&gpu);
-            gpu.rotate_append(&mut on_device, &mut cached, &turning.rotation(), rows)
+            let rope = rope.upload(&gpu);
+            gpu.rope_append_kv(&mut on_device, &mut cached, &rope.rope(), rows)
                 .unwrap();
-            let queries = wide(&gpu.read(&on_device, rows * width).unwrap());
+            let queries = to_f32(&gpu.read(&on_device, rows * width).unwrap());
             let (keys, values) = (
-                wide(&gpu.read(&keys, count).unwrap()),
-                wide(&gpu.read(&values, count).unwrap()),
+                to_f32(&gpu.read(&keys, count).unwrap()),
+                to_f32(&gpu.read(&values, count).unwrap()),
             );
             for (row, place) in places.iter().enumerate() {
-                let wanted = &wanted[row * width..][..width];
+                let expected = &expected[row * width..][..width];
                 assert!(
-                    off(
+                    max_error(
                         &queries[row * width..][..heads * head_dim],
-                        &wanted[..heads * head_dim]
+                        &expected[..heads * head_dim]
                     ) < ROUNDED
                 );
                 for head in 0..kv_heads {
                     let at = ((place.0 as usize * kv_heads + head) * capacity + place.1 as usize)
                         * head_dim;
-                    let key = &wanted[(heads + head) * head_dim..][..head_dim];
-                    let value = &wanted[(heads + kv_heads + head) * head_dim..][..head_dim];
-                    assert!(off(&keys[at..][..head_dim], key) < ROUNDED);
-                    assert!(off(&values[at..][..head_dim], value) < ROUNDED);
+                    let key = &expected[(heads + head) * head_dim..][..head_dim];
+                    let value = &expected[(heads + kv_heads + head) * head_dim..][..head_dim];
+                    assert!(max_error(&keys[at..][..head_dim], key) < ROUNDED);
+                    assert!(max_error(&values[at..][..head_dim], value) < ROUNDED);
                 }
             }
-            let filled = |kept: &[f32]| {
-                kept.chunks_exact(head_dim)
+            let filled = |cache: &[f32]| {
+                cache
+                    .chunks_exact(head_dim)
                     .filter(|one| one.iter().any(|n| *n != 0.0))
                     .count()
             };

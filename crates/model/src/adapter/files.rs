@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Adapter, AdapterError, Factors, Place, Projection, settings};
+use super::{Adapter, AdapterError, LoraPair, LoraTarget, Projection, settings};
 use crate::safetensors_file::SafetensorsFile;
 use crate::{HostTensor, ModelError};
 
@@ -38,7 +38,7 @@ impl Adapter {
                 path,
                 reason: error.to_string(),
             })?;
-        let mut found: BTreeMap<Place, Found> = BTreeMap::new();
+        let mut found: BTreeMap<LoraTarget, Found> = BTreeMap::new();
         for (name, tensor) in tensors {
             let (place, factor) =
                 parse(&name).ok_or(AdapterError::UnknownTensor { tensor: name })?;
@@ -57,7 +57,7 @@ impl Adapter {
             };
             let a = found.a.ok_or_else(|| half(A))?;
             let b = found.b.ok_or_else(|| half(B))?;
-            factors.insert(place, Factors { a, b });
+            factors.insert(place, LoraPair { a, b });
         }
         let adapter = Self::new(settings, factors)?;
         let adapted = adapter.projections();
@@ -85,7 +85,7 @@ impl Adapter {
         let settings = settings::written(&self.settings, &self.projections());
         fs_err::write(folder.join(SETTINGS), settings)
             .map_err(|error| failed(error.to_string()))?;
-        let tensors = self.factors.iter().flat_map(|(place, factors)| {
+        let tensors = self.pairs.iter().flat_map(|(place, factors)| {
             let name = |factor| format!("{PREFIX}{place}.{factor}");
             [(name(A), &factors.a), (name(B), &factors.b)]
         });
@@ -100,7 +100,7 @@ enum Factor {
 }
 
 /// `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight`.
-fn parse(name: &str) -> Option<(Place, Factor)> {
+fn parse(name: &str) -> Option<(LoraTarget, Factor)> {
     let name = name.strip_prefix(PREFIX)?;
     let (module, factor) = match (name.strip_suffix(A), name.strip_suffix(B)) {
         (Some(module), _) => (module, Factor::A),
@@ -110,7 +110,7 @@ fn parse(name: &str) -> Option<(Place, Factor)> {
     let layer = module.split('.').nth(2)?.parse().ok()?;
     Projection::ALL
         .into_iter()
-        .map(|projection| Place { layer, projection })
+        .map(|projection| LoraTarget { layer, projection })
         .find(|place| place.to_string() == module)
         .map(|place| (place, factor))
 }

@@ -8,7 +8,7 @@ use super::{check_apart, each_tensor, write_failed};
 use crate::gguf::{self, GgufFile, GgufValue};
 use crate::quantized::{GgmlTensor, GgmlType};
 use crate::weights::{interleaved, interleaved_heads};
-use crate::{Config, HostTensor, ModelError, RopeScaling, Tokenizer, Weights, chat};
+use crate::{HostTensor, ModelConfig, ModelError, RopeScaling, Tokenizer, Weights, chat};
 
 /// What matrices are stored as; vectors are always `f32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ fn copied_metadata(gguf: &GgufFile) -> BTreeMap<String, GgufValue> {
 }
 
 fn written_metadata(
-    config: &Config,
+    config: &ModelConfig,
     folder: &Path,
 ) -> Result<BTreeMap<String, GgufValue>, ModelError> {
     let family = config.family.name();
@@ -146,7 +146,7 @@ fn written_metadata(
 }
 
 /// What Llama 3's rule comes to, which is what GGUF has instead of the rule.
-fn rope_divisors(config: &Config) -> Option<Vec<f32>> {
+fn rope_divisors(config: &ModelConfig) -> Option<Vec<f32>> {
     match &config.rope.scaling {
         RopeScaling::None | RopeScaling::Linear { .. } => None,
         RopeScaling::Divisors(divisors) => Some(divisors.clone()),

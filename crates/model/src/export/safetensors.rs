@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use super::{check_apart, each_tensor, write_failed};
 use crate::gguf::GgufFile;
-use crate::{Config, Family, HostTensor, ModelError, RopeScaling, Tokenizer, Weights, chat};
+use crate::{
+    HostTensor, ModelConfig, ModelError, ModelFamily, RopeScaling, Tokenizer, Weights, chat,
+};
 
 /// What numbers are stored as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,14 +185,14 @@ fn write_tokenizer(origin: &Path, folder: &Path) -> Result<Option<Tokenizer>, Mo
 
 /// `config.json` for weights that never had one.
 fn written_config(
-    config: &Config,
+    config: &ModelConfig,
     weights: &Weights,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<Value, ModelError> {
     let class = match config.family {
-        Family::Llama => "LlamaForCausalLM",
-        Family::Qwen2 => "Qwen2ForCausalLM",
-        Family::Qwen3 => "Qwen3ForCausalLM",
+        ModelFamily::Llama => "LlamaForCausalLM",
+        ModelFamily::Qwen2 => "Qwen2ForCausalLM",
+        ModelFamily::Qwen3 => "Qwen3ForCausalLM",
     };
     let scaling = match &config.rope.scaling {
         RopeScaling::None => Value::Null,

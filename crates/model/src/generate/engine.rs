@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::runner::Runner;
-use super::scheduler::{Event, Limits, RequestId, Scheduler};
-use super::sequence::{Reply, Request};
+use super::scheduler::{BatchLimits, EngineEvent, RequestId, Scheduler};
+use super::sequence::{Completion, GenerationRequest};
 use crate::{ModelError, Tokenizer};
 
 #[derive(Debug)]
@@ -13,16 +13,16 @@ pub struct Engine {
     schedule: Box<dyn Schedule>,
     tokenizer: Arc<Tokenizer>,
     /// What nobody has been told yet.
-    undelivered: Vec<Event>,
+    undelivered: Vec<EngineEvent>,
 }
 
 /// A scheduler, whatever runs its model.
 trait Schedule: Send + Debug {
     fn context(&self) -> usize;
-    fn submit(&mut self, request: Request) -> Result<RequestId, ModelError>;
+    fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, ModelError>;
     fn cancel(&mut self, request: RequestId);
     fn is_idle(&self) -> bool;
-    fn advance(&mut self) -> Result<Vec<Event>, ModelError>;
+    fn advance(&mut self) -> Result<Vec<EngineEvent>, ModelError>;
 }
 
 impl<R: Runner> Schedule for Scheduler<R> {
@@ -30,7 +30,7 @@ impl<R: Runner> Schedule for Scheduler<R> {
         Self::context(self)
     }
 
-    fn submit(&mut self, request: Request) -> Result<RequestId, ModelError> {
+    fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, ModelError> {
         Self::submit(self, request)
     }
 
@@ -42,13 +42,17 @@ impl<R: Runner> Schedule for Scheduler<R> {
         Self::is_idle(self)
     }
 
-    fn advance(&mut self) -> Result<Vec<Event>, ModelError> {
+    fn advance(&mut self) -> Result<Vec<EngineEvent>, ModelError> {
         Self::advance(self)
     }
 }
 
 impl Engine {
-    pub fn new(model: impl Runner + 'static, tokenizer: Arc<Tokenizer>, limits: Limits) -> Self {
+    pub fn new(
+        model: impl Runner + 'static,
+        tokenizer: Arc<Tokenizer>,
+        limits: BatchLimits,
+    ) -> Self {
         Self {
             schedule: Box::new(Scheduler::new(model, tokenizer.clone(), limits)),
             tokenizer,
@@ -66,7 +70,7 @@ impl Engine {
     }
 
     /// Takes a request in; what cannot work is said here and not in the middle of others' steps.
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, ModelError> {
+    pub fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, ModelError> {
         self.schedule.submit(request)
     }
 
@@ -80,7 +84,7 @@ impl Engine {
     }
 
     /// One pass of the model over everything under way.
-    pub fn step(&mut self) -> Result<Vec<Event>, ModelError> {
+    pub fn step(&mut self) -> Result<Vec<EngineEvent>, ModelError> {
         let mut events = std::mem::take(&mut self.undelivered);
         events.extend(self.schedule.advance()?);
         Ok(events)
@@ -89,16 +93,16 @@ impl Engine {
     /// Runs one request to its end. What happens to others meanwhile, the next [`Engine::step`] tells.
     pub fn generate(
         &mut self,
-        request: Request,
+        request: GenerationRequest,
         mut on_text: impl FnMut(&str),
-    ) -> Result<Reply, ModelError> {
+    ) -> Result<Completion, ModelError> {
         let id = self.submit(request)?;
         loop {
             let mut done = None;
             for event in self.schedule.advance()? {
                 match event {
-                    Event::Text { request, text } if request == id => on_text(&text),
-                    Event::Done { request, reply } if request == id => done = Some(reply),
+                    EngineEvent::Text { request, text } if request == id => on_text(&text),
+                    EngineEvent::Done { request, reply } if request == id => done = Some(reply),
                     other => self.undelivered.push(other),
                 }
             }

@@ -5,8 +5,8 @@ use crate::ModelError;
 
 /// The most recently used last.
 #[derive(Debug)]
-pub(crate) struct Prefixes<C> {
-    kept: Vec<Prefix<C>>,
+pub(crate) struct PrefixCache<C> {
+    entries: Vec<Prefix<C>>,
     limit_tokens: usize,
 }
 
@@ -16,19 +16,19 @@ struct Prefix<C> {
     cache: C,
 }
 
-impl<C: Cache> Prefixes<C> {
+impl<C: Cache> PrefixCache<C> {
     pub(crate) fn new(limit_tokens: usize) -> Self {
         Self {
-            kept: Vec::new(),
+            entries: Vec::new(),
             limit_tokens,
         }
     }
 
     /// The longest beginning of these tokens that is known.
     pub(crate) fn longest(&self, tokens: &[u32]) -> usize {
-        self.kept
+        self.entries
             .iter()
-            .map(|prefix| shared(&prefix.tokens, tokens))
+            .map(|prefix| common_prefix(&prefix.tokens, tokens))
             .max()
             .unwrap_or_default()
     }
@@ -40,17 +40,17 @@ impl<C: Cache> Prefixes<C> {
         tokens: &[u32],
         len: usize,
     ) -> Result<Option<C>, ModelError> {
-        let known = |prefix: &Prefix<C>| shared(&prefix.tokens, tokens) >= len;
-        let Some(place) = self.kept.iter().position(known) else {
+        let known = |prefix: &Prefix<C>| common_prefix(&prefix.tokens, tokens) >= len;
+        let Some(place) = self.entries.iter().position(known) else {
             return Ok(None);
         };
-        let mut prefix = self.kept.remove(place);
+        let mut prefix = self.entries.remove(place);
         loop {
             if let Some(copy) = model.prefix(&prefix.cache, len)? {
-                self.kept.push(prefix);
+                self.entries.push(prefix);
                 return Ok(Some(copy));
             }
-            if !self.forget_one() {
+            if !self.evict_one() {
                 break;
             }
         }
@@ -60,11 +60,11 @@ impl<C: Cache> Prefixes<C> {
     }
 
     /// Gives up what was not used for longest. False where nothing is kept.
-    pub(crate) fn forget_one(&mut self) -> bool {
-        if self.kept.is_empty() {
+    pub(crate) fn evict_one(&mut self) -> bool {
+        if self.entries.is_empty() {
             return false;
         }
-        self.kept.remove(0);
+        self.entries.remove(0);
         true
     }
 
@@ -75,20 +75,20 @@ impl<C: Cache> Prefixes<C> {
         if tokens.is_empty() || tokens.len() > self.limit_tokens {
             return;
         }
-        self.kept
-            .retain(|prefix| shared(&prefix.tokens, &tokens) < prefix.tokens.len());
+        self.entries
+            .retain(|prefix| common_prefix(&prefix.tokens, &tokens) < prefix.tokens.len());
         if self.longest(&tokens) == tokens.len() {
             return;
         }
-        self.kept.push(Prefix { tokens, cache });
-        let mut total: usize = self.kept.iter().map(|prefix| prefix.tokens.len()).sum();
+        self.entries.push(Prefix { tokens, cache });
+        let mut total: usize = self.entries.iter().map(|prefix| prefix.tokens.len()).sum();
         while total > self.limit_tokens {
-            total -= self.kept.remove(0).tokens.len();
+            total -= self.entries.remove(0).tokens.len();
         }
     }
 }
 
 /// Tokens that two sequences have in common from the beginning.
-pub(crate) fn shared(left: &[u32], right: &[u32]) -> usize {
+pub(crate) fn common_prefix(left: &[u32], right: &[u32]) -> usize {
     left.iter().zip(right).take_while(|(a, b)| a == b).count()
 }

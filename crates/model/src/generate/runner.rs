@@ -2,14 +2,14 @@
 
 use std::fmt::Debug;
 
-use super::sampling::{Sampled, Sampling};
-use crate::{Config, KvCache, ModelError, Segment, Transformer, Wanted};
+use super::sampling::{Sampled, Sampler};
+use crate::{KvCache, LogitsFor, ModelConfig, ModelError, Segment, Transformer};
 
 /// A model on some device: new positions of several sequences in, the next token of each out.
 pub trait Runner: Send + Debug {
     type Cache: Cache;
 
-    fn config(&self) -> &Config;
+    fn config(&self) -> &ModelConfig;
 
     /// Tokens that a prompt and its reply can have together.
     fn context(&self) -> usize {
@@ -25,7 +25,7 @@ pub trait Runner: Send + Debug {
     /// Runs everybody's tokens and chooses, for those that ask, the token that follows. After an error no cache has grown.
     fn run(
         &mut self,
-        asked: &mut [Asked<'_, Self::Cache>],
+        asked: &mut [SequenceStep<'_, Self::Cache>],
     ) -> Result<Vec<Option<Sampled>>, ModelError>;
 }
 
@@ -44,11 +44,11 @@ pub trait Cache: Send + Debug {
 
 /// New positions of one sequence.
 #[derive(Debug)]
-pub struct Asked<'a, C> {
+pub struct SequenceStep<'a, C> {
     pub cache: &'a mut C,
     pub tokens: &'a [u32],
     /// How to choose the token that follows, and its number among those chosen so far; `None` where the prompt goes on.
-    pub choice: Option<(Sampling, u64)>,
+    pub choice: Option<(Sampler, u64)>,
 }
 
 impl Cache for KvCache {
@@ -64,7 +64,7 @@ impl Cache for KvCache {
 impl Runner for Transformer {
     type Cache = KvCache;
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ModelConfig {
         &self.weights().config
     }
 
@@ -78,17 +78,17 @@ impl Runner for Transformer {
 
     fn run(
         &mut self,
-        asked: &mut [Asked<'_, KvCache>],
+        asked: &mut [SequenceStep<'_, KvCache>],
     ) -> Result<Vec<Option<Sampled>>, ModelError> {
         let mut segments: Vec<Segment<'_>> = asked
             .iter_mut()
             .map(|one| Segment {
                 cache: &mut *one.cache,
                 tokens: one.tokens,
-                wanted: if one.choice.is_some() {
-                    Wanted::Last
+                logits_for: if one.choice.is_some() {
+                    LogitsFor::Last
                 } else {
-                    Wanted::Nothing
+                    LogitsFor::Nothing
                 },
             })
             .collect();

@@ -4,7 +4,7 @@ use crate::ModelError;
 
 /// How tokens are chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sampling(Choice);
+pub struct Sampler(Choice);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Choice {
@@ -16,7 +16,7 @@ enum Choice {
     },
 }
 
-impl Sampling {
+impl Sampler {
     /// Always the most probable token.
     pub const GREEDY: Self = Self(Choice::Greedy);
 
@@ -172,7 +172,7 @@ mod tests {
     fn shares(temperature: f32, top_p: f32) -> Vec<f64> {
         let mut counts = vec![0.0; LOGITS.len()];
         for step in 0..20_000 {
-            let sampling = Sampling::random(temperature, top_p, 5).unwrap();
+            let sampling = Sampler::random(temperature, top_p, 5).unwrap();
             counts[sampling.choose(&LOGITS, step).token as usize] += 1.0 / 20_000.0;
         }
         counts
@@ -189,11 +189,11 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_first_of_the_best() {
-        let sampled = Sampling::GREEDY.choose(&LOGITS, 0);
+        let sampled = Sampler::GREEDY.choose(&LOGITS, 0);
         assert_eq!(sampled.token, 1);
         let expected = softmax(&LOGITS, 1.0)[1].ln() as f32;
         assert!((sampled.log_probability - expected).abs() < 1e-6);
-        assert_eq!(Sampling::random(0.0, 0.5, 1).unwrap(), Sampling::GREEDY);
+        assert_eq!(Sampler::random(0.0, 0.5, 1).unwrap(), Sampler::GREEDY);
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn log_probabilities_are_the_models_own() {
-        let sampled = Sampling::random(0.2, 0.5, 3).unwrap().choose(&LOGITS, 9);
+        let sampled = Sampler::random(0.2, 0.5, 3).unwrap().choose(&LOGITS, 9);
         let expected = softmax(&LOGITS, 1.0)[sampled.token as usize].ln() as f32;
         assert!((sampled.log_probability - expected).abs() < 1e-6);
     }
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn seeds_repeat_and_differ() {
         let run = |seed| -> Vec<u32> {
-            let sampling = Sampling::random(1.0, 1.0, seed).unwrap();
+            let sampling = Sampler::random(1.0, 1.0, seed).unwrap();
             (0..64)
                 .map(|step| sampling.choose(&LOGITS, step).token)
                 .collect()
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for (temperature, top_p) in [(-1.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0), (1.0, 1.1)] {
-            assert!(Sampling::random(temperature, top_p, 0).is_err());
+            assert!(Sampler::random(temperature, top_p, 0).is_err());
         }
     }
 }

@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::prefixes::{Prefixes, shared};
-use super::runner::{Asked, Cache, Runner};
-use super::sequence::{Finish, Reply, Request, Sequence};
+use super::prefixes::{PrefixCache, common_prefix};
+use super::runner::{Cache, Runner, SequenceStep};
+use super::sequence::{Completion, EndReason, GenerationRequest, Sequence};
 use crate::{ModelError, Tokenizer};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct BatchLimits {
     /// Replies under way at once.
     pub sequences: usize,
     /// Tokens of prompts in one step, which is as long as replies under way must wait for them.
@@ -19,7 +19,7 @@ pub struct Limits {
     pub kept_tokens: usize,
 }
 
-impl Default for Limits {
+impl Default for BatchLimits {
     fn default() -> Self {
         Self {
             sequences: 32,
@@ -34,15 +34,12 @@ impl Default for Limits {
 pub struct RequestId(u64);
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum EngineEvent {
     /// More of a reply's text.
-    Text {
-        request: RequestId,
-        text: String,
-    },
+    Text { request: RequestId, text: String },
     Done {
         request: RequestId,
-        reply: Reply,
+        reply: Completion,
     },
 }
 
@@ -53,17 +50,17 @@ const WORTH_WAITING: usize = 8;
 pub(super) struct Scheduler<R: Runner> {
     model: R,
     tokenizer: Arc<Tokenizer>,
-    limits: Limits,
-    waiting: VecDeque<(RequestId, Request)>,
+    limits: BatchLimits,
+    waiting: VecDeque<(RequestId, GenerationRequest)>,
     active: Vec<(RequestId, Sequence<R::Cache>)>,
-    prefixes: Prefixes<R::Cache>,
+    prefixes: PrefixCache<R::Cache>,
     submitted: u64,
 }
 
 impl<R: Runner> Scheduler<R> {
-    pub(super) fn new(model: R, tokenizer: Arc<Tokenizer>, limits: Limits) -> Self {
+    pub(super) fn new(model: R, tokenizer: Arc<Tokenizer>, limits: BatchLimits) -> Self {
         Self {
-            prefixes: Prefixes::new(limits.kept_tokens),
+            prefixes: PrefixCache::new(limits.kept_tokens),
             model,
             tokenizer,
             limits,
@@ -78,7 +75,7 @@ impl<R: Runner> Scheduler<R> {
     }
 
     /// Takes a request in; what cannot work is said here and not in the middle of others' steps.
-    pub(super) fn submit(&mut self, request: Request) -> Result<RequestId, ModelError> {
+    pub(super) fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, ModelError> {
         let context = self.context();
         if request.prompt.is_empty() || request.max_tokens == 0 {
             return Err(ModelError::NoTokens);
@@ -114,7 +111,7 @@ impl<R: Runner> Scheduler<R> {
     }
 
     /// One pass of the model over everything under way.
-    pub(super) fn advance(&mut self) -> Result<Vec<Event>, ModelError> {
+    pub(super) fn advance(&mut self) -> Result<Vec<EngineEvent>, ModelError> {
         self.admit()?;
         if self.active.is_empty() {
             return Ok(Vec::new());
@@ -137,7 +134,7 @@ impl<R: Runner> Scheduler<R> {
             let start = sequence.cache.len();
             running.push(index);
             let choice = (count == pending).then(|| sequence.choice());
-            asked.push(Asked {
+            asked.push(SequenceStep {
                 tokens: &sequence.tokens[start..start + count],
                 cache: &mut sequence.cache,
                 choice,
@@ -154,7 +151,7 @@ impl<R: Runner> Scheduler<R> {
             let (request, sequence) = &mut self.active[index];
             let (text, finish) = sequence.advance(sampled, &self.tokenizer, context)?;
             if !text.is_empty() {
-                events.push(Event::Text {
+                events.push(EngineEvent::Text {
                     request: *request,
                     text,
                 });
@@ -170,11 +167,11 @@ impl<R: Runner> Scheduler<R> {
         Ok(events)
     }
 
-    fn finish(&mut self, index: usize, finish: Finish) -> Event {
+    fn finish(&mut self, index: usize, finish: EndReason) -> EngineEvent {
         let (request, sequence) = self.active.remove(index);
         let (reply, tokens, cache) = sequence.finish(finish);
         self.prefixes.keep(tokens, cache);
-        Event::Done { request, reply }
+        EngineEvent::Done { request, reply }
     }
 
     /// Starts waiting requests, each from the longest beginning that some sequence has already read.
@@ -186,7 +183,7 @@ impl<R: Runner> Scheduler<R> {
             };
             let prompt = &request.prompt;
             let read = |sequence: &Sequence<R::Cache>| {
-                shared(&sequence.tokens[..sequence.cache.len()], prompt)
+                common_prefix(&sequence.tokens[..sequence.cache.len()], prompt)
             };
             let kept = self.prefixes.longest(prompt);
             let live = self.active.iter().max_by_key(|(_, one)| read(one));
@@ -195,7 +192,7 @@ impl<R: Runner> Scheduler<R> {
                 .active
                 .iter()
                 .filter(|(_, one)| one.in_prompt())
-                .map(|(_, one)| shared(one.prompt(), prompt))
+                .map(|(_, one)| common_prefix(one.prompt(), prompt))
                 .max()
                 .unwrap_or_default();
             if coming >= best + WORTH_WAITING {
@@ -210,14 +207,14 @@ impl<R: Runner> Scheduler<R> {
                 self.prefixes.copy(&mut self.model, prompt, len)?
             } else if let Some((_, one)) = live {
                 let mut copy = self.model.prefix(&one.cache, len)?;
-                while copy.is_none() && self.prefixes.forget_one() {
+                while copy.is_none() && self.prefixes.evict_one() {
                     copy = self.model.prefix(&one.cache, len)?;
                 }
                 copy
             } else {
                 None
             };
-            let Some(cache) = cache.or_else(|| self.room()) else {
+            let Some(cache) = cache.or_else(|| self.new_cache_or_evict()) else {
                 held_back.push_back((id, request));
                 break;
             };
@@ -231,10 +228,10 @@ impl<R: Runner> Scheduler<R> {
     }
 
     /// An empty cache, in the place of what was kept longest if there is no other.
-    fn room(&mut self) -> Option<R::Cache> {
+    fn new_cache_or_evict(&mut self) -> Option<R::Cache> {
         loop {
             let cache = self.model.new_cache();
-            if cache.is_some() || !self.prefixes.forget_one() {
+            if cache.is_some() || !self.prefixes.evict_one() {
                 return cache;
             }
         }

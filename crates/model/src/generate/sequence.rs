@@ -1,15 +1,15 @@
 //! One request on its way to a reply.
 
 use super::runner::Cache;
-use super::sampling::{Sampled, Sampling};
+use super::sampling::{Sampled, Sampler};
 use super::stop::{Passed, Stops};
 use crate::{ModelError, TextStream, Tokenizer};
 
 /// What is asked of the model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct GenerationRequest {
     pub prompt: Vec<u32>,
-    pub sampling: Sampling,
+    pub sampling: Sampler,
     /// Tokens the reply may have.
     pub max_tokens: usize,
     /// Texts that end the reply and do not belong to it.
@@ -18,7 +18,7 @@ pub struct Request {
 
 /// Why a reply ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finish {
+pub enum EndReason {
     /// The model said so.
     End,
     /// This text came.
@@ -30,11 +30,11 @@ pub enum Finish {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
+pub struct Completion {
     pub text: String,
     /// Every token that was sampled, the ending one included, with its log-probability.
     pub tokens: Vec<Sampled>,
-    pub finish: Finish,
+    pub finish: EndReason,
     pub prompt_tokens: usize,
     /// Prompt tokens whose keys and values were already there.
     pub reused_tokens: usize,
@@ -43,7 +43,7 @@ pub struct Reply {
 /// A request that was admitted.
 #[derive(Debug)]
 pub(super) struct Sequence<C> {
-    request: Request,
+    request: GenerationRequest,
     /// Prompt and reply so far; the cache holds a beginning of it.
     pub(super) tokens: Vec<u32>,
     pub(super) cache: C,
@@ -55,7 +55,7 @@ pub(super) struct Sequence<C> {
 }
 
 impl<C: Cache> Sequence<C> {
-    pub(super) fn new(request: Request, cache: C) -> Self {
+    pub(super) fn new(request: GenerationRequest, cache: C) -> Self {
         Self {
             tokens: request.prompt.clone(),
             reused: cache.len(),
@@ -82,7 +82,7 @@ impl<C: Cache> Sequence<C> {
     }
 
     /// How the next token is chosen, and its number.
-    pub(super) fn choice(&self) -> (Sampling, u64) {
+    pub(super) fn choice(&self) -> (Sampler, u64) {
         (self.request.sampling, self.sampled.len() as u64)
     }
 
@@ -92,30 +92,33 @@ impl<C: Cache> Sequence<C> {
         sampled: Sampled,
         tokenizer: &Tokenizer,
         context: usize,
-    ) -> Result<(String, Option<Finish>), ModelError> {
+    ) -> Result<(String, Option<EndReason>), ModelError> {
         self.sampled.push(sampled);
         self.tokens.push(sampled.token);
         let (mut text, mut finish) = (String::new(), None);
         if tokenizer.is_end(sampled.token) {
-            finish = Some(Finish::End);
+            finish = Some(EndReason::End);
         } else {
             let piece = self.stream.push(tokenizer, sampled.token)?;
             match self.stops.push(&piece) {
                 Passed::Text(passed) => text = passed,
                 Passed::Stopped { text: passed, stop } => {
                     text = passed;
-                    finish = Some(Finish::Stop(stop));
+                    finish = Some(EndReason::Stop(stop));
                 }
             }
         }
         if finish.is_none() {
             if self.sampled.len() >= self.request.max_tokens {
-                finish = Some(Finish::Length);
+                finish = Some(EndReason::Length);
             } else if self.tokens.len() >= context {
-                finish = Some(Finish::Context);
+                finish = Some(EndReason::Context);
             }
         }
-        if matches!(finish, Some(Finish::End | Finish::Length | Finish::Context)) {
+        if matches!(
+            finish,
+            Some(EndReason::End | EndReason::Length | EndReason::Context)
+        ) {
             match self.stops.push(&self.stream.finish(tokenizer)?) {
                 Passed::Text(passed) => text += &(passed + &self.stops.finish()),
                 Passed::Stopped { text: passed, .. } => text += &passed,
@@ -126,8 +129,8 @@ impl<C: Cache> Sequence<C> {
     }
 
     /// The reply, and what may serve a later request: the tokens and their cache.
-    pub(super) fn finish(self, finish: Finish) -> (Reply, Vec<u32>, C) {
-        let reply = Reply {
+    pub(super) fn finish(self, finish: EndReason) -> (Completion, Vec<u32>, C) {
+        let reply = Completion {
             text: self.text,
             tokens: self.sampled,
             finish,

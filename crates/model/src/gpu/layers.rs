@@ -1,12 +1,12 @@
 //! Weights on a device, and one pass of rows through them.
 
 use rayon::prelude::*;
-use warpsmith_kernels::{AT_ONCE, Buffer, Cached, Gpu, GpuError, Rotation, bf16};
+use warpsmith_kernels::{Buffer, Gpu, GpuError, KvCacheLayer, QkvRope, VEC, bf16};
 
-use super::slots::Slots;
+use super::kv_slots::KvSlots;
 use super::work::Work;
 use crate::matrix::Linear;
-use crate::{Config, HostTensor, Layer, ModelError, Weights};
+use crate::{HostTensor, LayerWeights, ModelConfig, ModelError, Weights};
 
 pub(super) struct DeviceWeights {
     embedding: Buffer<bf16>,
@@ -86,7 +86,7 @@ struct Matrices {
 }
 
 impl Matrices {
-    fn of(layer: &Layer) -> Self {
+    fn of(layer: &LayerWeights) -> Self {
         Self {
             qkv: below_each_other(&[&layer.query, &layer.key, &layer.value]),
             attention_output: below_each_other(&[&layer.attention_output]),
@@ -106,7 +106,7 @@ fn below_each_other(linears: &[&Linear]) -> Vec<bf16> {
 /// Some rows of one, as many of the other, and so on: what belongs together is made together.
 fn interleaved(one: &Linear, other: &Linear) -> Vec<bf16> {
     let (left, right) = (narrow(&one.merged_weight()), narrow(&other.merged_weight()));
-    let some = AT_ONCE * (left.len() / one.weight.rows());
+    let some = VEC * (left.len() / one.weight.rows());
     let pairs = left.chunks(some).zip(right.chunks(some));
     let mut rows = Vec::with_capacity(left.len() + right.len());
     for (left, right) in pairs {
@@ -142,9 +142,9 @@ pub(super) enum Positions {
 
 pub(super) struct Pass<'a> {
     pub(super) gpu: &'a Gpu,
-    pub(super) config: &'a Config,
+    pub(super) config: &'a ModelConfig,
     pub(super) weights: &'a DeviceWeights,
-    pub(super) slots: &'a mut Slots,
+    pub(super) slots: &'a mut KvSlots,
     pub(super) work: &'a mut Work,
 }
 
@@ -157,14 +157,14 @@ impl Pass<'_> {
         picked: Option<usize>,
     ) -> Result<(), GpuError> {
         if matches!(positions, Positions::Single)
-            && self.gpu.takes_few(rows, self.config.vocabulary)
+            && self.gpu.supports_skinny_gemm(rows, self.config.vocabulary)
         {
             return self.run_few(rows);
         }
         let (gpu, config, work) = (self.gpu, self.config, &mut *self.work);
         let (hidden, epsilon) = (config.hidden, config.norm_epsilon);
         let queries = config.heads * config.head_dim;
-        gpu.embed(
+        gpu.embedding_fwd(
             &mut work.residual,
             &self.weights.embedding,
             &work.tokens,
@@ -172,7 +172,7 @@ impl Pass<'_> {
         )?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let before = (index > 0).then_some(&work.delta);
-            gpu.add_norm(
+            gpu.rms_norm_residual_inplace(
                 &mut work.normed,
                 &mut work.residual,
                 before,
@@ -185,7 +185,7 @@ impl Pass<'_> {
             let mut cached = cached(self.slots, index, config, &work.slots, &work.positions);
             let rotation = rotation(self.weights, layer, config);
             match positions {
-                Positions::Single => gpu.attention_decode(
+                Positions::Single => gpu.flash_attn_decode(
                     &mut work.attended,
                     &work.qkv,
                     &mut cached,
@@ -194,8 +194,8 @@ impl Pass<'_> {
                     rows,
                 )?,
                 Positions::Tiles(count) => {
-                    gpu.rotate_append(&mut work.qkv, &mut cached, &rotation, rows)?;
-                    gpu.attention_prefill(
+                    gpu.rope_append_kv(&mut work.qkv, &mut cached, &rotation, rows)?;
+                    gpu.flash_attn_prefill(
                         &mut work.attended,
                         &work.qkv,
                         &cached,
@@ -212,7 +212,7 @@ impl Pass<'_> {
                 (rows, queries),
             )?;
             let (norm, delta) = (&layer.feed_forward_norm, Some(&work.delta));
-            gpu.add_norm(
+            gpu.rms_norm_residual_inplace(
                 &mut work.normed,
                 &mut work.residual,
                 delta,
@@ -227,7 +227,7 @@ impl Pass<'_> {
                 &layer.gate_and_up,
                 (rows, hidden),
             )?;
-            gpu.swiglu(&mut work.gated, &work.both, (rows, config.feed_forward))?;
+            gpu.swiglu_fwd(&mut work.gated, &work.both, (rows, config.feed_forward))?;
             gpu.linear(
                 &mut work.delta,
                 &work.gated,
@@ -242,7 +242,7 @@ impl Pass<'_> {
         };
         let picked = picked.is_some().then_some(&work.picked);
         let (norm, delta) = (&self.weights.final_norm, Some(&work.delta));
-        gpu.add_norm(
+        gpu.rms_norm_residual_inplace(
             &mut work.normed,
             &mut work.residual,
             delta,
@@ -264,10 +264,10 @@ impl Pass<'_> {
             None => &weights.final_norm,
         };
         let stream = &mut work.stream;
-        gpu.embed_stream(stream, &weights.embedding, &work.tokens, norm(0), rows)?;
+        gpu.embedding_fwd_deferred_norm(stream, &weights.embedding, &work.tokens, norm(0), rows)?;
         for (index, layer) in weights.layers.iter().enumerate() {
-            gpu.product(&mut work.qkv, stream, &layer.qkv, rows)?;
-            gpu.attention_decode(
+            gpu.skinny_gemm(&mut work.qkv, stream, &layer.qkv, rows)?;
+            gpu.flash_attn_decode(
                 &mut work.attended,
                 &work.qkv,
                 &mut cached(self.slots, index, config, &work.slots, &work.positions),
@@ -276,17 +276,17 @@ impl Pass<'_> {
                 rows,
             )?;
             let (output, then) = (&layer.attention_output, &layer.feed_forward_norm);
-            gpu.add_product(stream, &work.attended, output, then, rows)?;
-            gpu.gated_product(&mut work.gated, stream, &layer.gate_and_up, rows)?;
-            gpu.add_product(stream, &work.gated, &layer.down, norm(index + 1), rows)?;
+            gpu.skinny_gemm_residual_norm(stream, &work.attended, output, then, rows)?;
+            gpu.skinny_gemm_swiglu(&mut work.gated, stream, &layer.gate_and_up, rows)?;
+            gpu.skinny_gemm_residual_norm(stream, &work.gated, &layer.down, norm(index + 1), rows)?;
         }
-        gpu.product(&mut work.logits, stream, weights.head(), rows)
+        gpu.skinny_gemm(&mut work.logits, stream, weights.head(), rows)
     }
 
     /// Chooses a token for each of the first rows of logits.
     pub(super) fn choose(&mut self, rows: usize) -> Result<(), GpuError> {
         let work = &mut *self.work;
-        self.gpu.sample(
+        self.gpu.sample_tokens(
             &mut work.tokens,
             &mut work.chosen,
             &work.logits,
@@ -301,29 +301,29 @@ impl Pass<'_> {
 
 /// A layer's keys and values, and where the rows stand in them.
 fn cached<'a>(
-    of: &'a mut Slots,
+    of: &'a mut KvSlots,
     layer: usize,
-    config: &Config,
+    config: &ModelConfig,
     slots: &'a Buffer<u32>,
     positions: &'a Buffer<u32>,
-) -> Cached<'a> {
-    Cached {
+) -> KvCacheLayer<'a> {
+    KvCacheLayer {
         keys: &mut of.keys[layer],
         values: &mut of.values[layer],
         slots,
         positions,
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
-        capacity: of.room.positions,
+        capacity: of.capacity.positions,
     }
 }
 
 fn rotation<'a>(
     weights: &'a DeviceWeights,
     layer: &'a DeviceLayer,
-    config: &Config,
-) -> Rotation<'a> {
-    Rotation {
+    config: &ModelConfig,
+) -> QkvRope<'a> {
+    QkvRope {
         bias: layer.bias.as_ref(),
         head_norms: layer.head_norms.as_ref().map(|(query, key)| (query, key)),
         frequencies: &weights.frequencies,

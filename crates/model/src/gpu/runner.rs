@@ -1,9 +1,9 @@
 //! Generation by a device.
 
-use warpsmith_kernels::Choice;
+use warpsmith_kernels::RowSampling;
 
 use super::{DeviceCache, DeviceSegment, DeviceTransformer};
-use crate::{Asked, Cache, Config, ModelError, Runner, Sampled, Sampling};
+use crate::{Cache, ModelConfig, ModelError, Runner, Sampled, Sampler, SequenceStep};
 
 impl Cache for DeviceCache {
     fn len(&self) -> usize {
@@ -18,7 +18,7 @@ impl Cache for DeviceCache {
 impl Runner for DeviceTransformer {
     type Cache = DeviceCache;
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ModelConfig {
         &self.config
     }
 
@@ -36,7 +36,7 @@ impl Runner for DeviceTransformer {
 
     fn run(
         &mut self,
-        asked: &mut [Asked<'_, DeviceCache>],
+        asked: &mut [SequenceStep<'_, DeviceCache>],
     ) -> Result<Vec<Option<Sampled>>, ModelError> {
         let mut segments: Vec<DeviceSegment<'_>> = asked
             .iter_mut()
@@ -50,9 +50,9 @@ impl Runner for DeviceTransformer {
     }
 }
 
-fn choice(sampling: Sampling) -> Choice {
+fn choice(sampling: Sampler) -> RowSampling {
     let (temperature, top_p, seed) = sampling.numbers();
-    Choice {
+    RowSampling {
         temperature,
         top_p,
         seed,

@@ -1,14 +1,17 @@
 //! What a pass reads and leaves on the device, made once.
 
-use warpsmith_kernels::{Buffer, Choice, Chosen, Decoding, Gpu, Parts, Stream, Tile, bf16};
+use warpsmith_kernels::{
+    Buffer, DecodeScratch, DeferredNormStream, Gpu, PrefillTile, RowSample, RowSampling,
+    SamplingScratch, bf16,
+};
 
-use super::{Next, Part, Room};
-use crate::{Config, ModelError, Sampled};
+use super::{KvCapacity, Next, Part};
+use crate::{ModelConfig, ModelError, Sampled};
 
 pub(super) struct Work {
-    pub(super) room: Room,
+    pub(super) room: KvCapacity,
     /// Of few rows.
-    pub(super) stream: Stream,
+    pub(super) stream: DeferredNormStream,
     pub(super) residual: Buffer<f32>,
     pub(super) normed: Buffer<bf16>,
     pub(super) qkv: Buffer<bf16>,
@@ -17,46 +20,46 @@ pub(super) struct Work {
     pub(super) both: Buffer<bf16>,
     pub(super) gated: Buffer<bf16>,
     pub(super) logits: Buffer<f32>,
-    pub(super) parts: Parts,
+    pub(super) parts: SamplingScratch,
     pub(super) decoding: SplitDecoding,
     /// Each row's token, sequence and place in it.
     pub(super) tokens: Buffer<u32>,
     pub(super) slots: Buffer<u32>,
     pub(super) positions: Buffer<u32>,
-    pub(super) tiles: Buffer<Tile>,
+    pub(super) tiles: Buffer<PrefillTile>,
     pub(super) picked: Buffer<u32>,
-    pub(super) choices: Buffer<Choice>,
+    pub(super) choices: Buffer<RowSampling>,
     pub(super) steps: Buffer<u64>,
     /// For each row that asked; its token is written over `tokens` too.
-    pub(super) chosen: Buffer<Chosen>,
+    pub(super) chosen: Buffer<RowSample>,
 }
 
 /// Room for attention: sequences are split among the more blocks the fewer there are.
 pub(super) struct SplitDecoding {
     /// Up to so many rows, fewest first.
-    few: Vec<(usize, Decoding)>,
-    many: Decoding,
+    few: Vec<(usize, DecodeScratch)>,
+    many: DecodeScratch,
 }
 
 impl SplitDecoding {
-    fn new(gpu: &Gpu, config: &Config, rows: usize) -> Result<Self, ModelError> {
+    fn new(gpu: &Gpu, config: &ModelConfig, rows: usize) -> Result<Self, ModelError> {
         let heads = (config.heads, config.head_dim);
         let (mut few, mut most) = (Vec::new(), 1);
         loop {
-            let splits = Decoding::splits_for(most, config.kv_heads, MULTIPROCESSORS);
+            let splits = DecodeScratch::splits_for(most, config.kv_heads, MULTIPROCESSORS);
             if splits == 1 {
                 break;
             }
-            few.push((most, Decoding::new(gpu, most, heads, splits)?));
+            few.push((most, DecodeScratch::new(gpu, most, heads, splits)?));
             most *= 2;
         }
         Ok(Self {
             few,
-            many: Decoding::new(gpu, rows, heads, 1)?,
+            many: DecodeScratch::new(gpu, rows, heads, 1)?,
         })
     }
 
-    pub(super) fn of(&mut self, rows: usize) -> &mut Decoding {
+    pub(super) fn of(&mut self, rows: usize) -> &mut DecodeScratch {
         match self.few.iter_mut().find(|(most, _)| rows <= *most) {
             Some((_, room)) => room,
             None => &mut self.many,
@@ -65,15 +68,19 @@ impl SplitDecoding {
 }
 
 impl Work {
-    pub(super) fn new(gpu: &Gpu, config: &Config, room: Room) -> Result<Self, ModelError> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        config: &ModelConfig,
+        room: KvCapacity,
+    ) -> Result<Self, ModelError> {
         // A batch of single tokens must fit too.
         let rows = room.rows.max(room.sequences);
-        let room = Room { rows, ..room };
+        let room = KvCapacity { rows, ..room };
         let queries = config.heads * config.head_dim;
         let all = queries + 2 * config.kv_heads * config.head_dim;
         Ok(Self {
             room,
-            stream: Stream::new(gpu, config.hidden, config.norm_epsilon)?,
+            stream: DeferredNormStream::new(gpu, config.hidden, config.norm_epsilon)?,
             residual: gpu.zeros(rows * config.hidden)?,
             normed: gpu.zeros(rows * config.hidden)?,
             qkv: gpu.zeros(rows * all)?,
@@ -82,16 +89,16 @@ impl Work {
             both: gpu.zeros(rows * 2 * config.feed_forward)?,
             gated: gpu.zeros(rows * config.feed_forward)?,
             logits: gpu.zeros(room.sequences * config.vocabulary)?,
-            parts: Parts::new(gpu, room.sequences, config.vocabulary)?,
+            parts: SamplingScratch::new(gpu, room.sequences, config.vocabulary)?,
             decoding: SplitDecoding::new(gpu, config, rows)?,
             tokens: gpu.zeros(rows)?,
             slots: gpu.zeros(rows)?,
             positions: gpu.zeros(rows)?,
-            tiles: gpu.upload(&vec![Tile::default(); rows])?,
+            tiles: gpu.upload(&vec![PrefillTile::default(); rows])?,
             picked: gpu.zeros(room.sequences)?,
-            choices: gpu.upload(&vec![Choice::GREEDY; room.sequences])?,
+            choices: gpu.upload(&vec![RowSampling::GREEDY; room.sequences])?,
             steps: gpu.zeros(room.sequences)?,
-            chosen: gpu.upload(&vec![Chosen::default(); room.sequences])?,
+            chosen: gpu.upload(&vec![RowSample::default(); room.sequences])?,
         })
     }
 
@@ -108,7 +115,7 @@ impl Work {
             slot: spare,
             position: 0,
             step: 0,
-            choice: Choice::GREEDY,
+            choice: RowSampling::GREEDY,
         };
         let all: Vec<Next> = next
             .iter()
@@ -150,7 +157,7 @@ impl Work {
     pub(super) fn tell_choices(
         &mut self,
         gpu: &Gpu,
-        choices: &[(Choice, u64)],
+        choices: &[(RowSampling, u64)],
     ) -> Result<(), ModelError> {
         gpu.write(&mut self.choices, &column(choices, |one| one.0))?;
         gpu.write(&mut self.steps, &column(choices, |one| one.1))?;

@@ -1,15 +1,15 @@
 //! A language model in this process as a policy.
 
+mod answered;
 mod calls;
+mod chat_codec;
 mod chat_model;
 mod conversation;
-mod dialogue;
-mod past;
 mod transcript;
 
+pub use chat_codec::{ChatCodec, ParsedReply};
 pub use chat_model::{ChatModel, RunsOn};
-pub use dialogue::{Dialogue, Spoken};
-pub use transcript::Transcript;
+pub use transcript::TokenizedTranscript;
 
 use std::io;
 use std::sync::Arc;
@@ -17,30 +17,34 @@ use std::sync::Arc;
 use warpsmith_machine::SharedDevice;
 use warpsmith_schema::{EpisodeId, Message, PolicyVersion, Usage};
 
-use self::past::{Pasts, Prompt};
+use self::answered::{AnsweredConversations, Prompt};
 use crate::chat::Until;
 use crate::policy::{
-    Finish, Policy, PolicyError, Reply, ReplyTokens, Request, Said, SampledToken, SharedPolicy,
+    FinishReason, Policy, PolicyError, PolicyReply, PolicyRequest, ReplyTokens, ReplyUpdate,
+    SampledToken, SharedPolicy,
 };
-use crate::{Generation, Gone, Listening, ModelError, Sampled, Sampling, Told};
+use crate::{
+    GenerationStopped, GenerationStream, GenerationThread, GenerationUpdate, ModelError, Sampled,
+    Sampler,
+};
 
-pub struct Local {
-    generation: Generation,
-    dialogue: Arc<Dialogue>,
+pub struct LocalPolicy {
+    generation: GenerationThread,
+    dialogue: Arc<ChatCodec>,
     version: PolicyVersion,
-    pasts: Pasts,
+    pasts: AnsweredConversations,
     rests: bool,
 }
 
-impl Local {
+impl LocalPolicy {
     /// The model gets a thread of its own. As a guest it rests while somebody has the device for himself.
     pub fn start(model: ChatModel, guest: Option<SharedDevice>) -> io::Result<Self> {
         Ok(Self {
             rests: guest.is_some(),
-            generation: Generation::start(model.engine, guest)?,
+            generation: GenerationThread::start(model.engine, guest)?,
             dialogue: Arc::new(model.dialogue),
             version: model.version,
-            pasts: Pasts::default(),
+            pasts: AnsweredConversations::default(),
         })
     }
 
@@ -50,14 +54,17 @@ impl Local {
     }
 
     /// The conversation as the model reads it.
-    fn asked(&mut self, request: &Request<'_>) -> Result<(Prompt, crate::Request), ModelError> {
-        let Request {
+    fn asked(
+        &mut self,
+        request: &PolicyRequest<'_>,
+    ) -> Result<(Prompt, crate::GenerationRequest), ModelError> {
+        let PolicyRequest {
             messages,
             tools,
             sampling,
         } = *request;
         let dialogue = &self.dialogue;
-        let form = |messages: &[Message], until: Until| dialogue.form(messages, tools, until);
+        let form = |messages: &[Message], until: Until| dialogue.render(messages, tools, until);
         let prompt = self
             .pasts
             .prompt(messages, tools, dialogue.tokenizer(), &form)?;
@@ -65,21 +72,26 @@ impl Local {
         let seed = sampling.seed.map_or_else(rand::random, |seed| {
             seed.wrapping_add(messages.len() as u64)
         });
-        let asked = crate::Request {
+        let asked = crate::GenerationRequest {
             prompt: prompt.tokens.clone(),
-            sampling: Sampling::random(sampling.temperature, sampling.top_p, seed)?,
+            sampling: Sampler::random(sampling.temperature, sampling.top_p, seed)?,
             max_tokens: sampling.max_tokens as usize,
             stop: Vec::new(),
         };
         Ok((prompt, asked))
     }
 
-    fn replied(&mut self, request: &Request<'_>, prompt: Prompt, reply: crate::Reply) -> Reply {
-        let Request {
+    fn replied(
+        &mut self,
+        request: &PolicyRequest<'_>,
+        prompt: Prompt,
+        reply: crate::Completion,
+    ) -> PolicyReply {
+        let PolicyRequest {
             messages, tools, ..
         } = *request;
         let dialogue = &self.dialogue;
-        let calls = dialogue.said(&reply.text, messages, tools).calls;
+        let calls = dialogue.parse_reply(&reply.text, messages, tools).calls;
         let sampled = |one: &Sampled| SampledToken {
             id: one.token,
             logprob: one.log_probability,
@@ -97,7 +109,7 @@ impl Local {
         };
         let ids = reply.tokens.iter().map(|one| one.token);
         self.pasts.keep(messages, tools, prompt, said, ids);
-        Reply {
+        PolicyReply {
             usage: Usage {
                 prompt_tokens: reply.prompt_tokens as u64,
                 completion_tokens: reply.tokens.len() as u64,
@@ -105,9 +117,11 @@ impl Local {
             },
             tokens: Some(tokens),
             finish: match reply.finish {
-                crate::Finish::Length | crate::Finish::Context => Finish::Length,
-                crate::Finish::End | crate::Finish::Stop(_) if calls.is_empty() => Finish::Stopped,
-                crate::Finish::End | crate::Finish::Stop(_) => Finish::Calls,
+                crate::EndReason::Length | crate::EndReason::Context => FinishReason::Length,
+                crate::EndReason::End | crate::EndReason::Stop(_) if calls.is_empty() => {
+                    FinishReason::Stopped
+                }
+                crate::EndReason::End | crate::EndReason::Stop(_) => FinishReason::ToolCalls,
             },
             calls,
             // Word for word, calls and all: it goes back to the model as it was said.
@@ -126,26 +140,30 @@ impl Local {
     }
 }
 
-impl Policy for Local {
+impl Policy for LocalPolicy {
     fn version(&self) -> &PolicyVersion {
         &self.version
     }
 
     fn reply(
         &mut self,
-        request: &Request<'_>,
+        request: &PolicyRequest<'_>,
         on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, PolicyError> {
-        let mut reply = Err(PolicyError::Gone(Gone));
+    ) -> Result<PolicyReply, PolicyError> {
+        let mut reply = Err(PolicyError::Gone(GenerationStopped));
         self.reply_many(&[*request], &mut |_, said| match said {
-            Said::Piece(piece) => on_text(piece),
-            Said::Whole(whole) => reply = whole,
+            ReplyUpdate::Text(piece) => on_text(piece),
+            ReplyUpdate::Done(whole) => reply = whole,
         });
         reply
     }
 
     /// In one batch, with what others ask meanwhile: the weights are read once for all of them.
-    fn reply_many(&mut self, requests: &[Request<'_>], on_said: &mut dyn FnMut(usize, Said<'_>)) {
+    fn reply_many(
+        &mut self,
+        requests: &[PolicyRequest<'_>],
+        on_update: &mut dyn FnMut(usize, ReplyUpdate<'_>),
+    ) {
         // The place of each among those that were asked, and how the model reads it.
         let mut underway = Vec::new();
         let mut asked = Vec::new();
@@ -155,38 +173,43 @@ impl Policy for Local {
                     underway.push((number, Some(prompt)));
                     asked.push(one);
                 }
-                Err(error) => on_said(number, Said::Whole(Err(self.failed(error)))),
+                Err(error) => on_update(number, ReplyUpdate::Done(Err(self.failed(error)))),
             }
         }
-        let mut listening = self.generation.order(asked).ok();
-        while let Some((place, told)) = listening.as_mut().and_then(Listening::wait) {
+        let mut listening = self.generation.submit(asked).ok();
+        while let Some((place, told)) = listening.as_mut().and_then(GenerationStream::wait) {
             let (number, prompt) = &mut underway[place];
             let whole = match told {
-                Told::Accepted => continue,
-                Told::Text(text) => {
-                    on_said(*number, Said::Piece(&text));
+                GenerationUpdate::Accepted => continue,
+                GenerationUpdate::Text(text) => {
+                    on_update(*number, ReplyUpdate::Text(&text));
                     continue;
                 }
-                Told::Done(reply) => prompt
+                GenerationUpdate::Done(reply) => prompt
                     .take()
                     .map(|prompt| Ok(self.replied(&requests[*number], prompt, reply))),
-                Told::Refused(error) => prompt.take().map(|_| Err(self.failed(error))),
-                Told::Failed(error) => prompt.take().map(|_| Err(PolicyError::Local(error))),
+                GenerationUpdate::Refused(error) => prompt.take().map(|_| Err(self.failed(error))),
+                GenerationUpdate::Failed(error) => {
+                    prompt.take().map(|_| Err(PolicyError::Local(error)))
+                }
             };
             if let Some(whole) = whole {
-                on_said(*number, Said::Whole(whole));
+                on_update(*number, ReplyUpdate::Done(whole));
             }
         }
         for (number, prompt) in underway {
             if prompt.is_some() {
-                on_said(number, Said::Whole(Err(PolicyError::Gone(Gone))));
+                on_update(
+                    number,
+                    ReplyUpdate::Done(Err(PolicyError::Gone(GenerationStopped))),
+                );
             }
         }
     }
 }
 
 /// Every episode has a past of its own; the model is the same.
-impl SharedPolicy for Local {
+impl SharedPolicy for LocalPolicy {
     fn version(&self) -> &PolicyVersion {
         &self.version
     }
@@ -196,7 +219,7 @@ impl SharedPolicy for Local {
             generation: self.generation.clone(),
             dialogue: self.dialogue.clone(),
             version: self.version.clone(),
-            pasts: Pasts::default(),
+            pasts: AnsweredConversations::default(),
             rests: self.rests,
         })
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use warpsmith_machine::{MachineError, http_agent};
 use warpsmith_schema::PolicyVersion;
 
-use crate::policy::{Policy, PolicyError, Reply, Request};
+use crate::policy::{Policy, PolicyError, PolicyReply, PolicyRequest};
 use stream::Assembly;
 use wire::Tokens;
 
@@ -27,7 +27,7 @@ const ERROR_BYTES: u64 = 64 << 10;
 
 /// One model behind one endpoint.
 #[derive(Clone)]
-pub struct OpenAi {
+pub struct OpenAiPolicy {
     agent: ureq::Agent,
     url: String,
     model: String,
@@ -38,7 +38,7 @@ pub struct OpenAi {
     tells_no_tokens: Arc<AtomicBool>,
 }
 
-impl OpenAi {
+impl OpenAiPolicy {
     /// `base_url` ends before `/chat/completions`. Nothing is sent yet.
     pub fn new(model: &str, base_url: &str, key: Option<String>) -> Result<Self, MachineError> {
         Ok(Self {
@@ -63,7 +63,7 @@ impl OpenAi {
         self
     }
 
-    fn ask(&self, body: &str, on_text: &mut dyn FnMut(&str)) -> Result<Reply, PolicyError> {
+    fn ask(&self, body: &str, on_text: &mut dyn FnMut(&str)) -> Result<PolicyReply, PolicyError> {
         let call = self.agent.post(&self.url);
         let mut call = call.header("Content-Type", "application/json");
         if let Some(key) = &self.key {
@@ -132,16 +132,16 @@ impl OpenAi {
     }
 }
 
-impl Policy for OpenAi {
+impl Policy for OpenAiPolicy {
     fn version(&self) -> &PolicyVersion {
         &self.version
     }
 
     fn reply(
         &mut self,
-        request: &Request<'_>,
+        request: &PolicyRequest<'_>,
         on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, PolicyError> {
+    ) -> Result<PolicyReply, PolicyError> {
         let (mut pause, mut tried) = (self.first_pause, 1);
         loop {
             let tokens = if self.tells_no_tokens.load(Ordering::Relaxed) {

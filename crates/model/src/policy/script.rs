@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use warpsmith_schema::{EpisodeId, PolicyVersion, ToolCall, Usage};
 
-use crate::policy::{Finish, Policy, PolicyError, Reply, Request};
+use crate::policy::{FinishReason, Policy, PolicyError, PolicyReply, PolicyRequest};
 
 /// One line of a script.
 #[derive(Debug, Clone, Deserialize)]
@@ -31,14 +31,14 @@ impl Line {
 
 /// Says what is written, whatever it is asked.
 #[derive(Debug, Clone)]
-pub struct Script {
+pub struct ScriptPolicy {
     version: PolicyVersion,
     path: String,
     lines: Vec<Line>,
     next: usize,
 }
 
-impl Script {
+impl ScriptPolicy {
     /// Reads a JSONL of `{"text": …, "calls": […], "task": …, "sample": …}`; all of it, so that a mistake in the last line
     /// shows before the first is used.
     pub fn open(path: &Path) -> Result<Self, PolicyError> {
@@ -92,16 +92,16 @@ impl Script {
     }
 }
 
-impl Policy for Script {
+impl Policy for ScriptPolicy {
     fn version(&self) -> &PolicyVersion {
         &self.version
     }
 
     fn reply(
         &mut self,
-        _: &Request<'_>,
+        _: &PolicyRequest<'_>,
         on_text: &mut dyn FnMut(&str),
-    ) -> Result<Reply, PolicyError> {
+    ) -> Result<PolicyReply, PolicyError> {
         let Some(line) = self.lines.get(self.next) else {
             return Err(PolicyError::ScriptEnded {
                 path: self.path.clone(),
@@ -110,13 +110,13 @@ impl Policy for Script {
         };
         self.next += 1;
         on_text(&line.text);
-        Ok(Reply {
+        Ok(PolicyReply {
             text: line.text.clone(),
             calls: line.calls.clone(),
             finish: if line.calls.is_empty() {
-                Finish::Stopped
+                FinishReason::Stopped
             } else {
-                Finish::Calls
+                FinishReason::ToolCalls
             },
             usage: Usage::default(),
             tokens: None,

@@ -2,7 +2,7 @@
 
 use warpsmith_schema::{EpisodeId, PolicyVersion};
 
-use super::{OpenAi, Policy, Script};
+use super::{OpenAiPolicy, Policy, ScriptPolicy};
 
 /// A policy that many can ask side by side.
 pub trait SharedPolicy: Send + Sync {
@@ -19,7 +19,7 @@ pub trait SharedPolicy: Send + Sync {
 }
 
 /// Requests go side by side, over connections that are kept.
-impl SharedPolicy for OpenAi {
+impl SharedPolicy for OpenAiPolicy {
     fn version(&self) -> &PolicyVersion {
         Policy::version(self)
     }
@@ -30,7 +30,7 @@ impl SharedPolicy for OpenAi {
 }
 
 /// Every episode hears its own lines from the first on, whatever the others do.
-impl SharedPolicy for Script {
+impl SharedPolicy for ScriptPolicy {
     fn version(&self) -> &PolicyVersion {
         Policy::version(self)
     }

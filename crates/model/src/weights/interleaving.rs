@@ -1,16 +1,16 @@
 //! The one thing in which tensors of the two kinds of file differ: the order of some rows.
 
-use super::names::{LayerPart, Part};
-use crate::{Config, Family, HostTensor};
+use super::names::{LayerWeight, WeightName};
+use crate::{HostTensor, ModelConfig, ModelFamily};
 
 /// Heads of a tensor whose rows llama.cpp's converter interleaves: q and k of the Llama family.
 ///
 /// It does so to rotate neighbours instead of halves. Put back on loading, there is one kind of
 /// rotation here, and an adapter trained on the safetensors fits the GGUF.
-pub(crate) fn interleaved_heads(config: &Config, part: Part) -> Option<usize> {
+pub(crate) fn interleaved_heads(config: &ModelConfig, part: WeightName) -> Option<usize> {
     match (config.family, part) {
-        (Family::Llama, Part::Layer(_, LayerPart::Query)) => Some(config.heads),
-        (Family::Llama, Part::Layer(_, LayerPart::Key)) => Some(config.kv_heads),
+        (ModelFamily::Llama, WeightName::Layer(_, LayerWeight::Query)) => Some(config.heads),
+        (ModelFamily::Llama, WeightName::Layer(_, LayerWeight::Key)) => Some(config.kv_heads),
         _ => None,
     }
 }

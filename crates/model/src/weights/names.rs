@@ -2,15 +2,15 @@
 
 /// A tensor of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum WeightName {
     Embedding,
     FinalNorm,
     Output,
-    Layer(usize, LayerPart),
+    Layer(usize, LayerWeight),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayerPart {
+pub enum LayerWeight {
     AttentionNorm,
     Query,
     Key,
@@ -24,10 +24,10 @@ pub enum LayerPart {
     Down,
 }
 
-impl Part {
+impl WeightName {
     /// Without the `.weight` or `.bias` at the end.
     pub(crate) fn in_gguf(self) -> String {
-        use LayerPart as L;
+        use LayerWeight as L;
         match self {
             Self::Embedding => "token_embd".into(),
             Self::FinalNorm => "output_norm".into(),
@@ -53,7 +53,7 @@ impl Part {
 
     /// As transformers calls it, without the `.weight` or `.bias` at the end.
     pub fn in_safetensors(self) -> String {
-        use LayerPart as L;
+        use LayerWeight as L;
         match self {
             Self::Embedding => "model.embed_tokens".into(),
             Self::FinalNorm => "model.norm".into(),

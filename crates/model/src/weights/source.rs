@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::interleaving::{halves, interleaved_heads};
-use super::names::Part;
+use super::names::WeightName;
 use crate::gguf::GgufFile;
 use crate::matrix::Matrix;
 use crate::safetensors_file::SafetensorsFile;
-use crate::{Config, HostTensor, ModelError};
+use crate::{HostTensor, ModelConfig, ModelError};
 
 pub(super) enum Source {
     Gguf(GgufFile),
@@ -19,7 +19,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    fn name(&self, part: Part, kind: &str) -> String {
+    fn name(&self, part: WeightName, kind: &str) -> String {
         match self {
             Self::Gguf(_) => format!("{}.{kind}", part.in_gguf()),
             Self::Safetensors(_) => format!("{}.{kind}", part.in_safetensors()),
@@ -36,8 +36,8 @@ impl Source {
     /// A weight matrix of that many rows and columns, its rows in Hugging Face's order.
     pub(super) fn matrix(
         &mut self,
-        config: &Config,
-        part: Part,
+        config: &ModelConfig,
+        part: WeightName,
         shape: [usize; 2],
     ) -> Result<Matrix, ModelError> {
         let name = self.name(part, "weight");
@@ -59,7 +59,11 @@ impl Source {
         }
     }
 
-    pub(super) fn vector(&mut self, part: Part, length: usize) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn vector(
+        &mut self,
+        part: WeightName,
+        length: usize,
+    ) -> Result<Vec<f32>, ModelError> {
         let name = self.name(part, "weight");
         self.floats(&name, length)
     }
@@ -67,8 +71,8 @@ impl Source {
     /// A bias, where the model has one.
     pub(super) fn bias(
         &mut self,
-        config: &Config,
-        part: Part,
+        config: &ModelConfig,
+        part: WeightName,
         length: usize,
     ) -> Result<Option<Vec<f32>>, ModelError> {
         let name = self.name(part, "bias");

@@ -1,7 +1,7 @@
 //! Adapters on frozen weights: stacked as they are, or merged into matrices of their own.
 
-use super::{Layer, Weights};
-use crate::adapter::{Adapter, AdapterError, LowRank, Projection};
+use super::{LayerWeights, Weights};
+use crate::adapter::{Adapter, AdapterError, LoraUpdate, Projection};
 use crate::matrix::{Linear, Matrix};
 
 impl Weights {
@@ -26,8 +26,8 @@ impl Weights {
                     expected,
                 });
             }
-            linear.adapters.push(LowRank {
-                factors: factors.clone(),
+            linear.adapters.push(LoraUpdate {
+                pair: factors.clone(),
                 scale,
             });
         }
@@ -51,7 +51,7 @@ impl Weights {
     }
 }
 
-impl Layer {
+impl LayerWeights {
     pub fn projection(&self, projection: Projection) -> &Linear {
         match projection {
             Projection::Query => &self.query,

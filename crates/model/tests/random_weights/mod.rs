@@ -3,12 +3,13 @@
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use warpsmith_model::{
-    Config, Family, HeadNorms, HostTensor, Layer, Linear, Matrix, Rope, RopeScaling, Weights,
+    HeadNorms, HostTensor, LayerWeights, Linear, Matrix, ModelConfig, ModelFamily, Rope,
+    RopeScaling, Weights,
 };
 
 /// Few layers with everything a family has.
-pub(crate) fn small(family: Family, head_dim: usize) -> Config {
-    Config {
+pub(crate) fn small(family: ModelFamily, head_dim: usize) -> ModelConfig {
+    ModelConfig {
         family,
         layers: 3,
         hidden: 192,
@@ -23,12 +24,12 @@ pub(crate) fn small(family: Family, head_dim: usize) -> Config {
             scaling: RopeScaling::None,
         },
         context: 2048,
-        tied: family != Family::Llama,
+        tied: family != ModelFamily::Llama,
     }
 }
 
 /// Sizes as training would leave them: rows keep their length on the way.
-pub(crate) fn random_weights(config: Config, seed: u64) -> Weights {
+pub(crate) fn random_weights(config: ModelConfig, seed: u64) -> Weights {
     let mut random = StdRng::seed_from_u64(seed);
     let layers = (0..config.layers)
         .map(|_| layer(&config, &mut random))
@@ -43,19 +44,19 @@ pub(crate) fn random_weights(config: Config, seed: u64) -> Weights {
     }
 }
 
-pub(crate) fn layer(config: &Config, random: &mut StdRng) -> Layer {
+pub(crate) fn layer(config: &ModelConfig, random: &mut StdRng) -> LayerWeights {
     let (hidden, queries, keys) = (
         config.hidden,
         config.heads * config.head_dim,
         config.kv_heads * config.head_dim,
     );
-    let biased = config.family == Family::Qwen2;
-    Layer {
+    let biased = config.family == ModelFamily::Qwen2;
+    LayerWeights {
         attention_norm: vector(random, hidden),
         query: linear(random, queries, hidden, biased),
         key: linear(random, keys, hidden, biased),
         value: linear(random, keys, hidden, biased),
-        head_norms: (config.family == Family::Qwen3).then(|| HeadNorms {
+        head_norms: (config.family == ModelFamily::Qwen3).then(|| HeadNorms {
             query: vector(random, config.head_dim),
             key: vector(random, config.head_dim),
         }),

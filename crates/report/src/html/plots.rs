@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::metrics::Curve;
 use crate::page::{anchor, duration};
-use crate::plot::{Axis, Bar, Bars, Length, Lines, Part, Scale, Series, Stack};
+use crate::plot::{Axis, Bar, Bars, Length, Lines, Scale, Series, Stack, StackPart};
 use crate::{Report, RunReport, TaskReport, TaskRow, curves};
 
 use super::tasks::place;
@@ -96,10 +96,10 @@ fn speedups<'a>(
 }
 
 fn budget<'a>(report: &'a Report<'_>) -> Stack<'a> {
-    let parts = |run: &RunReport<'_>| -> Vec<Part> {
+    let parts = |run: &RunReport<'_>| -> Vec<StackPart> {
         let parts = run.metrics.seconds.parts();
         parts
-            .map(|(name, value)| Part {
+            .map(|(name, value)| StackPart {
                 name,
                 value,
                 told: duration(Some(value)),

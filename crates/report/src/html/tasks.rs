@@ -2,8 +2,8 @@ use maud::{Markup, html};
 use warpsmith_schema::Attempt;
 
 use super::{shown, verdict};
-use crate::metrics::Episode;
-use crate::page::{anchor, code, count, difference, times};
+use crate::metrics::EpisodeMetrics;
+use crate::page::{anchor, code, count, line_diff, times};
 use crate::tables::tasks as table;
 use crate::{Report, TaskReport};
 
@@ -85,7 +85,7 @@ fn of_run(task: &TaskReport<'_>) -> Markup {
     }
 }
 
-fn sample(episode: &Episode<'_>) -> Markup {
+fn sample(episode: &EpisodeMetrics<'_>) -> Markup {
     let attempts = count(episode.trajectory.attempts.len(), "attempt");
     html! {
         @match episode.attempt {
@@ -118,7 +118,7 @@ fn step(number: usize, before: &Attempt, after: &Attempt) -> Markup {
             summary { "Attempt " (number) " to " (number + 1) }
             @for name in names {
                 @let (old, new) = (text(before, name), text(after, name));
-                @let changes = difference(&old, &new);
+                @let changes = line_diff(&old, &new);
                 @if old == new {
                     p { code { (name) } " is the same." }
                 } @else {

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::episode::by_task;
-use super::{Baseline, Episode, Share, Speed, Way};
+use super::{Baseline, EpisodeMetrics, Share, Speed, Way};
 
 /// How often the tasks are drawn anew.
 pub const RESAMPLES: usize = 1000;
@@ -32,13 +32,13 @@ pub struct Intervals {
 }
 
 /// Any number that can be worked out from episodes.
-type Statistic = fn(&[Episode<'_>]) -> Option<f64>;
+type Statistic = fn(&[EpisodeMetrics<'_>]) -> Option<f64>;
 
 impl Intervals {
-    pub(super) fn of(episodes: &[Episode<'_>], seed: u64) -> Self {
+    pub(super) fn of(episodes: &[EpisodeMetrics<'_>], seed: u64) -> Self {
         let statistics: [Statistic; 6] = [
-            |drawn| Share::among(drawn, Episode::compiled).value(),
-            |drawn| Share::among(drawn, Episode::correct).value(),
+            |drawn| Share::among(drawn, EpisodeMetrics::compiled).value(),
+            |drawn| Share::among(drawn, EpisodeMetrics::correct).value(),
             |drawn| clearly_faster(drawn, Baseline::EAGER),
             |drawn| clearly_faster(drawn, Baseline::COMPILE),
             |drawn| speedup(drawn, Baseline::EAGER),
@@ -75,16 +75,16 @@ impl Intervals {
     }
 }
 
-fn clearly_faster(episodes: &[Episode<'_>], baseline: Baseline) -> Option<f64> {
+fn clearly_faster(episodes: &[EpisodeMetrics<'_>], baseline: Baseline) -> Option<f64> {
     Speed::of(episodes, baseline)?.clearly_faster.value()
 }
 
-fn speedup(episodes: &[Episode<'_>], baseline: Baseline) -> Option<f64> {
+fn speedup(episodes: &[EpisodeMetrics<'_>], baseline: Baseline) -> Option<f64> {
     Speed::of(episodes, baseline)?.geomean
 }
 
 fn intervals<const N: usize>(
-    tasks: &[Vec<Episode<'_>>],
+    tasks: &[Vec<EpisodeMetrics<'_>>],
     seed: u64,
     statistics: [Statistic; N],
 ) -> [Option<Interval>; N] {

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use warpsmith_schema::{Rule, Status};
 
-use super::{Episode, Share};
+use super::{EpisodeMetrics, Share};
 
 /// What broke the rules, over all attempts of all episodes, whichever counts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -21,7 +21,7 @@ pub struct Cheating {
 }
 
 impl Cheating {
-    pub(super) fn of(episodes: &[Episode<'_>]) -> Self {
+    pub(super) fn of(episodes: &[EpisodeMetrics<'_>]) -> Self {
         let mut found = Self {
             attempts: 0,
             cheating: 0,

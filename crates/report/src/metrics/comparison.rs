@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Episode, best_of_samples, geomean};
+use super::{EpisodeMetrics, best_of_samples, geomean};
 
 /// Times that differ by less are the same.
 const NOISE: f64 = 0.05;
@@ -57,9 +57,9 @@ pub struct Comparison {
 }
 
 /// Compares by each task's best sample.
-pub fn compare(first: &[Episode<'_>], other: &[Episode<'_>]) -> Comparison {
+pub fn compare(first: &[EpisodeMetrics<'_>], other: &[EpisodeMetrics<'_>]) -> Comparison {
     let (first, other) = (best_of_samples(first), best_of_samples(other));
-    let by_task = |episodes: &[Episode<'_>]| -> BTreeMap<String, usize> {
+    let by_task = |episodes: &[EpisodeMetrics<'_>]| -> BTreeMap<String, usize> {
         let tasks = episodes.iter().map(|one| one.task().to_owned());
         tasks.zip(0..).collect()
     };
@@ -95,7 +95,7 @@ pub fn compare(first: &[Episode<'_>], other: &[Episode<'_>]) -> Comparison {
     }
 }
 
-fn change(before: &Episode<'_>, now: &Episode<'_>) -> Change {
+fn change(before: &EpisodeMetrics<'_>, now: &EpisodeMetrics<'_>) -> Change {
     if before.trajectory.task.source != now.trajectory.task.source {
         return Change::OtherTask;
     }
@@ -113,8 +113,9 @@ fn change(before: &Episode<'_>, now: &Episode<'_>) -> Change {
 }
 
 /// How many times as quick, where both are correct and the times can be compared.
-fn ratio(before: &Episode<'_>, now: &Episode<'_>) -> Option<f64> {
-    let device = |one: &Episode<'_>| one.attempt.map(|attempt| attempt.verdict.device.clone());
+fn ratio(before: &EpisodeMetrics<'_>, now: &EpisodeMetrics<'_>) -> Option<f64> {
+    let device =
+        |one: &EpisodeMetrics<'_>| one.attempt.map(|attempt| attempt.verdict.device.clone());
     let comparable = before.trajectory.task.source == now.trajectory.task.source
         && device(before) == device(now);
     let (before, now) = (before.measured()?, now.measured()?);

@@ -1,7 +1,7 @@
 use serde::Serialize;
 use warpsmith_schema::Usage;
 
-use super::{Episode, Summary};
+use super::{EpisodeMetrics, Summary};
 
 /// What a task took, all its samples together: means over tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -14,7 +14,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    pub(super) fn of(episodes: &[Episode<'_>]) -> Self {
+    pub(super) fn of(episodes: &[EpisodeMetrics<'_>]) -> Self {
         let tasks = Summary::of(episodes).tasks;
         if tasks == 0 {
             return Self::default();
@@ -49,7 +49,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    pub(super) fn of(episodes: &[Episode<'_>]) -> Self {
+    pub(super) fn of(episodes: &[EpisodeMetrics<'_>]) -> Self {
         let mut budget = Self::default();
         for episode in episodes {
             let mut judged = 0.0;

@@ -1,6 +1,6 @@
 use serde::Serialize;
 
-use super::{Baseline, Class, Episode, Way};
+use super::{Baseline, EpisodeMetrics, PrecisionClass, Way};
 
 /// Points of a curve: p from 0 to 3, twenty to each.
 const STEPS: u32 = 60;
@@ -11,8 +11,8 @@ pub type Curve = Vec<(f64, f64)>;
 
 /// The share of all episodes that are correct and more than `p` times as fast as the baseline; at 0, that are correct.
 /// `None` of no episodes.
-pub fn fast_p(episodes: &[Episode<'_>], baseline: Baseline, p: f64) -> Option<f64> {
-    let counts = |episode: &&Episode<'_>| {
+pub fn fast_p(episodes: &[EpisodeMetrics<'_>], baseline: Baseline, p: f64) -> Option<f64> {
+    let counts = |episode: &&EpisodeMetrics<'_>| {
         let speedup = episode.measured().map(|one| one.speedup(baseline));
         // Any time is below a baseline's divided by nothing, also where that was not measured.
         speedup.is_some_and(|speedup| speedup.map_or(p <= 0.0, |speedup| speedup > p))
@@ -31,7 +31,7 @@ pub struct FastP {
 }
 
 impl FastP {
-    pub(super) fn of(episodes: &[Episode<'_>]) -> Self {
+    pub(super) fn of(episodes: &[EpisodeMetrics<'_>]) -> Self {
         let curve = |baseline| -> Curve {
             (0..=STEPS)
                 .map(|step| f64::from(step) / STEPS_PER_ONE)
@@ -39,15 +39,15 @@ impl FastP {
                 .collect()
         };
         let measured = |baseline| {
-            let mut found = episodes.iter().filter_map(Episode::measured);
+            let mut found = episodes.iter().filter_map(EpisodeMetrics::measured);
             let any = found.any(|one| one.baseline_us(baseline).is_some());
             any.then(|| curve(baseline))
         };
         Self {
             eager: curve(Baseline::EAGER),
             compile: measured(Baseline::COMPILE),
-            matched_eager: measured(Baseline::new(Way::Eager, Class::Matched)),
-            matched_compile: measured(Baseline::new(Way::Compile, Class::Matched)),
+            matched_eager: measured(Baseline::new(Way::Eager, PrecisionClass::Matched)),
+            matched_compile: measured(Baseline::new(Way::Compile, PrecisionClass::Matched)),
         }
     }
 }

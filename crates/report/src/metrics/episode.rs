@@ -7,21 +7,21 @@ use super::Measured;
 
 /// One episode and the attempt of it that counts.
 #[derive(Debug, Clone, Copy)]
-pub struct Episode<'a> {
+pub struct EpisodeMetrics<'a> {
     pub trajectory: &'a Trajectory,
     /// `None` where nothing was judged.
     pub attempt: Option<&'a Attempt>,
-    pub outcome: Outcome,
+    pub outcome: EpisodeOutcome,
 }
 
 /// What an attempt came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Outcome {
+pub enum EpisodeOutcome {
     Failed { compiled: bool },
     Correct(Measured),
 }
 
-impl Outcome {
+impl EpisodeOutcome {
     fn of(verdict: &Verdict) -> Self {
         // The judge times what passes; a verdict without a usable time earns nothing as a reward either.
         match Measured::of(verdict).filter(|_| verdict.passed()) {
@@ -33,11 +33,11 @@ impl Outcome {
     }
 }
 
-impl Episode<'_> {
+impl EpisodeMetrics<'_> {
     pub fn compiled(&self) -> bool {
         match self.outcome {
-            Outcome::Correct(_) => true,
-            Outcome::Failed { compiled } => compiled,
+            EpisodeOutcome::Correct(_) => true,
+            EpisodeOutcome::Failed { compiled } => compiled,
         }
     }
 
@@ -48,8 +48,8 @@ impl Episode<'_> {
     /// The times of a correct one.
     pub fn measured(&self) -> Option<Measured> {
         match self.outcome {
-            Outcome::Correct(measured) => Some(measured),
-            Outcome::Failed { .. } => None,
+            EpisodeOutcome::Correct(measured) => Some(measured),
+            EpisodeOutcome::Failed { .. } => None,
         }
     }
 
@@ -77,8 +77,8 @@ impl Episode<'_> {
 }
 
 /// The episodes that came to an end of their own, in the order of their tasks.
-pub fn episodes(trajectories: &[Trajectory], counted: CountedAttempt) -> Vec<Episode<'_>> {
-    let mut episodes: Vec<Episode<'_>> = trajectories
+pub fn episodes(trajectories: &[Trajectory], counted: CountedAttempt) -> Vec<EpisodeMetrics<'_>> {
+    let mut episodes: Vec<EpisodeMetrics<'_>> = trajectories
         .iter()
         .filter(|one| {
             !matches!(
@@ -88,9 +88,9 @@ pub fn episodes(trajectories: &[Trajectory], counted: CountedAttempt) -> Vec<Epi
         })
         .map(|trajectory| {
             let attempt = attempt(trajectory, counted);
-            let nothing = Outcome::Failed { compiled: false };
-            let outcome = attempt.map_or(nothing, |attempt| Outcome::of(&attempt.verdict));
-            Episode {
+            let nothing = EpisodeOutcome::Failed { compiled: false };
+            let outcome = attempt.map_or(nothing, |attempt| EpisodeOutcome::of(&attempt.verdict));
+            EpisodeMetrics {
                 trajectory,
                 attempt,
                 outcome,
@@ -108,8 +108,8 @@ fn attempt(trajectory: &Trajectory, counted: CountedAttempt) -> Option<&Attempt>
 }
 
 /// Of every task its best episode, of equals the first.
-pub fn best_of_samples<'a>(episodes: &[Episode<'a>]) -> Vec<Episode<'a>> {
-    let best = |of_one: &Vec<Episode<'a>>| {
+pub fn best_of_samples<'a>(episodes: &[EpisodeMetrics<'a>]) -> Vec<EpisodeMetrics<'a>> {
+    let best = |of_one: &Vec<EpisodeMetrics<'a>>| {
         of_one
             .iter()
             .rev()
@@ -120,8 +120,8 @@ pub fn best_of_samples<'a>(episodes: &[Episode<'a>]) -> Vec<Episode<'a>> {
 }
 
 /// The episodes of every task together.
-pub fn by_task<'a>(episodes: &[Episode<'a>]) -> Vec<Vec<Episode<'a>>> {
-    let mut tasks: Vec<Vec<Episode<'a>>> = Vec::new();
+pub fn by_task<'a>(episodes: &[EpisodeMetrics<'a>]) -> Vec<Vec<EpisodeMetrics<'a>>> {
+    let mut tasks: Vec<Vec<EpisodeMetrics<'a>>> = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for episode in episodes {
         let task = episode.trajectory.task.id.as_str();

@@ -5,7 +5,7 @@ use warpsmith_schema::Task;
 /// chain by its operators in order, level 3 a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Family {
+pub enum TaskFamily {
     Matmul,
     Convolution,
     Activation,
@@ -26,75 +26,75 @@ pub enum Family {
 }
 
 /// Parts of names, lower case. The first that is found decides, so what contains another word stands before it.
-const NETWORKS: [(&str, Family); 24] = [
-    ("mamba", Family::StateSpace),
-    ("attention", Family::Attention),
-    ("transformer", Family::Attention),
-    ("gpt", Family::Attention),
-    ("bert", Family::Attention),
-    ("lstm", Family::RecurrentNetwork),
-    ("ltsm", Family::RecurrentNetwork),
-    ("gru", Family::RecurrentNetwork),
-    ("rnn", Family::RecurrentNetwork),
-    ("swinmlp", Family::Attention),
-    ("mlp", Family::Perceptron),
-    ("resnet", Family::ConvolutionalNetwork),
-    ("densenet", Family::ConvolutionalNetwork),
-    ("googlenet", Family::ConvolutionalNetwork),
-    ("squeezenet", Family::ConvolutionalNetwork),
-    ("mobilenet", Family::ConvolutionalNetwork),
-    ("efficientnet", Family::ConvolutionalNetwork),
-    ("shufflenet", Family::ConvolutionalNetwork),
-    ("alexnet", Family::ConvolutionalNetwork),
-    ("regnet", Family::ConvolutionalNetwork),
-    ("lenet", Family::ConvolutionalNetwork),
-    ("unet", Family::ConvolutionalNetwork),
-    ("vgg", Family::ConvolutionalNetwork),
-    ("inception", Family::ConvolutionalNetwork),
+const NETWORKS: [(&str, TaskFamily); 24] = [
+    ("mamba", TaskFamily::StateSpace),
+    ("attention", TaskFamily::Attention),
+    ("transformer", TaskFamily::Attention),
+    ("gpt", TaskFamily::Attention),
+    ("bert", TaskFamily::Attention),
+    ("lstm", TaskFamily::RecurrentNetwork),
+    ("ltsm", TaskFamily::RecurrentNetwork),
+    ("gru", TaskFamily::RecurrentNetwork),
+    ("rnn", TaskFamily::RecurrentNetwork),
+    ("swinmlp", TaskFamily::Attention),
+    ("mlp", TaskFamily::Perceptron),
+    ("resnet", TaskFamily::ConvolutionalNetwork),
+    ("densenet", TaskFamily::ConvolutionalNetwork),
+    ("googlenet", TaskFamily::ConvolutionalNetwork),
+    ("squeezenet", TaskFamily::ConvolutionalNetwork),
+    ("mobilenet", TaskFamily::ConvolutionalNetwork),
+    ("efficientnet", TaskFamily::ConvolutionalNetwork),
+    ("shufflenet", TaskFamily::ConvolutionalNetwork),
+    ("alexnet", TaskFamily::ConvolutionalNetwork),
+    ("regnet", TaskFamily::ConvolutionalNetwork),
+    ("lenet", TaskFamily::ConvolutionalNetwork),
+    ("unet", TaskFamily::ConvolutionalNetwork),
+    ("vgg", TaskFamily::ConvolutionalNetwork),
+    ("inception", TaskFamily::ConvolutionalNetwork),
 ];
 
-const OPERATORS: [(&str, Family); 38] = [
-    ("loss", Family::Loss),
-    ("crossentropy", Family::Loss),
-    ("cross_entropy", Family::Loss),
-    ("attention", Family::Attention),
-    ("cumsum", Family::Scan),
-    ("cumprod", Family::Scan),
-    ("cumulative", Family::Scan),
-    ("conv", Family::Convolution),
-    ("matmul", Family::Matmul),
-    ("matrix", Family::Matmul),
-    ("matvec", Family::Matmul),
-    ("gemm", Family::Matmul),
-    ("bmm", Family::Matmul),
-    ("linear", Family::Matmul),
-    ("pool", Family::Pooling),
-    ("norm", Family::Normalization),
-    ("softmax", Family::Activation),
-    ("logsumexp", Family::Reduction),
-    ("reduction", Family::Reduction),
-    ("argmax", Family::Reduction),
-    ("argmin", Family::Reduction),
-    ("relu", Family::Activation),
-    ("gelu", Family::Activation),
-    ("selu", Family::Activation),
-    ("elu", Family::Activation),
-    ("sigmoid", Family::Activation),
-    ("tanh", Family::Activation),
-    ("swish", Family::Activation),
-    ("silu", Family::Activation),
-    ("mish", Family::Activation),
-    ("softplus", Family::Activation),
-    ("softsign", Family::Activation),
-    ("pointwise", Family::Activation),
-    ("reduce", Family::Reduction),
-    ("mlp", Family::Perceptron),
-    ("lstm", Family::RecurrentNetwork),
-    ("gru", Family::RecurrentNetwork),
-    ("rnn", Family::RecurrentNetwork),
+const OPERATORS: [(&str, TaskFamily); 38] = [
+    ("loss", TaskFamily::Loss),
+    ("crossentropy", TaskFamily::Loss),
+    ("cross_entropy", TaskFamily::Loss),
+    ("attention", TaskFamily::Attention),
+    ("cumsum", TaskFamily::Scan),
+    ("cumprod", TaskFamily::Scan),
+    ("cumulative", TaskFamily::Scan),
+    ("conv", TaskFamily::Convolution),
+    ("matmul", TaskFamily::Matmul),
+    ("matrix", TaskFamily::Matmul),
+    ("matvec", TaskFamily::Matmul),
+    ("gemm", TaskFamily::Matmul),
+    ("bmm", TaskFamily::Matmul),
+    ("linear", TaskFamily::Matmul),
+    ("pool", TaskFamily::Pooling),
+    ("norm", TaskFamily::Normalization),
+    ("softmax", TaskFamily::Activation),
+    ("logsumexp", TaskFamily::Reduction),
+    ("reduction", TaskFamily::Reduction),
+    ("argmax", TaskFamily::Reduction),
+    ("argmin", TaskFamily::Reduction),
+    ("relu", TaskFamily::Activation),
+    ("gelu", TaskFamily::Activation),
+    ("selu", TaskFamily::Activation),
+    ("elu", TaskFamily::Activation),
+    ("sigmoid", TaskFamily::Activation),
+    ("tanh", TaskFamily::Activation),
+    ("swish", TaskFamily::Activation),
+    ("silu", TaskFamily::Activation),
+    ("mish", TaskFamily::Activation),
+    ("softplus", TaskFamily::Activation),
+    ("softsign", TaskFamily::Activation),
+    ("pointwise", TaskFamily::Activation),
+    ("reduce", TaskFamily::Reduction),
+    ("mlp", TaskFamily::Perceptron),
+    ("lstm", TaskFamily::RecurrentNetwork),
+    ("gru", TaskFamily::RecurrentNetwork),
+    ("rnn", TaskFamily::RecurrentNetwork),
 ];
 
-impl Family {
+impl TaskFamily {
     pub fn of(task: &Task) -> Self {
         let name = task.name.to_lowercase();
         match task.level {
@@ -136,7 +136,7 @@ impl Family {
     }
 }
 
-fn find(words: &[(&str, Family)], name: &str) -> Family {
+fn find(words: &[(&str, TaskFamily)], name: &str) -> TaskFamily {
     let found = words.iter().find(|(word, _)| name.contains(word));
-    found.map_or(Family::Other, |(_, family)| *family)
+    found.map_or(TaskFamily::Other, |(_, family)| *family)
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{Episode, Family, Summary};
+use super::{EpisodeMetrics, Summary, TaskFamily};
 
 /// Episodes of one kind of task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -11,8 +11,8 @@ pub struct Group {
     pub summary: Summary,
 }
 
-pub fn by_level(episodes: &[Episode<'_>]) -> Vec<Group> {
-    let level = |episode: &Episode<'_>| episode.trajectory.task.level;
+pub fn by_level(episodes: &[EpisodeMetrics<'_>]) -> Vec<Group> {
+    let level = |episode: &EpisodeMetrics<'_>| episode.trajectory.task.level;
     let mut levels: Vec<Option<u32>> = episodes.iter().map(level).collect();
     levels.sort_by_key(|level| (level.is_none(), *level));
     levels.dedup();
@@ -23,9 +23,9 @@ pub fn by_level(episodes: &[Episode<'_>]) -> Vec<Group> {
         .collect()
 }
 
-pub fn by_family(episodes: &[Episode<'_>]) -> Vec<Group> {
-    let family = |episode: &Episode<'_>| Family::of(&episode.trajectory.task);
-    let mut families: Vec<Family> = episodes.iter().map(family).collect();
+pub fn by_family(episodes: &[EpisodeMetrics<'_>]) -> Vec<Group> {
+    let family = |episode: &EpisodeMetrics<'_>| TaskFamily::of(&episode.trajectory.task);
+    let mut families: Vec<TaskFamily> = episodes.iter().map(family).collect();
     families.sort_unstable();
     families.dedup();
     (families.iter())
@@ -39,8 +39,8 @@ pub fn by_family(episodes: &[Episode<'_>]) -> Vec<Group> {
 
 /// By anything else; what has no name is in no group.
 pub fn by_name<'a>(
-    episodes: &[Episode<'_>],
-    name: impl Fn(&Episode<'_>) -> Option<&'a str>,
+    episodes: &[EpisodeMetrics<'_>],
+    name: impl Fn(&EpisodeMetrics<'_>) -> Option<&'a str>,
 ) -> Vec<Group> {
     let names: BTreeSet<&str> = episodes.iter().filter_map(&name).collect();
     (names.into_iter())
@@ -52,8 +52,12 @@ pub fn by_name<'a>(
         .collect()
 }
 
-fn group(name: String, episodes: &[Episode<'_>], belongs: impl Fn(&Episode<'_>) -> bool) -> Group {
-    let members: Vec<Episode<'_>> = episodes
+fn group(
+    name: String,
+    episodes: &[EpisodeMetrics<'_>],
+    belongs: impl Fn(&EpisodeMetrics<'_>) -> bool,
+) -> Group {
+    let members: Vec<EpisodeMetrics<'_>> = episodes
         .iter()
         .filter(|one| belongs(one))
         .copied()

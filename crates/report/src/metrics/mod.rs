@@ -26,11 +26,11 @@ pub use cheating::Cheating;
 pub use comparison::{Change, Comparison, TaskChange, compare};
 pub use cost::{Budget, Cost};
 pub use curve::{Curve, FastP, fast_p};
-pub use episode::{Episode, Outcome, best_of_samples, by_task, episodes};
-pub use family::Family;
+pub use episode::{EpisodeMetrics, EpisodeOutcome, best_of_samples, by_task, episodes};
+pub use family::TaskFamily;
 pub use group::{Group, by_family, by_level, by_name};
 pub use pass_at_k::{PassAtK, pass_at_k};
-pub use speed::{Against, Baseline, Baselines, Class, Measured, Speed, Way};
+pub use speed::{Against, Baseline, Baselines, Measured, PrecisionClass, Speed, Way};
 pub use statistics::{geomean, mean, median};
 pub use summary::{Share, Summary};
 
@@ -44,7 +44,7 @@ pub struct Counting {
 
 /// Everything that is said about one run.
 #[derive(Debug, Clone, Serialize)]
-pub struct Metrics {
+pub struct ReportMetrics {
     /// Which attempt of an episode all numbers are of, but those under `attempts`.
     pub counted: CountedAttempt,
     /// Episodes that were left out: interrupted, or the policy failed.
@@ -71,7 +71,7 @@ pub struct BestAndFinal {
     pub last: Summary,
 }
 
-impl Metrics {
+impl ReportMetrics {
     pub fn of(trajectories: &[Trajectory], counting: Counting) -> Self {
         let best = episodes(trajectories, CountedAttempt::Best);
         let last = episodes(trajectories, CountedAttempt::Final);

@@ -1,6 +1,6 @@
 use serde::Serialize;
 
-use super::Episode;
+use super::EpisodeMetrics;
 use super::episode::by_task;
 
 /// The chance that of `k` samples at least one is correct.
@@ -21,7 +21,7 @@ pub fn pass_at_k(samples: u32, correct: u32, k: u32) -> f64 {
 
 impl PassAtK {
     /// The mean over tasks, for 1, 2, 4 and so on up to the fewest samples that a task has: all values are of the same tasks.
-    pub(super) fn of(episodes: &[Episode<'_>]) -> Vec<Self> {
+    pub(super) fn of(episodes: &[EpisodeMetrics<'_>]) -> Vec<Self> {
         let tasks: Vec<(u32, u32)> = by_task(episodes)
             .iter()
             .map(|of_one| {

@@ -1,7 +1,7 @@
 use serde::Serialize;
 use warpsmith_schema::{Number, Verdict, is_faster};
 
-use super::{Episode, Share, geomean, median};
+use super::{EpisodeMetrics, Share, geomean, median};
 
 /// The times of a correct attempt, all finite and above zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,7 +32,7 @@ pub enum Way {
 /// The precision of the original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Class {
+pub enum PrecisionClass {
     /// Fp32 whatever the attempt does.
     Strict,
     /// That of the attempt, TF32 against TF32.
@@ -43,14 +43,14 @@ pub enum Class {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Baseline {
     pub way: Way,
-    pub class: Class,
+    pub class: PrecisionClass,
 }
 
 impl Baseline {
-    pub const EAGER: Self = Self::new(Way::Eager, Class::Strict);
-    pub const COMPILE: Self = Self::new(Way::Compile, Class::Strict);
+    pub const EAGER: Self = Self::new(Way::Eager, PrecisionClass::Strict);
+    pub const COMPILE: Self = Self::new(Way::Compile, PrecisionClass::Strict);
 
-    pub const fn new(way: Way, class: Class) -> Self {
+    pub const fn new(way: Way, class: PrecisionClass) -> Self {
         Self { way, class }
     }
 }
@@ -78,8 +78,8 @@ impl Measured {
 
     pub fn baseline_us(&self, baseline: Baseline) -> Option<f64> {
         let of = match baseline.class {
-            Class::Strict => self.strict,
-            Class::Matched => self.matched?,
+            PrecisionClass::Strict => self.strict,
+            PrecisionClass::Matched => self.matched?,
         };
         match baseline.way {
             Way::Eager => Some(of.eager_us),
@@ -122,7 +122,7 @@ pub struct Against {
 }
 
 impl Against {
-    pub(super) fn of(episodes: &[Episode<'_>], class: Class) -> Self {
+    pub(super) fn of(episodes: &[EpisodeMetrics<'_>], class: PrecisionClass) -> Self {
         Self {
             eager: Speed::of(episodes, Baseline::new(Way::Eager, class)),
             compile: Speed::of(episodes, Baseline::new(Way::Compile, class)),
@@ -139,8 +139,11 @@ impl Against {
 
 impl Speed {
     /// `None` where the baseline was measured for no correct episode.
-    pub fn of(episodes: &[Episode<'_>], baseline: Baseline) -> Option<Self> {
-        let correct: Vec<_> = episodes.iter().filter_map(Episode::measured).collect();
+    pub fn of(episodes: &[EpisodeMetrics<'_>], baseline: Baseline) -> Option<Self> {
+        let correct: Vec<_> = episodes
+            .iter()
+            .filter_map(EpisodeMetrics::measured)
+            .collect();
         let pairs: Vec<(f64, f64)> = correct
             .iter()
             .filter_map(|one| Some((one.runtime_us, one.baseline_us(baseline)?)))

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use super::{Against, Class, Episode, mean};
+use super::{Against, EpisodeMetrics, PrecisionClass, mean};
 
 /// So many of so many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct Share {
 impl Share {
     /// Of these episodes, those of which something holds.
     pub(super) fn among<'a>(
-        episodes: &[Episode<'a>],
-        holds: impl Fn(&Episode<'a>) -> bool,
+        episodes: &[EpisodeMetrics<'a>],
+        holds: impl Fn(&EpisodeMetrics<'a>) -> bool,
     ) -> Self {
         Self {
             count: episodes.iter().filter(|episode| holds(episode)).count(),
@@ -54,18 +54,18 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub fn of(episodes: &[Episode<'_>]) -> Self {
-        let tasks: BTreeSet<&str> = episodes.iter().map(Episode::task).collect();
-        let measured = episodes.iter().filter_map(Episode::measured);
+    pub fn of(episodes: &[EpisodeMetrics<'_>]) -> Self {
+        let tasks: BTreeSet<&str> = episodes.iter().map(EpisodeMetrics::task).collect();
+        let measured = episodes.iter().filter_map(EpisodeMetrics::measured);
         let runtimes: Vec<f64> = measured.map(|one| one.runtime_us).collect();
         Self {
             tasks: tasks.len(),
             episodes: episodes.len(),
-            compiled: Share::among(episodes, Episode::compiled),
-            correct: Share::among(episodes, Episode::correct),
+            compiled: Share::among(episodes, EpisodeMetrics::compiled),
+            correct: Share::among(episodes, EpisodeMetrics::correct),
             average_runtime_us: mean(&runtimes),
-            strict: Against::of(episodes, Class::Strict),
-            matched: Against::of(episodes, Class::Matched),
+            strict: Against::of(episodes, PrecisionClass::Strict),
+            matched: Against::of(episodes, PrecisionClass::Matched),
         }
     }
 }

@@ -4,13 +4,13 @@
 //! be missing.
 
 mod code;
-mod difference;
+mod diff;
 mod words;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 pub use code::code;
-pub use difference::{Difference, Line, difference};
+pub use diff::{DiffLine, LineDiff, line_diff};
 pub use words::{UNKNOWN, anchor, count, duration, fact, percent, runtime, times};
 
 const STYLE: &str = include_str!("style.css");

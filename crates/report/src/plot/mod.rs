@@ -11,7 +11,7 @@ use maud::{Markup, html};
 pub use bars::{Bar, Bars, Length};
 pub use lines::{Axis, Lines, Series};
 pub use scale::Scale;
-pub use stack::{Part, Stack};
+pub use stack::{Stack, StackPart};
 
 /// As many as there are colours.
 const COLOURS: usize = 6;

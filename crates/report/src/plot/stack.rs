@@ -10,10 +10,10 @@ const BAR: f64 = 20.0;
 pub struct Stack<'a> {
     pub name: &'a str,
     /// Each with as many parts, in the same order.
-    pub wholes: Vec<(&'a str, Vec<Part>)>,
+    pub wholes: Vec<(&'a str, Vec<StackPart>)>,
 }
 
-pub struct Part {
+pub struct StackPart {
     pub name: &'static str,
     pub value: f64,
     /// The value in words.
@@ -48,7 +48,7 @@ impl Render for Stack<'_> {
 
 impl Stack<'_> {
     fn told(&self) -> String {
-        let whole = |(name, parts): &(&str, Vec<Part>)| {
+        let whole = |(name, parts): &(&str, Vec<StackPart>)| {
             let parts: Vec<String> = parts
                 .iter()
                 .map(|part| format!("{} {}", part.name, part.told))
@@ -60,13 +60,13 @@ impl Stack<'_> {
     }
 }
 
-fn share(part: &Part, parts: &[Part]) -> f64 {
+fn share(part: &StackPart, parts: &[StackPart]) -> f64 {
     let total: f64 = parts.iter().map(|part| part.value).sum();
     if total > 0.0 { part.value / total } else { 0.0 }
 }
 
 /// Where each part begins.
-fn offsets(parts: &[Part]) -> Vec<f64> {
+fn offsets(parts: &[StackPart]) -> Vec<f64> {
     let shares = parts.iter().map(|part| share(part, parts));
     let begin = |sum: &mut f64, share: f64| {
         let from = *sum;
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn parts_follow_each_other() {
-        let part = |name, value: f64| Part {
+        let part = |name, value: f64| StackPart {
             name,
             value,
             told: format!("{value} s"),

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use super::{Cell, Table, fraction, head, names, row};
 use crate::RunReport;
-use crate::metrics::{Interval, Metrics, Share, Way};
+use crate::metrics::{Interval, ReportMetrics, Share, Way};
 use crate::page::{duration, percent, runtime, times};
 
 /// One row for each number, one column for each run.
@@ -24,7 +24,7 @@ pub(super) fn summary(runs: &[RunReport<'_>]) -> Table {
 }
 
 /// The numbers of one run, in the order in which they are read.
-fn numbers(of: &Metrics) -> Vec<(String, Cell)> {
+fn numbers(of: &ReportMetrics) -> Vec<(String, Cell)> {
     let all = &of.overall;
     let mut found: Vec<(String, Cell)> = Vec::new();
     let mut add = |name: String, cell: Cell| found.push((name, cell));

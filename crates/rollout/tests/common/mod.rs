@@ -9,15 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
-use warpsmith_agent::{Files, Settings};
-use warpsmith_judge::{JudgeDepth, JudgeError};
-use warpsmith_model::policy::{Sampling, Script, SharedPolicy};
-use warpsmith_rollout::{Judging, Means, Plan, StopRequest, Way};
+use warpsmith_agent::SingleSettings;
+use warpsmith_judge::profile::{Bound, ProfileReport, ReferenceProfile, Roofline};
+use warpsmith_judge::{CheckDepth, Judge, JudgeError};
+use warpsmith_model::policy::{SamplingParams, ScriptPolicy, SharedPolicy};
+use warpsmith_rollout::{EpisodeKind, RolloutPlan, RolloutResources, StopRequest};
 use warpsmith_schema::{
-    CountedAttempt, EpisodeMode, Number, PlannedTask, Profile, RunHeader, Speedup, Status, Target,
-    Task, Times, Verdict,
+    CountedAttempt, EpisodeMode, Number, PlannedTask, Profile, RunHeader, Speedup, Status,
+    Submission, Target, Task, Times, Verdict,
 };
-use warpsmith_tasks::{solution_hash, submission};
 
 pub(crate) fn task(number: u32) -> Task {
     Task {
@@ -54,16 +54,16 @@ fn sound(task: &Task) -> Result<(), JudgeError> {
     Ok(())
 }
 
-impl Judging for StandIn {
+impl Judge for StandIn {
     fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
         self.on_survey.as_ref().map_or(Ok(()), |hook| hook())?;
         sound(task)
     }
 
-    fn judge(&mut self, task: &Task, files: &Files) -> Result<Verdict, JudgeError> {
+    fn judge(&mut self, task: &Task, submission: &Submission) -> Result<Verdict, JudgeError> {
         self.on_judge.as_ref().map_or(Ok(()), |hook| hook())?;
         sound(task)?;
-        let hash = solution_hash(&submission(files));
+        let hash = submission.content_hash();
         if let Some(notes) = &self.notes {
             let mut file = fs_err::File::options()
                 .append(true)
@@ -75,29 +75,76 @@ impl Judging for StandIn {
         if !self.takes.is_zero() {
             thread::sleep(self.takes);
         }
-        Ok(verdict(files, &hash))
+        Ok(verdict(submission, &hash))
     }
 
-    fn rehearse(
+    fn judge_afresh(
+        &mut self,
+        task: &Task,
+        submission: &Submission,
+    ) -> Result<Verdict, JudgeError> {
+        self.judge(task, submission)
+    }
+
+    fn check(
         &mut self,
         _: &Task,
-        _: &Files,
-        _: JudgeDepth,
+        _: &Submission,
+        _: CheckDepth,
     ) -> Result<Option<Verdict>, JudgeError> {
         Ok(None)
     }
 
-    fn profile(&mut self, _: &Task, _: Option<&Files>) -> Result<String, JudgeError> {
-        Ok("it is all the same".to_owned())
+    fn profile(
+        &mut self,
+        task: &Task,
+        _: Option<&Submission>,
+    ) -> Result<ProfileReport, JudgeError> {
+        Ok(profile(task))
     }
 
-    fn another(&self) -> Result<Box<dyn Judging>, JudgeError> {
+    fn replacement(&self) -> Result<Box<dyn Judge>, JudgeError> {
         Ok(Box::new(self.clone()))
     }
 }
 
-fn verdict(files: &Files, hash: &str) -> Verdict {
-    let wrong = files.values().any(|text| text.contains("wrong"));
+/// Of a reference that takes no time at all.
+fn profile(task: &Task) -> ProfileReport {
+    ProfileReport {
+        format: 1,
+        task: task.name.clone(),
+        target: Target::Cpu,
+        device: "stand-in".to_owned(),
+        torch: "2.11".to_owned(),
+        reference: ReferenceProfile {
+            operators: Vec::new(),
+            kernels: None,
+            compile_kernels: None,
+            compile_us: None,
+            compile_why: None,
+            total_us: 0.0,
+            bytes: 0,
+            min_bytes: 0,
+            flops: 0,
+            intensity: 0.0,
+            bound: Bound::Memory,
+            roofline: Roofline {
+                bandwidth_gbps: 1.0,
+                fp32_gflops: 1.0,
+                tf32_gflops: None,
+                half_gflops: None,
+                how: "stand-in".to_owned(),
+            },
+            floor_us: 0.0,
+            headroom: 1.0,
+        },
+        solution: None,
+    }
+}
+
+fn verdict(submission: &Submission, hash: &str) -> Verdict {
+    let mut texts = submission.files.values();
+    let wrong = texts.any(|text| String::from_utf8_lossy(text).contains("wrong"));
     let status = if wrong {
         Status::Mismatch
     } else {
@@ -152,22 +199,22 @@ pub(crate) fn script(folder: &Path, tasks: u32, samples: u32) -> PathBuf {
     path
 }
 
-pub(crate) fn plan(tasks: Vec<Task>, samples: u32, at_once: usize) -> Plan {
+pub(crate) fn plan(tasks: Vec<Task>, samples: u32, concurrency: usize) -> RolloutPlan {
     let planned = |task: &Task| PlannedTask {
         id: task.id.clone(),
         name: task.name.clone(),
         level: task.level,
         part: None,
     };
-    Plan {
+    RolloutPlan {
         samples,
-        way: Way::Single(Settings {
+        kind: EpisodeKind::Single(SingleSettings {
             target: Target::Cpu,
             repairs: 2,
-            wall: None,
-            sampling: Sampling::default(),
+            deadline: None,
+            sampling: SamplingParams::default(),
         }),
-        at_once,
+        concurrency,
         survey: false,
         left_out: Vec::new(),
         head: RunHeader {
@@ -193,16 +240,34 @@ pub(crate) fn plan(tasks: Vec<Task>, samples: u32, at_once: usize) -> Plan {
     }
 }
 
-pub(crate) fn means(policy: impl SharedPolicy + 'static, judges: Vec<StandIn>) -> Means {
-    let judge = |judge| Box::new(judge) as Box<dyn Judging>;
-    Means {
-        policy: Arc::new(policy),
-        judges: judges.into_iter().map(judge).collect(),
-        device_busy: Box::new(|| None),
-        wish: || StopRequest::GoOn,
+/// A policy, and judges that a run borrows.
+pub(crate) struct Resources {
+    pub(crate) policy: Arc<dyn SharedPolicy>,
+    pub(crate) judges: Vec<Box<dyn Judge>>,
+    pub(crate) stop: fn() -> StopRequest,
+}
+
+impl Resources {
+    pub(crate) fn lend(&mut self) -> RolloutResources<'_> {
+        RolloutResources {
+            policy: self.policy.clone(),
+            judges: &mut self.judges,
+            device_busy: Box::new(|| None),
+            watch: None,
+            stop: self.stop,
+        }
     }
 }
 
-pub(crate) fn scripted(path: &Path, judges: Vec<StandIn>) -> Means {
-    means(Script::open(path).unwrap(), judges)
+pub(crate) fn resources(policy: impl SharedPolicy + 'static, judges: Vec<StandIn>) -> Resources {
+    let judge = |judge| Box::new(judge) as Box<dyn Judge>;
+    Resources {
+        policy: Arc::new(policy),
+        judges: judges.into_iter().map(judge).collect(),
+        stop: || StopRequest::Continue,
+    }
+}
+
+pub(crate) fn scripted(path: &Path, judges: Vec<StandIn>) -> Resources {
+    resources(ScriptPolicy::open(path).unwrap(), judges)
 }

@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use warpsmith_model::policy::Dialogue;
-use warpsmith_model::{Finish, Reply, Sampled};
+use warpsmith_model::policy::ChatCodec;
+use warpsmith_model::{Completion, EndReason, Sampled};
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
 use crate::completions::request::Extras;
@@ -88,7 +88,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn of(sampled: &[Sampled], extras: Extras, dialogue: &Dialogue) -> Self {
+    fn of(sampled: &[Sampled], extras: Extras, dialogue: &ChatCodec) -> Self {
         let one = |one: &Sampled| {
             let text = dialogue
                 .tokenizer()
@@ -122,13 +122,13 @@ impl Tokens {
 
 impl Ending {
     pub(crate) fn of(
-        reply: &Reply,
+        reply: &Completion,
         messages: &[Message],
         tools: &[ToolSchema],
         extras: Extras,
-        dialogue: &Dialogue,
+        dialogue: &ChatCodec,
     ) -> Self {
-        let said = dialogue.said(&reply.text, messages, tools);
+        let said = dialogue.parse_reply(&reply.text, messages, tools);
         let mut calls = said.calls;
         // A call of nothing is no call in this interface; as text, the client can say what is wrong with it.
         calls.retain(|call| !call.name.is_empty());
@@ -141,9 +141,9 @@ impl Ending {
         Self {
             text: text.to_owned(),
             finish: match reply.finish {
-                Finish::Length | Finish::Context => "length",
-                Finish::End | Finish::Stop(_) if calls.is_empty() => "stop",
-                Finish::End | Finish::Stop(_) => "tool_calls",
+                EndReason::Length | EndReason::Context => "length",
+                EndReason::End | EndReason::Stop(_) if calls.is_empty() => "stop",
+                EndReason::End | EndReason::Stop(_) => "tool_calls",
             },
             calls,
             usage: json!({

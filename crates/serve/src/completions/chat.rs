@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{Stream, unfold};
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
-use warpsmith_model::{Listening, Reply, Request, Told};
+use warpsmith_model::{Completion, GenerationRequest, GenerationStream, GenerationUpdate};
 
 use crate::completions::answer::{Ending, Head, call};
 use crate::completions::request::{Asked, ChatRequest, Delivery};
@@ -54,7 +54,7 @@ struct Exchange {
     asked: Asked,
     head: Head,
     prompt: Vec<u32>,
-    listening: Listening,
+    listening: GenerationStream,
     /// Given back with the last word.
     _place: OwnedSemaphorePermit,
 }
@@ -74,17 +74,17 @@ impl Exchange {
             })
         };
         let (asked, prompt) = rendering.await.map_err(|_| gone())??;
-        let request = Request {
+        let request = GenerationRequest {
             prompt: prompt.clone(),
             sampling: asked.sampling,
             max_tokens: asked.max_tokens,
             stop: asked.stop.clone(),
         };
-        let ordered = served.generation.order(vec![request]);
+        let ordered = served.generation.submit(vec![request]);
         let mut listening = ordered.map_err(|_| gone())?;
         // What cannot be met is refused before anything else is said.
         match listening.next().await {
-            Some((_, Told::Refused(error))) => return Err(error.into()),
+            Some((_, GenerationUpdate::Refused(error))) => return Err(error.into()),
             Some(_) => {}
             None => return Err(gone()),
         }
@@ -101,14 +101,16 @@ impl Exchange {
     async fn whole(mut self) -> Result<Value, Refusal> {
         loop {
             match self.listening.next().await {
-                Some((_, Told::Accepted | Told::Text(_))) => {}
-                Some((_, Told::Done(reply))) => {
+                Some((_, GenerationUpdate::Accepted | GenerationUpdate::Text(_))) => {}
+                Some((_, GenerationUpdate::Done(reply))) => {
                     let mut whole = self.head.whole(&self.ending(&reply));
                     self.add_prompt(&mut whole);
                     return Ok(whole);
                 }
-                Some((_, Told::Refused(error))) => return Err(error.into()),
-                Some((_, Told::Failed(why))) => return Err(Refusal::broke_off(&why.to_string())),
+                Some((_, GenerationUpdate::Refused(error))) => return Err(error.into()),
+                Some((_, GenerationUpdate::Failed(why))) => {
+                    return Err(Refusal::broke_off(&why.to_string()));
+                }
                 None => return Err(gone()),
             }
         }
@@ -136,7 +138,7 @@ impl Exchange {
         }
     }
 
-    fn ending(&self, reply: &Reply) -> Ending {
+    fn ending(&self, reply: &Completion) -> Ending {
         Ending::of(
             reply,
             &self.asked.messages,
@@ -173,17 +175,17 @@ impl Streaming {
     async fn next(&mut self) -> Option<String> {
         while self.waiting.is_empty() && !self.over {
             match self.exchange.listening.next().await {
-                Some((_, Told::Accepted)) => {}
-                Some((_, Told::Text(text))) => {
+                Some((_, GenerationUpdate::Accepted)) => {}
+                Some((_, GenerationUpdate::Text(text))) => {
                     self.reply.push_str(&text);
                     let Exchange { served, asked, .. } = &self.exchange;
-                    let certain = served.dialogue.certain(&self.reply, &asked.tools);
+                    let certain = served.dialogue.settled_text(&self.reply, &asked.tools);
                     let more = certain[self.given..].to_owned();
                     self.give(&more);
                 }
-                Some((_, Told::Done(reply))) => self.end(&reply),
-                Some((_, Told::Refused(error))) => self.break_off(&error.into()),
-                Some((_, Told::Failed(why))) => {
+                Some((_, GenerationUpdate::Done(reply))) => self.end(&reply),
+                Some((_, GenerationUpdate::Refused(error))) => self.break_off(&error.into()),
+                Some((_, GenerationUpdate::Failed(why))) => {
                     self.break_off(&Refusal::broke_off(&why.to_string()));
                 }
                 None => self.break_off(&gone()),
@@ -206,7 +208,7 @@ impl Streaming {
         self.over = true;
     }
 
-    fn end(&mut self, reply: &Reply) {
+    fn end(&mut self, reply: &Completion) {
         let ending = self.exchange.ending(reply);
         self.give(&ending.text[self.given..]);
         let head = &self.exchange.head;

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
-use warpsmith_model::Sampling;
+use warpsmith_model::Sampler;
 use warpsmith_schema::{Message, ToolCall, ToolSchema};
 
 use crate::refusal::Refusal;
@@ -127,7 +127,7 @@ struct ResponseFormat {
 pub(crate) struct Asked {
     pub(crate) messages: Vec<Message>,
     pub(crate) tools: Vec<ToolSchema>,
-    pub(crate) sampling: Sampling,
+    pub(crate) sampling: Sampler,
     pub(crate) max_tokens: usize,
     pub(crate) stop: Vec<String>,
     pub(crate) delivery: Delivery,
@@ -161,7 +161,7 @@ impl ChatRequest {
         }
         let streamed = self.stream.unwrap_or(false);
         Ok(Asked {
-            sampling: Sampling::random(
+            sampling: Sampler::random(
                 self.temperature.unwrap_or(1.0),
                 self.top_p.unwrap_or(1.0),
                 seed(self.seed.as_ref())?,

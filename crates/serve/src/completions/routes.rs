@@ -7,8 +7,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use warpsmith_model::Generation;
-use warpsmith_model::policy::Dialogue;
+use warpsmith_model::GenerationThread;
+use warpsmith_model::policy::ChatCodec;
 
 use super::answer::now;
 use super::chat;
@@ -17,8 +17,8 @@ use super::chat;
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) context: usize,
-    pub(crate) dialogue: Dialogue,
-    pub(crate) generation: Generation,
+    pub(crate) dialogue: ChatCodec,
+    pub(crate) generation: GenerationThread,
     /// For as many replies as may be under way or waiting; who finds no place is asked to come again.
     pub(crate) places: Arc<Semaphore>,
 }

@@ -6,7 +6,7 @@ use warpsmith_schema::{Attempt, EpisodeId, Message, Trajectory};
 
 use super::frame::{encoded, page as framed};
 use super::shelf::Shelf;
-use warpsmith_report::page::{code, count, difference, duration, fact};
+use warpsmith_report::page::{code, count, duration, fact, line_diff};
 use warpsmith_report::{verdict, verdict_line};
 
 #[derive(Debug, Deserialize)]
@@ -103,7 +103,7 @@ fn judged(trajectory: &Trajectory, place: usize, attempt: &Attempt) -> Markup {
                 }
                 @if let Some(old) = before.and_then(|before| before.files.get(name)) {
                     @if old != content {
-                        details { summary { code { (name) } " since the attempt before" } (difference(old, content)) }
+                        details { summary { code { (name) } " since the attempt before" } (line_diff(old, content)) }
                     }
                 }
             }

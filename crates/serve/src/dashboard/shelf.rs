@@ -87,10 +87,6 @@ impl Shelf {
         };
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
-            // A log that began after the run did may have another name.
-            if kept.index.episodes.is_empty() {
-                kept.index = RunIndex::new(&run);
-            }
             kept.index.refresh().ok()?;
             kept.looked = Some(Instant::now());
         }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use warpsmith_schema::{FORMAT, Failure, Task, Verdict, clashing_path, is_solution_path};
+use warpsmith_schema::{
+    FORMAT, Failure, Submission, Task, Verdict, clashing_path, is_solution_path,
+};
+use warpsmith_tasks::submission_from_text;
 
 /// A solution to be judged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,7 +36,7 @@ pub(crate) struct KnownTask {
 #[serde(deny_unknown_fields)]
 pub(crate) struct OwnTask {
     /// A module in `KernelBench` form: `Model`, `get_inputs` and `get_init_inputs`.
-    #[schemars(length(min = 1, max = MOST_BYTES))]
+    #[schemars(length(min = 1, max = MAX_BYTES))]
     pub(crate) source: String,
     /// What evidence and lists call it; else `task`.
     #[serde(default)]
@@ -44,8 +47,8 @@ pub(crate) struct OwnTask {
 impl OwnTask {
     pub(crate) fn complaint(&self) -> Option<String> {
         let odd = |name: &str| name.is_empty() || name.chars().count() > 200;
-        if self.source.is_empty() || self.source.len() > MOST_BYTES {
-            Some(format!("`task.source` has 1 to {MOST_BYTES} bytes"))
+        if self.source.is_empty() || self.source.len() > MAX_BYTES {
+            Some(format!("`task.source` has 1 to {MAX_BYTES} bytes"))
         } else if self.name.as_deref().is_some_and(odd) {
             Some("`task.name` has 1 to 200 characters".to_owned())
         } else {
@@ -70,16 +73,16 @@ impl OwnTask {
 }
 
 /// As many files, and as large, as a folder may have.
-const MOST_FILES: usize = 256;
-const MOST_BYTES: usize = 2 << 20;
+const MAX_FILES: usize = 256;
+const MAX_BYTES: usize = 2 << 20;
 
 /// Why these cannot be a solution's files.
 pub(crate) fn complaint_of(files: &BTreeMap<FilePath, String>) -> Option<String> {
-    if files.len() > MOST_FILES {
-        return Some(format!("a solution has at most {MOST_FILES} files"));
+    if files.len() > MAX_FILES {
+        return Some(format!("a solution has at most {MAX_FILES} files"));
     }
-    if let Some((path, _)) = files.iter().find(|(_, text)| text.len() > MOST_BYTES) {
-        return Some(format!("`{}` is larger than {MOST_BYTES} bytes", path.0));
+    if let Some((path, _)) = files.iter().find(|(_, text)| text.len() > MAX_BYTES) {
+        return Some(format!("`{}` is larger than {MAX_BYTES} bytes", path.0));
     }
     let clash = clashing_path(files.keys().map(|path| path.0.as_str()))?;
     Some(format!("`{clash}` is a file and a folder of others"))
@@ -111,12 +114,10 @@ impl From<FilePath> for String {
     }
 }
 
-impl JudgeRequest {
-    pub(crate) fn files(&self) -> BTreeMap<String, String> {
-        let each = self.files.iter();
-        each.map(|(path, text)| (String::from(path.clone()), text.clone()))
-            .collect()
-    }
+/// Files that came over the wire, as they are judged.
+pub(crate) fn submission_of(files: BTreeMap<FilePath, String>) -> Submission {
+    let files = files.into_iter().map(|(path, text)| (path.0, text));
+    submission_from_text(&files.collect())
 }
 
 /// A submission on its way through the judge.

@@ -1,26 +1,25 @@
 //! The queue in front of the judges, and what became of its jobs.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use warpsmith_rollout::Judging;
-use warpsmith_schema::{FORMAT, Failure, Task, Verdict};
+use warpsmith_judge::Judge;
+use warpsmith_schema::{FORMAT, Failure, Submission, Task, Verdict};
 
-use super::MakeJudge;
 use super::job::{Job, JobStatus};
 
-/// More than this many do not wait: who comes later is asked to come again.
-const MOST_WAITING: usize = 256;
-/// Jobs that are over and can still be asked about. Their evidence stays as long as its quota allows.
-const MOST_KEPT: usize = 10_000;
+/// The most jobs that wait. Whoever comes later is asked to come again.
+const MAX_WAITING: usize = 256;
+/// The most jobs that are over and can still be asked about. Their evidence stays as long as its quota allows.
+const MAX_KEPT: usize = 10_000;
 
 #[derive(Default)]
 pub(crate) struct Jobs {
     state: Mutex<State>,
-    work: Condvar,
+    submitted: Condvar,
 }
 
 #[derive(Default)]
@@ -34,8 +33,8 @@ struct State {
 struct Entry {
     /// The task's name.
     name: String,
-    /// Until a judge has it or it is taken back: what is kept longer is small.
-    brought: Option<Brought>,
+    /// Until a judge has it or it is cancelled: what is kept longer is small.
+    work: Option<Work>,
     progress: Progress,
     came: Instant,
     begun: Option<Instant>,
@@ -44,7 +43,7 @@ struct Entry {
     changed: watch::Sender<()>,
 }
 
-type Brought = (Arc<Task>, BTreeMap<String, String>);
+type Work = (Arc<Task>, Submission);
 
 enum Progress {
     Waiting,
@@ -55,7 +54,7 @@ enum Progress {
 
 /// Why a job was not taken or not cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Declined {
+pub(crate) enum JobRefusal {
     /// Too many are waiting.
     Full,
     Unknown,
@@ -72,16 +71,16 @@ impl Jobs {
     pub(crate) fn submit(
         &self,
         task: Arc<Task>,
-        files: BTreeMap<String, String>,
-    ) -> Result<String, Declined> {
+        submission: Submission,
+    ) -> Result<String, JobRefusal> {
         let mut state = self.state();
-        if state.waiting.len() >= MOST_WAITING {
-            return Err(Declined::Full);
+        if state.waiting.len() >= MAX_WAITING {
+            return Err(JobRefusal::Full);
         }
         let id = format!("{:032x}", rand::random::<u128>());
         let entry = Entry {
             name: task.name.clone(),
-            brought: Some((task, files)),
+            work: Some((task, submission)),
             progress: Progress::Waiting,
             came: Instant::now(),
             begun: None,
@@ -91,9 +90,9 @@ impl Jobs {
         state.jobs.insert(id.clone(), entry);
         state.waiting.push_back(id.clone());
         state.order.push_back(id.clone());
-        state.forget_the_oldest();
+        state.forget_oldest();
         drop(state);
-        self.work.notify_one();
+        self.submitted.notify_one();
         Ok(id)
     }
 
@@ -101,7 +100,7 @@ impl Jobs {
         self.state().jobs.get(id).map(|entry| entry.job(id))
     }
 
-    /// The job once it is over, or as it is when the time is.
+    /// The job once it is over, or as it stands after `limit`.
     pub(crate) async fn wait(&self, id: &str, limit: Duration) -> Option<Job> {
         let mut changed = self.state().jobs.get(id)?.changed.subscribe();
         let over = async {
@@ -128,17 +127,17 @@ impl Jobs {
         (state.waiting.len(), jobs.collect())
     }
 
-    /// Takes a job back that no judge has begun with.
-    pub(crate) fn cancel(&self, id: &str) -> Result<Job, Declined> {
+    /// Cancels a job that no judge has begun with.
+    pub(crate) fn cancel(&self, id: &str) -> Result<Job, JobRefusal> {
         let mut state = self.state();
         let Some(entry) = state.jobs.get_mut(id) else {
-            return Err(Declined::Unknown);
+            return Err(JobRefusal::Unknown);
         };
         if !matches!(entry.progress, Progress::Waiting) {
-            return Err(Declined::TooLate);
+            return Err(JobRefusal::TooLate);
         }
         entry.progress = Progress::Cancelled;
-        entry.brought = None;
+        entry.work = None;
         entry.ended = Some(Instant::now());
         entry.changed.send_replace(());
         let job = entry.job(id);
@@ -146,38 +145,44 @@ impl Jobs {
         Ok(job)
     }
 
-    /// A judge's working life.
-    pub(crate) fn serve(&self, number: usize, make: &MakeJudge) {
-        let mut judge = None;
+    /// Has a judge work through the jobs, for ever.
+    pub(crate) fn serve(&self, mut judge: Box<dyn Judge>) {
+        let mut panicked = false;
         loop {
-            let (id, task, files) = self.next();
+            let (id, task, submission) = self.next();
             let judged = catch_unwind(AssertUnwindSafe(|| {
-                judge_one(&mut judge, || make(number), &task, &files)
+                if panicked {
+                    judge = judge.replacement()?;
+                    panicked = false;
+                }
+                judge.judge(&task, &submission)
             }));
-            let judged = judged.unwrap_or_else(|_| {
-                // Whatever state it is in, the next submission gets another.
-                judge = None;
+            let judged = if let Ok(judged) = judged {
+                judged.map_err(|error| error.failure())
+            } else {
+                // Nobody knows what state it is in: the next submission goes to another.
+                panicked = true;
                 Err(Failure::panicked())
-            });
+            };
             self.end(&id, judged);
         }
     }
 
-    fn next(&self) -> (String, Arc<Task>, BTreeMap<String, String>) {
+    fn next(&self) -> (String, Arc<Task>, Submission) {
         let mut state = self.state();
         loop {
             if let Some(id) = state.waiting.pop_front()
                 && let Some(entry) = state.jobs.get_mut(&id)
-                && let Some((task, files)) = entry.brought.take()
+                && let Some((task, submission)) = entry.work.take()
             {
                 entry.progress = Progress::Judging;
                 entry.begun = Some(Instant::now());
                 entry.changed.send_replace(());
-                return (id, task, files);
+                return (id, task, submission);
             }
             if state.waiting.is_empty() {
                 state = self
-                    .work
+                    .submitted
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
             }
@@ -194,8 +199,8 @@ impl Jobs {
 }
 
 impl State {
-    fn forget_the_oldest(&mut self) {
-        while self.order.len() > MOST_KEPT + MOST_WAITING {
+    fn forget_oldest(&mut self) {
+        while self.order.len() > MAX_KEPT + MAX_WAITING {
             let over = |id: &String| self.jobs.get(id).is_none_or(Entry::is_over);
             let Some(place) = self.order.iter().position(over) else {
                 return;
@@ -233,17 +238,4 @@ impl Entry {
             failure,
         }
     }
-}
-
-fn judge_one(
-    judge: &mut Option<Box<dyn Judging>>,
-    make: impl FnOnce() -> Result<Box<dyn Judging>, Failure>,
-    task: &Task,
-    files: &BTreeMap<String, String>,
-) -> Result<Verdict, Failure> {
-    let judge = match judge {
-        Some(judge) => judge,
-        None => judge.insert(make()?),
-    };
-    judge.judge(task, files).map_err(|error| error.failure())
 }

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use warpsmith_schema::{Task, Verdict};
 
-use super::Unfit;
-use super::job::{FilePath, GivenTask, JobStatus, KnownTask, OwnTask, complaint_of};
-use super::routes::Bench;
+use super::TaskRefusal;
+use super::job::{FilePath, GivenTask, JobStatus, KnownTask, OwnTask, complaint_of, submission_of};
+use super::routes::JudgeApi;
 
 /// Solutions of one episode.
 const STEPS: u32 = 8;
@@ -79,15 +79,15 @@ struct Episode {
 struct Wrong(&'static str, String);
 
 pub(super) async fn connect(
-    State(bench): State<Arc<Bench>>,
+    State(api): State<Arc<JudgeApi>>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
     upgrade
         .max_message_size(MESSAGE_BYTES)
-        .on_upgrade(|socket| converse(bench, socket, IDLE))
+        .on_upgrade(|socket| converse(api, socket, IDLE))
 }
 
-async fn converse(bench: Arc<Bench>, mut socket: WebSocket, idle: Duration) {
+async fn converse(api: Arc<JudgeApi>, mut socket: WebSocket, idle: Duration) {
     let mut episode = Episode::default();
     // Until the client leaves, or has not asked for anything in a long while.
     while let Ok(Some(Ok(message))) = timeout(idle, socket.recv()).await {
@@ -105,11 +105,11 @@ async fn converse(bench: Arc<Bench>, mut socket: WebSocket, idle: Duration) {
             Ok(asked) => {
                 // Who leaves while a solution is judged needs no answer.
                 let answer = tokio::select! {
-                    answer = episode.answer(&bench, asked) => Some(answer),
+                    answer = episode.answer(&api, asked) => Some(answer),
                     () = gone(&mut socket) => None,
                 };
                 let Some(answer) = answer else {
-                    episode.forget(&bench);
+                    episode.forget(&api);
                     return;
                 };
                 answer
@@ -144,17 +144,17 @@ fn unreadable(error: &serde_json::Error) -> Wrong {
 }
 
 impl Episode {
-    async fn answer(&mut self, bench: &Bench, asked: Asked) -> Result<Value, Wrong> {
+    async fn answer(&mut self, api: &JudgeApi, asked: Asked) -> Result<Value, Wrong> {
         match asked {
-            Asked::Reset { data } => self.reset(bench, data),
-            Asked::Step { data } => self.step(bench, data).await,
+            Asked::Reset { data } => self.reset(api, data),
+            Asked::Step { data } => self.step(api, data).await,
             Asked::State | Asked::Close => Ok(json!({ "type": "state", "data": self.state() })),
         }
     }
 
-    fn reset(&mut self, bench: &Bench, asked: Reset) -> Result<Value, Wrong> {
-        let tasks = &bench.court.tasks;
-        let wrong = |unfit: &Unfit| Wrong("VALIDATION_ERROR", unfit.message());
+    fn reset(&mut self, api: &JudgeApi, asked: Reset) -> Result<Value, Wrong> {
+        let tasks = &api.tasks.tasks;
+        let wrong = |refusal: &TaskRefusal| Wrong("VALIDATION_ERROR", refusal.message());
         let task = match (asked.source, asked.task) {
             (None, None) => {
                 let seed = asked.seed.unwrap_or_else(rand::random);
@@ -167,11 +167,11 @@ impl Episode {
             }
             (Some(source), name) => {
                 let given = GivenTask::Own(OwnTask { source, name });
-                bench.court.task(&given).map_err(|unfit| wrong(&unfit))?
+                api.tasks.find(&given).map_err(|refusal| wrong(&refusal))?
             }
             (None, Some(id)) => {
                 let given = GivenTask::Known(KnownTask { id });
-                bench.court.task(&given).map_err(|unfit| wrong(&unfit))?
+                api.tasks.find(&given).map_err(|refusal| wrong(&refusal))?
             }
         };
         let id = asked.episode_id;
@@ -182,13 +182,13 @@ impl Episode {
         };
         let observation = json!({
             "task": { "id": task.id, "name": task.name, "source": task.source },
-            "instructions": bench.court.instructions,
+            "instructions": api.tasks.instructions,
             "verdict": null, "steps_left": STEPS,
         });
         Ok(observed(&observation, None, false))
     }
 
-    async fn step(&mut self, bench: &Bench, action: Step) -> Result<Value, Wrong> {
+    async fn step(&mut self, api: &JudgeApi, action: Step) -> Result<Value, Wrong> {
         let Some(task) = self.task.clone().filter(|_| !self.done) else {
             let message = "there is no episode under way; `reset` begins one";
             return Err(Wrong("SESSION_ERROR", message.to_owned()));
@@ -196,16 +196,15 @@ impl Episode {
         if let Some(complaint) = complaint_of(&action.files) {
             return Err(Wrong("VALIDATION_ERROR", complaint));
         }
-        let files = action.files.into_iter();
-        let files = files.map(|(path, text)| (path.into(), text)).collect();
-        let id = bench.jobs.submit(task, files).map_err(|_| {
+        let submission = submission_of(action.files);
+        let id = api.jobs.submit(task, submission).map_err(|_| {
             let message = "too many submissions are waiting for a judge";
             Wrong("CAPACITY_REACHED", message.to_owned())
         })?;
         self.job = Some(id.clone());
-        let job = bench.jobs.wait(&id, PATIENCE).await;
+        let job = api.jobs.wait(&id, PATIENCE).await;
         if job.as_ref().is_none_or(|job| !job.status.is_over()) {
-            self.forget(bench);
+            self.forget(api);
         }
         self.job = None;
         let verdict = match job {
@@ -231,10 +230,10 @@ impl Episode {
     }
 
     /// Takes back what no judge has begun with.
-    fn forget(&mut self, bench: &Bench) {
+    fn forget(&mut self, api: &JudgeApi) {
         if let Some(job) = self.job.take() {
             // One that is being judged is judged to its end.
-            let _ = bench.jobs.cancel(&job);
+            let _ = api.jobs.cancel(&job);
         }
     }
 
@@ -260,20 +259,16 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::time::Instant;
 
+    use super::*;
+    use crate::judging::{Jobs, ServedTasks};
     use axum::Router;
     use axum::routing::get;
-    use warpsmith_schema::Failure;
-
-    use super::*;
-    use crate::judging::{Court, Jobs};
 
     #[test]
     fn who_says_nothing_for_long_is_left() {
-        let bench = Arc::new(Bench {
+        let api = Arc::new(JudgeApi {
             jobs: Arc::new(Jobs::default()),
-            court: Court {
-                make: Arc::new(|_| Err(Failure::panicked())),
-                judges: 1,
+            tasks: ServedTasks {
                 tasks: Vec::new(),
                 client_tasks: false,
                 instructions: String::new(),
@@ -285,7 +280,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         std::thread::spawn(move || {
             let connect = move |upgrade: WebSocketUpgrade| async move {
-                upgrade.on_upgrade(move |socket| converse(bench, socket, idle))
+                upgrade.on_upgrade(move |socket| converse(api, socket, idle))
             };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

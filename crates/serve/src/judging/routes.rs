@@ -13,47 +13,48 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 
-use super::job::{Job, JobList, JudgeRequest, complaint_of};
-use super::jobs::{Declined, Jobs};
+use super::job::{Job, JobList, JudgeRequest, complaint_of, submission_of};
+use super::jobs::{JobRefusal, Jobs};
 use super::rate::{Rate, limit};
-use super::{Court, Unfit, openenv};
+use super::{ServedTasks, TaskRefusal, openenv};
 use crate::problem::Problem;
 
 /// Larger than any solution that could still be compiled.
 const BODY_BYTES: usize = 8 << 20;
 /// The longest that a request waits for its job.
-pub(crate) const MOST_WAIT: u32 = 600;
-pub(crate) const MOST_LISTED: u32 = 1000;
-const LISTED: u32 = 50;
+pub(crate) const MAX_WAIT_SECONDS: u32 = 600;
+pub(crate) const MAX_LISTED: u32 = 1000;
+const DEFAULT_LISTED: u32 = 50;
 
-pub(crate) struct Bench {
+/// What the handlers share.
+pub(crate) struct JudgeApi {
     pub(super) jobs: Arc<Jobs>,
-    pub(super) court: Court,
+    pub(super) tasks: ServedTasks,
 }
 
-pub(crate) fn routes(jobs: Arc<Jobs>, court: Court) -> Router {
-    let bench = Arc::new(Bench { jobs, court });
+pub(crate) fn routes(jobs: Arc<Jobs>, tasks: ServedTasks) -> Router {
+    let api = Arc::new(JudgeApi { jobs, tasks });
     Router::new()
         .route("/v1/judge", post(judge))
         .route("/v1/jobs", get(list))
-        .route("/v1/jobs/{id}", get(look).delete(cancel))
+        .route("/v1/jobs/{id}", get(show).delete(cancel))
         .route("/ws", get(openenv::connect))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(from_fn_with_state(Arc::new(Rate::default()), limit))
-        .with_state(bench)
+        .with_state(api)
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Waiting {
+struct WaitQuery {
     #[serde(default)]
     wait: u32,
 }
 
-impl Waiting {
+impl WaitQuery {
     fn limit(&self) -> Result<Duration, Problem> {
-        if self.wait > MOST_WAIT {
-            let message = format!("`wait` is at most {MOST_WAIT} seconds");
+        if self.wait > MAX_WAIT_SECONDS {
+            let message = format!("`wait` is at most {MAX_WAIT_SECONDS} seconds");
             return Err(Problem::bad_request(message));
         }
         Ok(Duration::from_secs(self.wait.into()))
@@ -61,28 +62,28 @@ impl Waiting {
 }
 
 async fn judge(
-    State(bench): State<Arc<Bench>>,
-    waiting: Result<Query<Waiting>, QueryRejection>,
+    State(api): State<Arc<JudgeApi>>,
+    query: Result<Query<WaitQuery>, QueryRejection>,
     request: Result<Json<JudgeRequest>, JsonRejection>,
 ) -> Result<Response, Problem> {
-    let limit = waiting?.limit()?;
+    let limit = query?.limit()?;
     let Json(request) = request?;
     if let Some(complaint) = complaint_of(&request.files) {
         return Err(Problem::bad_request(complaint));
     }
-    let task = bench
-        .court
-        .task(&request.task)
-        .map_err(|unfit| match unfit {
-            Unfit::Complaint(complaint) => Problem::bad_request(complaint),
-            Unfit::Unknown(id) => Problem::unknown_task(&id),
-            Unfit::NotTrusted => Problem::not_trusted(&unfit.message()),
+    let task = api
+        .tasks
+        .find(&request.task)
+        .map_err(|refusal| match refusal {
+            TaskRefusal::Malformed(complaint) => Problem::bad_request(complaint),
+            TaskRefusal::Unknown(id) => Problem::unknown_task(&id),
+            TaskRefusal::NotTrusted => Problem::not_trusted(&refusal.message()),
         })?;
-    let id = bench
+    let id = api
         .jobs
-        .submit(task, request.files())
+        .submit(task, submission_of(request.files))
         .map_err(|_| Problem::queue_full())?;
-    let job = bench.jobs.wait(&id, limit).await;
+    let job = api.jobs.wait(&id, limit).await;
     let job = job.ok_or_else(|| Problem::unknown_job(&id))?;
     let status = if job.status.is_over() {
         StatusCode::OK
@@ -93,49 +94,49 @@ async fn judge(
     Ok((status, [(LOCATION, place)], Json(job)).into_response())
 }
 
-async fn look(
-    State(bench): State<Arc<Bench>>,
+async fn show(
+    State(api): State<Arc<JudgeApi>>,
     id: Result<Path<String>, PathRejection>,
-    waiting: Result<Query<Waiting>, QueryRejection>,
+    query: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Json<Job>, Problem> {
     let Path(id) = id?;
-    let limit = waiting?.limit()?;
-    let job = bench.jobs.wait(&id, limit).await;
+    let limit = query?.limit()?;
+    let job = api.jobs.wait(&id, limit).await;
     Ok(Json(job.ok_or_else(|| Problem::unknown_job(&id))?))
 }
 
 async fn cancel(
-    State(bench): State<Arc<Bench>>,
+    State(api): State<Arc<JudgeApi>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Job>, Problem> {
     let Path(id) = id?;
-    match bench.jobs.cancel(&id) {
+    match api.jobs.cancel(&id) {
         Ok(job) => Ok(Json(job)),
-        Err(Declined::TooLate) => Err(Problem::too_late()),
-        Err(Declined::Unknown | Declined::Full) => Err(Problem::unknown_job(&id)),
+        Err(JobRefusal::TooLate) => Err(Problem::too_late()),
+        Err(JobRefusal::Unknown | JobRefusal::Full) => Err(Problem::unknown_job(&id)),
     }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Listing {
-    #[serde(default = "listed")]
+struct ListQuery {
+    #[serde(default = "default_listed")]
     limit: u32,
 }
 
-fn listed() -> u32 {
-    LISTED
+fn default_listed() -> u32 {
+    DEFAULT_LISTED
 }
 
 async fn list(
-    State(bench): State<Arc<Bench>>,
-    listing: Result<Query<Listing>, QueryRejection>,
+    State(api): State<Arc<JudgeApi>>,
+    query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<JobList>, Problem> {
-    let Query(Listing { limit }) = listing?;
-    if !(1..=MOST_LISTED).contains(&limit) {
-        let message = format!("`limit` is from 1 to {MOST_LISTED}");
+    let Query(ListQuery { limit }) = query?;
+    if !(1..=MAX_LISTED).contains(&limit) {
+        let message = format!("`limit` is from 1 to {MAX_LISTED}");
         return Err(Problem::bad_request(message));
     }
-    let (waiting, jobs) = bench.jobs.list(limit as usize);
+    let (waiting, jobs) = api.jobs.list(limit as usize);
     Ok(Json(JobList::new(waiting, jobs)))
 }

@@ -14,8 +14,8 @@ use warpsmith_machine::{DeviceLease, Python, SharedDevice};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::Target;
 
-use super::Dropped;
-use crate::seeds::Seeds;
+use super::FilterRejection;
+use crate::seeds::SeedCatalogue;
 
 const FILES: [(&str, &str); 2] = [
     ("filter.py", include_str!("../../python/filter.py")),
@@ -31,16 +31,16 @@ runpy.run_path(sys.argv[0], run_name='__main__')";
 /// Importing PyTorch on a busy machine.
 const START_LIMIT: Duration = Duration::from_mins(2);
 /// After so many tasks a process is replaced: compilers keep too much behind.
-const TASKS: u32 = 150;
+const TASKS_PER_PROCESS: u32 = 150;
 /// Judges lease it too, for seconds.
 const LEASE_PATIENCE: Duration = Duration::from_mins(10);
 /// Two visits and a lease, each asked for and given back. Whoever asks more often would hold the device for ever.
-const MOST_WISHES: usize = 6;
+const MAX_DEVICE_REQUESTS: usize = 6;
 const SCRATCH_BYTES: u64 = 2 << 30;
 
 /// Why filters cannot be run at all. Never a task's fault.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
+pub enum FilterError {
     #[error("could not {doing}")]
     Io {
         doing: &'static str,
@@ -55,7 +55,7 @@ pub enum WorkerError {
     Failed { message: String },
 }
 
-impl WorkerError {
+impl FilterError {
     fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, source }
     }
@@ -72,7 +72,7 @@ pub enum Containment {
 
 /// What all workers share: the Python, the device, the scripts.
 #[derive(Debug)]
-pub struct Workshop {
+pub struct FilterEnvironment {
     python: Python,
     target: Target,
     device: u32,
@@ -81,23 +81,23 @@ pub struct Workshop {
     tensors: BTreeMap<String, Vec<String>>,
 }
 
-impl Workshop {
+impl FilterEnvironment {
     pub fn new(
         python: Python,
         target: Target,
         device: u32,
-        seeds: &Seeds,
-    ) -> Result<Self, WorkerError> {
+        seeds: &SeedCatalogue,
+    ) -> Result<Self, FilterError> {
         let folder =
-            tempfile::tempdir().map_err(WorkerError::io("make a folder for the filters"))?;
+            tempfile::tempdir().map_err(FilterError::io("make a folder for the filters"))?;
         for (name, text) in FILES {
             fs_err::write(folder.path().join(name), text)
-                .map_err(WorkerError::io("lay the filters out"))?;
+                .map_err(FilterError::io("lay the filters out"))?;
         }
         // The sandbox may run under another user.
         let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         fs_err::set_permissions(folder.path(), open)
-            .map_err(WorkerError::io("lay the filters out"))?;
+            .map_err(FilterError::io("lay the filters out"))?;
         let tensors = seeds
             .all()
             .iter()
@@ -162,8 +162,8 @@ fn compiled(number: usize) -> String {
 }
 
 /// One process, started when it is first needed and again when it died.
-pub struct Worker<'a> {
-    workshop: &'a Workshop,
+pub struct FilterWorker<'a> {
+    workshop: &'a FilterEnvironment,
     containment: Containment,
     isolation: sandbox::Isolation,
     /// Which of several.
@@ -173,11 +173,11 @@ pub struct Worker<'a> {
 }
 
 struct Process {
-    life: Life,
+    life: ProcessHandle,
     lines: BufReader<UnixStream>,
 }
 
-enum Life {
+enum ProcessHandle {
     Plain(Child),
     Sandboxed(Box<sandbox::Child>),
 }
@@ -185,16 +185,16 @@ enum Life {
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.lines.get_ref().shutdown(Shutdown::Both);
-        if let Life::Plain(child) = &mut self.life {
+        if let ProcessHandle::Plain(child) = &mut self.life {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-impl<'a> Worker<'a> {
+impl<'a> FilterWorker<'a> {
     pub fn new(
-        workshop: &'a Workshop,
+        workshop: &'a FilterEnvironment,
         containment: Containment,
         isolation: sandbox::Isolation,
         number: usize,
@@ -214,13 +214,13 @@ impl<'a> Worker<'a> {
         &mut self,
         code: &str,
         graph: Option<&Value>,
-    ) -> Result<Result<Value, Dropped>, WorkerError> {
+    ) -> Result<Result<Value, FilterRejection>, FilterError> {
         let request = json!({ "verb": "screen", "code": code, "graph": graph });
         self.ask(&request, Duration::from_mins(1), None)
     }
 
     /// Whether eager and `torch.compile` agree on a device.
-    pub fn agree(&mut self, code: &str) -> Result<Result<Value, Dropped>, WorkerError> {
+    pub fn agree(&mut self, code: &str) -> Result<Result<Value, FilterRejection>, FilterError> {
         let request = json!({ "verb": "agree", "code": code, "device": self.workshop.device() });
         self.ask(&request, Duration::from_mins(3), None)
     }
@@ -232,7 +232,7 @@ impl<'a> Worker<'a> {
         code: &str,
         limit_ms: f64,
         lease: &str,
-    ) -> Result<Result<Value, Dropped>, WorkerError> {
+    ) -> Result<Result<Value, FilterRejection>, FilterError> {
         let request = json!({
             "verb": "time", "code": code, "device": self.workshop.device(), "limit_ms": limit_ms,
         });
@@ -245,8 +245,8 @@ impl<'a> Worker<'a> {
         request: &Value,
         limit: Duration,
         lease: Option<&str>,
-    ) -> Result<Result<Value, Dropped>, WorkerError> {
-        if self.tried >= TASKS {
+    ) -> Result<Result<Value, FilterRejection>, FilterError> {
+        if self.tried >= TASKS_PER_PROCESS {
             self.process = None;
             // What it compiled nobody needs again. Should it not go now, it goes with the whole folder.
             let _ = fs_err::remove_dir_all(self.workshop.compiled(self.number));
@@ -259,7 +259,7 @@ impl<'a> Worker<'a> {
         let mut request = request.clone();
         request["untrusted"] = json!(self.containment == Containment::Sandboxed);
         let Some(process) = &mut self.process else {
-            return Err(WorkerError::Failed {
+            return Err(FilterError::Failed {
                 message: "it did not start".into(),
             });
         };
@@ -268,24 +268,27 @@ impl<'a> Worker<'a> {
             self.process = None;
         }
         match answered {
-            Ok(reply) => understood(&reply),
-            Err(Broken::Lease(error)) => Err(WorkerError::Lease(error)),
-            Err(Broken::Process(error)) if is_timeout(&error) => Ok(Err(Dropped::new(
-                "too_slow",
-                format!("no answer within {} s", limit.as_secs()),
-            ))),
-            Err(Broken::Process(_)) => {
-                Ok(Err(Dropped::new("crashed", "the process that ran it died")))
+            Ok(reply) => parse_reply(&reply),
+            Err(ExchangeError::Lease(error)) => Err(FilterError::Lease(error)),
+            Err(ExchangeError::Process(error)) if is_timeout(&error) => {
+                Ok(Err(FilterRejection::new(
+                    "too_slow",
+                    format!("no answer within {} s", limit.as_secs()),
+                )))
             }
+            Err(ExchangeError::Process(_)) => Ok(Err(FilterRejection::new(
+                "crashed",
+                "the process that ran it died",
+            ))),
         }
     }
 
-    fn start(&self) -> Result<Process, WorkerError> {
+    fn start(&self) -> Result<Process, FilterError> {
         let starting = "start a filter process";
-        let (ours, theirs) = UnixStream::pair().map_err(WorkerError::io(starting))?;
+        let (ours, theirs) = UnixStream::pair().map_err(FilterError::io(starting))?;
         let life = match self.containment {
-            Containment::None => Life::Plain(self.plain(theirs)?),
-            Containment::Sandboxed => Life::Sandboxed(Box::new(self.sandboxed(theirs)?)),
+            Containment::None => ProcessHandle::Plain(self.plain(theirs)?),
+            Containment::Sandboxed => ProcessHandle::Sandboxed(Box::new(self.sandboxed(theirs)?)),
         };
         let mut process = Process {
             life,
@@ -295,22 +298,22 @@ impl<'a> Worker<'a> {
         let greeted = process.exchange(&hello, START_LIMIT, None);
         match greeted {
             Ok(reply) if reply.get("kept").is_some() => Ok(process),
-            Ok(reply) => Err(WorkerError::Failed {
+            Ok(reply) => Err(FilterError::Failed {
                 message: reply.to_string(),
             }),
             Err(error) => {
                 let printed = match &process.life {
-                    Life::Plain(_) => String::new(),
-                    Life::Sandboxed(child) => child.tail(),
+                    ProcessHandle::Plain(_) => String::new(),
+                    ProcessHandle::Sandboxed(child) => child.tail(),
                 };
-                Err(WorkerError::Failed {
+                Err(FilterError::Failed {
                     message: format!("it did not import PyTorch: {error}\n{printed}"),
                 })
             }
         }
     }
 
-    fn plain(&self, theirs: UnixStream) -> Result<Child, WorkerError> {
+    fn plain(&self, theirs: UnixStream) -> Result<Child, FilterError> {
         let workshop = self.workshop;
         let home = workshop.folder.path();
         Command::new(&workshop.python.executable)
@@ -324,10 +327,10 @@ impl<'a> Worker<'a> {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(WorkerError::io("start a filter process"))
+            .map_err(FilterError::io("start a filter process"))
     }
 
-    fn sandboxed(&self, theirs: UnixStream) -> Result<sandbox::Child, WorkerError> {
+    fn sandboxed(&self, theirs: UnixStream) -> Result<sandbox::Child, FilterError> {
         let workshop = self.workshop;
         let mut read = sandbox::system_paths();
         read.extend(workshop.python.prefixes.iter().cloned());
@@ -376,7 +379,7 @@ impl<'a> Worker<'a> {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+enum ExchangeError {
     #[error(transparent)]
     Process(#[from] io::Error),
     #[error("could not lease the device: {0}")]
@@ -390,7 +393,7 @@ impl Process {
         request: &Value,
         limit: Duration,
         lease: Option<&str>,
-    ) -> Result<Value, Broken> {
+    ) -> Result<Value, ExchangeError> {
         let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
         line.push(b'\n');
         let stream = self.lines.get_mut();
@@ -399,9 +402,9 @@ impl Process {
         let guest = lease
             .map(SharedDevice::open)
             .transpose()
-            .map_err(Broken::Lease)?;
+            .map_err(ExchangeError::Lease)?;
         let (mut visit, mut leased) = (None, None);
-        for _ in 0..=MOST_WISHES {
+        for _ in 0..=MAX_DEVICE_REQUESTS {
             let mut reply = String::new();
             if self.lines.read_line(&mut reply)? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -413,10 +416,14 @@ impl Process {
             drop((visit.take(), leased.take()));
             match (wants, lease, &guest) {
                 ("device", Some(lease), _) => {
-                    leased =
-                        Some(DeviceLease::acquire(lease, LEASE_PATIENCE).map_err(Broken::Lease)?);
+                    leased = Some(
+                        DeviceLease::acquire(lease, LEASE_PATIENCE)
+                            .map_err(ExchangeError::Lease)?,
+                    );
                 }
-                ("visit", _, Some(guest)) => visit = Some(guest.acquire().map_err(Broken::Lease)?),
+                ("visit", _, Some(guest)) => {
+                    visit = Some(guest.acquire().map_err(ExchangeError::Lease)?);
+                }
                 _ => continue,
             }
             self.lines.get_mut().write_all(b"\n")?;
@@ -432,17 +439,17 @@ fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
-fn understood(reply: &Value) -> Result<Result<Value, Dropped>, WorkerError> {
+fn parse_reply(reply: &Value) -> Result<Result<Value, FilterRejection>, FilterError> {
     if let Some(facts) = reply.get("kept") {
         return Ok(Ok(facts.clone()));
     }
     if let Some([Value::String(reason), Value::String(detail)]) =
         reply["dropped"].as_array().map(Vec::as_slice)
     {
-        return Ok(Err(Dropped::new(reason, detail.as_str())));
+        return Ok(Err(FilterRejection::new(reason, detail.as_str())));
     }
     let message = reply["failed"].as_str().unwrap_or("an answer that is none");
-    Err(WorkerError::Failed {
+    Err(FilterError::Failed {
         message: message.to_owned(),
     })
 }

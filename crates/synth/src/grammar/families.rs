@@ -10,120 +10,120 @@ mod view;
 
 use warpsmith_schema::Dtype;
 
-use super::draft::{Call, Draft, Id, Typed};
-use super::luck::Luck;
+use super::builder::{GraphBuilder, GraphValueType, OperatorCall, ValueId};
 use super::size::{Extent, Shape};
-use crate::seeds::{Family, Seed, Seeds, Variant};
+use crate::seeds::{OperatorFamily, OperatorSeed, SeedCatalogue, SeedVariant};
+use crate::splitmix::SplitMix64;
 
 /// How often each family is tried.
-pub(super) const WEIGHTS: [(Family, usize); 36] = [
-    (Family::Pointwise, 24),
-    (Family::Binary, 14),
-    (Family::Ternary, 2),
-    (Family::Masked, 2),
-    (Family::Where, 2),
-    (Family::Linear, 10),
-    (Family::Product, 5),
-    (Family::Bilinear, 1),
-    (Family::Convolution, 14),
-    (Family::TransposedConvolution, 5),
-    (Family::Pool, 8),
-    (Family::AdaptivePool, 3),
-    (Family::Pad, 2),
-    (Family::Resize, 3),
-    (Family::Shuffle, 2),
-    (Family::View, 3),
-    (Family::Halving, 2),
-    (Family::LearnedSlope, 1),
-    (Family::LocalResponse, 1),
-    (Family::Triangle, 1),
-    (Family::RowNormalisation, 5),
-    (Family::GroupNormalisation, 4),
-    (Family::ChannelNormalisation, 6),
-    (Family::Scan, 7),
-    (Family::Reduction, 7),
-    (Family::RankedReduction, 2),
-    (Family::Ranked, 2),
-    (Family::IndexReduction, 1),
-    (Family::Loss, 3),
-    (Family::ClassLoss, 1),
-    (Family::PairedReduction, 2),
-    (Family::Pick, 1),
-    (Family::Attention, 2),
-    (Family::Distance, 1),
-    (Family::Lookup, 1),
-    (Family::IndexAlong, 1),
+pub(super) const WEIGHTS: [(OperatorFamily, usize); 36] = [
+    (OperatorFamily::Pointwise, 24),
+    (OperatorFamily::Binary, 14),
+    (OperatorFamily::Ternary, 2),
+    (OperatorFamily::Masked, 2),
+    (OperatorFamily::Where, 2),
+    (OperatorFamily::Linear, 10),
+    (OperatorFamily::Product, 5),
+    (OperatorFamily::Bilinear, 1),
+    (OperatorFamily::Convolution, 14),
+    (OperatorFamily::TransposedConvolution, 5),
+    (OperatorFamily::Pool, 8),
+    (OperatorFamily::AdaptivePool, 3),
+    (OperatorFamily::Pad, 2),
+    (OperatorFamily::Resize, 3),
+    (OperatorFamily::Shuffle, 2),
+    (OperatorFamily::View, 3),
+    (OperatorFamily::Halving, 2),
+    (OperatorFamily::LearnedSlope, 1),
+    (OperatorFamily::LocalResponse, 1),
+    (OperatorFamily::Triangle, 1),
+    (OperatorFamily::RowNormalisation, 5),
+    (OperatorFamily::GroupNormalisation, 4),
+    (OperatorFamily::ChannelNormalisation, 6),
+    (OperatorFamily::Scan, 7),
+    (OperatorFamily::Reduction, 7),
+    (OperatorFamily::RankedReduction, 2),
+    (OperatorFamily::Ranked, 2),
+    (OperatorFamily::IndexReduction, 1),
+    (OperatorFamily::Loss, 3),
+    (OperatorFamily::ClassLoss, 1),
+    (OperatorFamily::PairedReduction, 2),
+    (OperatorFamily::Pick, 1),
+    (OperatorFamily::Attention, 2),
+    (OperatorFamily::Distance, 1),
+    (OperatorFamily::Lookup, 1),
+    (OperatorFamily::IndexAlong, 1),
 ];
 
 /// A try to apply one seed to the chain's last value.
-pub(super) struct Step<'a> {
-    pub(super) seeds: &'a Seeds,
-    pub(super) draft: &'a mut Draft,
-    pub(super) luck: &'a mut Luck,
-    pub(super) seed: &'a Seed,
-    pub(super) variant: &'a Variant,
-    pub(super) value: Id,
+pub(super) struct OperatorAttempt<'a> {
+    pub(super) seeds: &'a SeedCatalogue,
+    pub(super) builder: &'a mut GraphBuilder,
+    pub(super) rng: &'a mut SplitMix64,
+    pub(super) seed: &'a OperatorSeed,
+    pub(super) variant: &'a SeedVariant,
+    pub(super) value: ValueId,
     /// Operators still wanted, this one among them.
     pub(super) left: usize,
 }
 
-impl<'a> Step<'a> {
+impl<'a> OperatorAttempt<'a> {
     /// The value that comes out; `None` if this seed does not fit here.
-    pub(super) fn take(mut self) -> Option<Id> {
+    pub(super) fn apply_family(mut self) -> Option<ValueId> {
         if self.typed().dtype != Dtype::Float32 || self.shape().is_empty() {
             return None;
         }
         match self.seed.family {
-            Family::Pointwise => self.pointwise(),
-            Family::Binary => self.binary(),
-            Family::Ternary => self.ternary(),
-            Family::Masked => self.masked(),
-            Family::Where => self.choose(),
-            Family::LearnedSlope => self.learned_slope(),
-            Family::Linear => self.linear(),
-            Family::Bilinear => self.bilinear(),
-            Family::Product => self.product(),
-            Family::Attention => self.attention(),
-            Family::Distance => self.distance(),
-            Family::Lookup => self.lookup(),
-            Family::Convolution => self.convolution(),
-            Family::TransposedConvolution => self.transposed_convolution(),
-            Family::Pool => self.pool(),
-            Family::AdaptivePool => self.adaptive_pool(),
-            Family::Pad => self.pad(),
-            Family::Resize => self.resize(),
-            Family::LocalResponse => self.local_response(),
-            Family::Shuffle => self.shuffle(),
-            Family::View => self.view(),
-            Family::Triangle => self.triangle(),
-            Family::Pick => self.pick(),
-            Family::Halving => self.halving(),
-            Family::RowNormalisation => self.row_normalisation(),
-            Family::GroupNormalisation => self.group_normalisation(),
-            Family::ChannelNormalisation => self.channel_normalisation(),
-            Family::Scan => self.scan(),
-            Family::Reduction => self.reduction(),
-            Family::RankedReduction => self.ranked_reduction(),
-            Family::Ranked => self.ranked(),
-            Family::IndexReduction => self.index_reduction(),
-            Family::Loss => self.loss(),
-            Family::ClassLoss => self.class_loss(),
-            Family::PairedReduction => self.paired_reduction(),
+            OperatorFamily::Pointwise => self.pointwise(),
+            OperatorFamily::Binary => self.binary(),
+            OperatorFamily::Ternary => self.ternary(),
+            OperatorFamily::Masked => self.masked(),
+            OperatorFamily::Where => self.choose(),
+            OperatorFamily::LearnedSlope => self.learned_slope(),
+            OperatorFamily::Linear => self.linear(),
+            OperatorFamily::Bilinear => self.bilinear(),
+            OperatorFamily::Product => self.product(),
+            OperatorFamily::Attention => self.attention(),
+            OperatorFamily::Distance => self.distance(),
+            OperatorFamily::Lookup => self.lookup(),
+            OperatorFamily::Convolution => self.convolution(),
+            OperatorFamily::TransposedConvolution => self.transposed_convolution(),
+            OperatorFamily::Pool => self.pool(),
+            OperatorFamily::AdaptivePool => self.adaptive_pool(),
+            OperatorFamily::Pad => self.pad(),
+            OperatorFamily::Resize => self.resize(),
+            OperatorFamily::LocalResponse => self.local_response(),
+            OperatorFamily::Shuffle => self.shuffle(),
+            OperatorFamily::View => self.view(),
+            OperatorFamily::Triangle => self.triangle(),
+            OperatorFamily::Pick => self.pick(),
+            OperatorFamily::Halving => self.halving(),
+            OperatorFamily::RowNormalisation => self.row_normalisation(),
+            OperatorFamily::GroupNormalisation => self.group_normalisation(),
+            OperatorFamily::ChannelNormalisation => self.channel_normalisation(),
+            OperatorFamily::Scan => self.scan(),
+            OperatorFamily::Reduction => self.reduction(),
+            OperatorFamily::RankedReduction => self.ranked_reduction(),
+            OperatorFamily::Ranked => self.ranked(),
+            OperatorFamily::IndexReduction => self.index_reduction(),
+            OperatorFamily::Loss => self.loss(),
+            OperatorFamily::ClassLoss => self.class_loss(),
+            OperatorFamily::PairedReduction => self.paired_reduction(),
             // Sorting indices shows nothing of ties, recurrence is not one operator, and of the others no rule is known.
-            Family::IndexAlong
-            | Family::Recurrent
-            | Family::Predicate
-            | Family::Total
-            | Family::Other => None,
+            OperatorFamily::IndexAlong
+            | OperatorFamily::Recurrent
+            | OperatorFamily::Predicate
+            | OperatorFamily::Total
+            | OperatorFamily::Other => None,
         }
     }
 
-    fn typed(&self) -> &Typed {
-        &self.draft.values[self.value]
+    fn typed(&self) -> &GraphValueType {
+        &self.builder.values[self.value]
     }
 
     fn shape(&self) -> &Shape {
-        self.draft.shape(self.value)
+        self.builder.shape(self.value)
     }
 
     fn rank(&self) -> usize {
@@ -138,15 +138,15 @@ impl<'a> Step<'a> {
         self.left == 1
     }
 
-    fn call(&self, operands: &[Id], shape: Shape) -> Call<'a> {
-        Call::new(self.seed, self.variant, operands, shape)
+    fn call(&self, operands: &[ValueId], shape: Shape) -> OperatorCall<'a> {
+        OperatorCall::new(self.seed, self.variant, operands, shape)
     }
 
     #[expect(
         clippy::unnecessary_wraps,
         reason = "rules that may not apply end with it"
     )]
-    fn apply(&mut self, call: Call<'a>) -> Option<Id> {
-        Some(self.draft.apply(call))
+    fn apply(&mut self, call: OperatorCall<'a>) -> Option<ValueId> {
+        Some(self.builder.apply(call))
     }
 }

@@ -3,77 +3,76 @@
 //! A composition is chosen once and written in any [`Size`]; the same seed and index give the same text, byte for byte.
 //! Whether it is worth keeping (finite, not constant, long enough) is not decided here but by running it.
 
-mod draft;
+mod builder;
 mod families;
-mod luck;
 mod size;
 mod text;
 
 use warpsmith_schema::{Dtype, OpGraph};
 
-use crate::seeds::{Family, Seeds};
-use draft::{Draft, Draw, Id};
-use families::Step;
+use crate::seeds::{OperatorFamily, SeedCatalogue};
+use crate::splitmix::SplitMix64;
+use builder::{GraphBuilder, InputDistribution, ValueId};
+use families::OperatorAttempt;
 use size::{Layout, elements};
 
-pub(crate) use luck::Luck;
-pub use size::Size;
+pub use size::TaskSize;
 
 /// How many operators are stacked at most.
-pub const MOST_OPS: usize = 5;
+pub const MAX_OPS: usize = 5;
 /// How often a next operator is looked for before the composition is given up.
-const TRIES: usize = 200;
+const MAX_ATTEMPTS: usize = 200;
 
 /// A module that was composed, in every size.
 #[derive(Debug, Clone)]
 pub struct Composition {
-    draft: Draft,
-    result: Id,
+    builder: GraphBuilder,
+    result: ValueId,
 }
 
 impl Composition {
     /// The `index`-th composition of a seed, of so many operators. `None` is rare: the grammar ran into a corner.
-    pub fn new(seeds: &Seeds, seed: u64, index: u64, ops: usize) -> Option<Self> {
-        let mut luck = Luck::new(seed, index);
-        let mut draft = Draft::default();
-        let mut value = begin(&mut draft, &mut luck)?;
-        while draft.ops.len() < ops {
-            value = grow(seeds, &mut draft, &mut luck, value, ops)?;
+    pub fn new(seeds: &SeedCatalogue, seed: u64, index: u64, ops: usize) -> Option<Self> {
+        let mut rng = SplitMix64::of_index(seed, index);
+        let mut builder = GraphBuilder::default();
+        let mut value = draw_first_input(&mut builder, &mut rng)?;
+        while builder.ops.len() < ops {
+            value = append_operator(seeds, &mut builder, &mut rng, value, ops)?;
         }
         Some(Self {
-            draft,
+            builder,
             result: value,
         })
     }
 
     /// Paths of the seeds, in order.
     pub fn seeds(&self) -> &[String] {
-        &self.draft.seeds
+        &self.builder.seeds
     }
 
     /// PyTorch's functional names of the operators, in order.
     pub fn ops(&self) -> &[String] {
-        &self.draft.ops
+        &self.builder.ops
     }
 
     /// The module's text.
-    pub fn code(&self, size: Size) -> String {
-        text::module(&self.draft, self.result, size)
+    pub fn code(&self, size: TaskSize) -> String {
+        text::module(&self.builder, self.result, size)
     }
 
-    pub fn graph(&self, size: Size) -> OpGraph {
-        text::graph(&self.draft, self.result, size)
+    pub fn graph(&self, size: TaskSize) -> OpGraph {
+        text::graph(&self.builder, self.result, size)
     }
 
     /// What all its values take together, as if none were freed.
-    pub fn bytes(&self, size: Size) -> u64 {
-        let bytes = |value: &draft::Typed| match value.dtype {
+    pub fn bytes(&self, size: TaskSize) -> u64 {
+        let bytes = |value: &builder::GraphValueType| match value.dtype {
             Dtype::Float64 | Dtype::Int64 => 8,
             Dtype::Bool | Dtype::Int8 | Dtype::Uint8 => 1,
             Dtype::Float16 | Dtype::Bfloat16 | Dtype::Int16 => 2,
             Dtype::Float32 | Dtype::Int32 => 4,
         };
-        self.draft
+        self.builder
             .values
             .iter()
             .map(|value| elements(&value.shape, size) * bytes(value))
@@ -81,7 +80,7 @@ impl Composition {
     }
 }
 
-fn begin(draft: &mut Draft, luck: &mut Luck) -> Option<Id> {
+fn draw_first_input(builder: &mut GraphBuilder, rng: &mut SplitMix64) -> Option<ValueId> {
     let layouts = [
         (Layout::Rows, 32),
         (Layout::Sequence, 22),
@@ -89,51 +88,57 @@ fn begin(draft: &mut Draft, luck: &mut Luck) -> Option<Id> {
         (Layout::Image, 30),
         (Layout::Volume, 8),
     ];
-    let chosen = luck.weighted(&layouts.map(|(_, weight)| weight))?;
-    let shape = layouts[chosen].0.shape(luck);
-    let draw = if luck.chance(80) {
-        Draw::Normal
+    let chosen = rng.weighted(&layouts.map(|(_, weight)| weight))?;
+    let shape = layouts[chosen].0.shape(rng);
+    let draw = if rng.chance(80) {
+        InputDistribution::Normal
     } else {
-        Draw::Unit
+        InputDistribution::Unit
     };
-    Some(draft.input("x", shape, draw))
+    Some(builder.input("x", shape, draw))
 }
 
 /// One more operator, tried until one fits.
-fn grow(seeds: &Seeds, draft: &mut Draft, luck: &mut Luck, value: Id, ops: usize) -> Option<Id> {
-    let left = ops - draft.ops.len();
+fn append_operator(
+    seeds: &SeedCatalogue,
+    builder: &mut GraphBuilder,
+    rng: &mut SplitMix64,
+    value: ValueId,
+    ops: usize,
+) -> Option<ValueId> {
+    let left = ops - builder.ops.len();
     let weights = families::WEIGHTS;
-    for _ in 0..TRIES {
-        let family: Family = weights[luck.weighted(&weights.map(|(_, weight)| weight))?].0;
+    for _ in 0..MAX_ATTEMPTS {
+        let family: OperatorFamily = weights[rng.weighted(&weights.map(|(_, weight)| weight))?].0;
         let operators = seeds.of(family);
-        let Some(spellings) = luck.one(&operators) else {
+        let Some(spellings) = rng.choose(&operators) else {
             continue;
         };
-        let Some(seed) = luck.one(spellings) else {
+        let Some(seed) = rng.choose(spellings) else {
             continue;
         };
         // Special functions are many, and seldom met.
-        if seed.path.starts_with("torch.special.") && !luck.chance(10) {
+        if seed.path.starts_with("torch.special.") && !rng.chance(10) {
             continue;
         }
-        let Some(variant) = luck.one(&seed.variants) else {
+        let Some(variant) = rng.choose(&seed.variants) else {
             continue;
         };
         // A try that fails half-way leaves nothing behind.
-        let mut tried = draft.clone();
-        let step = Step {
+        let mut tried = builder.clone();
+        let step = OperatorAttempt {
             seeds,
-            draft: &mut tried,
-            luck,
+            builder: &mut tried,
+            rng,
             seed,
             variant,
             value,
             left,
         };
-        if let Some(next) = step.take() {
-            let before = draft.ops.last();
+        if let Some(next) = step.apply_family() {
+            let before = builder.ops.last();
             let repeated =
-                before.is_some_and(|before| tried.ops.get(draft.ops.len()) == Some(before));
+                before.is_some_and(|before| tried.ops.get(builder.ops.len()) == Some(before));
             let fits = tried.values[next]
                 .shape
                 .iter()
@@ -141,7 +146,7 @@ fn grow(seeds: &Seeds, draft: &mut Draft, luck: &mut Luck, value: Id, ops: usize
             if repeated || !fits || tried.ops.len() > ops {
                 continue;
             }
-            *draft = tried;
+            *builder = tried;
             return Some(next);
         }
     }

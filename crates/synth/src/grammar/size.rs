@@ -7,14 +7,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::luck::Luck;
+use crate::splitmix::SplitMix64;
 
 /// How large: 0 is for checks; each next one is some eight times the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Size(usize);
+pub struct TaskSize(usize);
 
-impl Size {
+impl TaskSize {
     pub const COUNT: usize = 6;
     /// For checks: a few thousand elements.
     pub const REDUCED: Self = Self(0);
@@ -42,14 +42,14 @@ impl Size {
 
 /// Length of a dimension, in every size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent([u64; Size::COUNT]);
+pub(crate) struct Extent([u64; TaskSize::COUNT]);
 
 impl Extent {
     pub(crate) fn fixed(length: u64) -> Self {
-        Self([length; Size::COUNT])
+        Self([length; TaskSize::COUNT])
     }
 
-    pub(crate) fn at(self, size: Size) -> u64 {
+    pub(crate) fn at(self, size: TaskSize) -> u64 {
         self.0[size.0]
     }
 
@@ -81,7 +81,7 @@ impl Extent {
 
 pub(crate) type Shape = Vec<Extent>;
 
-pub(crate) fn elements(shape: &[Extent], size: Size) -> u64 {
+pub(crate) fn elements(shape: &[Extent], size: TaskSize) -> u64 {
     shape.iter().map(|extent| extent.at(size)).product()
 }
 
@@ -94,7 +94,7 @@ pub(crate) enum Argument {
 }
 
 impl Argument {
-    pub(crate) fn at(&self, size: Size) -> Value {
+    pub(crate) fn at(&self, size: TaskSize) -> Value {
         match self {
             Self::Fixed(value) => value.clone(),
             Self::Length(extent) => json!(extent.at(size)),
@@ -127,7 +127,7 @@ pub(crate) enum Layout {
     Volume,
 }
 
-type Lengths = [u64; Size::COUNT];
+type Lengths = [u64; TaskSize::COUNT];
 
 impl Layout {
     /// Lengths by size, of which one is chosen; those of features and channels are stretched afterwards.
@@ -184,17 +184,17 @@ impl Layout {
         }
     }
 
-    pub(crate) fn shape(self, luck: &mut Luck) -> Shape {
+    pub(crate) fn shape(self, rng: &mut SplitMix64) -> Shape {
         let choices = self.lengths();
-        let lengths = choices[luck.below(choices.len())];
+        let lengths = choices[rng.below(choices.len())];
         let mut shape: Shape = lengths.iter().map(|lengths| Extent(*lengths)).collect();
         // Not every size is a power of two.
-        let quarters = luck.of([3, 4, 4, 4, 5, 6]);
+        let quarters = rng.choose_of([3, 4, 4, 4, 5, 6]);
         let features = if self == Self::Sequence { 2 } else { 1 };
         if let Some(stretched) = shape[features].map(|length| Some(length * quarters / 4)) {
             shape[features] = stretched;
         }
-        if luck.chance(30)
+        if rng.chance(30)
             && let Some(batch) = shape[0].map(|length| Some(length + length / 2))
         {
             shape[0] = batch;

@@ -1,4 +1,4 @@
-//! A draft as a module's text and as a graph, in one size.
+//! A built graph as a module's source and as an `OpGraph`, in one size.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -6,8 +6,11 @@ use std::fmt::Write;
 use serde_json::Value;
 use warpsmith_schema::{GraphValue, OpGraph, ValueSource};
 
-use super::draft::{Callee, Draft, Draw, Id, Operand, Origin, Setup, Start, Statement};
-use super::size::{Argument, Shape, Size};
+use super::builder::{
+    Callee, ForwardStatement, GraphBuilder, InitStatement, InputDistribution, Operand,
+    ParameterInit, ValueId, ValueOrigin,
+};
+use super::size::{Argument, Shape, TaskSize};
 
 /// Constructor arguments whose place tells what they are.
 const POSITIONAL: [&str; 14] = [
@@ -29,19 +32,19 @@ const POSITIONAL: [&str; 14] = [
 /// Names for values that live on beside another.
 const NAMES: [&str; 6] = ["h", "u", "v", "w", "p", "q"];
 
-pub(super) fn graph(draft: &Draft, result: Id, size: Size) -> OpGraph {
-    let values = draft
+pub(super) fn graph(builder: &GraphBuilder, result: ValueId, size: TaskSize) -> OpGraph {
+    let values = builder
         .values
         .iter()
         .map(|value| GraphValue {
             shape: value.shape.iter().map(|extent| extent.at(size)).collect(),
             dtype: value.dtype,
             from: match &value.origin {
-                Origin::Input { position } => ValueSource::Input {
+                ValueOrigin::Input { position } => ValueSource::Input {
                     position: *position,
                 },
-                Origin::State { name } => ValueSource::State { name: name.clone() },
-                Origin::Applied(applied) => ValueSource::Applied {
+                ValueOrigin::State { name } => ValueSource::State { name: name.clone() },
+                ValueOrigin::Applied(applied) => ValueSource::Applied {
                     op: applied.op.clone(),
                     inputs: applied.inputs.clone(),
                     arguments: applied
@@ -60,15 +63,15 @@ pub(super) fn graph(draft: &Draft, result: Id, size: Size) -> OpGraph {
     }
 }
 
-pub(super) fn module(draft: &Draft, result: Id, size: Size) -> String {
+pub(super) fn module(builder: &GraphBuilder, result: ValueId, size: TaskSize) -> String {
     let mut sizes = Sizes::default();
-    let setup: Vec<String> = draft
+    let setup: Vec<String> = builder
         .setup
         .iter()
         .map(|setup| self::setup(setup, size, &mut sizes))
         .collect();
     let mut text = String::from("import torch\nimport torch.nn as nn\n");
-    let (body, last) = body(draft, result, size);
+    let (body, last) = body(builder, result, size);
     if body.iter().any(|line| line.contains("F.")) {
         text.push_str("import torch.nn.functional as F\n");
     }
@@ -82,7 +85,11 @@ pub(super) fn module(draft: &Draft, result: Id, size: Size) -> String {
     for line in setup {
         let _ = writeln!(text, "        {line}");
     }
-    let names: Vec<&str> = draft.inputs.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<&str> = builder
+        .inputs
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
     let _ = writeln!(text, "\n    def forward(self, {}):", names.join(", "));
     for line in body {
         let _ = writeln!(text, "        {line}");
@@ -91,9 +98,9 @@ pub(super) fn module(draft: &Draft, result: Id, size: Size) -> String {
 
     text.push_str("\n\ndef get_inputs():\n");
     let mut drawn = Vec::new();
-    for value in &draft.values {
-        if let Origin::Input { position } = value.origin {
-            let (name, draw) = &draft.inputs[position];
+    for value in &builder.values {
+        if let ValueOrigin::Input { position } = value.origin {
+            let (name, draw) = &builder.inputs[position];
             let _ = writeln!(
                 text,
                 "    {name} = {}",
@@ -141,9 +148,9 @@ impl Sizes {
     }
 }
 
-fn setup(setup: &Setup, size: Size, sizes: &mut Sizes) -> String {
+fn setup(setup: &InitStatement, size: TaskSize, sizes: &mut Sizes) -> String {
     match setup {
-        Setup::Module {
+        InitStatement::Module {
             attribute,
             class,
             arguments,
@@ -163,41 +170,43 @@ fn setup(setup: &Setup, size: Size, sizes: &mut Sizes) -> String {
             }
             format!("self.{attribute} = {class}({})", written.join(", "))
         }
-        Setup::Parameter {
+        InitStatement::Parameter {
             attribute,
             shape,
             start,
         } => {
             let dims = dims(shape, size);
             let value = match start {
-                Start::Ones => format!("torch.ones({dims})"),
-                Start::Zeros => format!("torch.zeros({dims})"),
-                Start::Small => format!("torch.randn({dims}) * 0.02"),
-                Start::Normal => format!("torch.randn({dims})"),
-                Start::Positive => format!("torch.rand({dims}) + 0.5"),
+                ParameterInit::Ones => format!("torch.ones({dims})"),
+                ParameterInit::Zeros => format!("torch.zeros({dims})"),
+                ParameterInit::Small => format!("torch.randn({dims}) * 0.02"),
+                ParameterInit::Normal => format!("torch.randn({dims})"),
+                ParameterInit::Positive => format!("torch.rand({dims}) + 0.5"),
             };
             format!("self.{attribute} = nn.Parameter({value})")
         }
     }
 }
 
-fn dims(shape: &Shape, size: Size) -> String {
+fn dims(shape: &Shape, size: TaskSize) -> String {
     let lengths: Vec<String> = shape.iter().map(|one| one.at(size).to_string()).collect();
     lengths.join(", ")
 }
 
-fn draw(draw: Draw, shape: &Shape, size: Size) -> String {
+fn draw(draw: InputDistribution, shape: &Shape, size: TaskSize) -> String {
     let dims = dims(shape, size);
     match draw {
-        Draw::Normal => format!("torch.randn({dims})"),
-        Draw::Unit => format!("torch.rand({dims}) * 0.9 + 0.05"),
-        Draw::Below(bound) => {
+        InputDistribution::Normal => format!("torch.randn({dims})"),
+        InputDistribution::Unit => format!("torch.rand({dims}) * 0.9 + 0.05"),
+        InputDistribution::Below(bound) => {
             let comma = if shape.len() == 1 { "," } else { "" };
             format!("torch.randint(0, {}, ({dims}{comma}))", bound.at(size))
         }
-        Draw::Signs => format!("torch.sign(torch.randn({dims}))"),
-        Draw::Marks => format!("(torch.rand({dims}) > 0.5).float()"),
-        Draw::LogProbabilities => format!("torch.log_softmax(torch.randn({dims}), dim=-1)"),
+        InputDistribution::Signs => format!("torch.sign(torch.randn({dims}))"),
+        InputDistribution::Marks => format!("(torch.rand({dims}) > 0.5).float()"),
+        InputDistribution::LogProbabilities => {
+            format!("torch.log_softmax(torch.randn({dims}), dim=-1)")
+        }
     }
 }
 
@@ -205,26 +214,26 @@ fn draw(draw: Draw, shape: &Shape, size: Size) -> String {
 ///
 /// A result takes over the name of a value that nobody needs any more, first of all that of its first operand: a plain
 /// chain reads `x = f(x)` throughout.
-fn body(draft: &Draft, result: Id, size: Size) -> (Vec<String>, String) {
-    let mut names: HashMap<Id, String> = HashMap::new();
-    for (id, value) in draft.values.iter().enumerate() {
+fn body(builder: &GraphBuilder, result: ValueId, size: TaskSize) -> (Vec<String>, String) {
+    let mut names: HashMap<ValueId, String> = HashMap::new();
+    for (id, value) in builder.values.iter().enumerate() {
         match &value.origin {
-            Origin::Input { position } => {
-                names.insert(id, draft.inputs[*position].0.clone());
+            ValueOrigin::Input { position } => {
+                names.insert(id, builder.inputs[*position].0.clone());
             }
-            Origin::State { name } => {
+            ValueOrigin::State { name } => {
                 names.insert(id, format!("self.{name}"));
             }
-            Origin::Applied(_) => {}
+            ValueOrigin::Applied(_) => {}
         }
     }
-    let used_after = |at: usize, id: Id| {
-        id == result || draft.body[at + 1..].iter().any(|later| uses(later, id))
+    let used_after = |at: usize, id: ValueId| {
+        id == result || builder.body[at + 1..].iter().any(|later| uses(later, id))
     };
-    let is_variable = |id: Id| !matches!(draft.values[id].origin, Origin::State { .. });
+    let is_variable = |id: ValueId| !matches!(builder.values[id].origin, ValueOrigin::State { .. });
     let mut lines = Vec::new();
     let mut fresh = NAMES.iter();
-    for (at, statement) in draft.body.iter().enumerate() {
+    for (at, statement) in builder.body.iter().enumerate() {
         let text = expression(statement, &names, size);
         let operands = statement
             .operands
@@ -246,14 +255,18 @@ fn body(draft: &Draft, result: Id, size: Size) -> (Vec<String>, String) {
     (lines, last)
 }
 
-fn uses(statement: &Statement, id: Id) -> bool {
+fn uses(statement: &ForwardStatement, id: ValueId) -> bool {
     statement
         .operands
         .iter()
         .any(|(_, operand)| *operand == Operand::Value(id))
 }
 
-fn expression(statement: &Statement, names: &HashMap<Id, String>, size: Size) -> String {
+fn expression(
+    statement: &ForwardStatement,
+    names: &HashMap<ValueId, String>,
+    size: TaskSize,
+) -> String {
     let mut written: Vec<String> = statement
         .operands
         .iter()

@@ -2,36 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use warpsmith_decontaminate::Benchmark;
+use warpsmith_decontaminate::FingerprintIndex;
 
-use super::{Plan, Progress, SynthError};
-use crate::candidate::Candidate;
-use crate::compose::{Composer, Unmade};
-use crate::filter::Dropped;
-use crate::mix::Group;
-use crate::record::{Fate, Record};
-use crate::spent::Spent;
+use super::{SynthError, SynthPlan, SynthProgress};
+use crate::candidate::TaskCandidate;
+use crate::compose::{ComposeError, TaskComposer};
+use crate::filter::FilterRejection;
+use crate::filter::FilterSeconds;
+use crate::mix::TaskGroup;
+use crate::record::{CandidateOutcome, CandidateRecord};
 
 /// Candidates are composed until so many of each task wanted have been tried.
-const CANDIDATES_A_TASK: u64 = 60;
+const MAX_CANDIDATES_PER_TASK: u64 = 60;
 
 /// Where candidates come from.
-pub(super) struct Feed<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) quotas: &'a BTreeMap<Group, usize>,
-    pub(super) composer: &'a mut dyn Composer,
-    pub(super) excluded: &'a Benchmark,
+pub(super) struct CandidateFeed<'a> {
+    pub(super) plan: &'a SynthPlan,
+    pub(super) quotas: &'a BTreeMap<TaskGroup, usize>,
+    pub(super) composer: &'a mut dyn TaskComposer,
+    pub(super) excluded: &'a FingerprintIndex,
     pub(super) next: u64,
-    pub(super) in_hand: BTreeMap<Group, usize>,
+    pub(super) in_hand: BTreeMap<TaskGroup, usize>,
 }
 
-impl Feed<'_> {
+impl CandidateFeed<'_> {
     pub(super) fn in_hand(&self) -> usize {
         self.in_hand.values().sum()
     }
 
     /// Nothing new is to be expected of it.
-    fn is_dry(&self, group: Group, progress: &Progress) -> bool {
+    fn is_exhausted(&self, group: TaskGroup, progress: &SynthProgress) -> bool {
         let tried = progress.tried_of.get(&group).copied().unwrap_or(0);
         self.composer
             .supply(group)
@@ -39,15 +39,15 @@ impl Feed<'_> {
     }
 
     /// How many of a group the set takes. The largest group makes up for those that are dry.
-    fn quota(&self, group: Group, progress: &Progress) -> usize {
+    fn quota(&self, group: TaskGroup, progress: &SynthProgress) -> usize {
         let quota = self.quotas.get(&group).copied().unwrap_or(0);
-        if self.is_dry(group, progress) {
+        if self.is_exhausted(group, progress) {
             return progress.kept_of(group);
         }
         let flowing = self
             .quotas
             .iter()
-            .filter(|(group, _)| !self.is_dry(**group, progress));
+            .filter(|(group, _)| !self.is_exhausted(**group, progress));
         let largest = flowing
             .max_by_key(|(_, quota)| **quota)
             .map(|(group, _)| *group);
@@ -57,40 +57,40 @@ impl Feed<'_> {
         let dry = self
             .quotas
             .iter()
-            .filter(|(group, _)| self.is_dry(**group, progress));
+            .filter(|(group, _)| self.is_exhausted(**group, progress));
         let missing = dry.map(|(group, quota)| quota.saturating_sub(progress.kept_of(*group)));
         quota + missing.sum::<usize>()
     }
 
     /// A group that is dry may still get what is in hand of it.
-    pub(super) fn is_full(&self, group: Group, progress: &Progress) -> bool {
+    pub(super) fn is_full(&self, group: TaskGroup, progress: &SynthProgress) -> bool {
         let wanted = self.quotas.get(&group).copied().unwrap_or(0);
         progress.kept_of(group) >= wanted.max(self.quota(group, progress))
     }
 
     /// Whether another one of this group could still be of use.
-    fn wanted(&self, group: Group, progress: &Progress) -> bool {
+    fn wanted(&self, group: TaskGroup, progress: &SynthProgress) -> bool {
         let left = self
             .quota(group, progress)
             .saturating_sub(progress.kept_of(group));
         let in_hand = self.in_hand.get(&group).copied().unwrap_or(0);
         // Not all that are in hand will be kept.
-        !self.is_dry(group, progress) && in_hand < 2 * left
+        !self.is_exhausted(group, progress) && in_hand < 2 * left
     }
 
     /// The next candidate worth running, or what became of one that is not.
     pub(super) fn next(
         &mut self,
-        progress: &Progress,
-        own: &Benchmark,
-    ) -> Result<Next, SynthError> {
-        let limit = CANDIDATES_A_TASK * (self.plan.count as u64).max(20);
+        progress: &SynthProgress,
+        own: &FingerprintIndex,
+    ) -> Result<NextCandidate, SynthError> {
+        let limit = MAX_CANDIDATES_PER_TASK * (self.plan.count as u64).max(20);
         if !self
             .quotas
             .keys()
             .any(|group| self.wanted(*group, progress))
         {
-            return Ok(Next::Wait);
+            return Ok(NextCandidate::Wait);
         }
         while self.next < limit {
             let index = self.next;
@@ -104,47 +104,54 @@ impl Feed<'_> {
             if !self.wanted(group, progress) {
                 continue;
             }
-            let record = |fate, nearest| Record {
+            let record = |outcome, nearest| CandidateRecord {
                 index,
                 group,
                 nearest,
-                spent: Spent::default(),
-                fate,
+                seconds: FilterSeconds::default(),
+                outcome,
             };
             let mut candidate = match self.composer.compose(index, group) {
                 Ok(candidate) => candidate,
-                Err(Unmade::Nothing) => continue,
-                Err(Unmade::Nonsense(dropped)) => {
-                    return Ok(Next::Over(record(Fate::Dropped(dropped), None)));
+                Err(ComposeError::NoFit) => continue,
+                Err(ComposeError::Invalid(dropped)) => {
+                    return Ok(NextCandidate::Dropped(record(
+                        CandidateOutcome::Dropped(dropped),
+                        None,
+                    )));
                 }
-                Err(Unmade::Failed(error)) => return Err(SynthError::Composer(error)),
+                Err(ComposeError::Policy(error)) => return Err(SynthError::Composer(error)),
             };
             candidate.nearest = self.excluded.nearest(&candidate.structure);
-            if let Some(near) = candidate.nearest.as_ref().filter(|near| near.is_twin()) {
+            if let Some(near) = candidate
+                .nearest
+                .as_ref()
+                .filter(|near| near.is_near_duplicate())
+            {
                 let detail = format!("{} of `{}`", near.similarity, near.id);
-                let dropped = Dropped::new("in_benchmark", detail);
-                return Ok(Next::Over(record(
-                    Fate::Dropped(dropped),
+                let dropped = FilterRejection::new("in_benchmark", detail);
+                return Ok(NextCandidate::Dropped(record(
+                    CandidateOutcome::Dropped(dropped),
                     candidate.nearest,
                 )));
             }
-            if let Some(near) = own.twin(&candidate.structure) {
-                let dropped = Dropped::new("near_duplicate", format!("of `{}`", near.id));
-                return Ok(Next::Over(record(
-                    Fate::Dropped(dropped),
+            if let Some(near) = own.near_duplicate(&candidate.structure) {
+                let dropped = FilterRejection::new("near_duplicate", format!("of `{}`", near.id));
+                return Ok(NextCandidate::Dropped(record(
+                    CandidateOutcome::Dropped(dropped),
                     candidate.nearest,
                 )));
             }
             *self.in_hand.entry(group).or_default() += 1;
-            return Ok(Next::Run(Box::new(candidate)));
+            return Ok(NextCandidate::Run(Box::new(candidate)));
         }
-        Ok(Next::Exhausted)
+        Ok(NextCandidate::Exhausted)
     }
 }
 
-pub(super) enum Next {
-    Run(Box<Candidate>),
-    Over(Record),
+pub(super) enum NextCandidate {
+    Run(Box<TaskCandidate>),
+    Dropped(CandidateRecord),
     /// What is in hand may be enough.
     Wait,
     Exhausted,

@@ -6,35 +6,36 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use serde_json::Value;
 use warpsmith_sandbox::Isolation;
 
-use super::{Done, locked};
-use crate::candidate::Candidate;
-use crate::filter::{Containment, Dropped, Worker, WorkerError, Workshop};
-use crate::grammar::Size;
-use crate::spent::Stage;
+use super::{FilterResult, locked};
+use crate::candidate::TaskCandidate;
+use crate::filter::FilterStage;
+use crate::filter::{Containment, FilterEnvironment, FilterError, FilterRejection, FilterWorker};
+use crate::grammar::TaskSize;
 
 /// What workers let through.
-pub(super) struct Screened {
-    pub(super) candidate: Box<Candidate>,
+pub(super) struct ScreenedCandidate {
+    pub(super) candidate: Box<TaskCandidate>,
     pub(super) agreed: Value,
 }
 
 /// A worker's place.
-pub(super) struct Bench<'a> {
-    pub(super) workshop: &'a Workshop,
+pub(super) struct ScreeningWorker<'a> {
+    pub(super) workshop: &'a FilterEnvironment,
     pub(super) isolation: Isolation,
     pub(super) number: usize,
     pub(super) gate: Option<&'a RwLock<()>>,
 }
 
-impl Bench<'_> {
+impl ScreeningWorker<'_> {
     pub(super) fn work(
         &self,
-        queue: &Mutex<Receiver<Box<Candidate>>>,
-        to_timer: &Sender<Screened>,
-        to_main: &Sender<Done>,
+        queue: &Mutex<Receiver<Box<TaskCandidate>>>,
+        to_timer: &Sender<ScreenedCandidate>,
+        to_main: &Sender<FilterResult>,
     ) {
-        let new =
-            |containment| Worker::new(self.workshop, containment, self.isolation, self.number);
+        let new = |containment| {
+            FilterWorker::new(self.workshop, containment, self.isolation, self.number)
+        };
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
         loop {
             let next = locked(queue).recv();
@@ -42,18 +43,20 @@ impl Bench<'_> {
             let _open = self
                 .gate
                 .map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
-            let worker = if candidate.made.ours() {
+            let worker = if candidate.source.is_trusted() {
                 &mut ours
             } else {
                 &mut others
             };
             let sent = match filter(worker, &mut candidate) {
-                Ok(Ok(agreed)) => to_timer.send(Screened { candidate, agreed }).is_ok(),
+                Ok(Ok(agreed)) => to_timer
+                    .send(ScreenedCandidate { candidate, agreed })
+                    .is_ok(),
                 Ok(Err(dropped)) => to_main
-                    .send(Done::Filtered(candidate, Err(dropped)))
+                    .send(FilterResult::Filtered(candidate, Err(dropped)))
                     .is_ok(),
                 Err(error) => {
-                    drop(to_main.send(Done::Failed(error.into())));
+                    drop(to_main.send(FilterResult::Failed(error.into())));
                     false
                 }
             };
@@ -66,14 +69,15 @@ impl Bench<'_> {
 
 /// The cheap filters, then the compiler.
 fn filter(
-    worker: &mut Worker<'_>,
-    candidate: &mut Candidate,
-) -> Result<Result<Value, Dropped>, WorkerError> {
-    let code = candidate.made.code(Size::REDUCED);
-    let graph = candidate.made.graph_value(Size::REDUCED);
-    let screened = (candidate.spent).on(Stage::Screen, || worker.screen(&code, graph.as_ref()))?;
+    worker: &mut FilterWorker<'_>,
+    candidate: &mut TaskCandidate,
+) -> Result<Result<Value, FilterRejection>, FilterError> {
+    let code = candidate.source.code(TaskSize::REDUCED);
+    let graph = candidate.source.graph_value(TaskSize::REDUCED);
+    let screened = (candidate.seconds)
+        .measure(FilterStage::Screen, || worker.screen(&code, graph.as_ref()))?;
     if let Err(dropped) = screened {
         return Ok(Err(dropped));
     }
-    (candidate.spent).on(Stage::Compile, || worker.agree(&code))
+    (candidate.seconds).measure(FilterStage::Compile, || worker.agree(&code))
 }

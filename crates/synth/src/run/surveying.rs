@@ -3,32 +3,37 @@
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use warpsmith_judge::{JudgeError, LocalJudge, TaskSource};
+use warpsmith_judge::{Judge, JudgeError};
+use warpsmith_schema::Task;
 use warpsmith_tasks::SetTask;
 
-use super::screening::Screened;
-use super::timing::{Fitting, Timed};
-use super::{Done, Plan, SynthError, locked};
-use crate::candidate::Candidate;
-use crate::filter::{Dropped, Facts};
-use crate::grammar::Size;
-use crate::record::Row;
-use crate::spent::Stage;
+use super::screening::ScreenedCandidate;
+use super::timing::{TimedCandidate, Timing};
+use super::{FilterResult, SynthError, SynthPlan, locked};
+use crate::candidate::TaskCandidate;
+use crate::filter::FilterStage;
+use crate::filter::{FilterRejection, TaskMeasurements};
+use crate::grammar::TaskSize;
+use crate::record::SynthRow;
 
 /// A thread that has a judge look at what is left.
 pub(super) struct Surveyor<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) judge: Option<LocalJudge>,
+    pub(super) plan: &'a SynthPlan,
+    pub(super) judge: Option<Box<dyn Judge>>,
     /// Closed while something is timed.
     pub(super) gate: Option<&'a RwLock<()>>,
     pub(super) composer: String,
 }
 
 impl Surveyor<'_> {
-    pub(super) fn work(mut self, queue: &Mutex<Receiver<Fitting>>, to_main: &Sender<Done>) {
+    pub(super) fn work(
+        mut self,
+        queue: &Mutex<Receiver<TimedCandidate>>,
+        to_main: &Sender<FilterResult>,
+    ) {
         loop {
             let next = locked(queue).recv();
-            let Ok(Fitting {
+            let Ok(TimedCandidate {
                 mut screened,
                 timed,
             }) = next
@@ -43,10 +48,10 @@ impl Surveyor<'_> {
             let done = match surveyed {
                 Ok(Ok(surveyed)) => {
                     let row = self.row(&screened, &timed, surveyed);
-                    Done::Filtered(screened.candidate, Ok(Box::new(row)))
+                    FilterResult::Filtered(screened.candidate, Ok(Box::new(row)))
                 }
-                Ok(Err(dropped)) => Done::Filtered(screened.candidate, Err(dropped)),
-                Err(error) => Done::Failed(SynthError::Judge(error)),
+                Ok(Err(dropped)) => FilterResult::Filtered(screened.candidate, Err(dropped)),
+                Err(error) => FilterResult::Failed(SynthError::Judge(error)),
             };
             if to_main.send(done).is_err() {
                 return;
@@ -54,11 +59,11 @@ impl Surveyor<'_> {
         }
     }
 
-    fn row(&self, screened: &Screened, timed: &Timed, surveyed: bool) -> Row {
+    fn row(&self, screened: &ScreenedCandidate, timed: &Timing, surveyed: bool) -> SynthRow {
         let candidate = &screened.candidate;
-        let made = &candidate.made;
+        let made = &candidate.source;
         let number = |name: &str| screened.agreed[name].as_f64().unwrap_or(0.0);
-        Row {
+        SynthRow {
             task: SetTask {
                 id: candidate.name.clone(),
                 ops: candidate.seeds.clone(),
@@ -74,7 +79,7 @@ impl Surveyor<'_> {
             size: made.has_sizes().then(|| timed.size.number()),
             target: self.plan.target,
             device: self.plan.device.clone(),
-            facts: Facts {
+            measurements: TaskMeasurements {
                 bytes: timed.bytes,
                 compile_error: number("compile_error"),
                 compile_seconds: number("compile_seconds"),
@@ -88,21 +93,22 @@ impl Surveyor<'_> {
 /// Whether it was tried out. Only our own tasks are: the judge runs a task outside the sandbox. And in no larger size than
 /// shows what it is: what depends on the size was looked at when it was timed.
 fn survey(
-    judge: Option<&mut LocalJudge>,
-    candidate: &mut Candidate,
-    size: Size,
-) -> Result<Result<bool, Dropped>, JudgeError> {
-    let Some(judge) = judge.filter(|_| candidate.made.ours()) else {
+    judge: Option<&mut Box<dyn Judge>>,
+    candidate: &mut TaskCandidate,
+    size: TaskSize,
+) -> Result<Result<bool, FilterRejection>, JudgeError> {
+    let Some(judge) = judge.filter(|_| candidate.source.is_trusted()) else {
         return Ok(Ok(false));
     };
-    let task = TaskSource {
-        name: candidate.name.clone(),
-        source: candidate.made.code(size.min(Size::USUAL_ON_CPU)),
-    };
-    match candidate.spent.on(Stage::Survey, || judge.survey(&task)) {
+    let source = candidate.source.code(size.min(TaskSize::USUAL_ON_CPU));
+    let task = Task::of_source(&candidate.name, source);
+    match candidate
+        .seconds
+        .measure(FilterStage::Survey, || judge.survey(&task))
+    {
         Ok(()) => Ok(Ok(true)),
         Err(JudgeError::Task { code, message }) => {
-            Ok(Err(Dropped::new(&format!("judge_{code}"), message)))
+            Ok(Err(FilterRejection::new(&format!("judge_{code}"), message)))
         }
         Err(error) => Err(error),
     }

@@ -8,21 +8,21 @@ use std::time::Duration;
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::Target;
 
-use super::screening::Screened;
-use super::{Done, Plan, SynthError, TIMED_TOGETHER, locked};
-use crate::candidate::Candidate;
-use crate::filter::{Containment, Dropped, Worker, Workshop};
-use crate::grammar::Size;
-use crate::spent::Stage;
+use super::screening::ScreenedCandidate;
+use super::{FilterResult, SynthError, SynthPlan, TIMING_BATCH, locked};
+use crate::candidate::TaskCandidate;
+use crate::filter::FilterStage;
+use crate::filter::{Containment, FilterEnvironment, FilterRejection, FilterWorker};
+use crate::grammar::TaskSize;
 
 /// How long more to time is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const BATCH_WAIT: Duration = Duration::from_secs(2);
 
 /// The next ones to be timed; none when there will be no more.
-fn gathered(queue: &Receiver<Screened>, most: usize) -> Vec<Screened> {
-    let mut together: Vec<Screened> = queue.recv().into_iter().collect();
+fn next_batch(queue: &Receiver<ScreenedCandidate>, most: usize) -> Vec<ScreenedCandidate> {
+    let mut together: Vec<ScreenedCandidate> = queue.recv().into_iter().collect();
     while !together.is_empty() && together.len() < most {
-        match queue.recv_timeout(PATIENCE) {
+        match queue.recv_timeout(BATCH_WAIT) {
             Ok(next) => together.push(next),
             Err(_) => break,
         }
@@ -31,21 +31,21 @@ fn gathered(queue: &Receiver<Screened>, most: usize) -> Vec<Screened> {
 }
 
 /// What fits the window.
-pub(super) struct Fitting {
-    pub(super) screened: Screened,
-    pub(super) timed: Timed,
+pub(super) struct TimedCandidate {
+    pub(super) screened: ScreenedCandidate,
+    pub(super) timed: Timing,
 }
 
-pub(super) struct Timed {
-    pub(super) size: Size,
+pub(super) struct Timing {
+    pub(super) size: TaskSize,
     pub(super) eager_ms: f64,
     pub(super) bytes: u64,
 }
 
 /// A thread that times.
 pub(super) struct Timer<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) workshop: &'a Workshop,
+    pub(super) plan: &'a SynthPlan,
+    pub(super) workshop: &'a FilterEnvironment,
     pub(super) isolation: Isolation,
     /// After those of the workers.
     pub(super) number: usize,
@@ -56,22 +56,23 @@ pub(super) struct Timer<'a> {
     pub(super) judges_gate: Option<&'a RwLock<()>>,
 }
 
-type TimedOrNot = (Screened, Result<Timed, Dropped>);
+type TimedOrNot = (ScreenedCandidate, Result<Timing, FilterRejection>);
 
 impl<'a> Timer<'a> {
     pub(super) fn work(
         &self,
-        queue: &Mutex<Receiver<Screened>>,
-        to_surveyors: &Sender<Fitting>,
-        to_main: &Sender<Done>,
+        queue: &Mutex<Receiver<ScreenedCandidate>>,
+        to_surveyors: &Sender<TimedCandidate>,
+        to_main: &Sender<FilterResult>,
     ) {
-        let new =
-            |containment| Worker::new(self.workshop, containment, self.isolation, self.number);
+        let new = |containment| {
+            FilterWorker::new(self.workshop, containment, self.isolation, self.number)
+        };
         let (mut ours, mut others) = (new(Containment::None), new(Containment::Sandboxed));
         // Where nobody pauses, nothing is gained by timing several in a row.
-        let most = self.gate.map_or(1, |_| TIMED_TOGETHER);
+        let most = self.gate.map_or(1, |_| TIMING_BATCH);
         loop {
-            let together = gathered(&locked(queue), most);
+            let together = next_batch(&locked(queue), most);
             if together.is_empty() {
                 return;
             }
@@ -86,17 +87,20 @@ impl<'a> Timer<'a> {
                 Ok(timed) => {
                     for (screened, timed) in timed {
                         match timed {
-                            Ok(timed) => drop(to_surveyors.send(Fitting { screened, timed })),
+                            Ok(timed) => {
+                                drop(to_surveyors.send(TimedCandidate { screened, timed }));
+                            }
                             Err(dropped) => {
-                                drop(
-                                    to_main.send(Done::Filtered(screened.candidate, Err(dropped))),
-                                );
+                                drop(to_main.send(FilterResult::Filtered(
+                                    screened.candidate,
+                                    Err(dropped),
+                                )));
                             }
                         }
                     }
                 }
                 Err(error) => {
-                    drop(to_main.send(Done::Failed(error)));
+                    drop(to_main.send(FilterResult::Failed(error)));
                     return;
                 }
             }
@@ -105,43 +109,45 @@ impl<'a> Timer<'a> {
 
     fn time_all(
         &self,
-        together: Vec<Screened>,
-        ours: &mut Worker<'a>,
-        others: &mut Worker<'a>,
+        together: Vec<ScreenedCandidate>,
+        ours: &mut FilterWorker<'a>,
+        others: &mut FilterWorker<'a>,
     ) -> Result<Vec<TimedOrNot>, SynthError> {
         let mut all = Vec::new();
         for mut screened in together {
-            let worker = if screened.candidate.made.ours() {
+            let worker = if screened.candidate.source.is_trusted() {
                 &mut *ours
             } else {
                 &mut *others
             };
-            let mut spent = std::mem::take(&mut screened.candidate.spent);
-            let timed = spent.on(Stage::Time, || self.fit(worker, &screened.candidate))?;
-            screened.candidate.spent = spent;
+            let mut spent = std::mem::take(&mut screened.candidate.seconds);
+            let timed = spent.measure(FilterStage::Time, || {
+                self.fit_window(worker, &screened.candidate)
+            })?;
+            screened.candidate.seconds = spent;
             all.push((screened, timed));
         }
         Ok(all)
     }
 
     /// Looks for the size whose time falls into the window.
-    fn fit(
+    fn fit_window(
         &self,
-        worker: &mut Worker<'_>,
-        candidate: &Candidate,
-    ) -> Result<Result<Timed, Dropped>, SynthError> {
+        worker: &mut FilterWorker<'_>,
+        candidate: &TaskCandidate,
+    ) -> Result<Result<Timing, FilterRejection>, SynthError> {
         let (least, most) = self.plan.window_ms;
-        let made = &candidate.made;
+        let made = &candidate.source;
         let mut size = match self.plan.target {
-            Target::Cpu => Size::USUAL_ON_CPU,
-            Target::Cuda => Size::USUAL_ON_GPU,
+            Target::Cpu => TaskSize::USUAL_ON_CPU,
+            Target::Cuda => TaskSize::USUAL_ON_GPU,
         };
         let mut tried = BTreeSet::new();
         loop {
             tried.insert(size);
             let bytes = made.bytes(size);
             let timed = if bytes.is_some_and(|bytes| bytes > self.plan.memory_bytes) {
-                Err(Dropped::new(
+                Err(FilterRejection::new(
                     "too_much_memory",
                     format!("{} bytes", bytes.unwrap_or(0)),
                 ))
@@ -159,14 +165,14 @@ impl<'a> Timer<'a> {
                     if peak > self.plan.memory_bytes {
                         (
                             size.smaller(),
-                            Dropped::new("too_much_memory", format!("{peak} bytes")),
+                            FilterRejection::new("too_much_memory", format!("{peak} bytes")),
                         )
                     } else if eager_ms < least {
-                        (size.larger(), Dropped::new("too_short", told))
+                        (size.larger(), FilterRejection::new("too_short", told))
                     } else if eager_ms > most {
-                        (size.smaller(), Dropped::new("too_long", told))
+                        (size.smaller(), FilterRejection::new("too_long", told))
                     } else {
-                        return Ok(Ok(Timed {
+                        return Ok(Ok(Timing {
                             size,
                             eager_ms,
                             bytes: peak,

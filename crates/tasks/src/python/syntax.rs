@@ -6,28 +6,31 @@ pub enum Expression {
     /// Numbers, `True`, `False`, slices: what is the same thing with another value.
     Constant,
     None,
+    /// What stands between the quotes, escapes as they are written.
     Text(String),
     Attribute(Box<Expression>, String),
     Call(Box<Expression>, Vec<Argument>),
     Index(Box<Expression>, Box<Expression>),
-    /// Arithmetic, comparisons, `and` and `or`, by the names in `parser::BINARY`.
+    /// Arithmetic, comparisons, `and` and `or`, by PyTorch's names: `add`, `lt`, `matmul`.
     Binary(&'static str, Box<Expression>, Box<Expression>),
+    /// `neg` or `not`.
     Unary(&'static str, Box<Expression>),
     Conditional {
         then: Box<Expression>,
         otherwise: Box<Expression>,
     },
-    /// Lists, tuples and sets.
+    /// Lists and tuples.
     Sequence(Vec<Expression>),
-    /// A key that is missing stands before `**rest`.
+    /// A key that is missing stands before `**rest`. An element of a set has a constant as its key.
     Map(Vec<(Option<Expression>, Expression)>),
     Comprehension {
         element: Box<Expression>,
-        /// What each `for` binds, and to what's elements.
+        /// The target and the iterable of each `for`.
         loops: Vec<(Expression, Expression)>,
     },
     Lambda(Rc<Function>),
     Star(Box<Expression>),
+    /// `name := value`
     Assigned(String, Box<Expression>),
     Unknown,
 }
@@ -47,10 +50,17 @@ pub enum Binding {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Function {
+pub struct FunctionParameter {
+    pub binding: Binding,
     pub name: String,
-    /// In order; the value is the default.
-    pub parameters: Vec<(Binding, String, Option<Expression>)>,
+    pub default: Option<Expression>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Function {
+    /// Empty for a lambda.
+    pub name: String,
+    pub parameters: Vec<FunctionParameter>,
     pub body: Vec<Statement>,
     /// `@staticmethod`: called without the instance.
     pub is_static: bool,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Gae {
     pub gamma: f64,
     /// Of the advantages the policy learns from.
-    pub actor_lambda: f64,
+    pub lam: f64,
     /// Of the returns the critic learns. With 1 these are what was paid, whatever the critic believed.
     pub critic_lambda: f64,
 }
@@ -31,7 +31,7 @@ impl Gae {
             }
         }
         Estimates {
-            advantages: advantages(self.actor_lambda),
+            advantages: advantages(self.lam),
             returns,
         }
     }

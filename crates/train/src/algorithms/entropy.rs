@@ -32,7 +32,7 @@ pub fn entropy(logits: &[f32], vocabulary: usize, weights: &[f32]) -> Loss {
 }
 
 /// What a policy is paid for staying undecided, as a loss; the gradient is with respect to the entropy at each token.
-pub fn entropy_bonus(entropies: &[f32], weights: &[f32], coefficient: f64) -> Loss {
+pub fn entropy_coeff(entropies: &[f32], weights: &[f32], coefficient: f64) -> Loss {
     assert_eq!(entropies.len(), weights.len());
     Loss::weighted(weights, |token| {
         (-coefficient * f64::from(entropies[token]), -coefficient)

@@ -25,7 +25,7 @@ impl Kl {
     }
 
     /// How the estimate changes with the policy's log-probability.
-    fn slope(self, logprob: f32, reference: f32) -> f64 {
+    fn grad(self, logprob: f32, reference: f32) -> f64 {
         match self {
             Self::K1 => 1.0,
             Self::K3 => -(f64::from(reference) - f64::from(logprob)).exp_m1(),
@@ -39,6 +39,6 @@ pub fn kl_loss(kl: Kl, logprobs: &[f32], reference: &[f32], weights: &[f32]) -> 
     assert_eq!(reference.len(), weights.len());
     Loss::weighted(weights, |token| {
         let (own, other) = (logprobs[token], reference[token]);
-        (kl.estimate(own, other), kl.slope(own, other))
+        (kl.estimate(own, other), kl.grad(own, other))
     })
 }

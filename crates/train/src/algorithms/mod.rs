@@ -21,7 +21,7 @@ mod weights;
 pub use advantage::{Estimates, Gae, generalised_advantages, whiten};
 pub use cross_entropy::{cross_entropy, negative_log_likelihood};
 pub use curriculum::{Band, Curriculum, Standing};
-pub use entropy::{entropy, entropy_bonus};
+pub use entropy::{entropy, entropy_coeff};
 pub use group::{Difficulty, GroupAdvantages, LengthPenalty, Spread};
 pub use kl::{Kl, kl_loss};
 pub use mismatch::{Mismatch, truncated_importance};
@@ -46,9 +46,9 @@ impl Loss {
             if weight == 0.0 {
                 return 0.0;
             }
-            let (loss, slope) = each(token);
+            let (loss, grad) = each(token);
             value += f64::from(weight) * loss;
-            (f64::from(weight) * slope) as f32
+            (f64::from(weight) * grad) as f32
         });
         let gradient = gradient.collect();
         Self { value, gradient }

@@ -1,15 +1,15 @@
 //! What is reinforced: tokens that a policy sampled, with the probabilities they had, and what came of them.
 
-use warpsmith_model::policy::{Dialogue, Origin};
+use warpsmith_model::policy::{ChatCodec, Origin};
 use warpsmith_schema::{EpisodeEnding, EpisodeId, EpisodeLimit, TokenRecord, Trajectory};
 
 use super::{Finding, Paid};
 use crate::TrainError;
-use crate::network::Sequence;
+use crate::network::TokenSequence;
 
 /// An episode of the policy that learns.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Episode {
+pub struct TokenEpisode {
     /// Episodes of one task are a group.
     pub task: String,
     pub tokens: Tokens,
@@ -23,7 +23,7 @@ pub struct Episode {
 /// What was read and sampled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tokens {
-    pub sequences: Vec<Sequence>,
+    pub sequences: Vec<TokenSequence>,
     /// The sampler's log-probability of every token that was said, sequence after sequence.
     pub sampled: Vec<f32>,
 }
@@ -35,7 +35,11 @@ impl Tokens {
     }
 
     fn last_said(&self) -> Option<u32> {
-        let last = |one: &Sequence| one.said().last().map(|place| one.tokens()[*place]);
+        let last = |one: &TokenSequence| {
+            one.loss_positions()
+                .last()
+                .map(|place| one.tokens()[*place])
+        };
         self.sequences.iter().rev().find_map(last)
     }
 
@@ -75,8 +79,8 @@ impl Tokens {
         if lengths != [record.ids.len(); 2] {
             return None;
         }
-        let sequence = Sequence::new(record.ids.clone(), &record.loss_mask);
-        for place in sequence.said() {
+        let sequence = TokenSequence::new(record.ids.clone(), &record.loss_mask);
+        for place in sequence.loss_positions() {
             self.sampled.push(record.logprobs[*place]?);
         }
         self.sequences.push(sequence);
@@ -84,19 +88,19 @@ impl Tokens {
     }
 }
 
-impl Episode {
+impl TokenEpisode {
     /// `None` where it says nothing of the policy: it said nothing, or could not. `dialogue` is how one talks to the policy,
     /// `model` what it is called.
     pub fn of(
         trajectory: &Trajectory,
         paid: &Paid,
-        dialogue: &Dialogue,
+        codec: &ChatCodec,
         model: &str,
     ) -> Result<Option<Self>, TrainError> {
         let Some(reward) = paid.reward(trajectory) else {
             return Ok(None);
         };
-        let tokens = Tokens::of(trajectory, dialogue.origin(), model)?;
+        let tokens = Tokens::of(trajectory, codec.origin(), model)?;
         let limited = matches!(
             trajectory.ending,
             EpisodeEnding::ContextFull
@@ -109,7 +113,7 @@ impl Episode {
             reward,
             finding: Finding::of(trajectory, paid.counts),
             // A reply that was cut has no token that ends it.
-            cut: limited || !dialogue.tokenizer().is_end(last),
+            cut: limited || !codec.tokenizer().is_end(last),
             tokens,
         }))
     }

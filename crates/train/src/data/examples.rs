@@ -4,23 +4,26 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
-use warpsmith_model::policy::Dialogue;
+use warpsmith_model::policy::ChatCodec;
 use warpsmith_schema::{EpisodeId, ToolSchema, Trajectory};
 
 use crate::TrainError;
-use crate::network::Sequence;
+use crate::network::TokenSequence;
 
 /// A trajectory to imitate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Example {
     pub episode: EpisodeId,
-    pub sequences: Vec<Sequence>,
+    pub sequences: Vec<TokenSequence>,
 }
 
 impl Example {
     /// Tokens that are learnt.
     pub fn said(&self) -> usize {
-        self.sequences.iter().map(|one| one.said().len()).sum()
+        self.sequences
+            .iter()
+            .map(|one| one.loss_positions().len())
+            .sum()
     }
 }
 
@@ -40,7 +43,7 @@ type Masked = (Vec<u32>, Vec<bool>);
 /// Makes examples for one model.
 #[derive(Debug)]
 pub struct Examples<'a> {
-    pub dialogue: &'a Dialogue,
+    pub codec: &'a ChatCodec,
     /// Tools that were told to the policy by their schemas, in trajectories without a record of tokens.
     pub tools: &'a [ToolSchema],
     pub max_tokens: usize,
@@ -79,10 +82,10 @@ impl Examples<'_> {
             Some(sequences) => sequences,
             None => self.rendered(trajectory)?,
         };
-        let sequences: Vec<Sequence> = sequences
+        let sequences: Vec<TokenSequence> = sequences
             .into_iter()
             .filter_map(|(tokens, mask)| self.fitting(tokens, &mask))
-            .filter(|sequence| !sequence.said().is_empty())
+            .filter(|sequence| !sequence.loss_positions().is_empty())
             .collect();
         Ok((!sequences.is_empty()).then(|| Example {
             episode: EpisodeId::of(trajectory),
@@ -94,7 +97,7 @@ impl Examples<'_> {
         let Some(records) = trajectory.tokens.as_ref() else {
             return Ok(None);
         };
-        let origin = self.dialogue.origin();
+        let origin = self.codec.origin();
         let own = |record: &warpsmith_schema::TokenRecord| {
             record.tokenizer.as_ref() == Some(&origin.tokenizer)
                 && record.template.as_ref() == Some(&origin.template)
@@ -118,12 +121,12 @@ impl Examples<'_> {
             matches!(message, warpsmith_schema::Message::Assistant { calls, .. } if !calls.is_empty())
         });
         let tools = if by_schema { self.tools } else { &[] };
-        let transcripts = self.dialogue.transcripts(&trajectory.messages, tools)?;
+        let transcripts = self.codec.transcripts(&trajectory.messages, tools)?;
         let pairs = transcripts.into_iter();
-        Ok(pairs.map(|one| (one.tokens, one.said)).collect())
+        Ok(pairs.map(|one| (one.tokens, one.loss_mask)).collect())
     }
 
-    fn fitting(&self, mut tokens: Vec<u32>, mask: &[bool]) -> Option<Sequence> {
+    fn fitting(&self, mut tokens: Vec<u32>, mask: &[bool]) -> Option<TokenSequence> {
         if tokens.len() > self.max_tokens {
             if self.too_long == TooLong::Drop {
                 return None;
@@ -131,6 +134,6 @@ impl Examples<'_> {
             tokens.truncate(self.max_tokens);
         }
         let mask = &mask[..tokens.len()];
-        Some(Sequence::new(tokens, mask))
+        Some(TokenSequence::new(tokens, mask))
     }
 }

@@ -7,7 +7,7 @@ mod order;
 mod read;
 mod reward;
 
-pub use episodes::{Episode, Tokens};
+pub use episodes::{TokenEpisode, Tokens};
 pub use examples::{Example, Examples, TooLong};
 pub(crate) use finding::counted;
 pub use finding::{Finding, Standings};

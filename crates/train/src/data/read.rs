@@ -8,19 +8,14 @@ use warpsmith_schema::{DocumentError, EpisodeId, Trajectory, read_document};
 use crate::TrainError;
 use crate::checkpoint::read_failed;
 
-const KEPT: &str = "trajectories.jsonl";
-
 /// Every trajectory of a run's folder, or of a file with one a line, in their order. Those whose verdicts a candidate may
 /// have forged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
     let mut found = Vec::new();
-    let file = path.join(KEPT);
-    if file.is_file() {
-        found = read_file(&file, LastLine::MayBeTorn)?;
-    } else if path.exists() && !path.is_dir() {
-        found = read_file(path, LastLine::Counts)?;
-    } else if path.is_dir() {
+    if path.is_dir() {
         warpsmith_rollout::trajectories(path, |one| found.push(one))?;
+    } else if path.exists() {
+        found = read_file(path)?;
     } else {
         return Err(TrainError::Read {
             path: path.to_path_buf(),
@@ -35,16 +30,7 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
     }
 }
 
-/// One without its end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LastLine {
-    /// In a run's own log, by a crash.
-    MayBeTorn,
-    /// Of a file that somebody made, or cut short.
-    Counts,
-}
-
-fn read_file(path: &Path, last: LastLine) -> Result<Vec<Trajectory>, TrainError> {
+fn read_file(path: &Path) -> Result<Vec<Trajectory>, TrainError> {
     let file = fs_err::File::open(path).map_err(read_failed(path))?;
     let (mut lines, mut text, mut found) = (BufReader::new(file), Vec::new(), Vec::new());
     for line in 1.. {
@@ -56,18 +42,21 @@ fn read_file(path: &Path, last: LastLine) -> Result<Vec<Trajectory>, TrainError>
         {
             break;
         }
-        if text.last() != Some(&b'\n') && last == LastLine::MayBeTorn {
-            break;
-        }
         if text.trim_ascii().is_empty() {
             continue;
         }
         found.push(read_document(&text).map_err(|error| {
             let path = path.to_path_buf();
             match error {
-                DocumentError::OtherFormat(format) => {
+                DocumentError::OtherFormat(format) if format.found.is_some() => {
                     TrainError::OtherFormat { path, line, format }
                 }
+                // Something else altogether: no trajectory is without its format.
+                DocumentError::OtherFormat(_) => TrainError::NotATrajectory {
+                    path,
+                    line,
+                    source: serde::de::Error::missing_field("format"),
+                },
                 DocumentError::Json(source) => TrainError::NotATrajectory { path, line, source },
             }
         })?);

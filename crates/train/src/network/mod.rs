@@ -1,149 +1,62 @@
-//! Models that learn, whatever computes them.
+//! Actors and critics: models that train, whatever computes them.
 //!
-//! A network is told how a loss changes with what it said of each token, and finds by itself how the loss changes with its
-//! parameters. So losses are written once, and a device only has to know how to run a model forward and back.
+//! A network is told the gradient of a loss with respect to its outputs, the log-probabilities, entropies or values of tokens, and
+//! backpropagates that to its parameters. So losses are written once, as pure functions ([`crate::algorithms`]).
 
-mod beginning;
-pub mod cpu;
-pub mod gpu;
+mod lora_init;
+mod model;
+mod tensors;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::Tensor;
+use warpsmith_kernels::training::AdamWStep;
+pub use warpsmith_kernels::training::{TokenScores, TokenSequence};
 use warpsmith_model::export::{FloatType, write_folder};
-use warpsmith_model::{Adapter, AdapterSettings, Config, ModelError, Projection, Weights};
+use warpsmith_model::{Adapter, AdapterSettings, HostTensor, ModelError, Projection, Weights};
 
+pub use self::model::{PolicyNetwork, TrainingModel, ValueNetwork};
 use crate::TrainError;
-use crate::optimizer::Update;
 
-/// Tokens in a row, of which some were said by the policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sequence {
-    tokens: Vec<u32>,
-    said: Vec<usize>,
-}
-
-impl Sequence {
-    /// `mask` is true for tokens that were said. The first has nothing before it that it could follow from: it counts as
-    /// given.
-    pub fn new(tokens: Vec<u32>, mask: &[bool]) -> Self {
-        assert_eq!(tokens.len(), mask.len());
-        let said = (1..tokens.len()).filter(|place| mask[*place]).collect();
-        Self { tokens, said }
-    }
-
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    /// Places of the tokens that were said.
-    pub fn said(&self) -> &[usize] {
-        &self.said
-    }
-
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-}
-
-/// What of a model learns.
+/// Which of a model's parameters train.
 #[derive(Debug, Clone)]
-pub enum Learns {
-    /// New low-rank matrices beside these projections of every layer; the model itself is frozen. They begin as PEFT's do,
-    /// so that at first nothing is changed.
-    NewAdapter {
+pub enum FineTuning {
+    /// New LoRA matrices on these projections of every layer; the model itself is frozen. They are initialised as PEFT does, so
+    /// that at first the model is unchanged.
+    NewLora {
         settings: AdapterSettings,
         targets: Vec<Projection>,
     },
-    /// The low-rank matrices of an adapter that there is already.
-    Adapter(Adapter),
-    /// All of it.
-    Everything,
+    /// The LoRA matrices of an existing adapter.
+    Lora(Adapter),
+    /// All parameters.
+    Full,
 }
 
-/// What an actor thinks of tokens that were said, one number each, sequence after sequence. As slopes: how a loss changes
-/// with each of them.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Scores {
-    pub logprobs: Vec<f32>,
-    /// Of the distribution that the token was drawn from.
-    pub entropies: Vec<f32>,
-}
+/// The gradient of a loss with respect to scores.
+pub type ScoreLossFn<'a> = dyn FnMut(&TokenScores) -> Result<TokenScores, TrainError> + 'a;
+/// The gradient of a loss with respect to values.
+pub type ValueLossFn<'a> = dyn FnMut(&[f32]) -> Result<Vec<f32>, TrainError> + 'a;
 
-/// Says how a loss changes with scores.
-pub type ScoreLoss<'a> = dyn FnMut(&Scores) -> Result<Scores, TrainError> + 'a;
-/// Says how a loss changes with values.
-pub type ValueLossOf<'a> = dyn FnMut(&[f32]) -> Result<Vec<f32>, TrainError> + 'a;
-
-/// Names of a state's tensors that are the optimiser's begin with this.
+/// Names of a state's tensors that are the optimizer's begin with this.
 pub const OPTIMIZER: &str = "optimizer.";
-const FIRST: &str = "optimizer.first.";
-const SECOND: &str = "optimizer.second.";
 
-const VALUE_WEIGHT: &str = "value_head.weight";
-const VALUE_BIAS: &str = "value_head.bias";
-
-/// A tensor of a state, if it is there and of this shape.
-fn of_state<'a>(
-    state: &'a BTreeMap<String, Tensor>,
-    name: &str,
-    expected: &[usize],
-) -> Result<&'a Tensor, ModelError> {
-    let tensor = state
-        .get(name)
-        .ok_or_else(|| ModelError::MissingTensor { name: name.into() })?;
-    if tensor.dims() != expected {
-        return Err(ModelError::Shape {
-            name: name.into(),
-            found: tensor.dims().to_vec(),
-            expected: expected.to_vec(),
-        });
-    }
-    Ok(tensor)
-}
-
-/// Whether a model can read these sequences, and whether there is anything to say of them.
-fn check(batch: &[&Sequence], config: &Config) -> Result<(), ModelError> {
-    let Config {
-        context,
-        vocabulary,
-        ..
-    } = *config;
-    if batch.iter().all(|one| one.said().is_empty()) {
-        return Err(ModelError::NoTokens);
-    }
-    for sequence in batch {
-        if sequence.len() > context {
-            let needed = sequence.len();
-            return Err(ModelError::ContextFull { needed, context });
-        }
-        let outside = |token: &&u32| **token as usize >= vocabulary;
-        if let Some(&token) = sequence.tokens().iter().find(outside) {
-            return Err(ModelError::Token { token, vocabulary });
-        }
-    }
-    Ok(())
-}
-
-/// A model with parameters and an optimiser.
+/// A model with trainable parameters and an optimizer.
 ///
-/// Gradients add up until the next update, so that a batch may be larger than what fits at once.
+/// Gradients accumulate until the next step, so that a batch may be larger than what fits into memory at once.
 pub trait Trainable {
-    /// One step with the gradients added up, which are then gone. Gives their length before it was shortened. Where that is
-    /// not finite, nothing is changed.
-    fn update(&mut self, update: &Update) -> Result<f64, TrainError>;
+    /// One optimizer step with the accumulated gradient, which is then gone. Gives its norm before clipping. Where that is not
+    /// finite, nothing is changed, and it is an error.
+    fn step(&mut self, step: &AdamWStep) -> Result<f64, TrainError>;
 
-    /// Everything it would need to go on elsewhere bit for bit, in `f32`, by name: parameters, and the optimiser's means
-    /// under [`OPTIMIZER`].
-    fn state(&self) -> Result<BTreeMap<String, Tensor>, TrainError>;
+    /// Everything it needs to go on elsewhere bit for bit, in `f32`, by name: parameters, and the optimizer's moments under
+    /// [`OPTIMIZER`].
+    fn state(&self) -> Result<BTreeMap<String, HostTensor>, TrainError>;
 
-    /// Takes such a state. Names and shapes must be those of its own.
-    fn restore(&mut self, state: &BTreeMap<String, Tensor>) -> Result<(), TrainError>;
+    /// Goes on from such a state. Names and shapes must be those of its own.
+    fn restore(&mut self, state: &BTreeMap<String, HostTensor>) -> Result<(), TrainError>;
 
     /// Memory in use on the device that computes it, by whomever, where it has memory of its own.
     fn device_memory(&self) -> Result<Option<usize>, TrainError> {
@@ -151,25 +64,25 @@ pub trait Trainable {
     }
 }
 
-/// What a policy has learnt, for whoever runs it. It does not change with what is learnt later.
+/// A snapshot of a policy, for whoever samples from it. Later training does not change it.
 #[derive(Debug, Clone)]
 pub enum Published {
-    /// To lie on the model it was learnt beside.
+    /// To be applied to the base model.
     Adapter(Adapter),
     /// The whole model.
     Weights(Box<Weights>),
 }
 
 impl Published {
-    /// The model that learnt with what it has learnt; `before` is what it was.
-    pub fn on(&self, before: &Weights) -> Result<Weights, TrainError> {
+    /// The trained model; `base` is what it was before.
+    pub fn on(&self, base: &Weights) -> Result<Weights, TrainError> {
         match self {
-            Self::Adapter(adapter) => Ok(before.stacked(adapter).map_err(ModelError::from)?),
+            Self::Adapter(adapter) => Ok(base.stacked(adapter).map_err(ModelError::from)?),
             Self::Weights(weights) => Ok(weights.as_ref().clone()),
         }
     }
 
-    /// Writes an adapter as PEFT does, or a whole model as transformers does. `origin` is where the model was read from.
+    /// Writes an adapter as PEFT does, or a whole model as transformers does. `origin` is where the base model was read from.
     pub fn save(&self, origin: &Path, folder: &Path) -> Result<(), TrainError> {
         match self {
             Self::Adapter(adapter) => Ok(adapter.save(folder).map_err(ModelError::from)?),
@@ -178,37 +91,49 @@ impl Published {
     }
 }
 
-/// A policy that learns.
+/// A policy that trains.
 pub trait Actor: Trainable {
-    /// What it has learnt so far.
+    /// A snapshot of it.
     fn publish(&self) -> Result<Published, TrainError>;
 
-    /// No sequence sees anything of another.
-    fn score(&self, batch: &[&Sequence]) -> Result<Scores, TrainError>;
+    /// Scores of the loss tokens, sequence after sequence. No sequence sees another.
+    fn score(&self, batch: &[&TokenSequence]) -> Result<TokenScores, TrainError>;
 
-    /// The same, and adds the gradient of a loss.
-    fn learn(&mut self, batch: &[&Sequence], loss: &mut ScoreLoss<'_>) -> Result<(), TrainError>;
+    /// Scores a batch and accumulates the gradient of a loss on these scores.
+    fn backward(
+        &mut self,
+        batch: &[&TokenSequence],
+        loss: &mut ScoreLossFn<'_>,
+    ) -> Result<(), TrainError>;
 
-    /// The same where it is known beforehand how the loss changes with each log-probability: less work, for those who can.
-    /// Gives the log-probabilities; those that the loss does not depend on may be zero.
-    fn learn_known(&mut self, batch: &[&Sequence], slopes: &[f32]) -> Result<Vec<f32>, TrainError> {
+    /// The same where the gradient with respect to each log-probability is known beforehand, which saves work for some. Gives the
+    /// log-probabilities; those of tokens whose gradient is zero may be zero.
+    fn backward_known(
+        &mut self,
+        batch: &[&TokenSequence],
+        d_logprobs: &[f32],
+    ) -> Result<Vec<f32>, TrainError> {
         let mut logprobs = Vec::new();
-        self.learn(batch, &mut |scores| {
+        self.backward(batch, &mut |scores| {
             logprobs.clone_from(&scores.logprobs);
-            Ok(Scores {
-                logprobs: slopes.to_vec(),
-                entropies: vec![0.0; slopes.len()],
+            Ok(TokenScores {
+                logprobs: d_logprobs.to_vec(),
+                entropies: vec![0.0; d_logprobs.len()],
             })
         })?;
         Ok(logprobs)
     }
 }
 
-/// A model that learns what to expect.
+/// A value function that trains.
 pub trait Critic: Trainable {
-    /// What is expected before each token that was said, sequence after sequence.
-    fn values(&self, batch: &[&Sequence]) -> Result<Vec<f32>, TrainError>;
+    /// The expected return before each loss token, sequence after sequence.
+    fn values(&self, batch: &[&TokenSequence]) -> Result<Vec<f32>, TrainError>;
 
-    /// The same, and adds the gradient of a loss.
-    fn learn(&mut self, batch: &[&Sequence], loss: &mut ValueLossOf<'_>) -> Result<(), TrainError>;
+    /// Values a batch and accumulates the gradient of a loss on these values.
+    fn backward(
+        &mut self,
+        batch: &[&TokenSequence],
+        loss: &mut ValueLossFn<'_>,
+    ) -> Result<(), TrainError>;
 }

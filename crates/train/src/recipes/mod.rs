@@ -14,7 +14,7 @@ pub use opinions::{Opinion, Reviewer};
 pub use policy::{
     Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
 };
-pub use progress::{Best, Keeping, Outcome, Rates, Watch};
+pub use progress::{Best, Keeping, Rates, RecipeOutcome, Watch};
 pub use rollouts::{Examination, Practice, Rollouts, Voice};
 pub use sft::{SftSettings, sft};
 pub use value::{ValueSettings, pretrain_value};

@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
-use warpsmith_model::policy::{PolicyError, Request, Sampling, SharedPolicy};
+use warpsmith_model::policy::{PolicyError, PolicyRequest, SamplingParams, SharedPolicy};
 use warpsmith_rollout::StopRequest;
 use warpsmith_schema::{CountedAttempt, EpisodeId, Failure, FailureKind, Message, Trajectory};
 use warpsmith_store::EventLog;
@@ -34,7 +34,7 @@ pub struct Reviewer {
     /// What the highest opinion is worth.
     pub weight: f64,
     /// Questions that are open at the same time.
-    pub at_once: usize,
+    pub concurrency: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ impl Reviewer {
         folder: &Path,
         trajectories: &[Trajectory],
         counts: CountedAttempt,
-        wish: fn() -> StopRequest,
+        stop_request: fn() -> StopRequest,
     ) -> Result<Bonuses, TrainError> {
         let path = folder.join(LOG);
         let mut log = EventLog::open(&path)?;
@@ -102,7 +102,7 @@ impl Reviewer {
             .iter()
             .filter(|question| !known.contains_key(&question.episode))
             .collect();
-        self.ask_all(&new, wish, &mut |answer| {
+        self.ask_all(&new, stop_request, &mut |answer| {
             log.append(&answer)?;
             known.insert(answer.episode, answer.opinion);
             Ok(())
@@ -134,14 +134,14 @@ impl Reviewer {
     fn ask_all(
         &self,
         questions: &[&Question],
-        wish: fn() -> StopRequest,
+        stop_request: fn() -> StopRequest,
         hear: &mut dyn FnMut(Answer) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         let next = AtomicUsize::new(0);
         let enough = AtomicBool::new(false);
         let (tell, answers) = mpsc::channel();
         thread::scope(|scope| {
-            for _ in 0..self.at_once.clamp(1, questions.len().max(1)) {
+            for _ in 0..self.concurrency.clamp(1, questions.len().max(1)) {
                 let tell = tell.clone();
                 let (next, enough) = (&next, &enough);
                 scope.spawn(move || {
@@ -162,7 +162,7 @@ impl Reviewer {
             for answer in answers {
                 let kept = answer.and_then(&mut *hear);
                 heard = heard.and(kept);
-                if heard.is_ok() && wish() != StopRequest::GoOn {
+                if heard.is_ok() && stop_request() != StopRequest::Continue {
                     heard = Err(TrainError::Interrupted);
                 }
                 if heard.is_err() {
@@ -177,15 +177,15 @@ impl Reviewer {
         let mut policy = self.policy.for_episode(&question.episode, 0);
         let mut opinion = None;
         for time in 0..ASKED {
-            let request = Request {
+            let request = PolicyRequest {
                 messages: &question.messages,
                 tools: &[],
-                sampling: Sampling {
+                sampling: SamplingParams {
                     // Who would say the same again is asked for something else.
                     temperature: if time == 0 { 0.0 } else { 0.7 },
                     seed: Some(time),
                     max_tokens: 512,
-                    ..Sampling::default()
+                    ..SamplingParams::default()
                 },
             };
             match policy.reply(&request, &mut |_| {}) {

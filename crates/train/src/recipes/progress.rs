@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use warpsmith_kernels::training::{AdamW, AdamWStep};
+use warpsmith_model::HostTensor;
 
 use crate::checkpoint::{Checkpoint, Checkpoints, PUBLISHED, has_files, write_failed};
-use crate::metrics::{Metrics, Numbers};
+use crate::lr_schedule::{LrSchedule, LrSchedulerType};
+use crate::metrics::{Numbers, StepMetrics};
 use crate::network::{Published, Trainable};
-use crate::optimizer::{AdamW, Decline, Schedule, Update};
 use crate::{Guard, TrainError};
 
 /// Where a run is kept, and how often.
@@ -40,7 +41,7 @@ pub trait Watch {
 
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct RecipeOutcome {
     /// Steps that were made, by whichever process.
     pub step: u64,
     pub steps: u64,
@@ -65,35 +66,35 @@ pub struct Best {
 pub struct Rates {
     pub peak: f64,
     pub warmup: u64,
-    pub decline: Decline,
+    pub decline: LrSchedulerType,
     pub adamw: AdamW,
 }
 
 impl Rates {
     /// The update of a step of so many; `number` counts updates from one.
-    pub(super) fn update(&self, step: u64, steps: u64, number: u64) -> Update {
-        let schedule = Schedule {
-            peak: self.peak,
-            warmup: self.warmup,
+    pub(super) fn update(&self, step: u64, steps: u64, number: u64) -> AdamWStep {
+        let schedule = LrSchedule {
+            learning_rate: self.peak,
+            warmup_steps: self.warmup,
             steps,
-            decline: self.decline,
+            lr_scheduler_type: self.decline,
         };
-        Update {
+        AdamWStep {
             adamw: self.adamw,
-            rate: schedule.rate(step),
+            learning_rate: schedule.at(step),
             step: number,
         }
     }
 }
 
 /// States of networks, by name.
-pub(super) type States = BTreeMap<String, BTreeMap<String, Tensor>>;
+pub(super) type States = BTreeMap<String, BTreeMap<String, HostTensor>>;
 
 /// A run under way.
 pub(super) struct Progress<'a> {
     keeping: &'a Keeping,
     checkpoints: Checkpoints,
-    metrics: Metrics,
+    metrics: StepMetrics,
     guard: Guard,
     best: Option<Best>,
     /// Steps that were made.
@@ -105,7 +106,7 @@ pub(super) struct Progress<'a> {
 pub(super) struct Kept<'a> {
     pub(super) networks: &'a [(&'static str, &'a dyn Trainable)],
     /// Further tensors to keep.
-    pub(super) tensors: BTreeMap<String, Tensor>,
+    pub(super) tensors: BTreeMap<String, HostTensor>,
     pub(super) memory: Value,
     /// How well it did on what is held out, where that was looked at: more is better.
     pub(super) merit: Option<f64>,
@@ -114,7 +115,7 @@ pub(super) struct Kept<'a> {
 
 /// What a run had kept beside its networks.
 pub(super) struct Recalled {
-    pub(super) tensors: BTreeMap<String, Tensor>,
+    pub(super) tensors: BTreeMap<String, HostTensor>,
     pub(super) memory: Value,
 }
 
@@ -156,7 +157,7 @@ impl<'a> Progress<'a> {
             });
         }
         let progress = Self {
-            metrics: Metrics::open(&keeping.folder, step)?,
+            metrics: StepMetrics::open(&keeping.folder, step)?,
             keeping,
             checkpoints,
             guard,
@@ -275,9 +276,9 @@ impl<'a> Progress<'a> {
         point_at(folder, PUBLISHED, &self.checkpoints.place(self.step))
     }
 
-    pub(super) fn outcome(&self, interrupted: bool) -> Outcome {
+    pub(super) fn outcome(&self, interrupted: bool) -> RecipeOutcome {
         let published = self.keeping.folder.join(PUBLISHED);
-        Outcome {
+        RecipeOutcome {
             step: self.step,
             steps: self.steps,
             interrupted,

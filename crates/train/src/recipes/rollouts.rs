@@ -12,8 +12,10 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 use warpsmith_model::Weights;
-use warpsmith_model::policy::{ChatModel, Dialogue, Local, RunsOn};
-use warpsmith_rollout::{JudgePool, Means, Plan, StopRequest, Way, run, trajectories};
+use warpsmith_model::policy::{ChatCodec, ChatModel, LocalPolicy, RunsOn};
+use warpsmith_rollout::{
+    EpisodeKind, Judge, RolloutPlan, RolloutResources, StopRequest, run, trajectories,
+};
 use warpsmith_schema::{
     Event, Failure, FailureKind, PlannedTask, PolicyVersion, RunHeader, RunMetrics, Task,
     Trajectory, ValueSource,
@@ -24,7 +26,7 @@ use super::opinions::{Bonuses, Reviewer};
 use super::policy::Collector;
 use crate::TrainError;
 use crate::algorithms::{Band, Curriculum};
-use crate::data::{Episode, Paid};
+use crate::data::{Paid, TokenEpisode};
 use crate::metrics::Numbers;
 use crate::network::Published;
 
@@ -39,7 +41,7 @@ pub struct Voice {
     pub weights: Weights,
     pub on: RunsOn,
     /// Has it speak; while somebody is judged alone it should rest.
-    pub start: Box<dyn Fn(ChatModel) -> io::Result<Local>>,
+    pub start: Box<dyn Fn(ChatModel) -> io::Result<LocalPolicy>>,
 }
 
 /// What is practised, and how.
@@ -48,8 +50,8 @@ pub struct Practice {
     /// Tasks and episodes of each for one collection.
     pub tasks_per_step: usize,
     pub samples: u32,
-    pub way: Way,
-    pub at_once: usize,
+    pub way: EpisodeKind,
+    pub concurrency: usize,
     pub paid: Paid,
     /// Whose opinion is paid beside that, if anybody's.
     pub reviewer: Option<Reviewer>,
@@ -72,15 +74,15 @@ pub struct Rollouts<'a> {
     folder: PathBuf,
     voice: Voice,
     practice: Practice,
-    pool: JudgePool,
+    judges: Vec<Box<dyn Judge>>,
     /// What the log of each collection says of it, but for the policy and the tasks.
     head: RunHeader,
-    wish: fn() -> StopRequest,
+    stop_request: fn() -> StopRequest,
     watch: &'a mut dyn FnMut(Option<&Event>, &RunMetrics),
     curriculum: Curriculum,
     pace: Pace,
     /// Whoever speaks, from one collection to the next while nothing is learnt.
-    speaking: Option<(PolicyVersion, Arc<Local>)>,
+    speaking: Option<(PolicyVersion, Arc<LocalPolicy>)>,
     /// What was thought of this step's submissions, collection after collection.
     opinions: Vec<Numbers>,
 }
@@ -108,7 +110,7 @@ struct Round {
     place: PathBuf,
     tasks: Vec<Arc<Task>>,
     samples: u32,
-    way: Way,
+    way: EpisodeKind,
     version: PolicyVersion,
 }
 
@@ -118,9 +120,9 @@ impl<'a> Rollouts<'a> {
         folder: PathBuf,
         voice: Voice,
         practice: Practice,
-        pool: JudgePool,
+        judges: Vec<Box<dyn Judge>>,
         head: RunHeader,
-        wish: fn() -> StopRequest,
+        stop_request: fn() -> StopRequest,
         watch: &'a mut dyn FnMut(Option<&Event>, &RunMetrics),
     ) -> Self {
         let tasks = practice.tasks.iter();
@@ -130,9 +132,9 @@ impl<'a> Rollouts<'a> {
             folder,
             voice,
             practice,
-            pool,
+            judges,
             head,
-            wish,
+            stop_request,
             watch,
             curriculum,
             pace: Pace::default(),
@@ -170,11 +172,11 @@ impl<'a> Rollouts<'a> {
     }
 
     /// With luck of its own at every step.
-    fn way(&self, step: u64) -> Way {
+    fn way(&self, step: u64) -> EpisodeKind {
         let mut way = self.practice.way.clone();
         let sampling = match &mut way {
-            Way::Single(settings) => &mut settings.sampling,
-            Way::Agent(settings) => &mut settings.sampling,
+            EpisodeKind::Single(settings) => &mut settings.sampling,
+            EpisodeKind::Agent(settings) => &mut settings.sampling,
         };
         let seed = sampling.seed.unwrap_or(self.practice.seed);
         sampling.seed = Some(seed.wrapping_add(step.wrapping_mul(0x9e37_79b9)));
@@ -186,7 +188,7 @@ impl<'a> Rollouts<'a> {
         &mut self,
         version: &PolicyVersion,
         policy: &Published,
-    ) -> Result<Arc<Local>, TrainError> {
+    ) -> Result<Arc<LocalPolicy>, TrainError> {
         if let Some((known, local)) = &self.speaking
             && known == version
         {
@@ -194,9 +196,9 @@ impl<'a> Rollouts<'a> {
         }
         self.rest();
         let weights = policy.on(&self.voice.weights)?;
-        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
+        let codec = ChatCodec::open(&self.voice.path, self.voice.hash.as_deref())?;
         let longest = longest(&self.practice.way);
-        let model = ChatModel::new(weights, dialogue, version.clone(), self.voice.on, longest)?;
+        let model = ChatModel::new(weights, codec, version.clone(), self.voice.on, longest)?;
         let local = (self.voice.start)(model).map_err(|error| failed(&error.to_string()))?;
         let local = Arc::new(local);
         self.speaking = Some((version.clone(), local.clone()));
@@ -214,11 +216,11 @@ impl<'a> Rollouts<'a> {
             level: task.level,
             part: None,
         };
-        let plan = Plan {
+        let plan = RolloutPlan {
             tasks: round.tasks.clone(),
             samples: round.samples,
-            way: round.way.clone(),
-            at_once: self.practice.at_once,
+            kind: round.way.clone(),
+            concurrency: self.practice.concurrency,
             survey: false,
             left_out: Vec::new(),
             head: RunHeader {
@@ -229,13 +231,14 @@ impl<'a> Rollouts<'a> {
                 ..self.head.clone()
             },
         };
-        let means = Means {
+        let resources = RolloutResources {
             policy: speaking,
-            judges: self.pool.lend(),
+            judges: &mut self.judges,
             device_busy: Box::new(|| None),
-            wish: self.wish,
+            watch: None,
+            stop: self.stop_request,
         };
-        let outcome = run(&folder, plan, means, self.watch)
+        let outcome = run(&folder, plan, resources, self.watch)
             .map_err(|error| TrainError::Collect(error.failure()))?;
         self.pace.add(&outcome.gauges);
         match outcome.failure {
@@ -256,12 +259,16 @@ impl<'a> Rollouts<'a> {
     }
 
     /// With what each is paid beside what judges found.
-    fn episodes(&self, found: &[Trajectory], bonuses: &[f64]) -> Result<Vec<Episode>, TrainError> {
-        let dialogue = Dialogue::open(&self.voice.path, self.voice.hash.as_deref())?;
+    fn episodes(
+        &self,
+        found: &[Trajectory],
+        bonuses: &[f64],
+    ) -> Result<Vec<TokenEpisode>, TrainError> {
+        let codec = ChatCodec::open(&self.voice.path, self.voice.hash.as_deref())?;
         let (name, paid) = (&self.voice.name, &self.practice.paid);
         let mut episodes = Vec::with_capacity(found.len());
         for (number, one) in found.iter().enumerate() {
-            if let Some(mut episode) = Episode::of(one, paid, &dialogue, name)? {
+            if let Some(mut episode) = TokenEpisode::of(one, paid, &codec, name)? {
                 episode.reward += bonuses.get(number).copied().unwrap_or_default();
                 episodes.push(episode);
             }
@@ -272,7 +279,7 @@ impl<'a> Rollouts<'a> {
     fn bonuses(&self, place: &Path, found: &[Trajectory]) -> Result<Bonuses, TrainError> {
         match &self.practice.reviewer {
             None => Ok(Bonuses::default()),
-            Some(one) => one.bonuses(place, found, self.practice.paid.counts, self.wish),
+            Some(one) => one.bonuses(place, found, self.practice.paid.counts, self.stop_request),
         }
     }
 }
@@ -283,7 +290,7 @@ impl Collector for Rollouts<'_> {
         step: u64,
         round: u32,
         policy: &Published,
-    ) -> Result<Vec<Episode>, TrainError> {
+    ) -> Result<Vec<TokenEpisode>, TrainError> {
         let round = Round {
             place: self.folder.join(format!("step-{step:06}-{round}")),
             tasks: self.chosen(step, round),
@@ -308,7 +315,7 @@ impl Collector for Rollouts<'_> {
         &mut self,
         step: u64,
         policy: &Published,
-    ) -> Result<Option<Vec<Episode>>, TrainError> {
+    ) -> Result<Option<Vec<TokenEpisode>>, TrainError> {
         let Some(examination) = &self.practice.examination else {
             return Ok(None);
         };
@@ -387,16 +394,16 @@ fn operators(task: &Task) -> u32 {
 }
 
 /// How many tokens a conversation can come to. The policy has no room for longer ones, and the more for others.
-fn longest(way: &Way) -> usize {
+fn longest(way: &EpisodeKind) -> usize {
     /// Of the largest task that anybody wrote, and of what a repair is told.
     const TASK: usize = 4096;
     const FEEDBACK: usize = 1024;
     match way {
-        Way::Single(settings) => {
+        EpisodeKind::Single(settings) => {
             let attempts = 1 + settings.repairs as usize;
             TASK + attempts * (settings.sampling.max_tokens as usize + FEEDBACK)
         }
-        Way::Agent(settings) => {
+        EpisodeKind::Agent(settings) => {
             settings.limits.tokens as usize + settings.sampling.max_tokens as usize
         }
     }

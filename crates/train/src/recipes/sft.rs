@@ -6,12 +6,12 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::progress::{Keeping, Kept, Outcome, Progress, Rates, Watch};
+use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
 use crate::TrainError;
 use crate::algorithms::{Aggregation, negative_log_likelihood, token_weights};
 use crate::data::{Example, batches, packs};
 use crate::metrics::Numbers;
-use crate::network::{Actor, Sequence};
+use crate::network::{Actor, TokenSequence};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SftSettings {
@@ -21,7 +21,7 @@ pub struct SftSettings {
     pub rates: Rates,
     pub aggregation: Aggregation,
     /// Tokens that go through the network together; more need more memory, and are a little quicker.
-    pub tokens_at_once: usize,
+    pub tokens_per_microbatch: usize,
     /// Of the order.
     pub seed: u64,
     /// Steps between looks at the examples that were held out.
@@ -36,7 +36,7 @@ pub fn sft(
     settings: &SftSettings,
     keeping: &Keeping,
     watch: &mut dyn Watch,
-) -> Result<Outcome, TrainError> {
+) -> Result<RecipeOutcome, TrainError> {
     if examples.is_empty() {
         return Err(TrainError::NothingToLearn {
             why: "no trajectory has a reply that fits".into(),
@@ -55,11 +55,11 @@ pub fn sft(
         let (loss, tokens) = learn(actor, &batch, settings)?;
         let step = progress.step + 1;
         let update = settings.rates.update(step, steps, step);
-        let norm = actor.update(&update)?;
+        let norm = actor.step(&update)?;
         let mut numbers = Numbers::from([
             ("loss", loss),
-            ("gradient_norm", norm),
-            ("rate", update.rate),
+            ("grad_norm", norm),
+            ("learning_rate", update.learning_rate),
             ("epoch", step as f64 / in_epoch as f64),
             ("tokens", tokens as f64),
         ]);
@@ -94,14 +94,14 @@ fn learn(
 ) -> Result<(f64, usize), TrainError> {
     let mut weights = weights(batch, settings.aggregation).into_iter();
     let (mut loss, mut tokens) = (0.0, 0);
-    for pack in packs(&lengths(batch), settings.tokens_at_once) {
+    for pack in packs(&lengths(batch), settings.tokens_per_microbatch) {
         let sequences = sequences(&batch[pack]);
         tokens += sequences.iter().map(|one| one.len()).sum::<usize>();
-        let said = sequences.iter().map(|one| one.said().len()).sum();
+        let said = sequences.iter().map(|one| one.loss_positions().len()).sum();
         let weights: Vec<f32> = weights.by_ref().take(said).collect();
         // How a likelihood counts does not depend on what it is.
-        let slopes: Vec<f32> = weights.iter().map(|weight| -weight).collect();
-        let logprobs = actor.learn_known(&sequences, &slopes)?;
+        let grads: Vec<f32> = weights.iter().map(|weight| -weight).collect();
+        let logprobs = actor.backward_known(&sequences, &grads)?;
         loss += negative_log_likelihood(&logprobs, &weights).value;
     }
     if loss.is_finite() {
@@ -119,7 +119,7 @@ fn validation_loss(
     let all: Vec<&Example> = held_out.iter().collect();
     let mut weights = weights(&all, settings.aggregation).into_iter();
     let mut loss = 0.0;
-    for pack in packs(&lengths(&all), settings.tokens_at_once) {
+    for pack in packs(&lengths(&all), settings.tokens_per_microbatch) {
         let scores = actor.score(&sequences(&all[pack]))?;
         let weights: Vec<f32> = weights.by_ref().take(scores.logprobs.len()).collect();
         loss += negative_log_likelihood(&scores.logprobs, &weights).value;
@@ -135,10 +135,10 @@ fn weights(batch: &[&Example], aggregation: Aggregation) -> Vec<f32> {
 }
 
 fn lengths(batch: &[&Example]) -> Vec<usize> {
-    let length = |example: &&Example| example.sequences.iter().map(Sequence::len).sum();
+    let length = |example: &&Example| example.sequences.iter().map(TokenSequence::len).sum();
     batch.iter().map(length).collect()
 }
 
-fn sequences<'a>(batch: &[&'a Example]) -> Vec<&'a Sequence> {
+fn sequences<'a>(batch: &[&'a Example]) -> Vec<&'a TokenSequence> {
     batch.iter().flat_map(|one| &one.sequences).collect()
 }

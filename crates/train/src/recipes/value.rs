@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use warpsmith_model::HostTensor;
 
 use super::policy::batch::Batch;
-use super::progress::{Keeping, Kept, Outcome, Progress, Rates, Watch};
+use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
 use crate::TrainError;
 use crate::algorithms::{Aggregation, Gae, explained_variance, value_loss};
-use crate::data::{Episode, batches};
+use crate::data::{TokenEpisode, batches};
 use crate::metrics::Numbers;
 use crate::network::Critic;
 
@@ -23,7 +23,7 @@ pub struct ValueSettings {
     pub batch: usize,
     pub rates: Rates,
     pub aggregation: Aggregation,
-    pub tokens_at_once: usize,
+    pub tokens_per_microbatch: usize,
     /// Of the order.
     pub seed: u64,
     /// The first epoch learns what was paid; later ones what these make of it, from the critic at the epoch's beginning.
@@ -37,12 +37,12 @@ const TARGETS: &str = "targets";
 /// Learns from all trajectories, good and bad. Without `held_out` all epochs are made.
 pub fn pretrain_value(
     critic: &mut dyn Critic,
-    episodes: Vec<Episode>,
-    held_out: Vec<Episode>,
+    episodes: Vec<TokenEpisode>,
+    held_out: Vec<TokenEpisode>,
     settings: &ValueSettings,
     keeping: &Keeping,
     watch: &mut dyn Watch,
-) -> Result<Outcome, TrainError> {
+) -> Result<RecipeOutcome, TrainError> {
     if episodes.is_empty() {
         return Err(TrainError::NothingToLearn {
             why: "no trajectory has a reward".into(),
@@ -56,7 +56,7 @@ pub fn pretrain_value(
     let mut targets: Vec<f32> = Vec::new();
     if let Some(recalled) = recalled {
         if let Some(kept) = recalled.tensors.get(TARGETS) {
-            targets = kept.to_vec1()?;
+            targets = kept.data().to_vec();
         }
         if recalled.memory["enough"] == true {
             progress.steps = progress.step;
@@ -70,16 +70,16 @@ pub fn pretrain_value(
         let within = progress.step % in_epoch;
         if within == 0 {
             let gae = if epoch == 0 { PAID } else { settings.gae };
-            let values = batch.values(critic, settings.tokens_at_once)?;
+            let values = batch.values(critic, settings.tokens_per_microbatch)?;
             targets = batch.estimates(&values, &gae).returns;
         }
         let order = batches(batch.len(), settings.batch, settings.seed, epoch);
         let chosen = &order[within as usize];
         let weights = batch.weights(settings.aggregation, chosen, &|_| true);
         let mut loss = 0.0;
-        for pack in batch.packs(chosen, settings.tokens_at_once) {
+        for pack in batch.packs(chosen, settings.tokens_per_microbatch) {
             let (targets, weights) = (batch.gather(&pack, &targets), batch.gather(&pack, &weights));
-            critic.learn(&batch.sequences(&pack), &mut |values| {
+            critic.backward(&batch.sequences(&pack), &mut |values| {
                 let part = value_loss(values, values, &targets, &weights, None).loss;
                 loss += part.value;
                 Ok(part.gradient)
@@ -92,8 +92,8 @@ pub fn pretrain_value(
         let update = settings.rates.update(step, steps, step);
         let mut numbers = Numbers::from([
             ("value_loss", loss),
-            ("gradient_norm", critic.update(&update)?),
-            ("rate", update.rate),
+            ("grad_norm", critic.step(&update)?),
+            ("learning_rate", update.learning_rate),
             ("epoch", step as f64 / in_epoch as f64),
         ]);
         let tokens: usize = chosen.iter().map(|place| batch.length(*place)).sum();
@@ -111,10 +111,7 @@ pub fn pretrain_value(
         }
         let kept = Kept {
             networks: &[("critic", &*critic)],
-            tensors: BTreeMap::from([(
-                TARGETS.to_owned(),
-                Tensor::from_slice(&targets, targets.len(), &Device::Cpu)?,
-            )]),
+            tensors: BTreeMap::from([(TARGETS.to_owned(), HostTensor::vector(targets.clone()))]),
             memory: json!({ "enough": enough }),
             merit: None,
             published: None,
@@ -132,7 +129,7 @@ pub fn pretrain_value(
 /// What was really paid, whatever the critic believes.
 const PAID: Gae = Gae {
     gamma: 1.0,
-    actor_lambda: 1.0,
+    lam: 1.0,
     critic_lambda: 1.0,
 };
 
@@ -141,7 +138,7 @@ fn held_out_variance(
     held_out: &Batch,
     settings: &ValueSettings,
 ) -> Result<Option<f64>, TrainError> {
-    let values = held_out.values(critic, settings.tokens_at_once)?;
+    let values = held_out.values(critic, settings.tokens_per_microbatch)?;
     let returns = held_out.estimates(&values, &PAID).returns;
     Ok(explained_variance(
         &values,

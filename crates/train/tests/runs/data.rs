@@ -1,14 +1,16 @@
 //! From trajectories to what is learnt from.
 
+use warpsmith_schema::{EVENT_FORMAT, Event, EventKind};
+
 use super::*;
 
 #[test]
 fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
     let tiny = Tiny::new();
-    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
+    let codec = ChatCodec::open(&tiny.path(), None).unwrap();
     let of = |trajectory: &Trajectory, max_tokens, too_long| {
         Examples {
-            dialogue: &dialogue,
+            codec: &codec,
             tools: &[],
             max_tokens,
             too_long,
@@ -18,20 +20,20 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
     };
     let mut trajectory = trajectory(1);
     let rendered = of(&trajectory, 256, TooLong::Drop).unwrap();
-    let text = dialogue
+    let text = codec
         .tokenizer()
         .decode(rendered.sequences[0].tokens())
         .unwrap();
     assert!(text.contains("Once more, 1."), "{text}");
     let said: Vec<u32> = rendered.sequences[0]
-        .said()
+        .loss_positions()
         .iter()
         .map(|place| rendered.sequences[0].tokens()[*place])
         .collect();
-    let reply = dialogue.tokenizer().encode("int int x;<|im_end|>").unwrap();
+    let reply = codec.tokenizer().encode("int int x;<|im_end|>").unwrap();
     assert_eq!(said, [reply.clone(), reply].concat());
 
-    let origin = dialogue.origin().clone();
+    let origin = codec.origin().clone();
     let mut record = TokenRecord {
         ids: vec![1, 2, 3, 4],
         logprobs: vec![None, Some(-0.5), None, Some(-2.0)],
@@ -43,17 +45,17 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
     trajectory.tokens = Some(vec![record.clone()]);
     let recorded = of(&trajectory, 256, TooLong::Drop).unwrap();
     assert_eq!(recorded.sequences[0].tokens(), [1, 2, 3, 4]);
-    assert_eq!(recorded.sequences[0].said(), [1, 3]);
+    assert_eq!(recorded.sequences[0].loss_positions(), [1, 3]);
     assert_eq!(of(&trajectory, 3, TooLong::Drop), None);
     let cut = of(&trajectory, 3, TooLong::Cut).unwrap();
-    assert_eq!(cut.sequences[0].said(), [1]);
+    assert_eq!(cut.sequences[0].loss_positions(), [1]);
 
     // Reinforcement wants the record, and of this model.
     let paid = Paid {
         kind: RewardKind::Ladder,
         counts: CountedAttempt::Best,
     };
-    let episode = |trajectory: &Trajectory| Episode::of(trajectory, &paid, &dialogue, "tiny");
+    let episode = |trajectory: &Trajectory| TokenEpisode::of(trajectory, &paid, &codec, "tiny");
     let found = episode(&trajectory).unwrap().unwrap();
     assert_eq!(found.tokens.sampled, [-0.5, -2.0]);
     // The last token does not end a reply.
@@ -113,6 +115,17 @@ fn rewards_are_those_of_the_attempt_that_counts_and_failures_of_ours_are_none() 
     );
 }
 
+/// A line of a run's event log.
+fn ended(trajectory: &Trajectory) -> String {
+    let trajectory = Box::new(trajectory.clone());
+    let event = Event {
+        format: EVENT_FORMAT,
+        at: "2026-01-01T00:00:00Z".into(),
+        event: EventKind::EpisodeEnded { trajectory },
+    };
+    serde_json::to_string(&event).unwrap()
+}
+
 #[test]
 fn trajectories_are_read_from_files_and_runs_and_forgeable_verdicts_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,7 +138,10 @@ fn trajectories_are_read_from_files_and_runs_and_forgeable_verdicts_refused() {
         verdict: verdict(false),
     }];
     fs_err::write(&file, line(&fine) + &line(&trajectory(2))).unwrap();
-    for path in [folder.path(), &file] {
+    let run = tempfile::tempdir().unwrap();
+    let events = ended(&fine) + "\n" + &ended(&trajectory(2)) + "\n";
+    fs_err::write(run.path().join("events.jsonl"), events).unwrap();
+    for path in [run.path(), &file] {
         let found = read_trajectories(path).unwrap();
         assert_eq!(found, [fine.clone(), trajectory(2)]);
     }
@@ -160,10 +176,14 @@ fn a_file_with_something_else_is_told_from_a_torn_log() {
     ] {
         let (message, hint) = refused(&text);
         assert_eq!(message, format!("{shown}:{line}: not a trajectory"));
-        assert!(hint.contains("train lessons"), "{hint}");
+        assert!(hint.contains("train demos"), "{hint}");
     }
     // In a run's folder that is what a crash leaves.
-    assert_eq!(read_trajectories(folder.path()).unwrap(), [trajectory(1)]);
+    let run = tempfile::tempdir().unwrap();
+    let (first, torn) = (ended(&trajectory(1)), ended(&trajectory(2)));
+    let events = format!("{first}\n{}", &torn[..torn.len() / 2]);
+    fs_err::write(run.path().join("events.jsonl"), events).unwrap();
+    assert_eq!(read_trajectories(run.path()).unwrap(), [trajectory(1)]);
     let mut later = trajectory(1);
     later.format += 1;
     let (message, _) = refused(&serde_json::to_string(&later).unwrap());
@@ -179,8 +199,8 @@ fn a_file_with_something_else_is_told_from_a_torn_log() {
 #[test]
 fn many_are_read_at_once_and_keep_their_order() {
     let tiny = Tiny::new();
-    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
-    let examples = maker(&dialogue);
+    let codec = ChatCodec::open(&tiny.path(), None).unwrap();
+    let examples = maker(&codec);
     let trajectories: Vec<Trajectory> = (1..=9).map(trajectory).collect();
     let one_by_one = trajectories
         .iter()

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn sft_learns_with_an_adapter_and_with_everything() {
-    for (learns, peak) in [(adapter(), 0.02), (Learns::Everything, 0.01)] {
+    for (learns, peak) in [(adapter(), 0.02), (FineTuning::Full, 0.01)] {
         let tiny = Tiny::new();
         let folder = tempfile::tempdir().unwrap();
         let outcome = run(&tiny, folder.path(), &learns, &settings(peak), FOREVER).unwrap();
@@ -18,8 +18,8 @@ fn sft_learns_with_an_adapter_and_with_everything() {
         assert!(after < before, "{before}, {after}");
         assert!(!first.contains_key("validation_loss"));
         for name in [
-            "gradient_norm",
-            "rate",
+            "grad_norm",
+            "learning_rate",
             "epoch",
             "tokens",
             "tokens_per_second",
@@ -31,21 +31,21 @@ fn sft_learns_with_an_adapter_and_with_everything() {
         let published = outcome.published.unwrap();
         let weights = Weights::load(&tiny.path()).unwrap();
         let learnt = match learns {
-            Learns::Everything => Learns::Everything,
-            _ => Learns::Adapter(Adapter::load(&published).unwrap()),
+            FineTuning::Full => FineTuning::Full,
+            _ => FineTuning::Lora(Adapter::load(&published).unwrap()),
         };
         let base = match learns {
-            Learns::Everything => Weights::load(&published).unwrap(),
+            FineTuning::Full => Weights::load(&published).unwrap(),
             _ => weights.clone(),
         };
         let example = &examples(&tiny, 0..1)[0];
-        let batch: Vec<&Sequence> = example.sequences.iter().collect();
-        let mean = |weights: &Weights, learns: &Learns| {
-            let actor = CpuActor::new(weights, learns, 1).unwrap();
+        let batch: Vec<&TokenSequence> = example.sequences.iter().collect();
+        let mean = |weights: &Weights, learns: &FineTuning| {
+            let actor = cpu_actor(weights, learns, 1);
             let scores = actor.score(&batch).unwrap().logprobs;
             scores.iter().sum::<f32>() / scores.len() as f32
         };
-        let before = mean(&weights, &Learns::Everything);
+        let before = mean(&weights, &FineTuning::Full);
         let after = mean(&base, &learnt);
         assert!(after > before + 1.0, "{before}, {after}");
     }
@@ -73,14 +73,14 @@ fn a_stopped_run_goes_on_bit_for_bit() {
 
 /// Packed after some steps and unpacked elsewhere, it comes to about the same end.
 #[test]
-fn a_checkpoint_that_travelled_goes_on_within_tolerance() {
+fn a_packed_checkpoint_goes_on_within_tolerance() {
     let tiny = Tiny::new();
     let [whole, stopped, elsewhere] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let go = |folder: &Path, watch| run(&tiny, folder, &adapter(), &settings(0.02), watch).unwrap();
     go(whole.path(), FOREVER);
     go(stopped.path(), Until(6));
     let of = |folder: &Path| Checkpoints::new(folder.join("checkpoints"), 2);
-    let sent = of(stopped.path()).send(&of(elsewhere.path())).unwrap();
+    let sent = of(stopped.path()).pack_into(&of(elsewhere.path())).unwrap();
     let (step, bytes) = sent.unwrap();
     assert_eq!(step, 6);
     let size = |folder: &Path, name: &str| {
@@ -88,7 +88,7 @@ fn a_checkpoint_that_travelled_goes_on_within_tolerance() {
         fs_err::metadata(place).unwrap().len()
     };
     let large = size(stopped.path(), "actor.safetensors");
-    let small = size(elsewhere.path(), "actor.travel.safetensors");
+    let small = size(elsewhere.path(), "actor.packed.safetensors");
     // Beside it there is what the best one published.
     assert!(
         10 * small < 7 * large && small < bytes,
@@ -105,7 +105,7 @@ fn a_checkpoint_that_travelled_goes_on_within_tolerance() {
     }
     let nothing = tempfile::tempdir().unwrap();
     assert_eq!(
-        of(nothing.path()).send(&of(elsewhere.path())).unwrap(),
+        of(nothing.path()).pack_into(&of(elsewhere.path())).unwrap(),
         None
     );
 }
@@ -168,11 +168,11 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
     let tiny = Tiny::new();
     let weights = Weights::load(&tiny.path()).unwrap();
     // What is asked decides what is paid.
-    let episodes = |numbers: std::ops::Range<usize>| -> Vec<Episode> {
+    let episodes = |numbers: std::ops::Range<usize>| -> Vec<TokenEpisode> {
         let all = examples(&tiny, numbers.clone());
         numbers
             .zip(all)
-            .map(|(number, example)| Episode {
+            .map(|(number, example)| TokenEpisode {
                 task: example.episode.task.clone(),
                 reward: if number % 4 < 2 { 1.0 } else { -1.0 },
                 finding: Finding::NOTHING,
@@ -189,17 +189,18 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
         batch: 4,
         rates: rates(0.02),
         aggregation: Aggregation::Trajectory,
-        tokens_at_once: 256,
+        tokens_per_microbatch: 256,
         seed: 1,
         gae: Gae {
             gamma: 1.0,
-            actor_lambda: 0.95,
+            lam: 0.95,
             critic_lambda: 0.95,
         },
         enough: 0.3,
     };
     let run = |folder: &Path, mut watch: Until| {
-        let mut critic = CpuCritic::new(&weights, &adapter(), 0.0, 2).unwrap();
+        let model = TrainingModel::on_cpu(&weights, &adapter(), 2).unwrap();
+        let mut critic = model.critic(0.0).unwrap();
         let keeping = keeping(folder, &tiny);
         let outcome = pretrain_value(
             &mut critic,
@@ -234,6 +235,6 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
 fn numbers(network: &dyn Trainable) -> BTreeMap<String, Vec<f32>> {
     let state = network.state().unwrap().into_iter();
     state
-        .map(|(name, tensor)| (name, tensor.flatten_all().unwrap().to_vec1().unwrap()))
+        .map(|(name, tensor)| (name, tensor.into_data()))
         .collect()
 }

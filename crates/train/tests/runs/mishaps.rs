@@ -74,7 +74,7 @@ fn a_checkpoint_that_cannot_be_written_costs_nothing_that_was() {
 fn nothing_to_learn_from_is_said() {
     let tiny = Tiny::new();
     let weights = Weights::load(&tiny.path()).unwrap();
-    let mut actor = CpuActor::new(&weights, &adapter(), 1).unwrap();
+    let mut actor = cpu_actor(&weights, &adapter(), 1);
     let folder = tempfile::tempdir().unwrap();
     let keeping = keeping(folder.path(), &tiny);
     let error = sft(&mut actor, &[], &[], &settings(0.1), &keeping, &mut {
@@ -95,12 +95,12 @@ fn a_run_that_falls_apart_is_stopped_and_names_what_is_good() {
         rates: Rates {
             peak: 3.0,
             warmup: 40,
-            decline: Decline::Constant,
+            decline: LrSchedulerType::Constant,
             adamw: AdamW::default(),
         },
         ..settings(1.0)
     };
-    let error = run(&tiny, folder.path(), &Learns::Everything, &wild, FOREVER).unwrap_err();
+    let error = run(&tiny, folder.path(), &FineTuning::Full, &wild, FOREVER).unwrap_err();
     let TrainError::Diverged { step, good, .. } = &error else {
         panic!("{error}")
     };
@@ -111,21 +111,21 @@ fn a_run_that_falls_apart_is_stopped_and_names_what_is_good() {
 
 /// An actor one of whose batches is not finite.
 struct Poisoned {
-    actor: CpuActor,
+    actor: PolicyNetwork,
     step: u64,
     at: u64,
 }
 
 impl Trainable for Poisoned {
-    fn update(&mut self, update: &Update) -> Result<f64, TrainError> {
-        self.actor.update(update)
+    fn step(&mut self, update: &AdamWStep) -> Result<f64, TrainError> {
+        self.actor.step(update)
     }
 
-    fn state(&self) -> Result<BTreeMap<String, Tensor>, TrainError> {
+    fn state(&self) -> Result<BTreeMap<String, HostTensor>, TrainError> {
         self.actor.state()
     }
 
-    fn restore(&mut self, state: &BTreeMap<String, Tensor>) -> Result<(), TrainError> {
+    fn restore(&mut self, state: &BTreeMap<String, HostTensor>) -> Result<(), TrainError> {
         self.actor.restore(state)
     }
 }
@@ -135,14 +135,18 @@ impl Actor for Poisoned {
         self.actor.publish()
     }
 
-    fn score(&self, batch: &[&Sequence]) -> Result<Scores, TrainError> {
+    fn score(&self, batch: &[&TokenSequence]) -> Result<TokenScores, TrainError> {
         self.actor.score(batch)
     }
 
-    fn learn(&mut self, batch: &[&Sequence], loss: &mut ScoreLoss<'_>) -> Result<(), TrainError> {
+    fn backward(
+        &mut self,
+        batch: &[&TokenSequence],
+        loss: &mut ScoreLossFn<'_>,
+    ) -> Result<(), TrainError> {
         self.step += 1;
         let poisoned = self.step == self.at;
-        self.actor.learn(batch, &mut |scores| {
+        self.actor.backward(batch, &mut |scores| {
             let mut scores = scores.clone();
             if poisoned {
                 scores.logprobs[0] = f32::NAN;
@@ -158,7 +162,7 @@ fn a_batch_that_is_not_finite_ends_the_run_with_nothing_lost() {
     let whole = tempfile::tempdir().unwrap();
     run(&tiny, whole.path(), &adapter(), &settings(0.02), FOREVER).unwrap();
     let weights = Weights::load(&tiny.path()).unwrap();
-    let actor = CpuActor::new(&weights, &adapter(), 2).unwrap();
+    let actor = cpu_actor(&weights, &adapter(), 2);
     let mut poisoned = Poisoned {
         actor,
         step: 0,

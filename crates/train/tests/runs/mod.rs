@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use crate::tiny::Tiny;
 use crate::until::Until;
-use candle_core::Tensor;
 use serde_json::json;
-use warpsmith_model::policy::Dialogue;
-use warpsmith_model::{Adapter, AdapterSettings, Projection, Scaling, Weights};
+use warpsmith_kernels::training::{AdamW, AdamWStep};
+use warpsmith_model::policy::ChatCodec;
+use warpsmith_model::{Adapter, AdapterSettings, HostTensor, Projection, Scaling, Weights};
 use warpsmith_schema::{
     Attempt, CountedAttempt, EpisodeEnding, EpisodeMode, Message, PolicyVersion, Profile, Status,
     Target, Task, TokenRecord, Trajectory, Verdict,
@@ -28,14 +28,16 @@ use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Gae};
 use warpsmith_train::checkpoint::Checkpoints;
 use warpsmith_train::data::{
-    Episode, Example, Examples, Finding, Paid, RewardKind, Tokens, TooLong, read_trajectories,
+    Example, Examples, Finding, Paid, RewardKind, TokenEpisode, Tokens, TooLong, read_trajectories,
 };
+use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::metrics;
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
-use warpsmith_train::network::{Actor, Learns, Published, ScoreLoss, Scores, Sequence, Trainable};
-use warpsmith_train::optimizer::{AdamW, Decline, Update};
+use warpsmith_train::network::{
+    Actor, FineTuning, PolicyNetwork, Published, ScoreLossFn, TokenScores, TokenSequence,
+    Trainable, TrainingModel,
+};
 use warpsmith_train::recipes::{
-    Keeping, Outcome, Rates, SftSettings, ValueSettings, pretrain_value, sft,
+    Keeping, Rates, RecipeOutcome, SftSettings, ValueSettings, pretrain_value, sft,
 };
 
 fn task(id: &str) -> Task {
@@ -78,9 +80,9 @@ fn verdict(passed: bool) -> Verdict {
     verdict
 }
 
-fn maker(dialogue: &Dialogue) -> Examples<'_> {
+fn maker(codec: &ChatCodec) -> Examples<'_> {
     Examples {
-        dialogue,
+        codec,
         tools: &[],
         max_tokens: 256,
         too_long: TooLong::Drop,
@@ -88,14 +90,14 @@ fn maker(dialogue: &Dialogue) -> Examples<'_> {
 }
 
 fn examples(tiny: &Tiny, numbers: std::ops::Range<usize>) -> Vec<Example> {
-    let dialogue = Dialogue::open(&tiny.path(), None).unwrap();
+    let codec = ChatCodec::open(&tiny.path(), None).unwrap();
     numbers
-        .map(|number| maker(&dialogue).of(&trajectory(number)).unwrap().unwrap())
+        .map(|number| maker(&codec).of(&trajectory(number)).unwrap().unwrap())
         .collect()
 }
 
-fn adapter() -> Learns {
-    Learns::NewAdapter {
+fn adapter() -> FineTuning {
+    FineTuning::NewLora {
         settings: AdapterSettings {
             rank: 8,
             alpha: 16.0,
@@ -110,7 +112,7 @@ fn rates(peak: f64) -> Rates {
     Rates {
         peak,
         warmup: 2,
-        decline: Decline::Cosine,
+        decline: LrSchedulerType::Cosine,
         adamw: AdamW::default(),
     }
 }
@@ -121,7 +123,7 @@ fn settings(peak: f64) -> SftSettings {
         batch: 4,
         rates: rates(peak),
         aggregation: Aggregation::Trajectory,
-        tokens_at_once: 128,
+        tokens_per_microbatch: 128,
         seed: 7,
         evaluate_every: 4,
     }
@@ -136,17 +138,22 @@ fn keeping(folder: &Path, tiny: &Tiny) -> Keeping {
     }
 }
 
+fn cpu_actor(weights: &Weights, fine_tuning: &FineTuning, seed: u64) -> PolicyNetwork {
+    let model = TrainingModel::on_cpu(weights, fine_tuning, seed).unwrap();
+    model.actor().unwrap()
+}
+
 const FOREVER: Until = Until(u64::MAX);
 
 fn run(
     tiny: &Tiny,
     folder: &Path,
-    learns: &Learns,
+    learns: &FineTuning,
     settings: &SftSettings,
     mut watch: Until,
-) -> Result<Outcome, TrainError> {
+) -> Result<RecipeOutcome, TrainError> {
     let weights = Weights::load(&tiny.path()).unwrap();
-    let mut actor = CpuActor::new(&weights, learns, 2).unwrap();
+    let mut actor = cpu_actor(&weights, learns, 2);
     let (learnt, held_out) = (examples(tiny, 0..10), examples(tiny, 10..13));
     let keeping = keeping(folder, tiny);
     sft(

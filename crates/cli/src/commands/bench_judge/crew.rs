@@ -69,7 +69,7 @@ impl Crew {
 pub(super) fn judge_one(judge: &mut LocalJudge, work: &Work) -> Result<Done, Stop> {
     let mut noisy = 0;
     loop {
-        let result = judge.judge(&work.task, &work.submission);
+        let result = judge.judge_unrecorded(&work.task, &work.submission);
         if interrupt::happened() {
             return Err(Stop::interrupted());
         }

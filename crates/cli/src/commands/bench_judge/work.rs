@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use warpsmith_judge::TaskSource;
-use warpsmith_schema::{MODEL_NEW, Submission, SubmissionForm, Target};
+use warpsmith_schema::{MODEL_NEW, Submission, SubmissionForm, Target, Task};
 use warpsmith_tasks::{load_all, load_solution};
 
 use crate::failure::Stop;
-use crate::source::{Source, judged};
+use crate::source::Source;
 
 /// The ten tasks of our own that throughput is measured on.
 pub(crate) const EXAMPLES: [&str; 10] = [
@@ -42,7 +41,7 @@ ModelNew.forward = _wrong
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     pub(crate) name: String,
-    pub(crate) task: TaskSource,
+    pub(crate) task: Task,
     pub(crate) submission: Submission,
 }
 
@@ -51,7 +50,7 @@ impl Work {
         let source = Source::example(name)?;
         Ok(Self {
             name: name.to_owned(),
-            task: judged(&source.task()?),
+            task: source.task()?,
             submission: source.solution(target)?,
         })
     }
@@ -95,7 +94,7 @@ impl Work {
             };
             work.push(Self {
                 name: id.clone(),
-                task: judged(task),
+                task: task.clone(),
                 submission: load_solution(&folder.join(solution), true)?,
             });
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use warpsmith_schema::{CONFIG_FORMAT, Target, Task};
 use warpsmith_store::RunFolder;
 
@@ -39,7 +39,12 @@ impl OptimizeSettings {
         }
     }
 
-    pub(super) fn wall(&self) -> Option<Duration> {
+    pub(super) fn samples(&self) -> u32 {
+        self.episodes.samples.into()
+    }
+
+    /// How long the policy is asked at most, all samples together.
+    pub(super) fn time_limit(&self) -> Option<Duration> {
         let seconds = self.minutes.map(|minutes| 60.0 * f64::from(minutes));
         // Longer than a duration can be is no limit.
         seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
@@ -53,18 +58,22 @@ pub(super) fn folder(
     kind: Kind,
     decided: &OptimizeSettings,
 ) -> Result<RunFolder, Stop> {
-    let mut config = serde_json::to_value(decided)?;
-    if let Value::Object(config) = &mut config {
-        *config = without_sources(std::mem::take(config), kind);
-        config.insert("format".to_owned(), json!(CONFIG_FORMAT));
-        config.insert("verb".to_owned(), json!("optimize"));
-        config.insert("task".to_owned(), json!(task.name));
-        config.insert("source".to_owned(), json!(task.source));
-    }
+    let mut config = config(decided, kind)?;
+    config.insert("format".to_owned(), json!(CONFIG_FORMAT));
+    config.insert("verb".to_owned(), json!("optimize"));
+    config.insert("task".to_owned(), json!(task.name));
+    config.insert("source".to_owned(), json!(task.source));
+    let config = Value::Object(config);
     Ok(match out {
         Some(out) => RunFolder::at(out, &config)?,
         None => RunFolder::create_or_resume("runs".as_ref(), "optimize", &task.name, &config)?,
     })
+}
+
+/// What decides what is done, by name.
+pub(super) fn config(decided: &OptimizeSettings, kind: Kind) -> Result<Map<String, Value>, Stop> {
+    let settings = serde_json::from_value(serde_json::to_value(decided)?)?;
+    Ok(without_sources(settings, kind))
 }
 
 #[cfg(test)]

@@ -1,47 +1,56 @@
-//! Episodes, live, for the person who waits; and kept, step by step.
+//! Episodes, live, for the person who waits.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use warpsmith_agent::{AgentError, Files, Unreadable, Watch};
-use warpsmith_schema::{Elision, EpisodeEnding, ToolCall, Trajectory, Verdict};
+use warpsmith_agent::EpisodeProgress;
+use warpsmith_rollout::optimize::FinalRound;
+use warpsmith_schema::{EpisodeId, EventKind, ToolCall, Verdict};
 
-use super::journal::Journal;
-use super::result::words;
-use crate::interrupt;
+use super::result::describe_ending;
 use crate::printer::Printer;
 use crate::render::time;
 
 /// After so long a silence a person wonders.
 const SILENCE: Duration = Duration::from_secs(30);
 
-pub(super) struct Show<'a> {
-    printer: &'a Printer,
-    pub(super) journal: &'a mut Journal,
+/// Prints what episodes do. They run on threads of their own.
+pub(super) struct Show {
+    printer: Printer,
     samples: u32,
-    /// Of the replies under way, by sample.
-    characters: BTreeMap<u32, usize>,
-    spoken: Instant,
+    state: Mutex<State>,
 }
 
-impl<'a> Show<'a> {
-    pub(super) fn new(printer: &'a Printer, journal: &'a mut Journal, samples: u32) -> Self {
+struct State {
+    /// Of the replies under way, by sample.
+    characters: BTreeMap<u32, usize>,
+    last_line: Instant,
+}
+
+impl Show {
+    pub(super) fn new(printer: Printer, samples: u32) -> Self {
         Self {
             printer,
-            journal,
             samples,
-            characters: BTreeMap::new(),
-            spoken: Instant::now(),
+            state: Mutex::new(State {
+                characters: BTreeMap::new(),
+                last_line: Instant::now(),
+            }),
         }
     }
 
-    fn note(&mut self, line: &str) {
-        self.spoken = Instant::now();
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, line: &str) {
+        self.state().last_line = Instant::now();
         self.printer.note(line);
     }
 
-    /// Says whose it is, where there are several.
-    fn tell(&mut self, sample: u32, what: &str) {
+    /// Says which sample it is about, where there are several.
+    fn note_about(&self, sample: u32, what: &str) {
         if self.samples > 1 {
             self.note(&format!("  sample {sample}: {what}"));
         } else {
@@ -49,96 +58,108 @@ impl<'a> Show<'a> {
         }
     }
 
+    /// Characters of the reply under way.
     fn length(&self, sample: u32) -> usize {
-        self.characters.get(&sample).copied().unwrap_or_default()
-    }
-}
-
-impl Watch for Show<'_> {
-    fn asking(&mut self, samples: &[u32], turn: u32) {
-        self.characters.clear();
-        let all = self.samples;
-        let line = match samples {
-            [_] if all == 1 => format!("turn {turn}: asking the policy"),
-            [one] => format!("sample {one} of {all}, turn {turn}: asking the policy"),
-            several => format!(
-                "turn {turn}: asking the policy for {} of {all} samples",
-                several.len()
-            ),
-        };
-        self.note(&line);
+        let state = self.state();
+        state.characters.get(&sample).copied().unwrap_or_default()
     }
 
-    fn elided(&mut self, sample: u32, elision: &Elision) {
-        let line = format!(
-            "the conversation grew long; {} old tool answers, about {} tokens, are left out of it",
-            elision.elided.len(),
-            elision.freed_tokens
-        );
-        self.tell(sample, &line);
+    pub(super) fn progress(&self, episode: &EpisodeId, progress: &EpisodeProgress<'_>) {
+        let sample = episode.sample;
+        match progress {
+            EpisodeProgress::Asking { turn } => {
+                self.state().characters.insert(sample, 0);
+                let whose = match self.samples {
+                    1 => String::new(),
+                    all => format!("sample {sample} of {all}, "),
+                };
+                self.note(&format!("{whose}turn {turn}: asking the policy"));
+            }
+            EpisodeProgress::Text(piece) => self.text(sample, piece),
+            EpisodeProgress::Unusable(why) => {
+                let count = self.length(sample);
+                let what = format!("a reply of {count} characters, not usable: {why}");
+                self.note_about(sample, &what);
+            }
+            EpisodeProgress::Elided(elision) => {
+                let what = format!(
+                    "the conversation grew long; {} old tool answers, about {} tokens, are left out of it",
+                    elision.elided.len(),
+                    elision.freed_tokens
+                );
+                self.note_about(sample, &what);
+            }
+            EpisodeProgress::ToolCalled(call) => self.note_about(sample, &describe_call(call)),
+            EpisodeProgress::ToolAnswered { call, text, failed } => {
+                // A verdict gets a line of its own.
+                if *failed && !matches!(call.name.as_str(), "judge" | "submit") {
+                    let first = text.lines().find(|line| !line.trim().is_empty());
+                    let first = first.unwrap_or_default();
+                    self.note_about(sample, &format!("  failed: {first}"));
+                }
+            }
+            EpisodeProgress::Judging(files) => {
+                let names: Vec<&str> = files.keys().map(String::as_str).collect();
+                let names = names.join(", ");
+                let what = match self.length(sample) {
+                    // It came in an earlier process.
+                    0 => format!("the reply with {names}; judging"),
+                    count => format!("a reply of {count} characters with {names}; judging"),
+                };
+                self.note_about(sample, &what);
+            }
+            EpisodeProgress::Judged(verdict) => self.note_about(sample, &verdict_line(verdict)),
+        }
     }
 
-    fn text(&mut self, sample: u32, piece: &str) {
-        *self.characters.entry(sample).or_default() += piece.chars().count();
-        if self.spoken.elapsed() > SILENCE {
-            let total: usize = self.characters.values().sum();
+    fn text(&self, sample: u32, piece: &str) {
+        let mut state = self.state();
+        *state.characters.entry(sample).or_default() += piece.chars().count();
+        let total: usize = state.characters.values().sum();
+        let silent = state.last_line.elapsed() > SILENCE;
+        drop(state);
+        if silent {
             self.note(&format!("  {total} characters so far"));
         }
     }
 
-    fn unreadable(&mut self, sample: u32, why: &Unreadable) {
-        let count = self.length(sample);
-        self.tell(
-            sample,
-            &format!("a reply of {count} characters, not usable: {why}"),
-        );
-    }
-
-    fn judging(&mut self, sample: u32, files: &Files) {
-        let names: Vec<&str> = files.keys().map(String::as_str).collect();
-        let names = names.join(", ");
-        let what = match self.length(sample) {
-            // Read by an earlier process.
-            0 => format!("the reply with {names}; judging"),
-            count => format!("a reply of {count} characters with {names}; judging"),
-        };
-        self.tell(sample, &what);
-    }
-
-    fn called(&mut self, sample: u32, call: &ToolCall) {
-        self.tell(sample, &said(call));
-    }
-
-    fn answered(&mut self, sample: u32, call: &ToolCall, text: &str, failed: bool) {
-        // A verdict is told by itself.
-        if failed && !matches!(call.name.as_str(), "judge" | "submit") {
-            let first = text.lines().find(|line| !line.trim().is_empty());
-            let first = first.unwrap_or_default();
-            self.tell(sample, &format!("  failed: {first}"));
+    pub(super) fn event(&self, event: &EventKind) {
+        match event {
+            // The verdict of one that passed has been shown.
+            EventKind::EpisodeEnded { trajectory } if trajectory.best.is_none() => {
+                let what = format!("over: {}", describe_ending(&trajectory.ending));
+                self.note_about(trajectory.sample, &what);
+            }
+            EventKind::InfrastructureFailed {
+                episode: Some(episode),
+                failure,
+                retry_in_seconds,
+            } => {
+                let what = match retry_in_seconds {
+                    Some(seconds) => format!("{} (again in {seconds:.0} s)", failure.message),
+                    None => format!("over: {}", failure.message),
+                };
+                self.note_about(episode.sample, &what);
+            }
+            _ => {}
         }
     }
+}
 
-    fn judged(&mut self, sample: u32, verdict: &Verdict) {
-        self.tell(sample, &line(verdict));
-    }
-
-    fn reached(&mut self, so_far: &Trajectory) -> Result<(), AgentError> {
-        // One that submitted what passed has said so already.
-        if so_far.ending != EpisodeEnding::Interrupted && so_far.best.is_none() {
-            self.tell(so_far.sample, &format!("over: {}", words(&so_far.ending)));
+/// What is measured next.
+pub(super) fn final_round(round: FinalRound) -> String {
+    match round {
+        FinalRound::Finalist { sample } => {
+            format!("measuring afresh: what sample {sample} submitted")
         }
-        self.journal
-            .keep(so_far)
-            .map_err(|stop| AgentError::Keep(stop.0))
-    }
-
-    fn interrupted(&self) -> bool {
-        interrupt::happened()
+        FinalRound::Winner { sample } => {
+            format!("measuring once more: the quickest, of sample {sample}")
+        }
     }
 }
 
 /// A verdict in one line.
-pub(super) fn line(verdict: &Verdict) -> String {
+pub(super) fn verdict_line(verdict: &Verdict) -> String {
     match (&verdict.times_us, &verdict.reason) {
         (Some(times), _) => {
             let compile = times.compile.as_ref();
@@ -166,13 +187,15 @@ fn gist(reason: &str) -> &str {
 }
 
 /// A call in a few words.
-fn said(call: &ToolCall) -> String {
-    let of = |field: &str| {
+fn describe_call(call: &ToolCall) -> String {
+    let argument = |field: &str| {
         call.arguments[field]
             .as_str()
             .and_then(|text| text.lines().next())
     };
-    let what = ["path", "pattern", "command"].into_iter().find_map(of);
+    let what = ["path", "pattern", "command"]
+        .into_iter()
+        .find_map(argument);
     match what {
         Some(what) => format!("{} {what}", call.name),
         None => call.name.clone(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use warpsmith_synth::{Fate, Progress, Record};
+use warpsmith_synth::{CandidateOutcome, CandidateRecord, SynthProgress};
 
 use crate::printer::Printer;
 
@@ -32,10 +32,10 @@ pub(super) struct Show<'a> {
 }
 
 impl<'a> Show<'a> {
-    pub(super) fn new(printer: &'a Printer, count: usize, before: &[Record]) -> Self {
+    pub(super) fn new(printer: &'a Printer, count: usize, before: &[CandidateRecord]) -> Self {
         let kept = before
             .iter()
-            .filter(|record| matches!(record.fate, Fate::Kept(_)));
+            .filter(|record| matches!(record.outcome, CandidateOutcome::Kept(_)));
         let bar =
             (io::stderr().is_terminal() && !printer.quiet()).then(|| bar(count, kept.count()));
         Self {
@@ -49,7 +49,7 @@ impl<'a> Show<'a> {
         }
     }
 
-    pub(super) fn hear(&mut self, record: &Record, progress: &Progress) {
+    pub(super) fn update(&mut self, record: &CandidateRecord, progress: &SynthProgress) {
         if self.printer.verbose() {
             self.say(&line(record));
         }
@@ -108,16 +108,16 @@ fn bar(count: usize, kept: usize) -> ProgressBar {
     bar
 }
 
-fn line(record: &Record) -> String {
-    match &record.fate {
-        Fate::Kept(row) => {
+fn line(record: &CandidateRecord) -> String {
+    match &record.outcome {
+        CandidateOutcome::Kept(row) => {
             let milliseconds = row.task.eager_us.unwrap_or(0.0) / 1e3;
             format!("kept {}: {milliseconds:.2} ms", row.task.id)
         }
-        Fate::Dropped(dropped) if dropped.detail.is_empty() => {
+        CandidateOutcome::Dropped(dropped) if dropped.detail.is_empty() => {
             format!("dropped {}: {}", record.index, dropped.reason)
         }
-        Fate::Dropped(dropped) => {
+        CandidateOutcome::Dropped(dropped) => {
             format!(
                 "dropped {}: {}: {}",
                 record.index, dropped.reason, dropped.detail

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use warpsmith_schema::FORMAT;
-use warpsmith_synth::{Plan, Summary};
+use warpsmith_synth::{SynthPlan, SynthSummary};
 
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -15,8 +15,8 @@ use super::show::Pace;
 const BAR: usize = 40;
 
 pub(super) fn report(
-    summary: &Summary,
-    plan: &Plan,
+    summary: &SynthSummary,
+    plan: &SynthPlan,
     pace: &Pace,
     run: &Path,
     printer: &Printer,
@@ -32,7 +32,7 @@ pub(super) fn report(
     }
 }
 
-fn table(summary: &Summary, plan: &Plan, pace: &Pace, run: &Path) -> String {
+fn table(summary: &SynthSummary, plan: &SynthPlan, pace: &Pace, run: &Path) -> String {
     let mut table = Table::titled(&format!(
         "{} tasks for {}, {}",
         summary.kept,

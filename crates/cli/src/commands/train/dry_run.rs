@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
-use warpsmith_model::Config;
+use warpsmith_model::ModelConfig;
 use warpsmith_schema::FORMAT;
 use warpsmith_train::estimate::{self, Hardware, Memory, Networks, Seconds, Speeds, Work};
 
@@ -22,18 +22,18 @@ pub(super) struct DryRunArgs {
     /// Print what this would need of memory and time, and start nothing
     #[arg(long, help_heading = HEADING)]
     pub(super) dry_run: bool,
-    /// Whose speeds and numbers to reckon with
+    /// Whose measured speeds to estimate with
     #[arg(long, value_enum, default_value_t, requires = "dry_run", help_heading = HEADING)]
-    reckon_for: Machine,
-    /// Tokens a second that learn, forward and back; else as measured on that machine, by the size of the model
+    estimate_for: Machine,
+    /// Tokens trained a second, forward and backward; else as measured on that machine, by the size of the model
     #[arg(long, value_name = "X", requires = "dry_run", help_heading = HEADING)]
-    learn_speed: Option<Positive>,
-    /// Tokens a second that are written, all episodes together; else the same
+    estimate_train_tps: Option<Positive>,
+    /// Tokens generated a second, all episodes together; else the same
     #[arg(long, value_name = "X", requires = "dry_run", help_heading = HEADING)]
-    generate_speed: Option<Positive>,
+    estimate_generate_tps: Option<Positive>,
     /// Judgements a minute; else as measured on that machine
     #[arg(long, value_name = "X", requires = "dry_run", help_heading = HEADING)]
-    judge_speed: Option<Positive>,
+    estimate_judgements_per_minute: Option<Positive>,
     /// Tokens of a task's prompt
     #[arg(long, value_name = "N", default_value = "1200", requires = "dry_run", help_heading = HEADING)]
     prompt_tokens: Count,
@@ -135,7 +135,7 @@ impl Machine {
 /// What is known before a run begins.
 pub(super) struct Given<'a> {
     args: &'a DryRunArgs,
-    config: Config,
+    config: ModelConfig,
     file_bytes: u64,
     pub(super) tasks: u64,
     pub(super) held_out: u64,
@@ -186,21 +186,23 @@ impl DryRunArgs {
     }
 
     fn speeds(&self, weights: f64) -> Speeds {
-        let machine = self.reckon_for;
+        let machine = self.estimate_for;
         Speeds {
-            learn: machine.learn().of(self.learn_speed, weights),
-            generate: machine.generate().of(self.generate_speed, weights),
-            judge: machine.judge().of(self.judge_speed, weights),
+            learn: machine.learn().of(self.estimate_train_tps, weights),
+            generate: machine.generate().of(self.estimate_generate_tps, weights),
+            judge: machine
+                .judge()
+                .of(self.estimate_judgements_per_minute, weights),
         }
     }
 
     /// Where each speed is from.
     fn sources(&self) -> [&'static str; 3] {
-        let machine = self.reckon_for;
+        let machine = self.estimate_for;
         [
-            machine.learn().source(self.learn_speed),
-            machine.generate().source(self.generate_speed),
-            machine.judge().source(self.judge_speed),
+            machine.learn().source(self.estimate_train_tps),
+            machine.generate().source(self.estimate_generate_tps),
+            machine.judge().source(self.estimate_judgements_per_minute),
         ]
     }
 }
@@ -222,14 +224,14 @@ impl Given<'_> {
             config: self.config.clone(),
             learners: doing.learners,
             frozen: doing.frozen,
-            tokens_at_once: doing
+            tokens_per_microbatch: doing
                 .learning
                 .map_or(0, |learning| learning.tokens_at_once() as u64),
             longest: doing.longest,
             conversations: doing.conversations,
             file_bytes: self.file_bytes,
         };
-        let memory = networks.memory(self.args.reckon_for.hardware());
+        let memory = networks.memory(self.args.estimate_for.hardware());
         Estimate {
             stage: doing.stage,
             steps: doing.steps,
@@ -272,7 +274,7 @@ impl Given<'_> {
         if printer.json() {
             let [learn, generate, judge] = sources;
             printer.object(&json!({
-                "format": FORMAT, "dry_run": true, "reckoned_for": self.args.reckon_for, "stages": all,
+                "format": FORMAT, "dry_run": true, "estimated_for": self.args.estimate_for, "stages": all,
                 "speeds": speeds, "sources": { "learn": learn, "generate": generate, "judge": judge },
                 "assumed": { "prompt_tokens": self.prompt(), "reply_tokens": self.reply() },
                 "seconds": total, "bytes": peak,

@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use warpsmith_model::policy::Dialogue;
-use warpsmith_model::{Adapter, AdapterSettings, Config, ModelError, Projection, Scaling, Weights};
+use warpsmith_model::policy::ChatCodec;
+use warpsmith_model::{
+    Adapter, AdapterSettings, ModelConfig, ModelError, Projection, Scaling, Weights,
+};
 use warpsmith_schema::{CONFIG_FORMAT, Trajectory};
 use warpsmith_store::RunFolder;
+use warpsmith_train::AdamW;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::data::{held_out, read_trajectories};
 use warpsmith_train::estimate;
-use warpsmith_train::network::Learns;
-use warpsmith_train::optimizer::{AdamW, Decline};
+use warpsmith_train::lr_schedule::LrSchedulerType;
+use warpsmith_train::network::FineTuning;
 use warpsmith_train::recipes::{Keeping, Rates};
 
 use crate::args::{Count, ModelOn, NotNegative, Positive, ShareBelowOne};
@@ -55,22 +58,22 @@ pub(super) struct LearningSettings {
     targets: Vec<ProjectionChoice>,
     /// Steps over which the rate rises
     #[arg(long, value_name = "N", default_value_t = 10)]
-    warmup: u64,
+    warmup_steps: u64,
     /// What the rate does after that
     #[arg(long, value_enum, default_value_t)]
-    decline: DeclineChoice,
+    lr_scheduler_type: LrSchedulerChoice,
     /// How much matrices shrink, apart from what they learn
     #[arg(long, value_name = "X", default_value = "0.01")]
     weight_decay: NotNegative,
     /// Gradients longer than this are shortened to it
     #[arg(long, value_name = "X", default_value = "1")]
-    gradient_clip: Positive,
+    max_grad_norm: Positive,
     /// Whether trajectories count the same, or tokens
     #[arg(long, value_enum, default_value_t)]
     aggregation: AggregationChoice,
     /// Tokens that go through the model together
     #[arg(long, value_name = "N", default_value = "4096")]
-    tokens_at_once: Count,
+    tokens_per_microbatch: Count,
     /// Of the order, of draws, and of a new adapter's first numbers
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(super) seed: u64,
@@ -108,7 +111,7 @@ enum LearnsChoice {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum DeclineChoice {
+enum LrSchedulerChoice {
     /// It stays
     Constant,
     /// To zero at the last step
@@ -170,10 +173,10 @@ impl ProjectionChoice {
 const MOST_RANK: u32 = 4096;
 
 /// A model that is to learn.
-pub(super) struct Pupil {
+pub(super) struct ModelToTrain {
     pub(super) weights: Weights,
-    pub(super) learns: Learns,
-    pub(super) dialogue: Dialogue,
+    pub(super) learns: FineTuning,
+    pub(super) codec: ChatCodec,
     pub(super) origin: PathBuf,
 }
 
@@ -198,15 +201,15 @@ impl LearningSettings {
     pub(super) fn rates(&self, peak: Positive) -> Rates {
         Rates {
             peak: peak.into(),
-            warmup: self.warmup,
-            decline: match self.decline {
-                DeclineChoice::Constant => Decline::Constant,
-                DeclineChoice::Linear => Decline::Linear,
-                DeclineChoice::Cosine => Decline::Cosine,
+            warmup: self.warmup_steps,
+            decline: match self.lr_scheduler_type {
+                LrSchedulerChoice::Constant => LrSchedulerType::Constant,
+                LrSchedulerChoice::Linear => LrSchedulerType::Linear,
+                LrSchedulerChoice::Cosine => LrSchedulerType::Cosine,
             },
             adamw: AdamW {
                 weight_decay: self.weight_decay.into(),
-                max_gradient_norm: self.gradient_clip.into(),
+                max_grad_norm: self.max_grad_norm.into(),
                 ..AdamW::default()
             },
         }
@@ -220,11 +223,11 @@ impl LearningSettings {
     }
 
     pub(super) fn tokens_at_once(&self) -> usize {
-        u32::from(self.tokens_at_once) as usize
+        u32::from(self.tokens_per_microbatch) as usize
     }
 
     /// How many numbers learn of a model of this shape.
-    pub(super) fn learnt_weights(&self, config: &Config) -> u64 {
+    pub(super) fn learnt_weights(&self, config: &ModelConfig) -> u64 {
         match self.learns {
             LearnsChoice::Everything => estimate::weights(config),
             LearnsChoice::Adapter => {
@@ -249,8 +252,8 @@ impl LearningSettings {
         language_model::find(&self.model, offline, printer)
     }
 
-    pub(super) fn load(&self, found: &Found) -> Result<Pupil, Stop> {
-        let dialogue = Dialogue::open(&found.path, found.hash.as_deref())?;
+    pub(super) fn load(&self, found: &Found) -> Result<ModelToTrain, Stop> {
+        let codec = ChatCodec::open(&found.path, found.hash.as_deref())?;
         let mut weights = Weights::load(&found.path)?;
         let adapters: Vec<Adapter> = found
             .adapters
@@ -265,9 +268,9 @@ impl LearningSettings {
             weights = weights.stacked(adapter).map_err(ModelError::from)?;
         }
         let learns = match (self.learns, last) {
-            (LearnsChoice::Everything, _) => Learns::Everything,
-            (LearnsChoice::Adapter, Some(last)) => Learns::Adapter(last.clone()),
-            (LearnsChoice::Adapter, None) => Learns::NewAdapter {
+            (LearnsChoice::Everything, _) => FineTuning::Full,
+            (LearnsChoice::Adapter, Some(last)) => FineTuning::Lora(last.clone()),
+            (LearnsChoice::Adapter, None) => FineTuning::NewLora {
                 settings: AdapterSettings {
                     rank: u32::from(self.rank) as usize,
                     alpha: self.alpha.into(),
@@ -277,10 +280,10 @@ impl LearningSettings {
                 targets: self.targets.iter().map(|one| one.projection()).collect(),
             },
         };
-        Ok(Pupil {
+        Ok(ModelToTrain {
             weights,
             learns,
-            dialogue,
+            codec,
             origin: found.path.clone(),
         })
     }
@@ -307,7 +310,7 @@ impl Places {
             return Err(nothing_to_learn(
                 "training_data",
                 &format!("no episode has ended in {}", paths.join(", ")),
-                "`warpsmith rollout` collects trajectories, `warpsmith train lessons` writes a teacher's",
+                "`warpsmith rollout` collects trajectories, `warpsmith train demos` writes a teacher's",
             ));
         }
         let mut hasher = blake3::Hasher::new();

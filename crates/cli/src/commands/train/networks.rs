@@ -3,42 +3,45 @@
 use warpsmith_model::ModelError;
 use warpsmith_model::policy::RunsOn;
 use warpsmith_train::TrainError;
-use warpsmith_train::network::cpu::{CpuActor, CpuCritic};
-use warpsmith_train::network::gpu::GpuModel;
-use warpsmith_train::network::{Actor, Critic};
+use warpsmith_train::network::{Actor, Critic, TrainingModel};
 
-use super::learning::{LearningSettings, Pupil};
+use super::learning::{LearningSettings, ModelToTrain};
 use crate::args::ModelOn;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
 /// Makes networks of one model.
-pub(super) struct Networks<'a> {
-    pupil: &'a Pupil,
-    seed: u64,
-    gpu: Option<(GpuModel, usize)>,
+pub(super) struct Networks {
+    model: TrainingModel,
+    runs_on: RunsOn,
 }
 
-impl<'a> Networks<'a> {
+impl Networks {
     pub(super) fn open(
-        pupil: &'a Pupil,
+        model_to_train: &ModelToTrain,
         learning: &LearningSettings,
         device: u32,
         printer: &Printer,
     ) -> Result<Self, Stop> {
         let (seed, number) = (learning.seed, device as usize);
         let open = || {
-            let model = GpuModel::open(number, &pupil.weights, &pupil.learns, seed)?;
-            let name = model.device()?;
-            printer.note(&format!("`{}` learns on {name}", learning.model));
-            Ok(Some((model, number)))
+            let model = TrainingModel::on_gpu(
+                number,
+                &model_to_train.weights,
+                &model_to_train.learns,
+                seed,
+            )?;
+            if let Some(name) = model.gpu_name()? {
+                printer.note(&format!("`{}` learns on {name}", learning.model));
+            }
+            Ok(Some(model))
         };
         let gpu = match learning.model_on {
             ModelOn::Gpu => open()?,
             ModelOn::Auto if RunsOn::may_have_gpu() => open().or_else(|error| {
                 // A GPU that is full or failed is told of: on the processor it would take days.
                 let another = match &error {
-                    TrainError::Model(ModelError::Gpu(error)) => error.is_of_the_machine(),
+                    TrainError::Model(ModelError::Gpu(error)) => error.is_unsupported(),
                     TrainError::Model(ModelError::Setting { .. }) => true,
                     _ => false,
                 };
@@ -51,35 +54,33 @@ impl<'a> Networks<'a> {
             })?,
             ModelOn::Cpu | ModelOn::Auto => None,
         };
-        Ok(Self { pupil, seed, gpu })
+        Ok(match gpu {
+            Some(model) => Self {
+                model,
+                runs_on: RunsOn::Gpu(number),
+            },
+            None => Self {
+                model: TrainingModel::on_cpu(
+                    &model_to_train.weights,
+                    &model_to_train.learns,
+                    seed,
+                )?,
+                runs_on: RunsOn::Processor,
+            },
+        })
     }
 
     pub(super) fn actor(&self) -> Result<Box<dyn Actor>, TrainError> {
-        let Pupil {
-            weights, learns, ..
-        } = self.pupil;
-        Ok(match &self.gpu {
-            Some((model, _)) => Box::new(model.actor()?),
-            None => Box::new(CpuActor::new(weights, learns, self.seed)?),
-        })
+        Ok(Box::new(self.model.actor()?))
     }
 
     /// Its first values are all `expected`.
     pub(super) fn critic(&self, expected: f32) -> Result<Box<dyn Critic>, TrainError> {
-        let Pupil {
-            weights, learns, ..
-        } = self.pupil;
-        Ok(match &self.gpu {
-            Some((model, _)) => Box::new(model.critic(expected)?),
-            None => Box::new(CpuCritic::new(weights, learns, expected, self.seed)?),
-        })
+        Ok(Box::new(self.model.critic(expected)?))
     }
 
     /// What runs the model while it tries: the same as computes it.
     pub(super) fn runs_on(&self) -> RunsOn {
-        match self.gpu {
-            Some((_, number)) => RunsOn::Gpu(number),
-            None => RunsOn::Processor,
-        }
+        self.runs_on
     }
 }

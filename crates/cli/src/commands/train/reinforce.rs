@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use warpsmith_machine::SharedDevice;
-use warpsmith_model::policy::Local;
-use warpsmith_rollout::JudgePool;
+use warpsmith_model::policy::LocalPolicy;
 use warpsmith_schema::{EpisodeMode, RunHeader, Task};
 use warpsmith_tasks::load_all;
 use warpsmith_train::checkpoint::{Checkpoints, without_moments};
@@ -198,8 +197,8 @@ impl Job<'_> {
         let reviewer = settings.reviewer(&engine, printer)?;
         let practice = settings.practice(tasks, held_out, reviewer, &engine);
         let head = self.head(&engine, &manner, practice.way.mode(), &config);
-        let pupil = learning.load(&found)?;
-        let networks = Networks::open(&pupil, learning, settings.machine.device, printer)?;
+        let model_to_train = learning.load(&found)?;
+        let networks = Networks::open(&model_to_train, learning, settings.machine.device, printer)?;
         let mut actor = networks.actor()?;
         let reference = settings
             .has_reference()
@@ -227,16 +226,16 @@ impl Job<'_> {
                 name: format!("local:{}", learning.model),
                 path: found.path.clone(),
                 hash: found.hash.clone(),
-                weights: pupil.weights.clone(),
+                weights: model_to_train.weights.clone(),
                 on: networks.runs_on(),
                 start: Box::new(move |model| {
-                    Local::start(model, Some(SharedDevice::open(&lease)?))
+                    LocalPolicy::start(model, Some(SharedDevice::open(&lease)?))
                 }),
             },
             practice,
-            JudgePool::new(judges),
+            judges,
             head,
-            runs::wish,
+            runs::stop_request,
             &mut unheard,
         );
         let told = [
@@ -249,7 +248,7 @@ impl Job<'_> {
             "validation_reward",
         ];
         let mut show = Show::new(printer, &told);
-        let keeping = learning.keeping(folder.path(), &pupil.origin);
+        let keeping = learning.keeping(folder.path(), &model_to_train.origin);
         let outcome = PolicyRun {
             actor: &mut *actor,
             critic: critic.as_mut().map(|critic| &mut **critic as _),
@@ -310,7 +309,7 @@ fn take_over(critic: &mut dyn Critic, run: &Path) -> Result<(), Stop> {
                 Some("name the folder of a run of `train value`".to_owned()),
             )
         })?;
-    critic.restore(&without_moments(state)?).map_err(|error| {
+    critic.restore(&without_moments(state)).map_err(|error| {
         Stop::config(
             "checkpoint",
             format!(

@@ -11,7 +11,9 @@ use warpsmith_train::estimate::Work;
 use warpsmith_train::recipes::{self, SftSettings as Recipe};
 
 use super::dry_run::{Doing, DryRunArgs, Estimate, Given};
-use super::learning::{Data, DataSettings, LearningSettings, Places, Pupil, nothing_to_learn};
+use super::learning::{
+    Data, DataSettings, LearningSettings, ModelToTrain, Places, nothing_to_learn,
+};
 use super::networks::Networks;
 use super::show::{Learnt, Show};
 use crate::args::{Count, CountsChoice, Finite, Positive};
@@ -60,7 +62,7 @@ pub(super) struct SftSettings {
     batch: Count,
     /// The learning rate at its peak
     #[arg(long, value_name = "X", default_value = "0.0001")]
-    rate: Positive,
+    learning_rate: Positive,
     /// Most tokens of a sequence
     #[arg(long, value_name = "N", default_value = "2048")]
     max_tokens: Count,
@@ -301,8 +303,8 @@ impl Job<'_> {
         let folder = self
             .places
             .folder(self.verb, &self.config, &found, data, printer)?;
-        let pupil = learning.load(&found)?;
-        let examples = self.examples(&pupil, &kept)?;
+        let model_to_train = learning.load(&found)?;
+        let examples = self.examples(&model_to_train, &kept)?;
         if examples.is_empty() {
             let most = u32::from(self.settings.max_tokens);
             let why = format!(
@@ -339,14 +341,14 @@ impl Job<'_> {
         let recipe = Recipe {
             epochs: u32::from(self.settings.epochs).into(),
             batch: u32::from(self.settings.batch) as usize,
-            rates: learning.rates(self.settings.rate),
+            rates: learning.rates(self.settings.learning_rate),
             aggregation: learning.aggregation(),
-            tokens_at_once: learning.tokens_at_once(),
+            tokens_per_microbatch: learning.tokens_at_once(),
             seed: learning.seed,
             evaluate_every: u32::from(self.settings.evaluate_every).into(),
         };
-        let mut actor = Networks::open(&pupil, learning, data.device, printer)?.actor()?;
-        let keeping = learning.keeping(folder.path(), &pupil.origin);
+        let mut actor = Networks::open(&model_to_train, learning, data.device, printer)?.actor()?;
+        let keeping = learning.keeping(folder.path(), &model_to_train.origin);
         let told = ["loss", "validation_loss", "tokens_per_second"];
         let mut show = Show::new(printer, &told);
         let outcome = recipes::sft(
@@ -365,10 +367,14 @@ impl Job<'_> {
         })
     }
 
-    fn examples(&self, pupil: &Pupil, kept: &[&Trajectory]) -> Result<Vec<Example>, Stop> {
+    fn examples(
+        &self,
+        model_to_train: &ModelToTrain,
+        kept: &[&Trajectory],
+    ) -> Result<Vec<Example>, Stop> {
         let tools = tool_schemas();
         let examples = Examples {
-            dialogue: &pupil.dialogue,
+            codec: &model_to_train.codec,
             tools: &tools,
             max_tokens: u32::from(self.settings.max_tokens) as usize,
             too_long: match self.settings.too_long {

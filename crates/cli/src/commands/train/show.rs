@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 use warpsmith_schema::FORMAT;
 use warpsmith_train::metrics::{self, Numbers};
-use warpsmith_train::recipes::{Outcome, Watch};
+use warpsmith_train::recipes::{RecipeOutcome, Watch};
 
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -85,7 +85,7 @@ fn bar() -> ProgressBar {
 /// What came of a run.
 pub(super) struct Learnt {
     pub(super) verb: &'static str,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: RecipeOutcome,
     pub(super) folder: PathBuf,
     /// What else there is to say, for scripts.
     pub(super) about: Map<String, Value>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::Gae;
-use warpsmith_train::data::{Episode, Paid};
+use warpsmith_train::data::{Paid, TokenEpisode};
 use warpsmith_train::estimate::Work;
 use warpsmith_train::recipes::{ValueSettings as Recipe, pretrain_value};
 
@@ -46,7 +46,7 @@ pub(super) struct ValueSettings {
     batch: Count,
     /// The learning rate at its peak
     #[arg(long, value_name = "X", default_value = "0.0001")]
-    rate: Positive,
+    learning_rate: Positive,
     /// Done once this share of the variance held out is explained
     #[arg(long, value_name = "X", default_value = "0.3")]
     enough: Share,
@@ -55,7 +55,7 @@ pub(super) struct ValueSettings {
     gamma: Share,
     /// How far ahead targets look after the first pass; 1 takes only what was paid
     #[arg(long, value_name = "X", default_value = "0.95")]
-    lambda: Share,
+    lam: Share,
     /// Which reward counts
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
@@ -135,16 +135,16 @@ pub(super) fn value(
     let found = learning.find(settings.data.offline, printer)?;
     let model = found.name();
     let folder = places.folder("value", settings, &found, &data, printer)?;
-    let pupil = learning.load(&found)?;
+    let model_to_train = learning.load(&found)?;
     let paid = Paid {
         kind: settings.reward.into(),
         counts: settings.counts.into(),
     };
-    let dialogue = &pupil.dialogue;
-    let episodes: Vec<Episode> = data
+    let codec = &model_to_train.codec;
+    let episodes: Vec<TokenEpisode> = data
         .trajectories
         .iter()
-        .filter_map(|trajectory| Episode::of(trajectory, &paid, dialogue, &model).transpose())
+        .filter_map(|trajectory| TokenEpisode::of(trajectory, &paid, codec, &model).transpose())
         .collect::<Result<_, TrainError>>()?;
     let mut about = Map::new();
     let (all, used) = (data.trajectories.len(), episodes.len());
@@ -160,20 +160,20 @@ pub(super) fn value(
     let recipe = Recipe {
         epochs: u32::from(settings.epochs).into(),
         batch: u32::from(settings.batch) as usize,
-        rates: learning.rates(settings.rate),
+        rates: learning.rates(settings.learning_rate),
         aggregation: learning.aggregation(),
-        tokens_at_once: learning.tokens_at_once(),
+        tokens_per_microbatch: learning.tokens_at_once(),
         seed: learning.seed,
         gae: Gae {
             gamma: settings.gamma.into(),
-            actor_lambda: settings.lambda.into(),
-            critic_lambda: settings.lambda.into(),
+            lam: settings.lam.into(),
+            critic_lambda: settings.lam.into(),
         },
         enough: settings.enough.into(),
     };
-    let networks = Networks::open(&pupil, learning, settings.data.device, printer)?;
+    let networks = Networks::open(&model_to_train, learning, settings.data.device, printer)?;
     let mut critic = networks.critic(mean as f32)?;
-    let keeping = learning.keeping(folder.path(), &pupil.origin);
+    let keeping = learning.keeping(folder.path(), &model_to_train.origin);
     let told = ["value_loss", "explained_variance", "tokens_per_second"];
     let mut show = Show::new(printer, &told);
     let outcome = pretrain_value(&mut *critic, learnt, held_out, &recipe, &keeping, &mut show)?;

@@ -6,20 +6,20 @@
 use super::THREADS;
 
 /// Blocks, and the threads of one.
-pub(crate) struct Launch {
+pub(crate) struct LaunchConfig {
     pub(crate) blocks: String,
     pub(crate) threads: String,
     /// All threads of a block.
-    pub(crate) most: i64,
+    pub(crate) max_threads: i64,
 }
 
-impl Launch {
+impl LaunchConfig {
     /// A thread for every so many results of a shape.
     pub(super) fn over(shape: &[i64], each: i64) -> Self {
         Self {
             blocks: blocks(shape, THREADS * each),
             threads: THREADS.to_string(),
-            most: THREADS,
+            max_threads: THREADS,
         }
     }
 }

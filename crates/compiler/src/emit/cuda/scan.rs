@@ -2,10 +2,10 @@
 
 use super::launch::blocks;
 use super::vectors::{unpack, vector, wide};
-use super::{Launch, THREADS, integer, thread_number};
-use crate::emit::{Helper, Writer};
+use super::{LaunchConfig, THREADS, integer, thread_number};
+use crate::emit::{Helper, KernelWriter};
 use crate::index::{Index, Var, linear};
-use crate::plan::{Scan, Scanning, Stored, Strategy};
+use crate::plan::{ScanKernel, ScanOp, ScanStore, Strategy};
 use crate::scalar::{Arena, Scalar};
 
 /// Neighbouring elements of a thread.
@@ -13,32 +13,32 @@ const WIDTH: i64 = 4;
 
 /// What two neighbours come to, and what changes nothing.
 struct Step {
-    how: Scanning,
+    how: ScanOp,
 }
 
 impl Step {
     fn start(&self) -> &'static str {
         match self.how {
-            Scanning::Sum => "0.0f",
-            Scanning::Product => "1.0f",
-            Scanning::Max | Scanning::LogSum => "-INFINITY",
-            Scanning::Min => "INFINITY",
+            ScanOp::Sum => "0.0f",
+            ScanOp::Product => "1.0f",
+            ScanOp::Max | ScanOp::LogSum => "-INFINITY",
+            ScanOp::Min => "INFINITY",
         }
     }
 
     fn of_two(&self, a: &str, b: &str) -> String {
         match self.how {
-            Scanning::Sum => format!("{a} + {b}"),
-            Scanning::Product => format!("{a} * {b}"),
-            Scanning::Max => format!("fmaxf({a}, {b})"),
-            Scanning::Min => format!("fminf({a}, {b})"),
-            Scanning::LogSum => format!("log_add({a}, {b})"),
+            ScanOp::Sum => format!("{a} + {b}"),
+            ScanOp::Product => format!("{a} * {b}"),
+            ScanOp::Max => format!("fmaxf({a}, {b})"),
+            ScanOp::Min => format!("fminf({a}, {b})"),
+            ScanOp::LogSum => format!("log_add({a}, {b})"),
         }
     }
 }
 
-pub(crate) fn scan(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
-    if kernel.how == Scanning::LogSum {
+pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
+    if kernel.op == ScanOp::LogSum {
         writer.helpers.insert(Helper::LogAdd);
     }
     let [_, _, after] = kernel.shape;
@@ -50,7 +50,7 @@ pub(crate) fn scan(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
 }
 
 /// One thread a scan: neighbouring threads have neighbouring ones.
-fn columns(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
+fn columns(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     let [before, length, after] = kernel.shape;
     let flat = writer.plan.arena.var(before * after);
     let along = writer.plan.arena.var(length);
@@ -60,18 +60,18 @@ fn columns(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
         Index::from(flat).remainder(after),
     ];
     let value = (kernel.value)(&mut writer.plan.arena, &at);
-    let value = writer.plan.resolved(value, &[]);
+    let value = writer.plan.resolve(value, &[]);
     let place = linear(&kernel.shape, &at);
-    let then = kernel.then.as_ref();
-    let then = then.map(|then| then.stored(writer.plan));
+    let then = kernel.epilogue.as_ref();
+    let then = then.map(|then| then.at_variable(writer.plan));
     let out = writer.buffer(kernel.out).to_owned();
-    writer.call(flat, "row");
-    writer.call(along, "k");
+    writer.name_variable(flat, "row");
+    writer.name_variable(along, "k");
     thread_number(writer, "row", before * after);
-    let step = Step { how: kernel.how };
+    let step = Step { how: kernel.op };
     // Sums in double: every element carries the rounding of all before it.
-    let (kind, of_two) = match kernel.how {
-        Scanning::Sum | Scanning::Product => ("double", step.of_two("running", "next")),
+    let (kind, of_two) = match kernel.op {
+        ScanOp::Sum | ScanOp::Product => ("double", step.of_two("running", "next")),
         _ => ("float", step.of_two("running", "next")),
     };
     writer.define(&[value], &[along]);
@@ -88,11 +88,16 @@ fn columns(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     let place = writer.index(&place);
     writer.line(format!("{out}[{place}] = {stored};"));
     writer.close();
-    Launch::over(&[before, after], 1)
+    LaunchConfig::over(&[before, after], 1)
 }
 
 /// What is stored at a place where the scan came to a value, after what has to be written before it.
-fn stored(writer: &mut Writer<'_>, then: Option<Stored>, place: &Index, scanned: &str) -> String {
+fn stored(
+    writer: &mut KernelWriter<'_>,
+    then: Option<ScanStore>,
+    place: &Index,
+    scanned: &str,
+) -> String {
     let Some(then) = then else {
         return scanned.to_owned();
     };
@@ -105,7 +110,7 @@ fn stored(writer: &mut Writer<'_>, then: Option<Stored>, place: &Index, scanned:
         let (int, place) = (integer(writer.plan), writer.index(place));
         let name = writer.unique("place");
         writer.line(format!("const {int} {name} = {place};"));
-        writer.call(then.place, &name);
+        writer.name_variable(then.place, &name);
     }
     writer.define(&[then.value], &[]);
     writer.value(then.value)
@@ -122,7 +127,7 @@ const ROWS: i64 = 8;
 
 /// A block a scan, chunk by chunk: each thread scans neighbours, a warp its threads, the block its warps. Where a warp is enough
 /// for a scan the block has several.
-fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
+fn rows(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     let [before, length, _] = kernel.shape;
     let int = integer(writer.plan);
     let groups = (length + WIDTH - 1) / WIDTH;
@@ -136,20 +141,20 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     let along = Index::from(group).times(WIDTH).plus(&lane.into());
     let at = [flat.into(), along, Index::default()];
     let value = (kernel.value)(&mut writer.plan.arena, &at);
-    let value = writer.plan.resolved(value, &[]);
+    let value = writer.plan.resolve(value, &[]);
     let place = linear(&kernel.shape, &at);
-    let then = kernel.then.as_ref();
-    let then = then.map(|then| then.stored(writer.plan));
+    let then = kernel.epilogue.as_ref();
+    let then = then.map(|then| then.at_variable(writer.plan));
     let out = writer.buffer(kernel.out).to_owned();
-    writer.call(flat, "row");
-    writer.call(group, "c");
-    writer.call(lane, "l");
+    writer.name_variable(flat, "row");
+    writer.name_variable(group, "c");
+    writer.name_variable(lane, "l");
     for name in [
         "row", "c", "l", "lane", "warp", "carry", "start", "v", "j", "running", "parts", "before",
     ] {
         writer.unique(name);
     }
-    let step = Step { how: kernel.how };
+    let step = Step { how: kernel.op };
     let start = step.start();
     let whole = groups % (threads * chunks) == 0 && length % WIDTH == 0;
     let by_four = length % WIDTH == 0;
@@ -203,7 +208,7 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     let text = writer.value(value);
     writer.line(format!("(&v[j].x)[l] = {text};"));
     writer.close();
-    writer.leave(scope);
+    writer.exit_scope(scope);
     if !whole {
         writer.close();
     }
@@ -271,7 +276,7 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
         let stored = stored(writer, then, &place, "(&v[j].x)[l]");
         writer.line(format!("(&v[j].x)[l] = {stored};"));
         writer.close();
-        writer.leave(scope);
+        writer.exit_scope(scope);
     }
     if by_four {
         let first = place.substituted(lane, &Index::default()).divided(WIDTH);
@@ -295,15 +300,15 @@ fn rows(writer: &mut Writer<'_>, kernel: &Scan) -> Launch {
     }
     writer.close();
     if alone {
-        return Launch {
+        return LaunchConfig {
             blocks: blocks(&[before], ROWS),
             threads: format!("dim3({threads}, {ROWS})"),
-            most: threads * ROWS,
+            max_threads: threads * ROWS,
         };
     }
-    Launch {
+    LaunchConfig {
         blocks: before.to_string(),
         threads: threads.to_string(),
-        most: threads,
+        max_threads: threads,
     }
 }

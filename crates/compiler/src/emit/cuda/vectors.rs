@@ -1,9 +1,9 @@
 //! Loads of four neighbours at once.
 
-use crate::emit::Writer;
+use crate::emit::KernelWriter;
 use crate::index::{Index, Var};
 use crate::plan::Plan;
-use crate::scalar::{Buffer, Kind, Node, Scalar, Within};
+use crate::scalar::{BoundsCheck, Buffer, Node, Scalar, ScalarType};
 
 /// Loads of four neighbours at once: their vector's first element is `lane` zero. Not those that only go into what is
 /// `known`.
@@ -24,7 +24,7 @@ pub(super) fn wide(
         } => {
             looked_up.is_empty()
                 && guard.iter().all(|within| is_shared(within, lane))
-                && plan.rooms[buffer.0].kind == Kind::Float
+                && plan.buffers[buffer.0].kind == ScalarType::Float
                 && index.stride(lane) == Some(1)
                 && index.aligned(4, lane)
         }
@@ -34,14 +34,18 @@ pub(super) fn wide(
 }
 
 /// Whether a condition holds for all four or for none.
-fn is_shared(within: &Within, lane: Var) -> bool {
-    let Within { index, low, high } = within;
+fn is_shared(within: &BoundsCheck, lane: Var) -> bool {
+    let BoundsCheck { index, low, high } = within;
     let by_fours = index.stride(lane) == Some(1) && index.aligned(4, lane);
     !index.depends_on(lane) || by_fours && low % 4 == 0 && high % 4 == 0
 }
 
 /// Declares a vector and loads it.
-pub(super) fn vector(writer: &mut Writer<'_>, load: Scalar, lane: Var) -> Option<(Scalar, String)> {
+pub(super) fn vector(
+    writer: &mut KernelWriter<'_>,
+    load: Scalar,
+    lane: Var,
+) -> Option<(Scalar, String)> {
     let (name, from) = vector_source(writer, load, lane)?;
     writer.line(format!("const float4 {name} = {from};"));
     Some((load, name))
@@ -49,7 +53,7 @@ pub(super) fn vector(writer: &mut Writer<'_>, load: Scalar, lane: Var) -> Option
 
 /// A name for a vector, and where it is loaded from.
 pub(super) fn vector_source(
-    writer: &mut Writer<'_>,
+    writer: &mut KernelWriter<'_>,
     load: Scalar,
     lane: Var,
 ) -> Option<(String, String)> {
@@ -63,19 +67,19 @@ pub(super) fn vector_source(
         return None;
     };
     let first = |index: &Index| index.substituted(lane, &Index::default());
-    let guard: Vec<Within> = guard
+    let guard: Vec<BoundsCheck> = guard
         .iter()
-        .filter_map(|within| Within::new(first(&within.index), within.low, within.high))
+        .filter_map(|within| BoundsCheck::new(first(&within.index), within.low, within.high))
         .collect();
     Some(source(writer, buffer, &first(&index).divided(4), &guard))
 }
 
 /// The same for a vector of a buffer, which is nothing where a condition does not hold.
 pub(super) fn source(
-    writer: &mut Writer<'_>,
+    writer: &mut KernelWriter<'_>,
     buffer: Buffer,
     place: &Index,
-    guard: &[Within],
+    guard: &[BoundsCheck],
 ) -> (String, String) {
     if !writer.read.contains(&buffer) {
         writer.read.push(buffer);
@@ -92,7 +96,7 @@ pub(super) fn source(
 }
 
 /// The elements of vectors at lane `l`; `at` names which of several.
-pub(super) fn unpack(writer: &mut Writer<'_>, vectors: &[(Scalar, String)], at: &str) {
+pub(super) fn unpack(writer: &mut KernelWriter<'_>, vectors: &[(Scalar, String)], at: &str) {
     for (load, name) in vectors {
         writer.set(*load, format!("(&{name}{at}.x)[l]"));
     }

@@ -1,7 +1,7 @@
 //! Activations.
 
 use super::{Found, named};
-use crate::lower::{Call, NotCovered};
+use crate::lower::{NotCovered, OperatorCall};
 use crate::scalar::{Arena, Binary, Scalar, Unary};
 use crate::tensor::Tensor;
 
@@ -44,7 +44,7 @@ fn relu(arena: &mut Arena, x: Scalar) -> Scalar {
     above(arena, x, zero)
 }
 
-pub(super) fn activation(call: &Call<'_>) -> Found {
+pub(super) fn activation(call: &OperatorCall<'_>) -> Found {
     let name = named(call.op);
     let x = match call.inputs.first() {
         Some(Some(x)) => x.clone(),
@@ -281,7 +281,7 @@ pub(super) fn activation(call: &Call<'_>) -> Found {
     }
 }
 
-fn prelu(call: &Call<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
+fn prelu(call: &OperatorCall<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
     let weight = call.input(1)?;
     let weight = if weight.count() > 1 {
         let mut shape = vec![1; x.rank()];

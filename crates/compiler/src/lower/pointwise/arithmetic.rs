@@ -1,10 +1,10 @@
 //! Arithmetic of two operands and more.
 
 use super::{Found, named};
-use crate::lower::Call;
+use crate::lower::OperatorCall;
 use crate::scalar::{Arena, Binary, Scalar, Unary};
 
-pub(super) fn arithmetic(call: &Call<'_>) -> Found {
+pub(super) fn arithmetic(call: &OperatorCall<'_>) -> Found {
     let name = named(call.op);
     match call.op {
         "add" | "sub" | "rsub" => {

@@ -1,10 +1,10 @@
-//! Heads that are turned, and what they attend to.
+//! RoPE and attention.
 
 use super::*;
 
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
-fn heads_are_turned_and_turned_back() {
+fn rope_forward_and_backward() {
     let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(13));
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (4, 1, 128), (2, 2, 64)] {
         for (biased, normed) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -15,91 +15,94 @@ fn heads_are_turned_and_turned_back() {
             let (rows, width, size) = (301, shape.qkv_width(), head_dim);
             let positions: Vec<u32> = (0..rows).map(|row| (row * 7 % 150) as u32).collect();
             let qkv = numbers(&mut random, rows * width, 2.0);
-            let slopes = numbers(&mut random, rows * width, 1.0);
+            let grads = numbers(&mut random, rows * width, 1.0);
             let bias = numbers(&mut random, width, 1.0);
             let norms = numbers(&mut random, 2 * size, 1.5);
-            let epsilon = f64::from(shape.norm_epsilon);
-            // The twin's way forward and back, head by head.
-            let (mut turned, mut back) = (exact(&qkv), exact(&slopes));
-            let mut norm_slopes = vec![0.0; 2 * size];
+            let epsilon = shape.norm_epsilon;
+            // On the CPU, head by head.
+            let (mut rotated, mut d_qkv) = (exact(&qkv), exact(&grads));
+            let mut d_norms = vec![0.0; 2 * size];
             for (row, position) in positions.iter().enumerate() {
                 for head in 0..heads + 2 * kv_heads {
-                    let place = row * width + head * size..row * width + (head + 1) * size;
-                    let mut numbers = turned[place.clone()].to_vec();
+                    let range = row * width + head * size..row * width + (head + 1) * size;
+                    let mut values = rotated[range.clone()].to_vec();
                     if biased {
                         let from = &bias[head * size..][..size];
-                        numbers
-                            .iter_mut()
-                            .zip(from)
-                            .for_each(|(to, from)| *to += f64::from(*from));
+                        let pairs = values.iter_mut().zip(from);
+                        pairs.for_each(|(to, from)| *to += f64::from(*from));
                     }
                     if head < heads + kv_heads {
-                        let position = f64::from(*position);
+                        let angles = cpu::rope_angles(*position as usize, &shape.rope_frequencies);
                         let start = if head < heads { 0 } else { size };
                         let by = exact(&norms[start..start + size]);
-                        let slopes = &mut back[place.clone()];
-                        twin::rotate(slopes, -position, &shape.frequencies);
+                        let d_head = &mut d_qkv[range.clone()];
+                        cpu::rope_bwd(d_head, &angles);
                         if normed {
-                            let (of_rows, of_norm) =
-                                twin::norm_back(&numbers, &by, epsilon, slopes);
-                            slopes.copy_from_slice(&of_rows);
-                            for (to, from) in norm_slopes[start..].iter_mut().zip(of_norm) {
+                            let (d_values, d_norm) =
+                                cpu::rms_norm_bwd(&values, &by, epsilon, d_head);
+                            d_head.copy_from_slice(&d_values);
+                            for (to, from) in d_norms[start..].iter_mut().zip(d_norm) {
                                 *to += from;
                             }
-                            numbers = twin::norm(&numbers, &by, epsilon);
+                            values = cpu::rms_norm(&values, &by, epsilon);
                         }
-                        twin::rotate(&mut numbers, position, &shape.frequencies);
+                        cpu::rope(&mut values, &angles);
                     }
-                    turned[place].copy_from_slice(&numbers);
+                    rotated[range].copy_from_slice(&values);
                 }
             }
             let (bias, norms) = (gpu.upload(&bias).unwrap(), gpu.upload(&norms).unwrap());
-            let turns = gpu.upload(&turns(&shape.frequencies, 150)).unwrap();
+            let cos_sin = cos_sin_table(&shape.rope_frequencies, 150);
+            let cos_sin = gpu.upload(&cos_sin).unwrap();
             let positions = gpu.upload(&positions).unwrap();
-            let turning = Turning {
+            let tables = RopeTables {
                 bias: biased.then(|| bias.as_view()),
-                norms: normed.then(|| norms.as_view()),
-                turns: &turns,
+                head_norms: normed.then(|| norms.as_view()),
+                cos_sin: &cos_sin,
                 positions: &positions,
             };
-            let mut raw = gpu.upload(&narrow(&qkv)).unwrap();
+            let mut before = gpu.upload(&to_bf16(&qkv)).unwrap();
             let mut out = gpu.zeros::<bf16>(rows * width).unwrap();
-            gpu.training_turn(&mut raw, Some(&mut out), &turning, &shape, rows)
+            gpu.rope_qk_fwd(&mut before, Some(&mut out), &tables, &shape, rows)
                 .unwrap();
             close(
-                &what("turned beside"),
-                &wide(&gpu.read(&out, rows * width).unwrap()),
-                &turned,
+                &what("into another buffer"),
+                &to_f32(&gpu.read(&out, rows * width).unwrap()),
+                &rotated,
                 ROUNDED,
             );
-            let mut parts = gpu.zeros::<f32>(PARTS * 2 * size).unwrap();
-            let mut on_device = gpu.upload(&narrow(&slopes)).unwrap();
-            let with_norms = normed.then_some((&raw, &mut parts));
-            gpu.training_turn_back(&mut on_device, with_norms, &turning, &shape, rows)
+            let mut partials = gpu.zeros::<f32>(PARTIALS * 2 * size).unwrap();
+            let mut on_device = gpu.upload(&to_bf16(&grads)).unwrap();
+            let with_norms = normed.then_some((&before, &mut partials));
+            gpu.rope_qk_bwd(&mut on_device, with_norms, &tables, &shape, rows)
                 .unwrap();
             close(
-                &what("turned back"),
-                &wide(&gpu.read(&on_device, rows * width).unwrap()),
-                &back,
+                &what("gradients"),
+                &to_f32(&gpu.read(&on_device, rows * width).unwrap()),
+                &d_qkv,
                 ROUNDED,
             );
             if normed {
                 let mut sums = gpu.zeros::<f32>(2 * size).unwrap();
-                gpu.training_add_parts((&mut sums.as_view_mut(), Adding::Anew), &parts, 2 * size)
-                    .unwrap();
+                gpu.sum_partials(
+                    (&mut sums.as_view_mut(), WriteMode::Overwrite),
+                    &partials,
+                    2 * size,
+                )
+                .unwrap();
                 close(
-                    &what("slopes of norms"),
+                    &what("gradients of norms"),
                     &gpu.read(&sums, 2 * size).unwrap(),
-                    &norm_slopes,
+                    &d_norms,
                     SUMMED,
                 );
             }
-            gpu.training_turn(&mut raw, None, &turning, &shape, rows)
+            gpu.rope_qk_fwd(&mut before, None, &tables, &shape, rows)
                 .unwrap();
             close(
-                &what("turned in place"),
-                &wide(&gpu.read(&raw, rows * width).unwrap()),
-                &turned,
+                &what("in place"),
+                &to_f32(&gpu.read(&before, rows * width).unwrap()),
+                &rotated,
                 ROUNDED,
             );
         }
@@ -110,12 +113,12 @@ fn heads_are_turned_and_turned_back() {
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn packed_sequences_attend_to_themselves() {
     let gpu = gpu();
-    for kind in gpu.attentions().unwrap() {
+    for kind in gpu.flash_attn_kinds().unwrap() {
         attends(&gpu, kind);
     }
 }
 
-fn attends(gpu: &Gpu, kind: Attention) {
+fn attends(gpu: &Gpu, kind: FlashAttnKind) {
     let mut random = StdRng::seed_from_u64(14);
     for (heads, kv_heads, head_dim) in [(9, 3, 64), (4, 2, 128), (2, 2, 64), (8, 1, 128)] {
         for lengths in [&[1][..], &[64], &[128, 1, 31], &[300, 77], &[65, 129, 40]] {
@@ -125,90 +128,95 @@ fn attends(gpu: &Gpu, kind: Attention) {
                 )
             };
             let shape = shape(heads, kv_heads, head_dim);
-            let of = twin::Heads {
-                queries: heads,
-                keys: kv_heads,
-                size: head_dim,
+            let of = AttentionShape {
+                heads,
+                kv_heads,
+                head_dim,
             };
             let rows: usize = lengths.iter().sum();
             let (width, queries) = (shape.qkv_width(), shape.query_width());
             let qkv = numbers(&mut random, rows * width, 1.5);
-            let slopes = numbers(&mut random, rows * queries, 1.0);
-            let (wanted, wanted_totals) = twin::attention(&exact(&qkv), of, lengths);
-            let wanted_slopes = twin::attention_back(&exact(&qkv), of, lengths, &exact(&slopes));
+            let grads = numbers(&mut random, rows * queries, 1.0);
+            let (expected, expected_lse) = cpu::attention(&exact(&qkv), of, lengths);
+            let forward = cpu::AttentionOutput {
+                out: &expected,
+                lse: &expected_lse,
+            };
+            let expected_grads =
+                cpu::attention_bwd(&exact(&qkv), of, lengths, &forward, &exact(&grads));
 
-            let mut stretches = Stretches::new(gpu, kind, rows, head_dim).unwrap();
-            stretches.load(gpu, lengths).unwrap();
-            let on_device = gpu.upload(&narrow(&qkv)).unwrap();
-            let out_slopes = gpu.upload(&narrow(&slopes)).unwrap();
-            // What is not written must not be mistaken for a number.
-            let nothing = vec![bf16::NAN; rows * width];
-            let mut out = gpu.upload(&nothing[..rows * queries]).unwrap();
-            let mut back = gpu.upload(&nothing).unwrap();
-            let mut log_totals = gpu.zeros::<f32>(rows * heads).unwrap();
-            let mut agreements = gpu.zeros::<f32>(rows * heads).unwrap();
+            let mut blocks = SequenceBlocks::new(gpu, kind, rows, head_dim).unwrap();
+            blocks.load(gpu, lengths).unwrap();
+            let on_device = gpu.upload(&to_bf16(&qkv)).unwrap();
+            let d_out = gpu.upload(&to_bf16(&grads)).unwrap();
+            // NaN marks what is not written.
+            let unwritten = vec![bf16::NAN; rows * width];
+            let mut out = gpu.upload(&unwritten[..rows * queries]).unwrap();
+            let mut d_qkv = gpu.upload(&unwritten).unwrap();
+            let mut lse = gpu.zeros::<f32>(rows * heads).unwrap();
+            let mut delta = gpu.zeros::<f32>(rows * heads).unwrap();
             let mut first: Option<Vec<bf16>> = None;
             for _ in 0..2 {
-                let mut layer = Attended {
+                let mut layer = FlashAttnFwd {
                     out: &mut out,
-                    log_totals: &mut log_totals,
+                    lse: &mut lse,
                     qkv: &on_device,
-                    stretches: &stretches,
+                    blocks: &blocks,
                 };
-                gpu.packed_attention(&mut layer, &shape, rows).unwrap();
-                let mut layer = AttendedBack {
-                    slopes: &mut back,
-                    agreements: &mut agreements,
-                    out_slopes: &out_slopes,
+                gpu.flash_attn_varlen_fwd(&mut layer, &shape, rows).unwrap();
+                let mut layer = FlashAttnBwd {
+                    d_qkv: &mut d_qkv,
+                    delta: &mut delta,
+                    d_out: &d_out,
                     out: &out,
-                    log_totals: &log_totals,
+                    lse: &lse,
                     qkv: &on_device,
-                    stretches: &stretches,
+                    blocks: &blocks,
                 };
-                gpu.packed_attention_back(&mut layer, &shape, rows).unwrap();
-                let seen = gpu.read(&back, rows * width).unwrap();
+                gpu.flash_attn_varlen_bwd(&mut layer, &shape, rows).unwrap();
+                let found = gpu.read(&d_qkv, rows * width).unwrap();
                 assert!(
                     first
-                        .get_or_insert_with(|| seen.clone())
+                        .get_or_insert_with(|| found.clone())
                         .iter()
-                        .zip(&seen)
+                        .zip(&found)
                         .all(|(one, two)| one.to_bits() == two.to_bits()),
                     "{}",
                     what("the same again")
                 );
             }
             close(
-                &what("log totals"),
-                &gpu.read(&log_totals, rows * heads).unwrap(),
-                &wanted_totals,
+                &what("lse"),
+                &gpu.read(&lse, rows * heads).unwrap(),
+                &expected_lse,
                 1e-4,
             );
             close(
                 &what("outputs"),
-                &wide(&gpu.read(&out, rows * queries).unwrap()),
-                &wanted,
+                &to_f32(&gpu.read(&out, rows * queries).unwrap()),
+                &expected,
                 2.0 * ROUNDED,
             );
-            let seen = wide(&gpu.read(&back, rows * width).unwrap());
+            let found = to_f32(&gpu.read(&d_qkv, rows * width).unwrap());
             let keys = queries + kv_heads * head_dim;
             for (part, columns) in [
                 ("queries", 0..queries),
                 ("keys", queries..keys),
                 ("values", keys..width),
             ] {
-                let seen: Vec<f32> = seen
+                let found: Vec<f32> = found
                     .chunks_exact(width)
                     .flat_map(|row| row[columns.clone()].to_vec())
                     .collect();
-                let wanted: Vec<f64> = wanted_slopes
+                let expected: Vec<f64> = expected_grads
                     .chunks_exact(width)
                     .flat_map(|row| row[columns.clone()].to_vec())
                     .collect();
-                // A single row looks at itself whatever it is: all but its values' slopes are zero, up to rounding.
-                if wanted.iter().all(|one| one.abs() < 1e-9) {
-                    assert!(seen.iter().all(|one| one.abs() < 0.05), "{}", what(part));
+                // A single row attends to itself alone: only the gradient of its values is not zero, up to rounding.
+                if expected.iter().all(|one| one.abs() < 1e-9) {
+                    assert!(found.iter().all(|one| one.abs() < 0.05), "{}", what(part));
                 } else {
-                    close(&what(part), &seen, &wanted, 2.0 * ROUNDED);
+                    close(&what(part), &found, &expected, 2.0 * ROUNDED);
                 }
             }
         }

@@ -1,49 +1,79 @@
-//! Products back, scores and updates.
+//! Backward of matrix products, cross-entropy and AdamW.
 
 use super::*;
 
+/// `a[rows x inner] · b[inner x columns]`.
+fn product(a: &[f64], b: &[f64], (rows, inner, columns): (usize, usize, usize)) -> Vec<f64> {
+    let mut out = vec![0.0; rows * columns];
+    for (a, out) in a.chunks_exact(inner).zip(out.chunks_exact_mut(columns)) {
+        for (a, b) in a.iter().zip(b.chunks_exact(columns)) {
+            for (to, b) in out.iter_mut().zip(b) {
+                *to += a * b;
+            }
+        }
+    }
+    out
+}
+
+fn transposed(matrix: &[f64], rows: usize) -> Vec<f64> {
+    let columns = matrix.len() / rows;
+    let places = (0..columns).flat_map(|c| (0..rows).map(move |r| r * columns + c));
+    places.map(|place| matrix[place]).collect()
+}
+
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
-fn products_back() {
+fn linear_backward() {
     let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(15));
     for (rows, inputs, outputs) in [(40, 64, 96), (1000, 576, 960)] {
         let x = numbers(&mut random, rows * inputs, 1.0);
         let weight = numbers(&mut random, outputs * inputs, 1.0);
-        let slopes = numbers(&mut random, rows * outputs, 1.0);
+        let grads = numbers(&mut random, rows * outputs, 1.0);
         let before = numbers(&mut random, outputs * inputs, 1.0);
         let [left, matrix, back] =
-            [&x, &weight, &slopes].map(|from| gpu.upload(&narrow(from)).unwrap());
+            [&x, &weight, &grads].map(|from| gpu.upload(&to_bf16(from)).unwrap());
         let mut out = gpu.zeros::<bf16>(rows * inputs).unwrap();
-        gpu.linear_back_to_inputs(&mut out, &back, &matrix, (rows, inputs))
+        gpu.linear_bwd_input(&mut out, &back, &matrix, (rows, inputs))
             .unwrap();
-        let wanted = twin::back_to_inputs(&exact(&slopes), &exact(&weight), inputs);
+        let expected = product(&exact(&grads), &exact(&weight), (rows, outputs, inputs));
         close(
-            "slopes of inputs",
-            &wide(&gpu.read(&out, rows * inputs).unwrap()),
-            &wanted,
+            "gradient of the input",
+            &to_f32(&gpu.read(&out, rows * inputs).unwrap()),
+            &expected,
             ROUNDED,
         );
-        let wanted = twin::back_to_weights(&exact(&slopes), &exact(&x), inputs);
+        let transposed = transposed(&exact(&grads), rows);
+        let expected = product(&transposed, &exact(&x), (outputs, rows, inputs));
         let mut sums = gpu.upload(&before).unwrap();
-        gpu.linear_back_to_weights((&mut sums, Adding::OnTop), &back, &left, (rows, inputs))
-            .unwrap();
-        let on_top: Vec<f64> = wanted
+        gpu.linear_bwd_weight(
+            (&mut sums, WriteMode::Accumulate),
+            &back,
+            &left,
+            (rows, inputs),
+        )
+        .unwrap();
+        let accumulated: Vec<f64> = expected
             .iter()
             .zip(&before)
             .map(|(one, two)| one + f64::from(*two))
             .collect();
         close(
-            "slopes of the matrix, on top",
+            "gradient of the weight, accumulated",
             &gpu.read(&sums, before.len()).unwrap(),
-            &on_top,
+            &accumulated,
             1e-4,
         );
-        gpu.linear_back_to_weights((&mut sums, Adding::Anew), &back, &left, (rows, inputs))
-            .unwrap();
+        gpu.linear_bwd_weight(
+            (&mut sums, WriteMode::Overwrite),
+            &back,
+            &left,
+            (rows, inputs),
+        )
+        .unwrap();
         close(
-            "slopes of the matrix",
+            "gradient of the weight",
             &gpu.read(&sums, before.len()).unwrap(),
-            &wanted,
+            &expected,
             1e-4,
         );
     }
@@ -51,9 +81,9 @@ fn products_back() {
 
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
-fn tokens_are_scored() {
+fn cross_entropy_forward_and_backward() {
     let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(16));
-    // One block, several, and more than they keep.
+    // One block, several, and more than they hold in shared memory.
     for vocabulary in [8, 1000, 49_152, 50_264, 151_936, 1_000_000] {
         let rows = 6;
         let mut logits = numbers(&mut random, rows * vocabulary, 6.0);
@@ -68,7 +98,7 @@ fn tokens_are_scored() {
                 }
             })
             .collect();
-        let wanted = [
+        let upstream = [
             (-1.0, 0.0),
             (-0.5, 0.2),
             (0.0, 1.0),
@@ -76,39 +106,40 @@ fn tokens_are_scored() {
             (0.3, -0.1),
             (-2e-4, 0.0),
         ]
-        .map(|(logprob, entropy)| Wanted { logprob, entropy });
-        let (on_device, on_targets, on_wanted) = (
+        .map(|(logprob, entropy)| ScoreGrad { logprob, entropy });
+        let (on_device, on_targets, on_upstream) = (
             gpu.upload(&logits).unwrap(),
             gpu.upload(&targets).unwrap(),
-            gpu.upload(&wanted).unwrap(),
+            gpu.upload(&upstream).unwrap(),
         );
-        let mut slopes = gpu.upload(&vec![bf16::NAN; rows * vocabulary]).unwrap();
-        for is_back in [false, true] {
+        let mut d_logits = gpu.upload(&vec![bf16::NAN; rows * vocabulary]).unwrap();
+        for is_backward in [false, true] {
             let (mut logprobs, mut entropies) = (
                 gpu.zeros::<f32>(rows).unwrap(),
                 gpu.zeros::<f32>(rows).unwrap(),
             );
-            let mut scored = Scored {
+            let mut cross_entropy = CrossEntropyRows {
                 logprobs: logprobs.as_view_mut(),
                 entropies: entropies.as_view_mut(),
                 logits: &on_device,
                 targets: on_targets.as_view(),
                 vocabulary,
             };
-            let back = is_back.then(|| (&mut slopes, on_wanted.as_view()));
-            gpu.training_score(&mut scored, back).unwrap();
+            let backward = is_backward.then(|| (&mut d_logits, on_upstream.as_view()));
+            gpu.cross_entropy_fused(&mut cross_entropy, backward)
+                .unwrap();
             let (logprobs, entropies) = (
                 gpu.read(&logprobs, rows).unwrap(),
                 gpu.read(&entropies, rows).unwrap(),
             );
             for row in 0..rows {
-                if is_back && wanted[row] == Wanted::default() {
+                if is_backward && upstream[row] == ScoreGrad::default() {
                     continue;
                 }
-                let (logprob, entropy) = twin::score(
-                    &exact(&logits[row * vocabulary..][..vocabulary]),
-                    targets[row] as usize,
-                );
+                let row_logits = exact(&logits[row * vocabulary..][..vocabulary]);
+                let stats = cpu::LogitStats::new(&row_logits);
+                let logprob = stats.logprob(&row_logits, targets[row] as usize);
+                let entropy = stats.entropy;
                 assert!(
                     (f64::from(logprobs[row]) - logprob).abs() < 1e-4,
                     "{vocabulary} {row}: {} {logprob}",
@@ -121,18 +152,20 @@ fn tokens_are_scored() {
                 );
             }
         }
-        let seen = wide(&gpu.read(&slopes, rows * vocabulary).unwrap());
-        for (row, wanted) in wanted.iter().enumerate() {
+        let found = to_f32(&gpu.read(&d_logits, rows * vocabulary).unwrap());
+        for (row, upstream) in upstream.iter().enumerate() {
             let place = row * vocabulary..(row + 1) * vocabulary;
-            let by = (f64::from(wanted.logprob), f64::from(wanted.entropy));
-            let back = twin::score_back(&exact(&logits[place.clone()]), targets[row] as usize, by);
-            if *wanted == Wanted::default() || row == 1 {
-                assert!(seen[place].iter().all(|one| one.abs() < 1e-6));
+            let by = [f64::from(upstream.logprob), f64::from(upstream.entropy)];
+            let mut expected = exact(&logits[place.clone()]);
+            let stats = cpu::LogitStats::new(&expected);
+            stats.backward(&mut expected, targets[row] as usize, by);
+            if *upstream == ScoreGrad::default() || row == 1 {
+                assert!(found[place].iter().all(|one| one.abs() < 1e-6));
             } else {
                 close(
-                    &format!("slopes of logits, {vocabulary} {row}"),
-                    &seen[place],
-                    &back,
+                    &format!("gradient of logits, {vocabulary} {row}"),
+                    &found[place],
+                    &expected,
                     ROUNDED,
                 );
             }
@@ -142,71 +175,74 @@ fn tokens_are_scored() {
 
 #[test]
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
-fn updates_are_those_of_adamw() {
+fn steps_are_those_of_adamw() {
     let (gpu, mut random) = (gpu(), StdRng::seed_from_u64(18));
-    let (count, decays_from) = (1_000_004, 4000);
+    let (count, decay_start) = (1_000_004, 4000);
     let weights = numbers(&mut random, count, 1.0);
-    let mut parameters = Parameters::new(&gpu, &weights, decays_from).unwrap();
-    let mut wanted = exact(&weights);
+    let mut parameters = DeviceParameters::new(&gpu, &weights, decay_start).unwrap();
+    let mut expected = exact(&weights);
     let (mut first, mut second) = (vec![0.0f64; count], vec![0.0f64; count]);
-    // As single precision has them: what is left of one differs from that of 0.999 by 1.3e-5 of itself.
+    // As single precision has them: 1 - beta of the rounded value differs by 1.3e-5 of itself.
     let (beta1, beta2) = (f64::from(0.9f32), f64::from(0.999f32));
     for step in 1..=3 {
-        let settings = AdamW {
-            rate: 1e-2,
-            beta1,
-            beta2,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-            // Shortened at the second step only.
-            longest: if step == 2 { 1.0 } else { 1e6 },
+        let step_settings = AdamWStep {
+            adamw: AdamW {
+                beta1,
+                beta2,
+                epsilon: 1e-8,
+                weight_decay: 0.1,
+                // Clipped at the second step only.
+                max_grad_norm: if step == 2 { 1.0 } else { 1e6 },
+            },
+            learning_rate: 1e-2,
             step,
         };
         let gradient = numbers(&mut random, count, 0.5);
-        let length = exact(&gradient)
+        let norm = exact(&gradient)
             .iter()
             .map(|one| one * one)
             .sum::<f64>()
             .sqrt();
-        let shorten = (settings.longest / (length + 1e-6)).min(1.0);
+        let clip = step_settings.clip_factor(norm);
         for i in 0..count {
-            let slope = f64::from(gradient[i]) * shorten;
-            first[i] = beta1 * first[i] + (1.0 - beta1) * slope;
-            second[i] = beta2 * second[i] + (1.0 - beta2) * slope * slope;
+            let grad = f64::from(gradient[i]) * clip;
+            first[i] = beta1 * first[i] + (1.0 - beta1) * grad;
+            second[i] = beta2 * second[i] + (1.0 - beta2) * grad * grad;
             let (mean, square) = (
                 first[i] / (1.0 - beta1.powi(step as i32)),
                 second[i] / (1.0 - beta2.powi(step as i32)),
             );
-            let decay = if i < decays_from { 0.0 } else { 1e-2 * 0.1 };
-            wanted[i] = wanted[i] * (1.0 - decay) - 1e-2 * mean / (square.sqrt() + 1e-8);
+            let decay = if i < decay_start { 0.0 } else { 1e-2 * 0.1 };
+            expected[i] = expected[i] * (1.0 - decay) - 1e-2 * mean / (square.sqrt() + 1e-8);
         }
-        gpu.write(&mut parameters.gradient, &gradient).unwrap();
-        gpu.set_adamw(&mut parameters, settings).unwrap();
-        gpu.training_update(&mut parameters).unwrap();
-        let seen = f64::from(parameters.gradient_length(&gpu).unwrap());
-        assert!((seen / length - 1.0).abs() < 1e-4, "{seen} {length}");
+        gpu.write(&mut parameters.grad, &gradient).unwrap();
+        gpu.write_adamw_step(&mut parameters, step_settings)
+            .unwrap();
+        gpu.adamw_fused(&mut parameters).unwrap();
+        let found = f64::from(parameters.grad_norm(&gpu).unwrap());
+        assert!((found / norm - 1.0).abs() < 1e-4, "{found} {norm}");
         close(
             &format!("weights at step {step}"),
             &gpu.read(&parameters.weights, count).unwrap(),
-            &wanted,
+            &expected,
             1e-5,
         );
         close(
-            "first means",
-            &gpu.read(&parameters.first, count).unwrap(),
+            "first moment",
+            &gpu.read(&parameters.first_moment, count).unwrap(),
             &first,
             1e-5,
         );
         close(
-            "second means",
-            &gpu.read(&parameters.second, count).unwrap(),
+            "second moment",
+            &gpu.read(&parameters.second_moment, count).unwrap(),
             &second,
             1e-5,
         );
         close(
-            "narrow weights",
-            &wide(&gpu.read(&parameters.narrow, count).unwrap()),
-            &wanted,
+            "weights in bfloat16",
+            &to_f32(&gpu.read(&parameters.weights_bf16, count).unwrap()),
+            &expected,
             ROUNDED,
         );
     }
@@ -214,9 +250,9 @@ fn updates_are_those_of_adamw() {
     let before: Vec<f32> = gpu.read(&parameters.weights, count).unwrap();
     let mut gradient = vec![0.0f32; count];
     gradient[count - 1] = f32::NAN;
-    gpu.write(&mut parameters.gradient, &gradient).unwrap();
-    gpu.training_update(&mut parameters).unwrap();
-    assert!(!parameters.gradient_length(&gpu).unwrap().is_finite());
+    gpu.write(&mut parameters.grad, &gradient).unwrap();
+    gpu.adamw_fused(&mut parameters).unwrap();
+    assert!(!parameters.grad_norm(&gpu).unwrap().is_finite());
     let after: Buffer<f32> = parameters.weights;
     assert_eq!(gpu.read(&after, count).unwrap(), before);
 }

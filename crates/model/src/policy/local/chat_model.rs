@@ -6,9 +6,9 @@ use std::sync::Arc;
 use warpsmith_kernels::Gpu;
 use warpsmith_schema::PolicyVersion;
 
-use super::Dialogue;
-use crate::gpu::{DeviceTransformer, Room};
-use crate::{Adapter, Engine, Limits, ModelError, Tokenizer, Transformer, Weights};
+use super::ChatCodec;
+use crate::gpu::{DeviceTransformer, KvCapacity};
+use crate::{Adapter, BatchLimits, Engine, ModelError, Tokenizer, Transformer, Weights};
 
 /// What computes a model's replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl RunsOn {
 
 pub struct ChatModel {
     pub engine: Engine,
-    pub dialogue: Dialogue,
+    pub dialogue: ChatCodec,
     pub version: PolicyVersion,
 }
 
@@ -50,7 +50,7 @@ impl ChatModel {
             .iter()
             .map(|folder| Adapter::load(folder))
             .collect::<Result<_, _>>()?;
-        let dialogue = Dialogue::open(path, hash.as_deref())?;
+        let dialogue = ChatCodec::open(path, hash.as_deref())?;
         let mut weights = Weights::load(path)?;
         for adapter in &adapters {
             weights = weights.stacked(adapter)?;
@@ -75,7 +75,7 @@ impl ChatModel {
     /// From weights that are in memory, such as those that were just learnt, for conversations of at most so many tokens.
     pub fn new(
         weights: Weights,
-        dialogue: Dialogue,
+        dialogue: ChatCodec,
         version: PolicyVersion,
         on: RunsOn,
         longest: usize,
@@ -100,13 +100,13 @@ fn engine(
 ) -> Result<Engine, ModelError> {
     let Some(gpu) = gpu else {
         let model = Transformer::new(Arc::new(weights));
-        return Ok(Engine::new(model, tokenizer, Limits::default()));
+        return Ok(Engine::new(model, tokenizer, BatchLimits::default()));
     };
     // What others gave back counts only then.
-    gpu.wait()?;
-    let (free, _) = gpu.memory()?;
-    let room = Room::within(free, &weights.config, longest)?;
-    let limits = Limits {
+    gpu.synchronize()?;
+    let (free, _) = gpu.free_and_total_memory()?;
+    let room = KvCapacity::within(free, &weights.config, longest)?;
+    let limits = BatchLimits {
         sequences: room.sequences,
         prompt_tokens_per_step: room.rows,
         // Slots run out first, and what was kept longest then makes room.

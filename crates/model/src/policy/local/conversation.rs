@@ -24,7 +24,7 @@ impl ToolsBy {
             description: String::new(),
             parameters: json!({ "type": "object", "properties": {} }),
         };
-        match template.render(&[chat::Message::new(Role::User, "?")], &[tool]) {
+        match template.render(&[chat::TemplateMessage::new(Role::User, "?")], &[tool]) {
             Ok(text) if text.contains(PROBE) => Self::Template,
             _ => Self::Text,
         }
@@ -37,7 +37,8 @@ impl ToolsBy {
         tools: &[ToolSchema],
         until: Until,
     ) -> Result<String, ModelError> {
-        let messages: Vec<chat::Message> = messages.iter().map(|one| spoken(one, tools)).collect();
+        let messages: Vec<chat::TemplateMessage> =
+            messages.iter().map(|one| spoken(one, tools)).collect();
         let tools: Vec<Tool> = tools.iter().map(tool).collect();
         match self {
             Self::Template => template.render_to(&messages, &tools, until),
@@ -54,14 +55,14 @@ fn tool(schema: &ToolSchema) -> Tool {
     }
 }
 
-fn spoken(message: &Message, tools: &[ToolSchema]) -> chat::Message {
+fn spoken(message: &Message, tools: &[ToolSchema]) -> chat::TemplateMessage {
     let role = match message {
         Message::System { .. } => Role::System,
         Message::User { .. } => Role::User,
         Message::Assistant { .. } => Role::Assistant,
         Message::Tool { .. } => Role::Tool,
     };
-    let mut spoken = chat::Message::new(role, message.text());
+    let mut spoken = chat::TemplateMessage::new(role, message.text());
     match message {
         // Where the calls stand in the text it goes back word for word: the model then reads exactly what
         // it said, mistakes too, and nothing of it need be run again.
@@ -74,16 +75,16 @@ fn spoken(message: &Message, tools: &[ToolSchema]) -> chat::Message {
     spoken
 }
 
-fn call(call: &ToolCall) -> chat::ToolCall {
-    chat::ToolCall::Function {
+fn call(call: &ToolCall) -> chat::TemplateToolCall {
+    chat::TemplateToolCall::Function {
         name: call.name.clone(),
         arguments: call.arguments.clone(),
     }
 }
 
 /// Tools in the system message, calls in the assistant's and results in the user's.
-fn in_text(messages: Vec<chat::Message>, tools: &[Tool]) -> Vec<chat::Message> {
-    let mut said: Vec<chat::Message> = Vec::new();
+fn in_text(messages: Vec<chat::TemplateMessage>, tools: &[Tool]) -> Vec<chat::TemplateMessage> {
+    let mut said: Vec<chat::TemplateMessage> = Vec::new();
     let mut after_result = false;
     for message in messages {
         let is_result = message.role == Role::Tool;
@@ -103,22 +104,22 @@ fn in_text(messages: Vec<chat::Message>, tools: &[Tool]) -> Vec<chat::Message> {
             Some(first) if first.role == Role::System => {
                 first.content = format!("{}\n\n{told}", first.content);
             }
-            _ => said.insert(0, chat::Message::new(Role::System, told)),
+            _ => said.insert(0, chat::TemplateMessage::new(Role::System, told)),
         }
     }
     said
 }
 
 /// With nothing left for the template to know but who speaks.
-fn written_out(mut message: chat::Message) -> chat::Message {
+fn written_out(mut message: chat::TemplateMessage) -> chat::TemplateMessage {
     if message.role == Role::Tool {
         let result = format!("<tool_response>\n{}\n</tool_response>", message.content);
-        return chat::Message::new(Role::User, result);
+        return chat::TemplateMessage::new(Role::User, result);
     }
     let calls = std::mem::take(&mut message.tool_calls);
     let calls = calls
         .into_iter()
-        .map(|chat::ToolCall::Function { name, arguments }| {
+        .map(|chat::TemplateToolCall::Function { name, arguments }| {
             let name = Value::String(name);
             format!("{OPEN}\n{{\"name\": {name}, \"arguments\": {arguments}}}\n{CLOSE}")
         });

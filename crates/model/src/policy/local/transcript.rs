@@ -2,26 +2,26 @@
 
 use warpsmith_schema::{Message, ToolSchema};
 
-use super::Dialogue;
+use super::ChatCodec;
 use crate::ModelError;
 use crate::chat::Until;
 
 /// A sequence of tokens, and which of them a model would have had to say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Transcript {
+pub struct TokenizedTranscript {
     pub tokens: Vec<u32>,
     /// As many as tokens.
-    pub said: Vec<bool>,
+    pub loss_mask: Vec<bool>,
 }
 
-impl Transcript {
+impl TokenizedTranscript {
     fn extend(&mut self, tokens: Vec<u32>, said: bool) {
-        self.said.extend(vec![said; tokens.len()]);
+        self.loss_mask.extend(vec![said; tokens.len()]);
         self.tokens.extend(tokens);
     }
 }
 
-impl Dialogue {
+impl ChatCodec {
     /// The conversation as the model would read it while replying: each turn of the assistant's is said from where a reply
     /// begins to the token that ends it. A new sequence begins where the template shows the past differently than before;
     /// replies that an earlier sequence has are given there. What follows the last reply is left out.
@@ -29,16 +29,16 @@ impl Dialogue {
         &self,
         messages: &[Message],
         tools: &[ToolSchema],
-    ) -> Result<Vec<Transcript>, ModelError> {
+    ) -> Result<Vec<TokenizedTranscript>, ModelError> {
         let mut all = Vec::new();
-        let mut current = Transcript::default();
+        let mut current = TokenizedTranscript::default();
         let mut shown = String::new();
         for (place, message) in messages.iter().enumerate() {
             if !matches!(message, Message::Assistant { .. }) {
                 continue;
             }
-            let before = self.form(&messages[..place], tools, Until::NextReply)?;
-            let after = self.form(&messages[..=place], tools, Until::LastMessage)?;
+            let before = self.render(&messages[..place], tools, Until::NextReply)?;
+            let after = self.render(&messages[..=place], tools, Until::LastMessage)?;
             let reply = after
                 .strip_prefix(&before)
                 .ok_or_else(|| ModelError::Template {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     /// A folder with the small tokenizer and a template.
-    fn dialogue(template: &str) -> Dialogue {
+    fn dialogue(template: &str) -> ChatCodec {
         let folder = tempfile::tempdir().unwrap();
         let tokens = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokens");
         fs_err::copy(
@@ -91,7 +91,7 @@ mod tests {
             config.to_string(),
         )
         .unwrap();
-        Dialogue::open(folder.path(), None).unwrap()
+        ChatCodec::open(folder.path(), None).unwrap()
     }
 
     const PLAIN: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -107,9 +107,9 @@ mod tests {
         }
     }
 
-    fn said(transcript: &Transcript) -> Vec<u32> {
-        assert_eq!(transcript.tokens.len(), transcript.said.len());
-        let pairs = transcript.tokens.iter().zip(&transcript.said);
+    fn said(transcript: &TokenizedTranscript) -> Vec<u32> {
+        assert_eq!(transcript.tokens.len(), transcript.loss_mask.len());
+        let pairs = transcript.tokens.iter().zip(&transcript.loss_mask);
         let said = pairs.filter(|(_, said)| **said);
         said.map(|(token, _)| *token).collect()
     }
@@ -141,7 +141,7 @@ mod tests {
             ("Second.<|im_end|>", true),
             ("\n", false),
         ];
-        let mut expected = Transcript::default();
+        let mut expected = TokenizedTranscript::default();
         for (text, said) in pieces {
             expected.extend(encode(text), said);
         }

@@ -5,14 +5,14 @@ use serde_json::Value;
 use warpsmith_schema::{ToolCall, Usage};
 
 use super::tokens::{LogProbabilities, Tokens};
-use crate::policy::{Finish, Origin, Reply};
+use crate::policy::{FinishReason, Origin, PolicyReply};
 
 /// What has arrived so far.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     text: String,
     calls: Vec<Part>,
-    finish: Option<Finish>,
+    finish: Option<FinishReason>,
     usage: Usage,
     tokens: Tokens,
     /// The end was announced.
@@ -133,9 +133,9 @@ impl Assembly {
         }
         if let Some(reason) = choice.finish_reason {
             self.finish = Some(match reason.as_str() {
-                "length" => Finish::Length,
-                "tool_calls" | "function_call" => Finish::Calls,
-                _ => Finish::Stopped,
+                "length" => FinishReason::Length,
+                "tool_calls" | "function_call" => FinishReason::ToolCalls,
+                _ => FinishReason::Stopped,
             });
         }
     }
@@ -167,8 +167,8 @@ impl Assembly {
     }
 
     /// The reply, or nothing if its end never came.
-    pub(super) fn finish(self) -> Option<Reply> {
-        let finish = self.finish.or(self.done.then_some(Finish::Stopped))?;
+    pub(super) fn finish(self) -> Option<PolicyReply> {
+        let finish = self.finish.or(self.done.then_some(FinishReason::Stopped))?;
         let calls = self
             .calls
             .into_iter()
@@ -186,7 +186,7 @@ impl Assembly {
                     .unwrap_or(Value::String(part.arguments)),
             })
             .collect();
-        Some(Reply {
+        Some(PolicyReply {
             text: self.text,
             calls,
             finish,
@@ -208,7 +208,7 @@ fn clip(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str]) -> (Option<Reply>, String) {
+    fn read(lines: &[&str]) -> (Option<PolicyReply>, String) {
         let (mut assembly, mut shown) = (Assembly::default(), String::new());
         for line in lines {
             if !assembly
@@ -234,7 +234,7 @@ mod tests {
         ]);
         let reply = reply.unwrap();
         assert_eq!((reply.text.as_str(), shown.as_str()), ("Hello", "Hello"));
-        assert_eq!(reply.finish, Finish::Stopped);
+        assert_eq!(reply.finish, FinishReason::Stopped);
         assert_eq!(reply.usage.prompt_tokens, 7);
     }
 
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(reply.calls[0].arguments, serde_json::json!({ "path": "x" }));
         assert_eq!(reply.calls[1].arguments, Value::String("{oops".to_owned()));
         assert_eq!(reply.calls[1].id, "call_1");
-        assert_eq!(reply.finish, Finish::Calls);
+        assert_eq!(reply.finish, FinishReason::ToolCalls);
     }
 
     #[test]

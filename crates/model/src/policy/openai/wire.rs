@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use warpsmith_schema::Message;
 
-use crate::policy::Request;
+use crate::policy::PolicyRequest;
 
 /// Whether a server is asked for the tokens it samples: not all know the words for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) enum Tokens {
     NotAsked,
 }
 
-pub(super) fn request(model: &str, request: &Request<'_>, tokens: Tokens) -> Value {
+pub(super) fn request(model: &str, request: &PolicyRequest<'_>, tokens: Tokens) -> Value {
     let sampling = &request.sampling;
     let mut body = json!({
         "model": model,

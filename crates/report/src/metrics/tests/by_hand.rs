@@ -5,7 +5,7 @@ use warpsmith_schema::{EpisodeEnding, Status, Trajectory};
 #[test]
 fn the_row_of_four_tasks() {
     let trajectories = four();
-    let row = Metrics::of(&trajectories, Counting::default()).overall;
+    let row = ReportMetrics::of(&trajectories, Counting::default()).overall;
     assert_eq!((row.tasks, row.episodes), (4, 4));
     assert_eq!((row.compiled, row.correct), (share(3, 4), share(2, 4)));
     close(row.average_runtime_us, 74.0);
@@ -40,7 +40,7 @@ fn the_row_of_four_tasks() {
 #[test]
 fn exactly_five_percent_is_not_clearly_faster() {
     let runs = [episode(task("a", "a"), 1, vec![passed(95.0, 100.0, None)])];
-    let row = Metrics::of(&runs, Counting::default()).overall;
+    let row = ReportMetrics::of(&runs, Counting::default()).overall;
     let eager = row.strict.eager.unwrap();
     assert_eq!(
         (eager.faster, eager.clearly_faster),
@@ -57,7 +57,7 @@ fn what_lacks_a_baseline_is_counted_as_such() {
         episode(task("b", "b"), 1, vec![passed(10.0, 40.0, None)]),
         episode(task("c", "c"), 1, vec![failed(Status::Crashed, true)]),
     ];
-    let compile = Metrics::of(&runs, Counting::default())
+    let compile = ReportMetrics::of(&runs, Counting::default())
         .overall
         .strict
         .compile
@@ -75,7 +75,7 @@ fn what_lacks_a_baseline_is_counted_as_such() {
 fn matched_precision_has_baselines_of_its_own() {
     let verdict = in_tf32(passed(10.0, 80.0, Some(40.0)), 20.0, Some(9.0));
     let runs = [episode(task("a", "a"), 1, vec![verdict])];
-    let row = Metrics::of(&runs, Counting::default()).overall;
+    let row = ReportMetrics::of(&runs, Counting::default()).overall;
     let geomean = |speed: Option<Speed>| speed.and_then(|speed| speed.geomean);
     close(geomean(row.strict.eager), 8.0);
     close(geomean(row.strict.compile), 4.0);
@@ -137,7 +137,7 @@ fn pass_at_k_of_four_samples() {
             ]
         })
         .collect();
-    let metrics = Metrics::of(&runs, Counting::default());
+    let metrics = ReportMetrics::of(&runs, Counting::default());
     let found: Vec<(u32, f64)> = metrics
         .pass_at_k
         .iter()
@@ -171,7 +171,7 @@ fn the_best_attempt_and_the_final_one() {
         ),
         episode(task("d", "d"), 1, vec![]),
     ];
-    let attempts = Metrics::of(&runs, Counting::default()).attempts;
+    let attempts = ReportMetrics::of(&runs, Counting::default()).attempts;
     let row = |summary: &Summary| {
         (
             summary.compiled,
@@ -185,7 +185,7 @@ fn the_best_attempt_and_the_final_one() {
         counted: CountedAttempt::Final,
         seed: 0,
     };
-    assert_eq!(Metrics::of(&runs, counting).overall, attempts.last);
+    assert_eq!(ReportMetrics::of(&runs, counting).overall, attempts.last);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn what_did_not_end_is_counted_apart() {
     runs[1].ending = EpisodeEnding::PolicyFailed {
         message: "no answer".to_owned(),
     };
-    let metrics = Metrics::of(&runs, Counting::default());
+    let metrics = ReportMetrics::of(&runs, Counting::default());
     assert_eq!(
         (metrics.unfinished, metrics.overall.correct),
         (2, share(2, 2))

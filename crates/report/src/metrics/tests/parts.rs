@@ -5,7 +5,7 @@ use warpsmith_schema::{Rule, Status, Trajectory, Verdict};
 #[test]
 fn groups_are_in_order_and_add_up() {
     let trajectories = four();
-    let metrics = Metrics::of(&trajectories, Counting::default());
+    let metrics = ReportMetrics::of(&trajectories, Counting::default());
     let rows = |groups: &[Group]| -> Vec<(String, usize, usize)> {
         let row = |group: &Group| {
             (
@@ -40,42 +40,54 @@ fn families_of_names() {
         (
             "level1/54",
             "54_conv_standard_3D__square_input",
-            Family::Convolution,
+            TaskFamily::Convolution,
         ),
-        ("level1/87", "87_conv_pointwise_2D", Family::Convolution),
-        ("level1/23", "23_Softmax", Family::Activation),
-        ("level1/24", "24_LogSoftmax", Family::Activation),
-        ("level1/36", "36_RMSNorm_", Family::Normalization),
-        ("level1/42", "42_Max_Pooling_2D", Family::Pooling),
+        ("level1/87", "87_conv_pointwise_2D", TaskFamily::Convolution),
+        ("level1/23", "23_Softmax", TaskFamily::Activation),
+        ("level1/24", "24_LogSoftmax", TaskFamily::Activation),
+        ("level1/36", "36_RMSNorm_", TaskFamily::Normalization),
+        ("level1/42", "42_Max_Pooling_2D", TaskFamily::Pooling),
         (
             "level1/47",
             "47_Sum_reduction_over_a_dimension",
-            Family::Reduction,
+            TaskFamily::Reduction,
         ),
-        ("level1/51", "51_Argmax_over_a_dimension", Family::Reduction),
-        ("level1/88", "88_MinGPTNewGelu", Family::Activation),
-        ("level1/89", "89_cumsum", Family::Scan),
-        ("level1/94", "94_MSELoss", Family::Loss),
-        ("level2/28", "28_BMM_InstanceNorm_Sum", Family::MatmulChain),
+        (
+            "level1/51",
+            "51_Argmax_over_a_dimension",
+            TaskFamily::Reduction,
+        ),
+        ("level1/88", "88_MinGPTNewGelu", TaskFamily::Activation),
+        ("level1/89", "89_cumsum", TaskFamily::Scan),
+        ("level1/94", "94_MSELoss", TaskFamily::Loss),
+        (
+            "level2/28",
+            "28_BMM_InstanceNorm_Sum",
+            TaskFamily::MatmulChain,
+        ),
         (
             "level2/44",
             "44_ConvTranspose2d_Multiply",
-            Family::ConvolutionChain,
+            TaskFamily::ConvolutionChain,
         ),
-        ("level3/9", "9_ResNet18", Family::ConvolutionalNetwork),
-        ("level3/30", "30_SwinTransformerV2", Family::Attention),
+        ("level3/9", "9_ResNet18", TaskFamily::ConvolutionalNetwork),
+        ("level3/30", "30_SwinTransformerV2", TaskFamily::Attention),
         (
             "level3/38",
             "38_LSTMBidirectional",
-            Family::RecurrentNetwork,
+            TaskFamily::RecurrentNetwork,
         ),
-        ("level3/48", "48_Mamba2ReturnY", Family::StateSpace),
-        ("level3/46", "46_NetVladWithGhostClusters", Family::Other),
-        ("layernorm", "layernorm", Family::Normalization),
-        ("mine", "mine", Family::Other),
+        ("level3/48", "48_Mamba2ReturnY", TaskFamily::StateSpace),
+        (
+            "level3/46",
+            "46_NetVladWithGhostClusters",
+            TaskFamily::Other,
+        ),
+        ("layernorm", "layernorm", TaskFamily::Normalization),
+        ("mine", "mine", TaskFamily::Other),
     ];
     for (id, name, family) in table {
-        assert_eq!(Family::of(&task(id, name)), family, "{name}");
+        assert_eq!(TaskFamily::of(&task(id, name)), family, "{name}");
     }
 }
 
@@ -99,7 +111,7 @@ fn cheating_is_counted_by_attempt_and_rule() {
             vec![broken(Status::Crashed, Rule::MemoryLimit)],
         ),
     ];
-    let found = Metrics::of(&runs, Counting::default()).cheating;
+    let found = ReportMetrics::of(&runs, Counting::default()).cheating;
     let rules = [
         ("forbidden-import".to_owned(), 1),
         ("output-changed".to_owned(), 2),
@@ -124,7 +136,7 @@ fn seconds_and_tokens() {
         episode(task("a", "a"), 2, long),
         episode(task("b", "b"), 1, vec![]),
     ];
-    let metrics = Metrics::of(&runs, Counting::default());
+    let metrics = ReportMetrics::of(&runs, Counting::default());
     let expected = Budget {
         compile: 8.0,
         verify: 12.0,
@@ -155,7 +167,7 @@ fn intervals_hold_the_value_and_repeat() {
         })
         .collect();
     let of = |seed| {
-        Metrics::of(
+        ReportMetrics::of(
             &runs,
             Counting {
                 counted: CountedAttempt::Best,
@@ -187,11 +199,14 @@ fn intervals_hold_the_value_and_repeat() {
         (all, None, None)
     );
     let speedup = found.speedup_eager.unwrap();
-    let value = Metrics::of(&runs, Counting::default()).overall.strict.eager;
+    let value = ReportMetrics::of(&runs, Counting::default())
+        .overall
+        .strict
+        .eager;
     let value = value.unwrap().geomean.unwrap();
     assert!(speedup.low < value && value < speedup.high, "{speedup:?}");
     // One task says nothing about others.
-    let one = Metrics::of(&runs[..1], Counting::default()).intervals;
+    let one = ReportMetrics::of(&runs[..1], Counting::default()).intervals;
     assert_eq!(one.correct, None);
 }
 
@@ -273,7 +288,7 @@ fn runs_are_compared_task_by_task() {
 
 #[test]
 fn nothing_at_all_has_no_numbers() {
-    let metrics = Metrics::of(&[], Counting::default());
+    let metrics = ReportMetrics::of(&[], Counting::default());
     assert_eq!(
         (metrics.overall.correct.value(), metrics.pass_at_k.len()),
         (None, 0)

@@ -31,7 +31,7 @@ fn run() -> impl Strategy<Value = Vec<Trajectory>> {
 proptest! {
     #[test]
     fn fast_0_is_the_correct_share_and_fast_p_falls(run in run()) {
-        let metrics = Metrics::of(&run, Counting::default());
+        let metrics = ReportMetrics::of(&run, Counting::default());
         let curves = metrics.fast_p;
         let all = [Some(curves.eager), curves.compile, curves.matched_eager, curves.matched_compile];
         for curve in all.into_iter().flatten() {
@@ -42,7 +42,7 @@ proptest! {
 
     #[test]
     fn pass_at_k_rises_from_the_correct_share_to_the_solved_tasks(run in run()) {
-        let metrics = Metrics::of(&run, Counting::default());
+        let metrics = ReportMetrics::of(&run, Counting::default());
         let values: Vec<f64> = metrics.pass_at_k.iter().map(|one| one.value).collect();
         prop_assert!(values.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
         let near = |found: f64, expected: Option<f64>| (found - expected.unwrap()).abs() < 1e-12;
@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn bars_and_shares_are_in_order(run in run()) {
-        let metrics = Metrics::of(&run, Counting::default());
+        let metrics = ReportMetrics::of(&run, Counting::default());
         let row = &metrics.overall;
         prop_assert!(row.correct.count <= row.compiled.count && row.compiled.count <= row.episodes);
         for speed in [row.strict.eager, row.strict.compile].into_iter().flatten() {

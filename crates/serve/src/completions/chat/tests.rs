@@ -5,10 +5,10 @@ use std::path::Path;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
 use warpsmith_model::policy::{ChatModel, RunsOn};
-use warpsmith_model::{Finish, Sampled};
+use warpsmith_model::{EndReason, Sampled};
 
 use super::*;
-use warpsmith_model::Generation;
+use warpsmith_model::GenerationThread;
 
 /// A model of a few random numbers: what it would say is put into its mouth.
 fn served() -> Arc<Served> {
@@ -29,7 +29,7 @@ fn served() -> Arc<Served> {
         name: "tiny".to_owned(),
         context: model.engine.context(),
         dialogue: model.dialogue,
-        generation: Generation::start(model.engine, None).unwrap(),
+        generation: GenerationThread::start(model.engine, None).unwrap(),
         places: Arc::new(Semaphore::new(2)),
     })
 }
@@ -55,19 +55,20 @@ fn streamed(served: &Arc<Served>, tools: &Value, pieces: &[&str]) -> (Vec<String
     };
     let mut streaming = exchange.streaming(false);
     for piece in pieces {
-        tell.send((0, Told::Text((*piece).to_owned()))).unwrap();
+        tell.send((0, GenerationUpdate::Text((*piece).to_owned())))
+            .unwrap();
     }
-    let reply = Reply {
+    let reply = Completion {
         text: pieces.concat(),
         tokens: vec![Sampled {
             token: 1,
             log_probability: -0.5,
         }],
-        finish: Finish::End,
+        finish: EndReason::End,
         prompt_tokens: 1,
         reused_tokens: 0,
     };
-    tell.send((0, Told::Done(reply))).unwrap();
+    tell.send((0, GenerationUpdate::Done(reply))).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();

@@ -1,22 +1,22 @@
 //! Normalisations: along rows, in groups of channels, a channel at a time.
 
-use super::Step;
-use crate::grammar::draft::{Call, Id, Start};
+use super::OperatorAttempt;
+use crate::grammar::builder::{OperatorCall, ParameterInit, ValueId};
 use crate::grammar::size::Argument;
-use crate::seeds::Form;
+use crate::seeds::CallForm;
 
-impl Step<'_> {
-    pub(super) fn row_normalisation(&mut self) -> Option<Id> {
+impl OperatorAttempt<'_> {
+    pub(super) fn row_normalisation(&mut self) -> Option<ValueId> {
         let shape = self.shape().clone();
         if shape.len() < 2 || !self.last_extent().at_least(4) {
             return None;
         }
         let features = self.last_extent();
-        let mut state = vec![("weight", vec![features], Start::Ones)];
+        let mut state = vec![("weight", vec![features], ParameterInit::Ones)];
         if self.seed.op == "layer_norm" {
-            state.push(("bias", vec![features], Start::Zeros));
+            state.push(("bias", vec![features], ParameterInit::Zeros));
         }
-        self.apply(Call {
+        self.apply(OperatorCall {
             given: vec![("normalized_shape", Argument::Lengths(vec![features]))],
             state,
             by_name: true,
@@ -24,37 +24,37 @@ impl Step<'_> {
         })
     }
 
-    pub(super) fn group_normalisation(&mut self) -> Option<Id> {
+    pub(super) fn group_normalisation(&mut self) -> Option<ValueId> {
         let shape = self.shape().clone();
-        let groups = self.luck.of([2, 4, 8]);
+        let groups = self.rng.choose_of([2, 4, 8]);
         let channels = *shape.get(1)?;
         if shape.len() == 1 || !channels.divisible(groups) || !channels.at_least(2 * groups) {
             return None;
         }
         let mut given = vec![("num_groups", Argument::from(groups))];
-        if self.seed.form == Form::Module {
+        if self.seed.form == CallForm::Module {
             given.push(("num_channels", Argument::Length(channels)));
         }
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             state: vec![
-                ("weight", vec![channels], Start::Ones),
-                ("bias", vec![channels], Start::Zeros),
+                ("weight", vec![channels], ParameterInit::Ones),
+                ("bias", vec![channels], ParameterInit::Zeros),
             ],
             by_name: true,
             ..self.call(&[self.value], shape)
         })
     }
 
-    pub(super) fn channel_normalisation(&mut self) -> Option<Id> {
+    pub(super) fn channel_normalisation(&mut self) -> Option<ValueId> {
         let shape = self.shape().clone();
         let rank = shape.len();
         let channels = *shape.get(1)?;
         let batch = self.seed.op == "batch_norm";
-        if self.seed.form == Form::Function {
+        if self.seed.form == CallForm::Function {
             // A batch's statistics are buffers, which only a module has; without parameters an instance's are free.
             let ready = !batch && rank >= 3;
-            return ready.then(|| self.draft.apply(self.call(&[self.value], shape)));
+            return ready.then(|| self.builder.apply(self.call(&[self.value], shape)));
         }
         let fits = match self.seed.path.chars().rev().nth(1) {
             Some('1') => rank == 3 || (rank == 2 && batch),
@@ -66,21 +66,21 @@ impl Step<'_> {
         if !fits || (!batch && !shape[2..].iter().all(|space| space.at_least(2))) {
             return None;
         }
-        let affine = batch || self.luck.chance(60);
+        let affine = batch || self.rng.chance(60);
         let mut given = vec![("num_features", Argument::Length(channels))];
         let mut state = Vec::new();
         if batch {
-            state.push(("running_mean", vec![channels], Start::Zeros));
-            state.push(("running_var", vec![channels], Start::Ones));
+            state.push(("running_mean", vec![channels], ParameterInit::Zeros));
+            state.push(("running_var", vec![channels], ParameterInit::Ones));
         }
         if affine {
-            state.push(("weight", vec![channels], Start::Ones));
-            state.push(("bias", vec![channels], Start::Zeros));
+            state.push(("weight", vec![channels], ParameterInit::Ones));
+            state.push(("bias", vec![channels], ParameterInit::Zeros));
         }
         if !batch {
             given.push(("affine", affine.into()));
         }
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             state,
             ..self.call(&[self.value], shape)

@@ -3,16 +3,16 @@
 use serde_json::json;
 use warpsmith_schema::Dtype;
 
-use super::Step;
-use crate::grammar::draft::{Call, Id};
+use super::OperatorAttempt;
+use crate::grammar::builder::{OperatorCall, ValueId};
 use crate::grammar::size::{Argument, Extent};
-use crate::seeds::Domain;
+use crate::seeds::ValueDomain;
 
-impl Step<'_> {
+impl OperatorAttempt<'_> {
     /// The last dimension, or that of channels.
     fn dimension(&mut self) -> usize {
         let rank = self.rank();
-        if rank >= 3 && self.luck.chance(40) {
+        if rank >= 3 && self.rng.chance(40) {
             1
         } else {
             rank - 1
@@ -21,14 +21,14 @@ impl Step<'_> {
 
     /// The last dimension is mostly spelled from behind.
     fn spelled(&mut self, dim: usize) -> Argument {
-        if dim + 1 == self.rank() && self.luck.chance(60) {
+        if dim + 1 == self.rank() && self.rng.chance(60) {
             Argument::from(-1)
         } else {
             Argument::from(dim)
         }
     }
 
-    pub(super) fn scan(&mut self) -> Option<Id> {
+    pub(super) fn scan(&mut self) -> Option<ValueId> {
         // A product of many is zero or infinite.
         if self.seed.op == "cumprod" || self.rank() < 2 {
             return None;
@@ -38,19 +38,19 @@ impl Step<'_> {
             return None;
         }
         let domain = match self.seed.op.as_str() {
-            "softmax" | "softmin" => Domain::NonNegative,
-            "normalize" => Domain::Symmetric,
-            _ => Domain::Real,
+            "softmax" | "softmin" => ValueDomain::NonNegative,
+            "normalize" => ValueDomain::Symmetric,
+            _ => ValueDomain::Real,
         };
         let dim = self.spelled(dim);
-        self.apply(Call {
+        self.apply(OperatorCall {
             given: vec![("dim", dim)],
             domain,
             ..self.call(&[self.value], self.shape().clone())
         })
     }
 
-    pub(super) fn reduction(&mut self) -> Option<Id> {
+    pub(super) fn reduction(&mut self) -> Option<ValueId> {
         let op = self.seed.op.as_str();
         // A product of many is zero or infinite; quantiles have a limit on elements below any size of ours.
         if op == "prod" || op.contains("quantile") || self.rank() < 2 {
@@ -61,20 +61,20 @@ impl Step<'_> {
             op,
             "sum" | "mean" | "amax" | "amin" | "logsumexp" | "var" | "std" | "nansum" | "nanmean"
         );
-        let keep = op != "trapezoid" && self.luck.chance(30);
+        let keep = op != "trapezoid" && self.rng.chance(30);
         let domain = match op {
-            "std" | "var" => Domain::NonNegative,
+            "std" | "var" => ValueDomain::NonNegative,
             "sum" | "mean" | "nansum" | "nanmean" | "amax" | "amin" => self.typed().domain,
-            _ => Domain::Real,
+            _ => ValueDomain::Real,
         };
-        let domain = if op.ends_with("sum") && domain == Domain::Symmetric {
-            Domain::Real
+        let domain = if op.ends_with("sum") && domain == ValueDomain::Symmetric {
+            ValueDomain::Real
         } else {
             domain
         };
         let mut given: Vec<(&str, Argument)>;
         let mut reduced = shape.clone();
-        if several && shape.len() >= 4 && self.luck.chance(50) {
+        if several && shape.len() >= 4 && self.rng.chance(50) {
             let dims: Vec<usize> = (2..shape.len()).collect();
             for dim in dims.iter().rev() {
                 if keep {
@@ -84,7 +84,7 @@ impl Step<'_> {
                 }
             }
             given = vec![("dim", json!(dims).into())];
-        } else if several && op != "logsumexp" && self.is_last() && !keep && self.luck.chance(15) {
+        } else if several && op != "logsumexp" && self.is_last() && !keep && self.rng.chance(15) {
             // Everything.
             reduced.clear();
             let all: Vec<usize> = (0..shape.len()).collect();
@@ -104,10 +104,10 @@ impl Step<'_> {
         if keep {
             given.push(("keepdim", true.into()));
         }
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
-            domain: if domain == Domain::Unit {
-                Domain::Positive
+            domain: if domain == ValueDomain::Unit {
+                ValueDomain::Positive
             } else {
                 domain
             },
@@ -115,7 +115,7 @@ impl Step<'_> {
         })
     }
 
-    pub(super) fn ranked_reduction(&mut self) -> Option<Id> {
+    pub(super) fn ranked_reduction(&mut self) -> Option<ValueId> {
         if self.rank() < 2 {
             return None;
         }
@@ -123,7 +123,7 @@ impl Step<'_> {
         let mut shape = self.shape().clone();
         shape.remove(dim);
         let dim = self.spelled(dim);
-        self.apply(Call {
+        self.apply(OperatorCall {
             given: vec![("dim", dim)],
             domain: self.typed().domain,
             pick: Some(0),
@@ -131,7 +131,7 @@ impl Step<'_> {
         })
     }
 
-    pub(super) fn ranked(&mut self) -> Option<Id> {
+    pub(super) fn ranked(&mut self) -> Option<ValueId> {
         if self.rank() < 2 {
             return None;
         }
@@ -139,18 +139,18 @@ impl Step<'_> {
         let mut shape = self.shape().clone();
         let mut given = Vec::new();
         if self.seed.op == "topk" {
-            let k = self.luck.of([4, 8]);
+            let k = self.rng.choose_of([4, 8]);
             if !shape[dim].at_least(k) {
                 return None;
             }
             shape[dim] = Extent::fixed(k);
             given.push(("k", k.into()));
         }
-        if self.seed.op == "sort" && self.luck.chance(40) {
+        if self.seed.op == "sort" && self.rng.chance(40) {
             given.push(("descending", true.into()));
         }
         given.push(("dim", self.spelled(dim)));
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             domain: self.typed().domain,
             pick: Some(0),
@@ -159,7 +159,7 @@ impl Step<'_> {
     }
 
     /// Indices end a chain.
-    pub(super) fn index_reduction(&mut self) -> Option<Id> {
+    pub(super) fn index_reduction(&mut self) -> Option<ValueId> {
         if !self.is_last() || self.rank() < 2 {
             return None;
         }
@@ -167,7 +167,7 @@ impl Step<'_> {
         let mut shape = self.shape().clone();
         shape.remove(dim);
         let dim = self.spelled(dim);
-        self.apply(Call {
+        self.apply(OperatorCall {
             given: vec![("dim", dim)],
             dtype: Dtype::Int64,
             ..self.call(&[self.value], shape)

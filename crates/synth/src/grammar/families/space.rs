@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::Step;
-use crate::grammar::draft::{Call, Id, Start};
+use super::OperatorAttempt;
+use crate::grammar::builder::{OperatorCall, ParameterInit, ValueId};
 use crate::grammar::size::{Argument, Extent, Shape};
-use crate::seeds::{Domain, Form};
+use crate::seeds::{CallForm, ValueDomain};
 
 /// One number for every dimension of space.
 fn all(number: u64, space: usize) -> Value {
     json!(vec![number; space])
 }
 
-impl Step<'_> {
+impl OperatorAttempt<'_> {
     /// How many dimensions of space the seed works on: the digit before the `d` of its name.
     fn space_of_seed(&self) -> Option<usize> {
         let name = self.seed.path.trim_end_matches('d');
@@ -30,20 +30,20 @@ impl Step<'_> {
 
     fn new_channels(&mut self) -> Extent {
         let channels = self.shape()[1];
-        let (times, by) = self.luck.of([(1, 1), (2, 1), (1, 2), (3, 2)]);
+        let (times, by) = self.rng.choose_of([(1, 1), (2, 1), (1, 2), (3, 2)]);
         channels
             .map(|length| Some((length * times / by).clamp(8, 512) / 8 * 8))
             .unwrap_or(channels)
     }
 
-    pub(super) fn convolution(&mut self) -> Option<Id> {
+    pub(super) fn convolution(&mut self) -> Option<ValueId> {
         let space = self.space_of_seed()?;
         let channels = self.shape()[1];
         channels.map(|length| (length <= 1024).then_some(length))?;
-        let kernel = self.luck.of([1, 3, 3, 3, 5]);
-        let (stride, dilation) = self.luck.of([(1, 1), (1, 1), (1, 1), (2, 1), (1, 2)]);
-        let padding = self.luck.of([0, kernel / 2, kernel / 2]);
-        let groups = if self.luck.chance(20) && channels.divisible(4) {
+        let kernel = self.rng.choose_of([1, 3, 3, 3, 5]);
+        let (stride, dilation) = self.rng.choose_of([(1, 1), (1, 1), (1, 1), (2, 1), (1, 2)]);
+        let padding = self.rng.choose_of([0, kernel / 2, kernel / 2]);
+        let groups = if self.rng.chance(20) && channels.divisible(4) {
             4
         } else {
             1
@@ -76,13 +76,13 @@ impl Step<'_> {
         )
     }
 
-    pub(super) fn transposed_convolution(&mut self) -> Option<Id> {
+    pub(super) fn transposed_convolution(&mut self) -> Option<ValueId> {
         let space = self.space_of_seed()?;
         let channels = self.shape()[1];
         channels.map(|length| (length <= 512).then_some(length))?;
-        let kernel = self.luck.of([2, 3, 4]);
-        let stride = self.luck.of([1, 2]);
-        let padding = self.luck.of([0, 1]);
+        let kernel = self.rng.choose_of([2, 3, 4]);
+        let stride = self.rng.choose_of([1, 2]);
+        let padding = self.rng.choose_of([0, 1]);
         let to = self.new_channels();
         let mut shape =
             self.with_space(|length| ((length - 1) * stride + kernel).checked_sub(2 * padding))?;
@@ -112,9 +112,9 @@ impl Step<'_> {
         weight: Shape,
         shape: Shape,
         window: &Window,
-    ) -> Option<Id> {
-        let bias = self.luck.chance(75);
-        let module = self.seed.form == Form::Module;
+    ) -> Option<ValueId> {
+        let bias = self.rng.chance(75);
+        let module = self.seed.form == CallForm::Module;
         let mut given = Vec::new();
         if module {
             given = vec![
@@ -137,13 +137,13 @@ impl Step<'_> {
         if window.groups != 1 {
             given.push(("groups", window.groups.into()));
         }
-        let mut state = vec![("weight", weight, Start::Small)];
+        let mut state = vec![("weight", weight, ParameterInit::Small)];
         if bias {
-            state.push(("bias", vec![to], Start::Zeros));
+            state.push(("bias", vec![to], ParameterInit::Zeros));
         } else if module {
             given.push(("bias", false.into()));
         }
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             functional,
             state,
@@ -151,15 +151,15 @@ impl Step<'_> {
         })
     }
 
-    pub(super) fn pool(&mut self) -> Option<Id> {
+    pub(super) fn pool(&mut self) -> Option<ValueId> {
         let space = self.space_of_seed()?;
         let power = self.seed.op.starts_with("lp");
         // A root of a sum of squares is a norm of any number; of cubes it is not.
         let (kernel, stride, padding) = if power {
             (2, 2, 0)
         } else {
-            self.luck
-                .of([(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 2, 0), (4, 4, 0)])
+            self.rng
+                .choose_of([(2, 2, 0), (3, 2, 1), (3, 1, 1), (2, 2, 0), (4, 4, 0)])
         };
         let shape = self
             .with_space(|length| Some((length + 2 * padding).checked_sub(kernel)? / stride + 1))?;
@@ -183,7 +183,7 @@ impl Step<'_> {
                 ("padding", all(padding, space).into()),
             ]
         };
-        let mut call = Call {
+        let mut call = OperatorCall {
             given,
             functional,
             domain: self.typed().domain,
@@ -193,18 +193,18 @@ impl Step<'_> {
             call.functional.push(("dilation", all(1, space).into()));
         }
         // An average over a border of zeros may be nearer to zero than any element.
-        if call.domain == Domain::Positive || call.domain == Domain::Unit {
-            call.domain = Domain::NonNegative;
+        if call.domain == ValueDomain::Positive || call.domain == ValueDomain::Unit {
+            call.domain = ValueDomain::NonNegative;
         }
         if power {
-            call.domain = Domain::NonNegative;
+            call.domain = ValueDomain::NonNegative;
         }
         self.apply(call)
     }
 
-    pub(super) fn adaptive_pool(&mut self) -> Option<Id> {
+    pub(super) fn adaptive_pool(&mut self) -> Option<ValueId> {
         let space = self.space_of_seed()?;
-        let to = self.luck.of([1, 2, 4]);
+        let to = self.rng.choose_of([1, 2, 4]);
         if !self.shape()[2..]
             .iter()
             .all(|length| length.at_least(2 * to))
@@ -212,54 +212,54 @@ impl Step<'_> {
             return None;
         }
         let shape = self.with_space(|_| Some(to))?;
-        self.apply(Call {
+        self.apply(OperatorCall {
             given: vec![("output_size", all(to, space).into())],
             ..self.call(&[self.value], shape)
         })
     }
 
-    pub(super) fn pad(&mut self) -> Option<Id> {
+    pub(super) fn pad(&mut self) -> Option<ValueId> {
         // The functional form takes any; modules those of their rank.
-        let module = self.seed.form == Form::Module;
+        let module = self.seed.form == CallForm::Module;
         let space = if module {
             self.space_of_seed()?
         } else {
             self.rank().checked_sub(2).filter(|space| *space >= 1)?
         };
-        let by = self.luck.of([1, 2]);
+        let by = self.rng.choose_of([1, 2]);
         let shape = self.with_space(|length| (length > by).then_some(length + 2 * by))?;
         let padding = all(by, 2 * space);
         let given = vec![(
             if module { "padding" } else { "pad" },
             padding.clone().into(),
         )];
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             functional: vec![("pad", padding.into())],
             ..self.call(&[self.value], shape)
         })
     }
 
-    pub(super) fn resize(&mut self) -> Option<Id> {
+    pub(super) fn resize(&mut self) -> Option<ValueId> {
         let flat = self.seed.path.ends_with("2d");
         if self.rank() < 3 || (flat && self.rank() != 4) {
             return None;
         }
         let factor = 2;
         let shape = self.with_space(|length| Some(length * factor))?;
-        self.apply(Call {
+        self.apply(OperatorCall {
             given: vec![("scale_factor", 2.0.into())],
             domain: self.typed().domain,
             ..self.call(&[self.value], shape)
         })
     }
 
-    pub(super) fn local_response(&mut self) -> Option<Id> {
+    pub(super) fn local_response(&mut self) -> Option<ValueId> {
         if self.rank() < 3 {
             return None;
         }
-        let size = self.luck.of([3, 5]);
-        self.apply(Call {
+        let size = self.rng.choose_of([3, 5]);
+        self.apply(OperatorCall {
             given: vec![("size", size.into())],
             ..self.call(&[self.value], self.shape().clone())
         })

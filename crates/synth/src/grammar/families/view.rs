@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
-use super::Step;
-use crate::grammar::draft::{Call, Draw, Id};
+use super::OperatorAttempt;
+use crate::grammar::builder::{InputDistribution, OperatorCall, ValueId};
 use crate::grammar::size::{Argument, Extent};
 
-impl Step<'_> {
-    pub(super) fn view(&mut self) -> Option<Id> {
+impl OperatorAttempt<'_> {
+    pub(super) fn view(&mut self) -> Option<ValueId> {
         // A view alone computes nothing.
-        if self.draft.body.is_empty() && self.is_last() {
+        if self.builder.body.is_empty() && self.is_last() {
             return None;
         }
         let shape = self.shape().clone();
@@ -67,14 +67,14 @@ impl Step<'_> {
             }
             _ => return None,
         };
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             domain: self.typed().domain,
             ..self.call(&[self.value], shape)
         })
     }
 
-    pub(super) fn shuffle(&mut self) -> Option<Id> {
+    pub(super) fn shuffle(&mut self) -> Option<ValueId> {
         if self.rank() != 4 {
             return None;
         }
@@ -93,7 +93,7 @@ impl Step<'_> {
                 vec![("downscale_factor", 2.into())]
             }
             "channel_shuffle" => {
-                let groups = self.luck.of([2, 4]);
+                let groups = self.rng.choose_of([2, 4]);
                 if !shape[1].divisible(groups) {
                     return None;
                 }
@@ -101,30 +101,30 @@ impl Step<'_> {
             }
             _ => return None,
         };
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             domain: self.typed().domain,
             ..self.call(&[self.value], shape)
         })
     }
 
-    pub(super) fn triangle(&mut self) -> Option<Id> {
+    pub(super) fn triangle(&mut self) -> Option<ValueId> {
         if self.rank() < 2 {
             return None;
         }
-        let diagonal = self.luck.of([0, 1, -1]);
+        let diagonal = self.rng.choose_of([0, 1, -1]);
         let given = if diagonal == 0 {
             Vec::new()
         } else {
             vec![("diagonal", diagonal.into())]
         };
-        self.apply(Call {
+        self.apply(OperatorCall {
             given,
             ..self.call(&[self.value], self.shape().clone())
         })
     }
 
-    pub(super) fn pick(&mut self) -> Option<Id> {
+    pub(super) fn pick(&mut self) -> Option<ValueId> {
         let shape = self.shape().clone();
         if shape.len() < 2 {
             return None;
@@ -136,8 +136,10 @@ impl Step<'_> {
             "index_select" => vec![picked[1]],
             _ => picked.clone(),
         };
-        let indices = self.draft.input("index", indices, Draw::Below(length));
-        self.apply(Call {
+        let indices = self
+            .builder
+            .input("index", indices, InputDistribution::Below(length));
+        self.apply(OperatorCall {
             given: vec![("dim", 1.into())],
             by_name: true,
             domain: self.typed().domain,
@@ -145,10 +147,10 @@ impl Step<'_> {
         })
     }
 
-    pub(super) fn halving(&mut self) -> Option<Id> {
+    pub(super) fn halving(&mut self) -> Option<ValueId> {
         let mut shape = self.shape().clone();
         let rank = shape.len();
-        let dim = if rank >= 3 && self.luck.chance(50) {
+        let dim = if rank >= 3 && self.rng.chance(50) {
             1
         } else {
             rank - 1
@@ -158,7 +160,7 @@ impl Step<'_> {
         }
         shape[dim] = shape[dim].map(|length| Some(length / 2))?;
         let dim = if dim + 1 == rank { -1 } else { 1 };
-        self.apply(Call {
+        self.apply(OperatorCall {
             given: vec![("dim", dim.into())],
             ..self.call(&[self.value], shape)
         })

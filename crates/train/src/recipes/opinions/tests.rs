@@ -1,4 +1,4 @@
-use warpsmith_model::policy::Script;
+use warpsmith_model::policy::ScriptPolicy;
 use warpsmith_schema::{
     Attempt, EpisodeEnding, EpisodeMode, PolicyVersion, Profile, Status, Target, Task, Verdict,
 };
@@ -63,7 +63,7 @@ fn trajectory(sample: u32, status: Status, files: &[(&str, &str)]) -> Trajectory
 
 /// Sample 1 is answered at once, sample 2 at the third time, sample 3 never. Sample 4 cheated and 5 submitted nothing:
 /// nobody is asked about them.
-fn script(folder: &Path) -> Script {
+fn script(folder: &Path) -> ScriptPolicy {
     let scores = |score: f64| {
         format!(
             r#"{{\"reasoning\": \"\", \"correctness\": {score}, \"compilability\": {score}, \"speed\": {score}}}"#
@@ -78,14 +78,14 @@ fn script(folder: &Path) -> Script {
     text += &line(3, "pass").repeat(3);
     let path = folder.join("script.jsonl");
     fs_err::write(&path, text).unwrap();
-    Script::open(&path).unwrap()
+    ScriptPolicy::open(&path).unwrap()
 }
 
-fn reviewer(policy: Script) -> Reviewer {
+fn reviewer(policy: ScriptPolicy) -> Reviewer {
     Reviewer {
         policy: Arc::new(policy),
         weight: 0.5,
-        at_once: 2,
+        concurrency: 2,
     }
 }
 
@@ -100,9 +100,9 @@ fn submissions_are_asked_about_once_and_those_who_cheat_get_nothing() {
         trajectory(4, Status::Cheating, &files),
         trajectory(5, Status::Passed, &[]),
     ];
-    let ask = |policy: Script| {
+    let ask = |policy: ScriptPolicy| {
         reviewer(policy).bonuses(folder.path(), &all, CountedAttempt::Final, || {
-            StopRequest::GoOn
+            StopRequest::Continue
         })
     };
     let found = ask(script(folder.path())).unwrap();
@@ -113,7 +113,7 @@ fn submissions_are_asked_about_once_and_those_who_cheat_get_nothing() {
     // Nobody is there any more, and nobody is asked.
     let empty = folder.path().join("empty.jsonl");
     fs_err::write(&empty, "").unwrap();
-    assert_eq!(ask(Script::open(&empty).unwrap()).unwrap(), found);
+    assert_eq!(ask(ScriptPolicy::open(&empty).unwrap()).unwrap(), found);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_reviewer_who_is_gone_is_told_and_what_was_heard_stays() {
     ];
     let found =
         reviewer(script(folder.path())).bonuses(folder.path(), &all, CountedAttempt::Final, || {
-            StopRequest::GoOn
+            StopRequest::Continue
         });
     let Err(TrainError::Collect(failure)) = found else {
         panic!("{found:?}");

@@ -6,19 +6,19 @@ use std::ops::Range;
 
 use crate::TrainError;
 use crate::algorithms::{Aggregation, Estimates, Gae, token_weights};
-use crate::data::{Episode, packs};
-use crate::network::{Actor, Critic, Scores, Sequence};
+use crate::data::{TokenEpisode, packs};
+use crate::network::{Actor, Critic, TokenScores, TokenSequence};
 
 pub(in crate::recipes) struct Batch {
-    episodes: Vec<Episode>,
+    episodes: Vec<TokenEpisode>,
     /// Where each episode's numbers are.
     spans: Vec<Range<usize>>,
 }
 
 impl Batch {
-    pub(in crate::recipes) fn new(episodes: Vec<Episode>) -> Self {
+    pub(in crate::recipes) fn new(episodes: Vec<TokenEpisode>) -> Self {
         let mut end = 0;
-        let mut span = |episode: &Episode| {
+        let mut span = |episode: &TokenEpisode| {
             let start = end;
             end += episode.tokens.said();
             start..end
@@ -31,7 +31,7 @@ impl Batch {
         self.episodes.len()
     }
 
-    pub(super) fn episodes(&self) -> &[Episode] {
+    pub(super) fn episodes(&self) -> &[TokenEpisode] {
         &self.episodes
     }
 
@@ -43,7 +43,7 @@ impl Batch {
     /// Tokens of an episode that go through a network.
     pub(in crate::recipes) fn length(&self, episode: usize) -> usize {
         let sequences = &self.episodes[episode].tokens.sequences;
-        sequences.iter().map(Sequence::len).sum()
+        sequences.iter().map(TokenSequence::len).sum()
     }
 
     pub(super) fn span(&self, episode: usize) -> Range<usize> {
@@ -57,7 +57,7 @@ impl Batch {
         packs.map(|pack| chosen[pack].to_vec()).collect()
     }
 
-    pub(in crate::recipes) fn sequences(&self, chosen: &[usize]) -> Vec<&Sequence> {
+    pub(in crate::recipes) fn sequences(&self, chosen: &[usize]) -> Vec<&TokenSequence> {
         chosen
             .iter()
             .flat_map(|place| &self.episodes[*place].tokens.sequences)
@@ -88,7 +88,7 @@ impl Batch {
         &self,
         aggregation: Aggregation,
         chosen: &[usize],
-        counts: &dyn Fn(&Episode) -> bool,
+        counts: &dyn Fn(&TokenEpisode) -> bool,
     ) -> Vec<f32> {
         let mask = |place: &usize| vec![counts(&self.episodes[*place]); self.spans[*place].len()];
         let masks: Vec<Vec<bool>> = chosen.iter().map(mask).collect();
@@ -103,8 +103,8 @@ impl Batch {
         &self,
         actor: &dyn Actor,
         packs: &[Vec<usize>],
-    ) -> Result<Scores, TrainError> {
-        let mut all = Scores {
+    ) -> Result<TokenScores, TrainError> {
+        let mut all = TokenScores {
             logprobs: vec![0.0; self.said()],
             entropies: vec![0.0; self.said()],
         };
@@ -119,11 +119,11 @@ impl Batch {
     pub(in crate::recipes) fn values(
         &self,
         critic: &dyn Critic,
-        tokens_at_once: usize,
+        tokens_per_microbatch: usize,
     ) -> Result<Vec<f32>, TrainError> {
         let all: Vec<usize> = (0..self.len()).collect();
         let mut values = vec![0.0; self.said()];
-        for pack in self.packs(&all, tokens_at_once) {
+        for pack in self.packs(&all, tokens_per_microbatch) {
             let found = critic.values(&self.sequences(&pack))?;
             self.scatter(&pack, &found, &mut values);
         }
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn an_episode_of_several_replies_is_one_row_of_tokens_that_were_said() {
         let sequences = vec![
-            Sequence::new(vec![1, 2, 3, 4], &[false, true, false, true]),
-            Sequence::new(vec![5, 6, 7], &[false, false, true]),
+            TokenSequence::new(vec![1, 2, 3, 4], &[false, true, false, true]),
+            TokenSequence::new(vec![5, 6, 7], &[false, false, true]),
         ];
-        let batch = Batch::new(vec![Episode {
+        let batch = Batch::new(vec![TokenEpisode {
             task: "task".into(),
             tokens: Tokens {
                 sequences,
@@ -193,7 +193,7 @@ mod tests {
         let estimates = |lambda| {
             let gae = Gae {
                 gamma: 1.0,
-                actor_lambda: lambda,
+                lam: lambda,
                 critic_lambda: lambda,
             };
             batch.estimates(&values, &gae)

@@ -5,13 +5,13 @@ use super::numbers::{self, Means};
 use super::{Advantages, Counters, CriticSettings, CutReplies, PolicyRun, replies};
 use crate::TrainError;
 use crate::algorithms::{
-    GroupAdvantages, Kl, Loss, Mismatch, entropy_bonus, explained_variance, kl_loss, policy_loss,
+    GroupAdvantages, Kl, Loss, Mismatch, entropy_coeff, explained_variance, kl_loss, policy_loss,
     truncated_importance, value_loss, whiten,
 };
-use crate::data::{Episode, batches};
+use crate::data::{TokenEpisode, batches};
 use crate::metrics::Numbers;
-use crate::network::{Critic, Scores};
-use crate::optimizer::Update;
+use crate::network::{Critic, TokenScores};
+use warpsmith_kernels::training::AdamWStep;
 
 /// Before anything was learnt, ratios are one but for this.
 const REPEATABLE: f64 = 1e-5;
@@ -55,8 +55,8 @@ impl PolicyRun<'_> {
                 policy_total += self.push_actor(batch, &chosen, &known, first, &mut means)?;
                 counters.updates += 1;
                 let update = self.update(step, counters.updates);
-                actor_norm = actor_norm.max(self.actor.update(&update)?);
-                numbers.insert("rate", update.rate);
+                actor_norm = actor_norm.max(self.actor.step(&update)?);
+                numbers.insert("learning_rate", update.learning_rate);
                 if let (Some(critic), Advantages::Critic(settings)) =
                     (&mut self.critic, &self.settings.advantages)
                 {
@@ -72,21 +72,21 @@ impl PolicyRun<'_> {
                     )?;
                     let steps = self.settings.steps;
                     let update = settings.rates.update(step, steps, counters.updates);
-                    critic_norm = critic_norm.max(critic.update(&update)?);
+                    critic_norm = critic_norm.max(critic.step(&update)?);
                 }
             }
         }
         means.into(numbers);
         numbers.insert("policy_loss", policy_total / updates);
-        numbers.insert("gradient_norm", actor_norm);
+        numbers.insert("grad_norm", actor_norm);
         if known.expected.is_some() {
             numbers.insert("value_loss", value_total / updates);
-            numbers.insert("critic_gradient_norm", critic_norm);
+            numbers.insert("critic_grad_norm", critic_norm);
         }
         Ok(())
     }
 
-    fn update(&self, step: u64, number: u64) -> Update {
+    fn update(&self, step: u64, number: u64) -> AdamWStep {
         let settings = &self.settings;
         settings.rates.update(step, settings.steps, number)
     }
@@ -99,13 +99,14 @@ impl PolicyRun<'_> {
             .map(|pass| {
                 let epoch = step * settings.epochs.max(1) + pass;
                 let order = batches(batch.len(), size, settings.seed, epoch);
-                let packs = |chosen: &Vec<usize>| batch.packs(chosen, settings.tokens_at_once);
+                let packs =
+                    |chosen: &Vec<usize>| batch.packs(chosen, settings.tokens_per_microbatch);
                 order.iter().map(packs).collect()
             })
             .collect()
     }
 
-    fn counts(&self, episode: &Episode) -> bool {
+    fn counts(&self, episode: &TokenEpisode) -> bool {
         !(episode.cut && self.settings.cut_replies == CutReplies::Mask)
     }
 
@@ -167,7 +168,7 @@ impl PolicyRun<'_> {
         settings: &CriticSettings,
         numbers: &mut Numbers,
     ) -> Result<(Vec<f32>, Option<Expected>), TrainError> {
-        let values = batch.values(critic, self.settings.tokens_at_once)?;
+        let values = batch.values(critic, self.settings.tokens_per_microbatch)?;
         let mut estimates = batch.estimates(&values, &settings.gae);
         let mask = vec![true; values.len()];
         if let Some(explained) = explained_variance(&values, &estimates.returns, &mask) {
@@ -204,7 +205,7 @@ impl PolicyRun<'_> {
             let (old, advantages) = (gather(&known.old), gather(&known.advantages));
             let importance = gather(&known.importance);
             let reference = known.reference.as_deref().map(gather);
-            self.actor.learn(&batch.sequences(pack), &mut |scores| {
+            self.actor.backward(&batch.sequences(pack), &mut |scores| {
                 let new = &scores.logprobs;
                 let part = policy_loss(
                     new,
@@ -222,11 +223,11 @@ impl PolicyRun<'_> {
                     let kl = kl_loss(penalty.kl, new, reference, &weights);
                     loss = loss.plus(&kl.scaled(penalty.coefficient));
                 }
-                let bonus = entropy_bonus(&scores.entropies, &weights, settings.entropy_bonus);
+                let bonus = entropy_coeff(&scores.entropies, &weights, settings.entropy_coeff);
                 total += finite(&loss)? + bonus.value;
                 means.policy(&part);
                 means.moved(&old, new);
-                Ok(Scores {
+                Ok(TokenScores {
                     logprobs: loss.gradient,
                     entropies: bonus.gradient,
                 })
@@ -267,7 +268,7 @@ fn push_critic(
     for pack in packs {
         let gather = |numbers: &[f32]| batch.gather(pack, numbers);
         let (old, returns, weights) = (gather(values), gather(returns), gather(&weights));
-        critic.learn(&batch.sequences(pack), &mut |values| {
+        critic.backward(&batch.sequences(pack), &mut |values| {
             let part = value_loss(values, &old, &returns, &weights, settings.value_clip);
             total += finite(&part.loss)?;
             means.value(&part);

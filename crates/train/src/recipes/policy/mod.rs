@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::batch::Batch;
-use super::progress::{Keeping, Kept, Outcome, Progress, Rates, Watch};
+use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
 use crate::TrainError;
 use crate::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};
-use crate::data::Episode;
+use crate::data::TokenEpisode;
 use crate::metrics::Numbers;
 use crate::network::{Actor, Critic, Published, Trainable};
 
@@ -27,14 +27,14 @@ pub trait Collector {
         step: u64,
         round: u32,
         policy: &Published,
-    ) -> Result<Vec<Episode>, TrainError>;
+    ) -> Result<Vec<TokenEpisode>, TrainError>;
 
     /// Episodes of the policy as it is after so many steps, of tasks that it never learns from. `None` where there are none.
     fn examine(
         &mut self,
         _step: u64,
         _policy: &Published,
-    ) -> Result<Option<Vec<Episode>>, TrainError> {
+    ) -> Result<Option<Vec<TokenEpisode>>, TrainError> {
         Ok(None)
     }
 
@@ -107,14 +107,14 @@ pub struct PolicySettings {
     pub importance_cap: f32,
     pub penalty: Option<Penalty>,
     /// Paid for entropy; 0 for none.
-    pub entropy_bonus: f64,
+    pub entropy_coeff: f64,
     pub aggregation: Aggregation,
     /// Passes over what was collected.
     pub epochs: u64,
     /// Updates in each pass.
     pub minibatches: usize,
     pub cut_replies: CutReplies,
-    pub tokens_at_once: usize,
+    pub tokens_per_microbatch: usize,
     /// Of the order within a step.
     pub seed: u64,
     /// Steps between looks at tasks that are held out.
@@ -140,7 +140,11 @@ struct Counters {
 }
 
 impl PolicyRun<'_> {
-    pub fn run(&mut self, keeping: &Keeping, watch: &mut dyn Watch) -> Result<Outcome, TrainError> {
+    pub fn run(
+        &mut self,
+        keeping: &Keeping,
+        watch: &mut dyn Watch,
+    ) -> Result<RecipeOutcome, TrainError> {
         let steps = self.settings.steps;
         let mut networks: Vec<(&'static str, &mut dyn Trainable)> =
             vec![("actor", &mut *self.actor)];
@@ -232,8 +236,8 @@ impl PolicyRun<'_> {
     /// Episodes for one step. Groups that teach nothing are left out, and others collected in their place.
     fn collect(&mut self, step: u64) -> Result<Collected, TrainError> {
         let policy = self.actor.publish()?;
-        let mut all: Vec<Episode> = Vec::new();
-        let mut useful: Vec<Episode> = Vec::new();
+        let mut all: Vec<TokenEpisode> = Vec::new();
+        let mut useful: Vec<TokenEpisode> = Vec::new();
         let (mut wanted, mut dropped) = (0, 0);
         let refills = match self.settings.advantages {
             Advantages::Critic(_) => 0,
@@ -286,8 +290,8 @@ impl PolicyRun<'_> {
 }
 
 /// Episodes by task; a task's are neighbours from here on.
-fn groups(episodes: Vec<Episode>) -> BTreeMap<String, Vec<Episode>> {
-    let mut groups: BTreeMap<String, Vec<Episode>> = BTreeMap::new();
+fn groups(episodes: Vec<TokenEpisode>) -> BTreeMap<String, Vec<TokenEpisode>> {
+    let mut groups: BTreeMap<String, Vec<TokenEpisode>> = BTreeMap::new();
     for episode in episodes {
         groups
             .entry(episode.task.clone())
@@ -297,14 +301,14 @@ fn groups(episodes: Vec<Episode>) -> BTreeMap<String, Vec<Episode>> {
     groups
 }
 
-fn groups_of(episodes: &[Episode]) -> usize {
+fn groups_of(episodes: &[TokenEpisode]) -> usize {
     episodes
         .chunk_by(|one, other| one.task == other.task)
         .count()
 }
 
 impl Advantages {
-    fn teaches(&self, group: &[Episode]) -> bool {
+    fn teaches(&self, group: &[TokenEpisode]) -> bool {
         match self {
             Self::Critic(_) => true,
             Self::Group { rule, .. } => rule.of(&replies(group)).is_some(),
@@ -312,7 +316,7 @@ impl Advantages {
     }
 }
 
-fn replies(group: &[Episode]) -> Vec<(f64, usize)> {
-    let reply = |episode: &Episode| (episode.reward, episode.tokens.said());
+fn replies(group: &[TokenEpisode]) -> Vec<(f64, usize)> {
+    let reply = |episode: &TokenEpisode| (episode.reward, episode.tokens.said());
     group.iter().map(reply).collect()
 }

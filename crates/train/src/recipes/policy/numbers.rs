@@ -1,17 +1,17 @@
 //! What is written down of a step.
 
 use crate::algorithms::{Kl, Mismatch, PolicyLoss, ValueLoss};
-use crate::data::{Episode, Standings};
+use crate::data::{Standings, TokenEpisode};
 use crate::metrics::Numbers;
 
 /// What the best checkpoint is best at.
 pub(super) const VALIDATION_REWARD: &str = "validation_reward";
 
 /// What the policy did.
-pub(super) fn of_episodes(episodes: &[Episode]) -> Numbers {
+pub(super) fn of_episodes(episodes: &[TokenEpisode]) -> Numbers {
     let count = episodes.len().max(1) as f64;
-    let mean = |of: &dyn Fn(&Episode) -> f64| episodes.iter().map(of).sum::<f64>() / count;
-    let share = |of: &dyn Fn(&Episode) -> bool| mean(&|one| f64::from(u8::from(of(one))));
+    let mean = |of: &dyn Fn(&TokenEpisode) -> f64| episodes.iter().map(of).sum::<f64>() / count;
+    let share = |of: &dyn Fn(&TokenEpisode) -> bool| mean(&|one| f64::from(u8::from(of(one))));
     let mut rewards: Vec<f64> = episodes.iter().map(|one| one.reward).collect();
     rewards.sort_by(f64::total_cmp);
     let quantile = |share: f64| {
@@ -43,18 +43,18 @@ pub(super) fn of_episodes(episodes: &[Episode]) -> Numbers {
         ("robust_faster_than_eager", 2.0),
         ("robust_faster_than_compile", 3.0),
     ] {
-        let near = |one: &Episode| (one.finding.robust - value).abs() < 0.5;
+        let near = |one: &TokenEpisode| (one.finding.robust - value).abs() < 0.5;
         numbers.insert(name, share(&near));
     }
     numbers
 }
 
-fn standings(episodes: &[Episode]) -> Option<Standings> {
+fn standings(episodes: &[TokenEpisode]) -> Option<Standings> {
     Standings::of(episodes.iter().map(|one| (one.task.as_str(), one.finding)))
 }
 
 /// What the policy did on tasks that are held out. Always by the robust reward, whatever pays.
-pub(super) fn of_validation(episodes: &[Episode]) -> Option<Numbers> {
+pub(super) fn of_validation(episodes: &[TokenEpisode]) -> Option<Numbers> {
     let standings = standings(episodes)?;
     let lengths = episodes.iter().map(|one| one.tokens.said() as f64);
     Some(Numbers::from([
@@ -94,8 +94,8 @@ impl Means {
         let tokens = part.loss.gradient.len() as f64;
         self.tokens += tokens;
         for (name, value) in [
-            ("clip_low", part.clipped_low),
-            ("clip_high", part.clipped_high),
+            ("clip_fraction_low", part.clipped_low),
+            ("clip_fraction_high", part.clipped_high),
         ] {
             *self.sums.entry(name).or_default() += tokens * value;
         }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use warpsmith_agent::{AgentLimits, AgentSettings, Settings as SingleSettings, Size, Wire};
+use warpsmith_agent::{AgentLimits, AgentSettings, ModelSize, SingleSettings, WireFormat};
 use warpsmith_machine::SharedDevice;
-use warpsmith_model::policy::Sampling;
-use warpsmith_rollout::Way;
+use warpsmith_model::policy::SamplingParams;
+use warpsmith_rollout::EpisodeKind;
 use warpsmith_schema::{EpisodeMode, Task};
 use warpsmith_train::algorithms::{
     Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
@@ -28,7 +28,7 @@ use crate::args::{
 };
 use crate::config::Settings;
 use crate::engine::{Engine, Manner};
-use crate::episodes::{ModeChoice, confines};
+use crate::episodes::{ModeChoice, shell_sandbox};
 use crate::failure::Stop;
 use crate::policy::{self, Subject, Wanted};
 use crate::printer::Printer;
@@ -37,16 +37,16 @@ use crate::printer::Printer;
 pub(in super::super) struct PpoSettings {
     /// The critic's learning rate at its peak
     #[arg(long, value_name = "X", default_value = "0.0001")]
-    critic_rate: Positive,
+    critic_learning_rate: Positive,
     /// How much of later values counts
     #[arg(long, value_name = "X", default_value = "1.0")]
     gamma: Share,
     /// How far ahead advantages look
     #[arg(long, value_name = "X", default_value = "0.95")]
-    actor_lambda: Share,
+    lam: Share,
     /// How far ahead the critic's targets look
     #[arg(long, value_name = "X", default_value = "1.0")]
-    critic_lambda: Share,
+    critic_lam: Share,
     /// How far a value may move before it is no longer pushed; else no limit
     #[arg(long, value_name = "X")]
     value_clip: Option<Positive>,
@@ -62,13 +62,13 @@ pub(in super::super) struct PpoSettings {
 pub(in super::super) struct GrpoSettings {
     /// Divide advantages by the deviation within their group
     #[arg(long)]
-    by_deviation: bool,
+    normalize_std: bool,
     /// How much less a reply that passed is worth for being long; else nothing
     #[arg(long, value_name = "X")]
     length_alpha: Option<Positive>,
     /// Have rare successes and rare failures count more
     #[arg(long)]
-    by_difficulty: bool,
+    difficulty_weight: bool,
     /// How often to collect again in place of groups that teach nothing
     #[arg(long, value_name = "N", default_value_t = 1)]
     refills: u32,
@@ -136,25 +136,25 @@ pub(in super::super) struct TryingSettings {
     open_operators: u32,
     /// The learning rate at its peak
     #[arg(long, value_name = "X", default_value = "0.00003")]
-    rate: Positive,
+    learning_rate: Positive,
     /// How much less likely a token may become before it is no longer pushed
     #[arg(long, value_name = "X", default_value = "0.2")]
-    clip_low: ShareBelowOne,
+    clip_ratio_low: ShareBelowOne,
     /// How much likelier a token may become before it is no longer pushed
     #[arg(long, value_name = "X", default_value = "0.28")]
-    clip_high: NotNegative,
+    clip_ratio_high: NotNegative,
     /// Largest weight that makes up for the sampler's arithmetic
     #[arg(long, value_name = "X", default_value = "2.0")]
     importance_cap: Positive,
     /// How strongly the policy is held near where it began; 0 for not at all
     #[arg(long, value_name = "X", default_value = "0.0")]
-    kl: NotNegative,
+    kl_coef: NotNegative,
     /// What is paid for entropy
     #[arg(long, value_name = "X", default_value = "0.0")]
-    entropy_bonus: NotNegative,
+    entropy_coeff: NotNegative,
     /// Passes over what a step collected
     #[arg(long, value_name = "N", default_value = "1")]
-    passes: Count,
+    ppo_epochs: Count,
     /// Updates in each pass
     #[arg(long, value_name = "N", default_value = "1")]
     minibatches: Count,
@@ -223,10 +223,10 @@ impl PpoSettings {
         Advantages::Critic(CriticSettings {
             gae: Gae {
                 gamma: self.gamma.into(),
-                actor_lambda: self.actor_lambda.into(),
-                critic_lambda: self.critic_lambda.into(),
+                lam: self.lam.into(),
+                critic_lambda: self.critic_lam.into(),
             },
-            rates: self.trying.learning.rates(self.critic_rate),
+            rates: self.trying.learning.rates(self.critic_learning_rate),
             value_clip: self.value_clip.map(|clip| f64::from(clip) as f32),
             whiten: !self.no_whitening,
         })
@@ -246,7 +246,7 @@ impl GrpoSettings {
     pub(super) fn advantages(&self) -> Advantages {
         Advantages::Group {
             rule: GroupAdvantages {
-                spread: if self.by_deviation {
+                spread: if self.normalize_std {
                     Spread::Deviation
                 } else {
                     Spread::Absolute
@@ -254,7 +254,7 @@ impl GrpoSettings {
                 length: self.length_alpha.map(|alpha| LengthPenalty {
                     alpha: alpha.into(),
                 }),
-                difficulty: self.by_difficulty.then(Difficulty::default),
+                difficulty: self.difficulty_weight.then(Difficulty::default),
             },
             refills: self.refills,
         }
@@ -282,7 +282,9 @@ impl TryingSettings {
                 (replies, replies)
             }
             ModeChoice::Agent => {
-                let turns = self.turns.map_or(Size::Small.limits().turns, u32::from);
+                let turns = self
+                    .turns
+                    .map_or(ModelSize::Small.limits().turns, u32::from);
                 (turns.into(), f64::from(turns) / 2.0)
             }
         }
@@ -309,11 +311,11 @@ impl TryingSettings {
         let (replies, judgements) = self.replies();
         let length = given.prompt() + replies * given.reply();
         let read = learnt as f64 * length;
-        let passes = f64::from(u32::from(self.passes));
+        let passes = f64::from(u32::from(self.ppo_epochs));
         let reference = u32::from(self.has_reference());
         let longest = match self.mode {
             ModeChoice::Single => length as u64,
-            ModeChoice::Agent => self.tokens.unwrap_or(Size::Small.limits().tokens),
+            ModeChoice::Agent => self.tokens.unwrap_or(ModelSize::Small.limits().tokens),
         };
         given.estimate(&Doing {
             stage,
@@ -335,7 +337,7 @@ impl TryingSettings {
 
     /// Whether the policy is held near where it began.
     pub(super) fn has_reference(&self) -> bool {
-        f64::from(self.kl) > 0.0
+        f64::from(self.kl_coef) > 0.0
     }
 
     pub(super) fn check(&self) -> Result<(), Stop> {
@@ -395,7 +397,7 @@ impl TryingSettings {
         Ok(Some(Reviewer {
             policy: wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?,
             weight: self.opinion_weight.into(),
-            at_once: wanted.at_once(1),
+            concurrency: wanted.at_once(1),
         }))
     }
 
@@ -408,34 +410,34 @@ impl TryingSettings {
         }
     }
 
-    fn way(&self, engine: &Engine) -> Way {
+    fn way(&self, engine: &Engine) -> EpisodeKind {
         // All of the distribution: what is cut off could not be learnt about.
-        let sampling = Sampling {
+        let sampling = SamplingParams {
             temperature: f64::from(self.temperature) as f32,
             top_p: 1.0,
             seed: Some(self.learning.seed),
             max_tokens: self.max_tokens.into(),
         };
         match self.mode {
-            ModeChoice::Single => Way::Single(SingleSettings {
+            ModeChoice::Single => EpisodeKind::Single(SingleSettings {
                 target: engine.target,
                 repairs: self.repairs,
-                wall: None,
+                deadline: None,
                 sampling,
             }),
             ModeChoice::Agent => {
-                let usual = Size::Small.limits();
-                Way::Agent(AgentSettings {
+                let usual = ModelSize::Small.limits();
+                EpisodeKind::Agent(AgentSettings {
                     target: engine.target,
                     sampling,
-                    wire: Wire::Fenced,
-                    size: Size::Small,
+                    wire: WireFormat::Fenced,
+                    size: ModelSize::Small,
                     limits: AgentLimits {
                         turns: self.turns.map_or(usual.turns, u32::from),
                         tokens: self.tokens.unwrap_or(usual.tokens),
-                        wall: None,
+                        deadline: None,
                     },
-                    confines: confines(engine, IsolationChoice::Strict),
+                    sandbox: shell_sandbox(engine, IsolationChoice::Strict),
                 })
             }
         }
@@ -455,7 +457,7 @@ impl TryingSettings {
             tasks_per_step: u32::from(self.tasks_per_step) as usize,
             samples: self.samples.into(),
             way: self.way(engine),
-            at_once: self.conversations(),
+            concurrency: self.conversations(),
             paid: Paid {
                 kind: self.reward.into(),
                 counts: self.counts.into(),
@@ -478,27 +480,27 @@ impl TryingSettings {
     pub(super) fn recipe(&self, advantages: Advantages) -> PolicySettings {
         PolicySettings {
             steps: u32::from(self.steps).into(),
-            rates: self.learning.rates(self.rate),
+            rates: self.learning.rates(self.learning_rate),
             advantages,
             clip: Some(Clip {
-                low: f64::from(self.clip_low) as f32,
-                high: f64::from(self.clip_high) as f32,
+                low: f64::from(self.clip_ratio_low) as f32,
+                high: f64::from(self.clip_ratio_high) as f32,
             }),
             importance_cap: f64::from(self.importance_cap) as f32,
             penalty: self.has_reference().then_some(Penalty {
                 kl: Kl::K3,
-                coefficient: self.kl.into(),
+                coefficient: self.kl_coef.into(),
             }),
-            entropy_bonus: self.entropy_bonus.into(),
+            entropy_coeff: self.entropy_coeff.into(),
             aggregation: self.learning.aggregation(),
-            epochs: u32::from(self.passes).into(),
+            epochs: u32::from(self.ppo_epochs).into(),
             minibatches: u32::from(self.minibatches) as usize,
             cut_replies: match self.cut_replies {
                 CutChoice::Mask => CutReplies::Mask,
                 CutChoice::Penalise => CutReplies::Penalise,
                 CutChoice::Keep => CutReplies::Keep,
             },
-            tokens_at_once: self.learning.tokens_at_once(),
+            tokens_per_microbatch: self.learning.tokens_at_once(),
             seed: self.learning.seed,
             evaluate_every: u32::from(self.evaluate_every).into(),
         }

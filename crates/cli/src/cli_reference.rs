@@ -1,0 +1,187 @@
+//! `docs/reference/cli.md`, made from what clap knows. The test fails where the page is not what clap says;
+//! `WARPSMITH_UPDATE_DOCS=1 cargo test --release -p warpsmith --bins cli_reference` writes it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::{Arg, Command, CommandFactory};
+
+use crate::cli::Cli;
+
+const INTRODUCTION: &str = "\
+# Command line
+
+`warpsmith VERB [OPTIONS]`. Results go to stdout; notes, progress bars, hints and errors go to stderr. With `--json` stdout is
+exactly one JSON object (`mcp` speaks its own protocol there). [Exit codes](exit-codes.md) and what
+[TASK, SOLUTION and POLICY](arguments.md) can be have pages of their own. A flag that several verbs share with the same
+meaning stands once, under [shared flags](#shared-flags).
+
+This page is generated from the program's own help texts.
+";
+
+/// A flag is shared where at least this many verbs have it with the same text.
+const SHARED_BY: usize = 3;
+
+/// Name of the flag and its help.
+type Entry = (String, String);
+
+#[test]
+fn the_page_is_what_clap_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/cli.md");
+    let mut root = Cli::command();
+    root.build();
+    let page = page(&root);
+    if std::env::var_os("WARPSMITH_UPDATE_DOCS").is_some() {
+        fs_err::write(&path, &page).unwrap();
+    }
+    let written = fs_err::read_to_string(&path).unwrap();
+    assert!(
+        written == page,
+        "docs/reference/cli.md is not what clap says; WARPSMITH_UPDATE_DOCS=1 writes it anew"
+    );
+}
+
+fn page(root: &Command) -> String {
+    let verbs = verbs(root, "");
+    let shared = shared(&verbs);
+    let mut page = INTRODUCTION.to_owned();
+    page += "\n| verb | what it does |\n|---|---|\n";
+    for verb in root
+        .get_subcommands()
+        .filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
+    {
+        let name = verb.get_name();
+        let about = verb.get_about().map(ToString::to_string);
+        let _ = writeln!(
+            page,
+            "| [`{name}`](#{name}) | {} |",
+            about.unwrap_or_default()
+        );
+    }
+    page += "\n## Shared flags\n\n| flag | verbs | meaning |\n|---|---|---|\n";
+    for ((flag, help), names) in &shared {
+        let names = if names.len() == verbs.len() {
+            "all".to_owned()
+        } else {
+            listed(names)
+        };
+        let _ = writeln!(page, "| {flag} | {names} | {help} |");
+    }
+    for (name, verb) in &verbs {
+        let level = if name.contains(' ') { "###" } else { "##" };
+        let about = verb.get_long_about().or_else(|| verb.get_about());
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        let usage = (*verb).clone().render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ");
+        let _ = write!(
+            page,
+            "\n{level} {name}\n\n{}\n\n```text\n{usage}\n```\n",
+            about.trim()
+        );
+        let own: Vec<Entry> = entries(verb)
+            .filter(|entry| !shared.contains_key(entry))
+            .collect();
+        if !own.is_empty() {
+            page += "\n| argument | meaning |\n|---|---|\n";
+            for (flag, help) in own {
+                let _ = writeln!(page, "| {flag} | {help} |");
+            }
+        }
+        if let Some(after) = verb.get_after_long_help() {
+            let _ = write!(page, "\n```text\n{}\n```\n", after.to_string().trim());
+        }
+    }
+    page
+}
+
+/// Verbs below another are listed behind its name: `judge`, `train` sft, rft.
+fn listed(names: &[String]) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut above = None;
+    for name in names {
+        match name.split_once(' ') {
+            Some((verb, below)) if above == Some(verb) => parts.push(below.to_owned()),
+            Some((verb, below)) => parts.push(format!("`{verb}` {below}")),
+            None => parts.push(format!("`{name}`")),
+        }
+        above = name.split_once(' ').map(|(verb, _)| verb);
+    }
+    parts.join(", ")
+}
+
+/// Every verb that can be run, with those below it after it.
+fn verbs<'a>(command: &'a Command, prefix: &str) -> Vec<(String, &'a Command)> {
+    let below = command.get_subcommands();
+    below
+        .filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
+        .flat_map(|verb| {
+            let name = format!("{prefix}{}", verb.get_name());
+            let rest = verbs(verb, &format!("{name} "));
+            std::iter::once((name, verb)).chain(rest)
+        })
+        .collect()
+}
+
+fn shared(verbs: &[(String, &Command)]) -> BTreeMap<Entry, Vec<String>> {
+    let mut users: BTreeMap<Entry, Vec<String>> = BTreeMap::new();
+    for (name, verb) in verbs {
+        for entry in entries(verb) {
+            users.entry(entry).or_default().push(name.clone());
+        }
+    }
+    users.retain(|_, names| names.len() >= SHARED_BY);
+    users
+}
+
+fn entries(verb: &Command) -> impl Iterator<Item = Entry> + '_ {
+    verb.get_arguments()
+        .filter(|argument| !argument.is_hide_set())
+        .map(|argument| (name(argument), meaning(argument)))
+}
+
+/// As it is typed: `-q, --quiet`, `--device <N>`, `<TASK>`.
+fn name(argument: &Arg) -> String {
+    let value = argument
+        .get_action()
+        .takes_values()
+        .then(|| argument.get_value_names().unwrap_or_default().join(" "));
+    let flags = [
+        argument.get_short().map(|short| format!("-{short}")),
+        argument.get_long().map(|long| format!("--{long}")),
+    ];
+    let flags: Vec<String> = flags.into_iter().flatten().collect();
+    let name = match (flags.is_empty(), value) {
+        (true, value) => value.unwrap_or_default(),
+        (false, Some(value)) => format!("{} {value}", flags.join(", ")),
+        (false, None) => flags.join(", "),
+    };
+    format!("`{}`", name.replace('|', "\\|"))
+}
+
+fn meaning(argument: &Arg) -> String {
+    let help = argument.get_long_help().or_else(|| argument.get_help());
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let mut text = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let values = argument.get_possible_values();
+    if argument.get_action().takes_values() && !values.is_empty() {
+        let names: Vec<String> = values
+            .iter()
+            .filter(|value| !value.is_hide_set())
+            .map(|value| format!("`{}`", value.get_name()))
+            .collect();
+        let _ = write!(text, "; one of {}", names.join(", "));
+    }
+    let defaults = argument.get_default_values();
+    if argument.get_action().takes_values() && !defaults.is_empty() {
+        let shown: Vec<String> = defaults
+            .iter()
+            .map(|value| format!("`{}`", value.to_string_lossy()))
+            .collect();
+        let _ = write!(text, "; default {}", shown.join(" "));
+    }
+    if let Some(variable) = argument.get_env() {
+        let _ = write!(text, "; also `{}`", variable.to_string_lossy());
+    }
+    text.replace('|', "\\|")
+}

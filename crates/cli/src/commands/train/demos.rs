@@ -1,0 +1,205 @@
+//! `warpsmith train demos`: the teacher's demonstrations for many tasks at once, without a judge.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use warpsmith_agent::unjudged_trajectory;
+use warpsmith_compiler::{NotCovered, Strategy};
+use warpsmith_decontaminate::{FAMILY_THRESHOLD, FingerprintIndex, Structure};
+use warpsmith_schema::{FORMAT, Target, Task, Trajectory};
+use warpsmith_store::StoreError;
+use warpsmith_synth::teacher;
+use warpsmith_synth::{SeedCatalogue, exercises};
+use warpsmith_tasks::load_all;
+
+use crate::commands::synth::broken_seeds;
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// Write the teacher's single-turn demonstrations for tasks with graphs, without judging them
+///
+/// A demonstration is a prompt as a model gets it and a reply with a solution, in the form of a trajectory for `train sft --data`. It
+/// needs no GPU, whatever the target, and takes a moment for thousands of tasks. Nothing is planted and nothing was run:
+/// `rollout --policy teacher` collects demonstrations that are judged.
+#[derive(Debug, Args)]
+pub(crate) struct DemosArgs {
+    /// Tasks with graphs, as `synth` writes them; as often as you like
+    #[arg(long, value_name = "FILE")]
+    tasks: Vec<PathBuf>,
+    /// So many tasks more, composed for this in many sizes and not run; none is in KernelBench
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    // All of them are in memory together.
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    compose: u32,
+    /// The file to make, a JSONL of trajectories
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Tasks for validation: neither they nor relatives of theirs are taught; as often as you like
+    #[arg(long, value_name = "FILE")]
+    except: Vec<PathBuf>,
+    /// What the solutions are for
+    #[arg(long, value_enum)]
+    target: DemoTarget,
+    /// Which solutions of a task become demonstrations
+    #[arg(long, value_name = "NAME,…", value_enum, value_delimiter = ',', default_values_t = [Style::Fused, Style::Tuned])]
+    styles: Vec<Style>,
+    /// Of the words around the code, and of composed tasks
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DemoTarget {
+    Cuda,
+    Cpu,
+}
+
+/// How a solution is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Style {
+    /// A kernel for every operator
+    Plain,
+    /// As few kernels as possible
+    Fused,
+    /// These with wide loads, values kept in registers and work shared out among threads
+    Tuned,
+}
+
+impl From<Style> for Strategy {
+    fn from(style: Style) -> Self {
+        match style {
+            Style::Plain => Self::Plain,
+            Style::Fused => Self::Fused,
+            Style::Tuned => Self::Tuned,
+        }
+    }
+}
+
+pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
+    // A link counts, wherever it leads.
+    if fs::symlink_metadata(&args.out).is_ok() {
+        let message = format!("`{}` is there already", args.out.display());
+        let hint = "name a file that is to be made".to_owned();
+        return Err(Stop::config("config", message, Some(hint)));
+    }
+    let mut tasks: Vec<Task> = Vec::new();
+    for path in &args.tasks {
+        tasks.extend(load_all(path)?);
+    }
+    if args.compose > 0 {
+        let seeds = SeedCatalogue::torch().map_err(|error| broken_seeds(&error))?;
+        tasks.extend(exercises(&seeds, args.seed).take(args.compose as usize));
+    }
+    if tasks.is_empty() {
+        let hint = "`--tasks FILE` names some, `--compose N` makes some up".to_owned();
+        return Err(Stop::config(
+            "no_demo",
+            "there is no task to teach",
+            Some(hint),
+        ));
+    }
+    let (mut demos, mut left_out) = (Vec::new(), BTreeMap::<String, u32>::new());
+    let spared = args.spared()?;
+    let mut relatives = 0;
+    for task in &tasks {
+        if has_relatives(task, &spared) {
+            relatives += 1;
+            continue;
+        }
+        match args.demos(task) {
+            Ok(taught) => demos.extend(taught),
+            Err(why) => *left_out.entry(why.to_string()).or_default() += 1,
+        }
+    }
+    let not_covered: u32 = left_out.values().sum();
+    if demos.is_empty() {
+        let most = left_out.iter().max_by_key(|(_, count)| **count);
+        let (why, hint) = match most {
+            Some((why, _)) => (
+                why.as_str(),
+                "demonstrations need the graphs that `warpsmith synth` writes beside its tasks",
+            ),
+            None => (
+                "all are among those of `--except`, or relatives of theirs",
+                "name other tasks, or fewer to spare",
+            ),
+        };
+        let message = format!("not one demonstration for {} tasks: {why}", tasks.len());
+        return Err(Stop::config("no_demo", message, Some(hint.to_owned())));
+    }
+    let mut lines = String::new();
+    for demo in &demos {
+        lines += &(serde_json::to_string(demo)? + "\n");
+    }
+    let name = args.out.file_name().unwrap_or_default().to_string_lossy();
+    let begun = format!(".{name}.new-{}", std::process::id());
+    let partial = args.out.with_file_name(begun);
+    let folder = args.out.parent().unwrap_or(&args.out);
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&partial, lines))
+        .and_then(|()| fs::rename(&partial, &args.out))
+        .map_err(|source| {
+            // Half a file is of no use; that it could not be written is what is told.
+            let _ = fs::remove_file(&partial);
+            let path = args.out.clone();
+            StoreError::Write { path, source }
+        })?;
+    if printer.json() {
+        printer.object(&json!({
+            "format": FORMAT,
+            "demos": demos.len(),
+            "tasks": tasks.len(),
+            "not_covered": not_covered,
+            "spared": relatives,
+            "reasons": left_out,
+            "file": args.out,
+        }))?;
+    } else {
+        let mut lines = vec![format!(
+            "{} demonstrations of {} tasks, {not_covered} not covered, {relatives} spared: {}",
+            demos.len(),
+            tasks.len(),
+            args.out.display()
+        )];
+        lines.extend(
+            left_out
+                .iter()
+                .map(|(why, count)| format!("  {count:5}  {why}")),
+        );
+        printer.lines(&lines)?;
+    }
+    Ok(Exit::DONE)
+}
+
+impl DemosArgs {
+    /// What must not be taught.
+    fn spared(&self) -> Result<FingerprintIndex, Stop> {
+        let mut tasks = Vec::new();
+        for path in &self.except {
+            tasks.extend(load_all(path)?);
+        }
+        Ok(FingerprintIndex::of(&tasks)?)
+    }
+
+    fn demos(&self, task: &Task) -> Result<Vec<Trajectory>, NotCovered> {
+        let target = match self.target {
+            DemoTarget::Cuda => Target::Cuda,
+            DemoTarget::Cpu => Target::Cpu,
+        };
+        let styles: Vec<Strategy> = self.styles.iter().map(|style| (*style).into()).collect();
+        let replies = teacher::replies(task, target, &styles, self.seed)?;
+        let policy = teacher::version();
+        let demo = |(reply, sample)| unjudged_trajectory(task, target, &policy, sample, reply);
+        Ok(replies.into_iter().zip(1..).map(demo).collect())
+    }
+}
+
+/// Whether one of those is this task, or too much like it.
+fn has_relatives(task: &Task, among: &FingerprintIndex) -> bool {
+    let near = Structure::of(&task.source).map(|structure| among.nearest(&structure));
+    matches!(near, Ok(Some(near)) if near.similarity > FAMILY_THRESHOLD)
+}

@@ -1,0 +1,93 @@
+//! What `optimize` adds to a rollout of one task: the best submission, measured afresh, and a folder with the result.
+
+mod finals;
+mod package;
+mod result;
+
+use std::path::{Path, PathBuf};
+
+use warpsmith_judge::Judge;
+use warpsmith_schema::{EpisodeEnding, Failure, Task, Trajectory, Verdict};
+use warpsmith_store::RunFolder;
+
+use crate::RolloutError;
+use crate::episode::POLICY_FAILED;
+use crate::history::{History, episodes_of};
+use crate::recorder::EventRecorder;
+
+use finals::Finals;
+pub use finals::{FinalRound, Winner};
+pub use package::{FOLDER as PACKAGE_FOLDER, name as package_name};
+
+/// What came of the episodes of one task.
+#[derive(Debug)]
+pub struct OptimizeOutcome {
+    /// Every episode that was begun, those without an end as far as they came.
+    pub trajectories: Vec<Trajectory>,
+    pub winner: Option<Winner>,
+    /// Where a correct module lies: the winner, or the original.
+    pub result: PathBuf,
+}
+
+impl OptimizeOutcome {
+    /// Of the winner.
+    pub fn verdict(&self) -> Option<&Verdict> {
+        self.winner.as_ref().map(|winner| &winner.verdict)
+    }
+
+    /// Whether the winner is faster than the original. One that is right but no faster is not a result.
+    pub fn improved(&self) -> bool {
+        self.winner.as_ref().is_some_and(Winner::improves)
+    }
+}
+
+/// Whether a rollout that failed like this has a result nevertheless. A policy that cannot be asked any more ends its episodes
+/// where they stand; any other failure of ours leaves nothing to conclude.
+pub fn ends_episodes(failure: &Failure) -> bool {
+    failure.code == POLICY_FAILED
+}
+
+/// Chooses the best submission of a run's episodes, measures it afresh, and lays out the result in `result/`.
+///
+/// `failure` is why episodes have no end, where that [ends them](ends_episodes).
+pub fn conclude(
+    folder: &RunFolder,
+    task: &Task,
+    failure: Option<&Failure>,
+    judge: &mut dyn Judge,
+    on_round: &mut dyn FnMut(FinalRound),
+) -> Result<OptimizeOutcome, RolloutError> {
+    let mut trajectories = episodes_of(folder.path(), task)?;
+    for unfinished in &mut trajectories {
+        if let (EpisodeEnding::Interrupted, Some(failure)) = (&unfinished.ending, failure) {
+            unfinished.ending = EpisodeEnding::PolicyFailed {
+                message: failure.message.clone(),
+            };
+        }
+    }
+    let mut finals = Finals {
+        task,
+        judge,
+        recorder: EventRecorder::new(folder.events()?, None),
+        measured: History::read(folder.path())?.remeasured,
+        on_round,
+    };
+    let winner = finals.choose(&trajectories)?;
+    let result = lay_out(folder.path(), task, winner.as_ref())?;
+    Ok(OptimizeOutcome {
+        trajectories,
+        winner,
+        result,
+    })
+}
+
+fn lay_out(run: &Path, task: &Task, winner: Option<&Winner>) -> Result<PathBuf, RolloutError> {
+    let result = run.join("result");
+    result::lay_out(&result, &result::files(task, winner)).map_err(|source| {
+        RolloutError::Result {
+            path: result.clone(),
+            source,
+        }
+    })?;
+    Ok(result)
+}

@@ -1,0 +1,113 @@
+//! What a demonstration shows: solutions from simple to fast, one of them perhaps with an injected bug.
+
+use warpsmith_compiler::{NotCovered, Solution, SolutionFiles, Strategy, compile};
+use warpsmith_schema::{EpisodeMode, GraphValue, OpGraph, Target, Task, ValueSource};
+
+use super::bug::InjectedBug;
+use crate::splitmix::SplitMix64;
+
+/// A solution, and the bug it has when it is first written.
+#[derive(Debug, Clone)]
+pub(super) struct SolutionAttempt {
+    /// The simplest strategy that gives this solution.
+    pub(super) strategy: Strategy,
+    /// All strategies that give it.
+    pub(super) strategies: Vec<Strategy>,
+    pub(super) solution: Solution,
+    pub(super) bug: Option<InjectedBug>,
+}
+
+impl SolutionAttempt {
+    /// The files with the bug, if there is one.
+    pub(super) fn first_files(&self) -> SolutionFiles {
+        let files = &self.solution.files;
+        match &self.bug {
+            Some(bug) => bug.apply(files),
+            None => files.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct TeachingPlan {
+    /// From simple to fast; at least one.
+    pub(super) attempts: Vec<SolutionAttempt>,
+    pub(super) facts: TaskFacts,
+}
+
+/// What the teacher says about a task.
+#[derive(Debug, Clone)]
+pub(super) struct TaskFacts {
+    /// Operators in the order of application, with the shapes of their results.
+    pub(super) ops: Vec<(String, Vec<u64>)>,
+    /// Bytes that any solution reads and writes.
+    pub(super) bytes: u64,
+}
+
+/// How often the first solution of an episode has a bug.
+const BUG_PERCENT: usize = 30;
+/// How often one of the simpler solutions is left out of an agent's episode.
+const SKIP_PERCENT: usize = 40;
+
+impl TeachingPlan {
+    pub(super) fn new(
+        task: &Task,
+        target: Target,
+        mode: EpisodeMode,
+        rng: &mut SplitMix64,
+    ) -> Result<Self, NotCovered> {
+        let graph = task.graph.as_ref().ok_or(NotCovered::NoGraph)?;
+        let mut attempts: Vec<SolutionAttempt> = Vec::new();
+        for strategy in [Strategy::Plain, Strategy::Fused, Strategy::Tuned] {
+            let solution = compile(task, target, strategy)?;
+            // A solution that another strategy gives too is shown once.
+            if let Some(before) = attempts.last_mut()
+                && before.solution.files == solution.files
+            {
+                before.strategies.push(strategy);
+                continue;
+            }
+            attempts.push(SolutionAttempt {
+                strategy,
+                strategies: vec![strategy],
+                solution,
+                bug: None,
+            });
+        }
+        // Not every episode begins with the simplest solution.
+        if mode == EpisodeMode::Agent && attempts.len() > 2 && rng.chance(SKIP_PERCENT) {
+            attempts.remove(rng.below(2));
+        }
+        let first = match mode {
+            EpisodeMode::Agent => 0,
+            EpisodeMode::Single => attempts.len() - 1,
+        };
+        if rng.chance(BUG_PERCENT) {
+            let files = attempts[first].solution.files.clone();
+            attempts[first].bug = InjectedBug::choose(&files, rng);
+        }
+        Ok(Self {
+            attempts,
+            facts: TaskFacts::of(graph),
+        })
+    }
+}
+
+impl TaskFacts {
+    fn of(graph: &OpGraph) -> Self {
+        let ops = graph.values.iter().filter_map(|value| match &value.from {
+            ValueSource::Applied { op, .. } => Some((op.clone(), value.shape.clone())),
+            _ => None,
+        });
+        let bytes = |value: &GraphValue| 4 * value.shape.iter().product::<u64>();
+        let is_given = |value: &&GraphValue| !matches!(value.from, ValueSource::Applied { .. });
+        let read: u64 = graph.values.iter().filter(is_given).map(bytes).sum();
+        let returned = graph.returns.iter();
+        let returned = returned.filter_map(|index| graph.values.get(*index));
+        let written: u64 = returned.map(bytes).sum();
+        Self {
+            ops: ops.collect(),
+            bytes: read + written,
+        }
+    }
+}
