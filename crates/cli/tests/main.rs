@@ -4,6 +4,7 @@
 mod agent;
 mod common;
 mod crates;
+mod docs;
 mod endpoint;
 mod exploits;
 mod isolation;
@@ -11,6 +12,7 @@ mod judge_service;
 mod judging;
 mod llama_server;
 mod mcp;
+mod names;
 mod optimize;
 mod parquet;
 mod pipeline;
