@@ -226,7 +226,7 @@ impl Given<'_> {
             frozen: doing.frozen,
             tokens_per_microbatch: doing
                 .learning
-                .map_or(0, |learning| learning.tokens_at_once() as u64),
+                .map_or(0, |learning| learning.tokens_per_microbatch() as u64),
             longest: doing.longest,
             conversations: doing.conversations,
             file_bytes: self.file_bytes,

@@ -222,7 +222,7 @@ impl LearningSettings {
         }
     }
 
-    pub(super) fn tokens_at_once(&self) -> usize {
+    pub(super) fn tokens_per_microbatch(&self) -> usize {
         u32::from(self.tokens_per_microbatch) as usize
     }
 

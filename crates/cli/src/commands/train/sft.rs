@@ -343,7 +343,7 @@ impl Job<'_> {
             batch: u32::from(self.settings.batch) as usize,
             rates: learning.rates(self.settings.learning_rate),
             aggregation: learning.aggregation(),
-            tokens_per_microbatch: learning.tokens_at_once(),
+            tokens_per_microbatch: learning.tokens_per_microbatch(),
             seed: learning.seed,
             evaluate_every: u32::from(self.settings.evaluate_every).into(),
         };

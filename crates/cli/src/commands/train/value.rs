@@ -162,7 +162,7 @@ pub(super) fn value(
         batch: u32::from(settings.batch) as usize,
         rates: learning.rates(settings.learning_rate),
         aggregation: learning.aggregation(),
-        tokens_per_microbatch: learning.tokens_at_once(),
+        tokens_per_microbatch: learning.tokens_per_microbatch(),
         seed: learning.seed,
         gae: Gae {
             gamma: settings.gamma.into(),

@@ -500,7 +500,7 @@ impl TryingSettings {
                 CutChoice::Penalise => CutReplies::Penalise,
                 CutChoice::Keep => CutReplies::Keep,
             },
-            tokens_per_microbatch: self.learning.tokens_at_once(),
+            tokens_per_microbatch: self.learning.tokens_per_microbatch(),
             seed: self.learning.seed,
             evaluate_every: u32::from(self.evaluate_every).into(),
         }
