@@ -227,7 +227,7 @@ mod local {
     }
 
     /// A script has the place of the type that is not there.
-    pub(super) fn start(model: Model, _: Option<SharedDevice>) -> Result<Script, Stop> {
+    pub(super) fn start(model: Model, _: Option<SharedDevice>) -> Result<ScriptPolicy, Stop> {
         match model {}
     }
 

