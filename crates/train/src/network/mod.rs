@@ -17,7 +17,9 @@ pub use warpsmith_kernels::training::{TokenScores, TokenSequence};
 use warpsmith_model::export::{FloatType, write_folder};
 use warpsmith_model::{Adapter, AdapterSettings, HostTensor, ModelError, Projection, Weights};
 
-pub use self::model::{PolicyNetwork, TrainingModel, ValueNetwork};
+pub use self::model::{
+    HeadedNetwork, LmHead, PolicyNetwork, TrainingModel, ValueHead, ValueNetwork,
+};
 use crate::TrainError;
 
 /// Which of a model's parameters train.

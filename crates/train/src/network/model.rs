@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::rc::Rc;
 
 use warpsmith_kernels::Gpu;
@@ -105,14 +106,12 @@ impl TrainingModel {
     }
 
     pub fn actor(&self) -> Result<PolicyNetwork, TrainError> {
-        let network = Network::new(&self.0, ModelHead::LanguageModel)?;
-        Ok(PolicyNetwork(network))
+        HeadedNetwork::new(&self.0, ModelHead::LanguageModel)
     }
 
     /// At first all its values are `initial`.
     pub fn critic(&self, initial: f32) -> Result<ValueNetwork, TrainError> {
-        let network = Network::new(&self.0, ModelHead::Value { initial })?;
-        Ok(ValueNetwork(network))
+        HeadedNetwork::new(&self.0, ModelHead::Value { initial })
     }
 }
 
@@ -233,14 +232,27 @@ impl Lora {
     }
 }
 
-/// A trainable model and the names of its tensors.
-struct Network {
+/// A trainable model and the names of its tensors. Its head decides what it can be asked.
+pub struct HeadedNetwork<Head> {
     shared: Rc<Shared>,
     tensors: NamedTensors,
     model: RefCell<Box<dyn TrainableModel>>,
+    head: PhantomData<Head>,
 }
 
-impl Network {
+/// Scores of tokens.
+pub enum LmHead {}
+
+/// One value a token.
+pub enum ValueHead {}
+
+/// An actor.
+pub type PolicyNetwork = HeadedNetwork<LmHead>;
+
+/// A critic.
+pub type ValueNetwork = HeadedNetwork<ValueHead>;
+
+impl<Head> HeadedNetwork<Head> {
     fn new(shared: &Rc<Shared>, head: ModelHead) -> Result<Self, TrainError> {
         let model = shared.model(head)?;
         let places = shared.lora.iter().flat_map(|lora| lora.pairs.keys());
@@ -248,13 +260,17 @@ impl Network {
             tensors: NamedTensors::new(model.layout(), &shared.base, places),
             model: RefCell::new(model),
             shared: shared.clone(),
+            head: PhantomData,
         })
     }
 
-    fn gradients(&self) -> Result<BTreeMap<String, HostTensor>, TrainError> {
+    /// The accumulated gradient, by the names of the parameters.
+    pub fn gradients(&self) -> Result<BTreeMap<String, HostTensor>, TrainError> {
         Ok(self.tensors.named(&self.model.borrow_mut().grad()?))
     }
+}
 
+impl<Head> Trainable for HeadedNetwork<Head> {
     fn step(&mut self, step: &AdamWStep) -> Result<f64, TrainError> {
         let norm = self.model.get_mut().step(step)?;
         if norm.is_finite() {
@@ -283,41 +299,14 @@ impl Network {
     }
 }
 
-/// An actor: a model with its LM head.
-pub struct PolicyNetwork(Network);
-
-impl PolicyNetwork {
-    /// The accumulated gradient, by the names of the parameters.
-    pub fn gradients(&self) -> Result<BTreeMap<String, HostTensor>, TrainError> {
-        self.0.gradients()
-    }
-}
-
-impl Trainable for PolicyNetwork {
-    fn step(&mut self, step: &AdamWStep) -> Result<f64, TrainError> {
-        self.0.step(step)
-    }
-
-    fn state(&self) -> Result<BTreeMap<String, HostTensor>, TrainError> {
-        self.0.state()
-    }
-
-    fn restore(&mut self, state: &BTreeMap<String, HostTensor>) -> Result<(), TrainError> {
-        self.0.restore(state)
-    }
-
-    fn device_memory(&self) -> Result<Option<usize>, TrainError> {
-        self.0.device_memory()
-    }
-}
-
 impl Actor for PolicyNetwork {
     fn publish(&self) -> Result<Published, TrainError> {
-        let Network {
+        let HeadedNetwork {
             shared,
             tensors,
             model,
-        } = &self.0;
+            ..
+        } = self;
         let state = model.borrow().state()?;
         if let Some(lora) = &shared.lora {
             let mut pairs = lora.pairs.clone();
@@ -340,8 +329,8 @@ impl Actor for PolicyNetwork {
     }
 
     fn score(&self, batch: &[&TokenSequence]) -> Result<TokenScores, TrainError> {
-        let batch = self.0.shared.pack(batch)?;
-        Ok(self.0.model.borrow_mut().score(&batch)?)
+        let batch = self.shared.pack(batch)?;
+        Ok(self.model.borrow_mut().score(&batch)?)
     }
 
     fn backward(
@@ -349,8 +338,8 @@ impl Actor for PolicyNetwork {
         batch: &[&TokenSequence],
         loss: &mut ScoreLossFn<'_>,
     ) -> Result<(), TrainError> {
-        let batch = self.0.shared.pack(batch)?;
-        let model = self.0.model.get_mut();
+        let batch = self.shared.pack(batch)?;
+        let model = self.model.get_mut();
         let upstream = loss(&model.score(&batch)?)?;
         Ok(model.backward_scores(&upstream)?)
     }
@@ -360,44 +349,16 @@ impl Actor for PolicyNetwork {
         batch: &[&TokenSequence],
         d_logprobs: &[f32],
     ) -> Result<Vec<f32>, TrainError> {
-        let batch = self.0.shared.pack(batch)?;
-        let model = self.0.model.get_mut();
+        let batch = self.shared.pack(batch)?;
+        let model = self.model.get_mut();
         Ok(model.score_backward(&batch, d_logprobs)?)
-    }
-}
-
-/// A critic: a model whose head is one value.
-pub struct ValueNetwork(Network);
-
-impl ValueNetwork {
-    /// The accumulated gradient, by the names of the parameters.
-    pub fn gradients(&self) -> Result<BTreeMap<String, HostTensor>, TrainError> {
-        self.0.gradients()
-    }
-}
-
-impl Trainable for ValueNetwork {
-    fn step(&mut self, step: &AdamWStep) -> Result<f64, TrainError> {
-        self.0.step(step)
-    }
-
-    fn state(&self) -> Result<BTreeMap<String, HostTensor>, TrainError> {
-        self.0.state()
-    }
-
-    fn restore(&mut self, state: &BTreeMap<String, HostTensor>) -> Result<(), TrainError> {
-        self.0.restore(state)
-    }
-
-    fn device_memory(&self) -> Result<Option<usize>, TrainError> {
-        self.0.device_memory()
     }
 }
 
 impl Critic for ValueNetwork {
     fn values(&self, batch: &[&TokenSequence]) -> Result<Vec<f32>, TrainError> {
-        let batch = self.0.shared.pack(batch)?;
-        Ok(self.0.model.borrow_mut().values(&batch)?)
+        let batch = self.shared.pack(batch)?;
+        Ok(self.model.borrow_mut().values(&batch)?)
     }
 
     fn backward(
@@ -405,8 +366,8 @@ impl Critic for ValueNetwork {
         batch: &[&TokenSequence],
         loss: &mut ValueLossFn<'_>,
     ) -> Result<(), TrainError> {
-        let batch = self.0.shared.pack(batch)?;
-        let model = self.0.model.get_mut();
+        let batch = self.shared.pack(batch)?;
+        let model = self.model.get_mut();
         let upstream = loss(&model.values(&batch)?)?;
         Ok(model.backward_values(&upstream)?)
     }
