@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use warpsmith_machine::PythonChoice;
 use warpsmith_schema::CountedAttempt;
 
-use crate::engine::Manner;
+use crate::engine::JudgingOptions;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
@@ -42,8 +42,8 @@ pub(crate) struct JudgingArgs {
 }
 
 impl JudgingArgs {
-    pub(crate) fn manner(&self) -> Manner {
-        Manner {
+    pub(crate) fn judging_options(&self) -> JudgingOptions {
+        JudgingOptions {
             profile: self.profile.into(),
             isolation: self.isolation.into(),
             compile_mode: (!self.no_compile).then(|| "default".to_owned()),

@@ -22,7 +22,7 @@ pub(crate) struct Engine {
 
 /// How to judge, beyond where.
 #[derive(Debug, Clone)]
-pub(crate) struct Manner {
+pub(crate) struct JudgingOptions {
     pub(crate) profile: Profile,
     pub(crate) isolation: Isolation,
     pub(crate) compile_mode: Option<String>,
@@ -59,14 +59,14 @@ impl Engine {
         })
     }
 
-    pub(crate) fn options(&self, manner: Manner) -> JudgeConfig {
+    pub(crate) fn options(&self, judging_options: JudgingOptions) -> JudgeConfig {
         JudgeConfig {
             target: self.target,
             device: self.device,
-            profile: manner.profile,
-            isolation: manner.isolation,
-            compile_mode: manner.compile_mode,
-            seed: manner.seed,
+            profile: judging_options.profile,
+            isolation: judging_options.isolation,
+            compile_mode: judging_options.compile_mode,
+            seed: judging_options.seed,
             shared_device: false,
             caches: self.caches.clone(),
             python: self.python.clone(),
@@ -91,7 +91,7 @@ impl Engine {
 /// How to judge, found out with the first call: whoever never has anything judged never fetches PyTorch. So many judges share
 /// what was found.
 pub(crate) fn configure(judging: &JudgingArgs, judges: usize, printer: &Printer) -> Configure {
-    let (machine, manner) = (judging.machine.clone(), judging.manner());
+    let (machine, judging_options) = (judging.machine.clone(), judging.judging_options());
     let (found, printer) = (Mutex::new(None::<JudgeConfig>), printer.clone());
     Arc::new(move || {
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ pub(crate) fn configure(judging: &JudgingArgs, judges: usize, printer: &Printer)
             Engine::prepare(&machine, &printer).map_err(|stop| JudgeError::Around(stop.0))?;
         let config = JudgeConfig {
             shared_device: judges > 1,
-            ..engine.options(manner.clone())
+            ..engine.options(judging_options.clone())
         };
         Ok(found.insert(config).clone())
     })

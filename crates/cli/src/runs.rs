@@ -20,7 +20,7 @@ use warpsmith_schema::{
 use warpsmith_store::RunFolder;
 
 use crate::args::Count;
-use crate::engine::{Engine, Manner};
+use crate::engine::{Engine, JudgingOptions};
 use crate::episodes::{episode_kind, without_sources};
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -90,10 +90,10 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let folder = folder(job, &config, &wanted)?;
     say_where(&folder, job.out, printer);
 
-    let manner = decided.judging.manner();
-    let compile_mode = manner.compile_mode.clone();
+    let judging_options = decided.judging.judging_options();
+    let compile_mode = judging_options.compile_mode.clone();
     let device = engine.device_name();
-    let mut judges = judges(&engine, &manner, settings.judges, &folder)?;
+    let mut judges = judges(&engine, &judging_options, settings.judges, &folder)?;
     let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
     let kind = episode_kind(&decided, wanted.kind, &engine, None);
     let subject = Subject {
@@ -109,7 +109,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         target: engine.target,
         device,
         mode: kind.mode(),
-        profile: manner.profile,
+        profile: judging_options.profile,
         compile_mode,
         tasks: planned(job),
         samples: decided.samples.into(),
@@ -147,7 +147,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     show.finish();
     if !outcome.interrupted && outcome.failure.is_none() {
         for mode in &job.baselines {
-            compare_with(mode, &manner, &engine, &folder, &tasks, printer)?;
+            compare_with(mode, &judging_options, &engine, &folder, &tasks, printer)?;
         }
     }
     Ok(Played {
@@ -201,7 +201,7 @@ pub(crate) fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printe
 
 pub(crate) fn judges(
     engine: &Engine,
-    manner: &Manner,
+    judging_options: &JudgingOptions,
     wanted: Option<Count>,
     folder: &RunFolder,
 ) -> Result<Vec<Box<dyn Judge>>, Stop> {
@@ -212,7 +212,7 @@ pub(crate) fn judges(
     let count = wanted.map_or(usual, u32::from);
     let options = JudgeConfig {
         shared_device: count > 1,
-        ..engine.options(manner.clone())
+        ..engine.options(judging_options.clone())
     };
     (0..count)
         .map(|_| {
@@ -250,19 +250,19 @@ pub(crate) fn planned_task(task: &Task, part: Option<SplitPart>) -> PlannedTask 
 
 fn compare_with(
     mode: &str,
-    manner: &Manner,
+    judging_options: &JudgingOptions,
     engine: &Engine,
     folder: &RunFolder,
     tasks: &[Arc<Task>],
     printer: &Printer,
 ) -> Result<(), Stop> {
     printer.note(&format!("measuring torch.compile, mode {mode}"));
-    let manner = Manner {
+    let judging_options = JudgingOptions {
         compile_mode: Some(mode.to_owned()),
-        ..manner.clone()
+        ..judging_options.clone()
     };
     let place = folder.path().join("compared").join(mode);
-    let mut judge = judge_below(engine.options(manner), place)?;
+    let mut judge = judge_below(engine.options(judging_options), place)?;
     let failed = compare_baselines(folder, tasks, mode, &mut judge, stop_request)?;
     if interrupt::happened() {
         return Err(Stop::interrupted());

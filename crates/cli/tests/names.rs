@@ -27,6 +27,7 @@ const RETIRED: &[(&str, &str, &str)] = &[
     ("luck", "crates", "`SplitMix64`, seed"),
     ("court", "crates", "the trait `Judge`"),
     ("docket", "crates", "queue"),
+    ("manner", "crates", "`JudgeConfig`, `JudgingOptions`"),
     ("scribe", "crates", "recorder"),
     ("happening", "crates", "`EventKind`"),
     ("wish", "crates", "`StopRequest`"),

@@ -98,7 +98,7 @@ pub(crate) fn save(file: &PathBuf, baselines: &Baselines) -> Result<(), JudgeErr
 /// Below this spread a baseline is not measured again.
 const QUIET_SPREAD: f64 = 0.12;
 
-/// Runs of a restless baseline.
+/// Runs of a noisy baseline.
 const TRIES: usize = 2;
 
 /// What to measure.
@@ -229,7 +229,7 @@ fn measure_module(
         rotate_cores: module == "null_single",
         sampled_intervals: 0,
     };
-    // A restless run is repeated and the calmest one counts: a baseline that was too slow would flatter every candidate.
+    // A noisy run is repeated and the quietest one counts: a baseline that was too slow would flatter every candidate.
     let mut best: Option<TimingSamples> = None;
     for _ in 0..TRIES {
         let runner = &mut process.runner();
@@ -237,11 +237,11 @@ fn measure_module(
         let calmer = best
             .as_ref()
             .is_none_or(|best| raw.spread() < best.spread());
-        let calm = raw.spread() <= QUIET_SPREAD;
+        let quiet = raw.spread() <= QUIET_SPREAD;
         if calmer {
             best = Some(raw);
         }
-        if calm {
+        if quiet {
             break;
         }
     }

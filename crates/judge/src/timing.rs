@@ -23,7 +23,7 @@ const DEFERRED_COLD_US: f64 = 120.0;
 /// or ten times as long on a virtual machine with an H200, and more than half of all intervals on one of two cores with busy
 /// neighbours; nothing ever made one quicker. A cheat cannot make some of them quick either, since every output is compared.
 const FAST_QUANTILE: f64 = 0.2;
-/// After warm-ups what is left of unrest only ever adds to a call: the host of an H200 was seen to take 200 or 340 us for the
+/// After warm-ups what is left of noise only ever adds to a call: the host of an H200 was seen to take 200 or 340 us for the
 /// same one, in phases as long as a judgement.
 const FAST_QUANTILE_WARM: f64 = 0.1;
 
@@ -235,7 +235,7 @@ pub(crate) fn estimate(
     }
 }
 
-/// For a candidate that is restless on a calm machine: what nine calls in ten stay below.
+/// For a candidate that is noisy on a quiet machine: what nine calls in ten stay below.
 pub(crate) fn pessimistic(raw: &TimingSamples, constant: &CallOverhead) -> TimeEstimate {
     let single_us = quantile(&raw.singles, 0.9) - constant.single_us;
     TimeEstimate {

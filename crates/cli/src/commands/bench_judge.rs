@@ -19,7 +19,7 @@ use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Profile, StageSeconds, Target};
 
 use crate::args::MachineArgs;
-use crate::engine::{Engine, Manner};
+use crate::engine::{Engine, JudgingOptions};
 use crate::examples::Laid;
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -141,7 +141,7 @@ fn crew(engine: &Engine, profile: Profile) -> Result<Crew, Stop> {
 }
 
 fn start(engine: &Engine, profile: Profile) -> Result<LocalJudge, Stop> {
-    Ok(LocalJudge::start(engine.options(Manner {
+    Ok(LocalJudge::start(engine.options(JudgingOptions {
         profile,
         isolation: Isolation::Strict,
         compile_mode: Some("default".to_owned()),

@@ -73,11 +73,11 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
     if !engine.caches.baselines().exists() {
         printer.note("judging for the first time here: building the support library and measuring baselines takes a minute or two");
     }
-    let mut manner = args.judging.manner();
+    let mut judging_options = args.judging.judging_options();
     if args.max_autotune {
-        manner.compile_mode = Some("max-autotune-no-cudagraphs".to_owned());
+        judging_options.compile_mode = Some("max-autotune-no-cudagraphs".to_owned());
     }
-    let mut judge = LocalJudge::start(engine.options(manner))?
+    let mut judge = LocalJudge::start(engine.options(judging_options))?
         .keeping_evidence(EvidencePlace::Cache)
         .cancelled_by(Cancellation::when(interrupt::happened));
     let mut verdicts = Vec::new();

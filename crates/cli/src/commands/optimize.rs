@@ -91,8 +91,11 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     if folder.resumed() {
         printer.note(&format!("resumed: {ended} of {samples} samples had ended"));
     }
-    let manner = decided.episodes.judging.manner();
-    let mut judge = judge_below(engine.options(manner), folder.path().join("evidence"))?;
+    let judging_options = decided.episodes.judging.judging_options();
+    let mut judge = judge_below(
+        engine.options(judging_options),
+        folder.path().join("evidence"),
+    )?;
     if args.task.is_none() && !folder.resumed() {
         judge_example(&source, &task, &mut judge, &engine, printer)?;
     }
@@ -186,7 +189,7 @@ impl Episodes<'_> {
         };
         let guest = SharedDevice::open(&self.engine.lease())?;
         let policy = self.wanted.share(weights, subject, guest)?;
-        let manner = episodes.judging.manner();
+        let judging_options = episodes.judging.judging_options();
         let head = RunHeader {
             verb: "optimize".to_owned(),
             resumed: self.folder.resumed(),
@@ -194,8 +197,8 @@ impl Episodes<'_> {
             target: self.engine.target,
             device: self.engine.device_name(),
             mode: kind.mode(),
-            profile: manner.profile,
-            compile_mode: manner.compile_mode,
+            profile: judging_options.profile,
+            compile_mode: judging_options.compile_mode,
             tasks: vec![planned_task(self.task, None)],
             samples,
             counts: CountedAttempt::Best,

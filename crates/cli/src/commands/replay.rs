@@ -9,7 +9,7 @@ use warpsmith_schema::{FORMAT, Status, Target, Task, Verdict};
 use warpsmith_store::evidence;
 
 use crate::args::{IsolationChoice, MachineArgs, PythonArgs, TargetChoice};
-use crate::engine::{Engine, Manner};
+use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ReplayArgs, printer: &Printer) -> Result<Exit, Stop> {
         python: args.python.clone(),
     };
     let engine = Engine::prepare(&machine, printer)?;
-    let mut judge = LocalJudge::start(engine.options(Manner {
+    let mut judge = LocalJudge::start(engine.options(JudgingOptions {
         profile: old.profile,
         isolation: args.isolation.into(),
         compile_mode: recorded.compile_mode,

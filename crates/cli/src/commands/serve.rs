@@ -158,7 +158,7 @@ const MAX_BUNDLES: usize = 10_000;
 
 /// Judges that are started with the first submission.
 fn judge_service(args: &ServeArgs, printer: &Printer) -> Result<JudgeService, Stop> {
-    if args.judging.manner().isolation == Isolation::Weak {
+    if args.judging.judging_options().isolation == Isolation::Weak {
         let message = "what comes over a network is judged with every protection or not at all";
         let hint = "leave out `--isolation weak`";
         return Err(Stop::config("isolation", message, Some(hint.to_owned())));

@@ -8,7 +8,7 @@ use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Profile};
 
 use crate::args::MachineArgs;
-use crate::engine::{Engine, Manner};
+use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &SetupArgs, printer: &Printer) -> Result<Exit, Stop> {
     ));
 
     printer.note("2/3 the judge's own processes and support library: up to a minute, a few MB");
-    let mut judge = LocalJudge::start(engine.options(Manner {
+    let mut judge = LocalJudge::start(engine.options(JudgingOptions {
         profile: Profile::Full,
         // Nothing of a stranger's runs here; `judge` decides what it demands.
         isolation: Isolation::Weak,

@@ -24,7 +24,7 @@ use warpsmith_tasks::load_all;
 
 use crate::args::{self, Count, IsolationChoice, MachineArgs, ModelOn, Positive, ShareBelowOne};
 use crate::config::{ConfigArgs, Settings};
-use crate::engine::{Engine, Manner};
+use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
@@ -218,7 +218,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     };
     let options = JudgeConfig {
         shared_device: judges > 1,
-        ..engine.options(settings.manner())
+        ..engine.options(settings.judging_options())
     };
     let judges: Vec<Box<dyn Judge>> = (0..judges)
         .map(|_| Ok(Box::new(LocalJudge::start(options.clone())?) as Box<dyn Judge>))
@@ -342,8 +342,8 @@ impl SynthSettings {
     }
 
     /// Nothing is compiled where a task is only tried out.
-    fn manner(&self) -> Manner {
-        Manner {
+    fn judging_options(&self) -> JudgingOptions {
+        JudgingOptions {
             profile: Profile::Rl,
             isolation: self.isolation.into(),
             compile_mode: None,

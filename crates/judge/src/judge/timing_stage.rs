@@ -53,7 +53,7 @@ fn recheck_plan() -> MeasurementPlan {
 /// Fewer say nothing.
 const MIN_PC_SAMPLES: usize = 10;
 
-/// Above this the machine is too restless for a time to mean anything.
+/// Above this the machine is too noisy for a time to mean anything.
 fn noise_limit(target: Target) -> f64 {
     match target {
         Target::Cuda => 0.15,
@@ -192,7 +192,7 @@ impl Supervisor {
                     break estimate;
                 }
                 if tries == 3 && estimate.spread > 2.0 * strict.eager[index].spread.max(0.15) {
-                    // The baseline was calm: the unrest is the candidate's own, and it pays for it.
+                    // The baseline was quiet: the noise is the candidate's own, and it pays for it.
                     attempt.verdict.notes.push(
                         "the candidate's calls differ widely among themselves: a slow one counts"
                             .to_owned(),

@@ -72,7 +72,7 @@ fn bursts_below_us(target: Target) -> f64 {
 /// times as quick as eager mode, and what a burst costs besides its calls is the larger share the fewer they are.
 const BURST_US: f64 = 20_000.0;
 
-/// In a burst of so few calls a restless moment weighs.
+/// In a burst of so few calls a noisy moment weighs.
 const SHORT_BURST: u32 = 8;
 
 /// The longest burst of calls that eager mode takes so long for.
@@ -86,7 +86,7 @@ pub(super) fn calls_in_burst(eager_us: f64) -> u32 {
 }
 
 impl Session {
-    /// Whether all bursts of a candidate are as long as can be. On a GPU few long ones stand a restless host better than a
+    /// Whether all bursts of a candidate are as long as can be. On a GPU few long ones stand a noisy host better than a
     /// slope: the queue runs ahead of it, and only a burst's ends feel it. On a CPU a burst is too short for that.
     pub(super) fn bursts_alike(&self) -> bool {
         self.target == Target::Cuda

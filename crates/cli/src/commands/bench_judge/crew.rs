@@ -10,10 +10,10 @@ use super::work::Work;
 use crate::failure::Stop;
 use crate::interrupt;
 
-/// Tries of one judgement on a machine that is too restless.
+/// Tries of one judgement on a machine that is too noisy.
 const TRIES: u32 = 4;
 
-/// Judged work, and how often the machine was too restless.
+/// Judged work, and how often the machine was too noisy.
 pub(super) struct Done {
     pub(super) name: String,
     pub(super) judged: Judged,

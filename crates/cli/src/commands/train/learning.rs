@@ -102,7 +102,7 @@ pub(super) struct DataSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum LearnsChoice {
-    /// Low-rank matrices beside the model, which is frozen
+    /// LoRA matrices on a frozen model
     #[default]
     Adapter,
     /// All of it: for small models
@@ -357,7 +357,7 @@ pub(super) fn folder(
 ) -> Result<RunFolder, Stop> {
     let mut config: Map<String, Value> = serde_json::from_value(serde_json::to_value(settings)?)?;
     config.extend(serde_json::from_value::<Map<String, Value>>(known)?);
-    forget_manner(&mut config);
+    forget_not_compared(&mut config);
     config.insert("format".to_owned(), json!(CONFIG_FORMAT));
     config.insert("verb".to_owned(), json!(format!("train {verb}")));
     let config = Value::Object(config);
@@ -371,7 +371,7 @@ pub(super) fn folder(
 }
 
 /// How often it is kept decides what a crash costs, and how many at a time how long it takes; not what comes out.
-const MANNER: [&str; 7] = [
+const NOT_COMPARED: [&str; 7] = [
     "offline",
     "python",
     "checkpoint_every",
@@ -383,11 +383,11 @@ const MANNER: [&str; 7] = [
 ];
 
 /// Also of stages, which have settings of their own.
-fn forget_manner(config: &mut Map<String, Value>) {
-    config.retain(|key, _| !MANNER.contains(&key.as_str()));
+fn forget_not_compared(config: &mut Map<String, Value>) {
+    config.retain(|key, _| !NOT_COMPARED.contains(&key.as_str()));
     for value in config.values_mut() {
         if let Value::Object(inner) = value {
-            forget_manner(inner);
+            forget_not_compared(inner);
         }
     }
 }

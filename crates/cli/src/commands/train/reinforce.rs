@@ -20,7 +20,7 @@ use super::learning;
 use super::networks::Networks;
 use super::show::{Learnt, Show};
 use crate::config::ConfigArgs;
-use crate::engine::{Engine, Manner};
+use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -193,10 +193,10 @@ impl Job<'_> {
         let out = self.places.out.as_deref();
         let folder = learning::folder(out, self.verb, &config, known, &model, printer)?;
         let engine = Engine::prepare(&settings.machine, printer)?;
-        let manner = settings.manner();
+        let judging_options = settings.judging_options();
         let reviewer = settings.reviewer(&engine, printer)?;
         let practice = settings.practice(tasks, held_out, reviewer, &engine);
-        let head = self.head(&engine, &manner, practice.way.mode(), &config);
+        let head = self.head(&engine, &judging_options, practice.way.mode(), &config);
         let model_to_train = learning.load(&found)?;
         let networks = Networks::open(&model_to_train, learning, settings.machine.device, printer)?;
         let mut actor = networks.actor()?;
@@ -217,7 +217,7 @@ impl Job<'_> {
             }
         };
         let lease = engine.lease();
-        let judges = runs::judges(&engine, &manner, settings.judges, &folder)?;
+        let judges = runs::judges(&engine, &judging_options, settings.judges, &folder)?;
         let mut unheard =
             |_: Option<&warpsmith_schema::Event>, _: &warpsmith_schema::RunMetrics| {};
         let mut collector = Rollouts::new(
@@ -269,7 +269,7 @@ impl Job<'_> {
     fn head(
         &self,
         engine: &Engine,
-        manner: &Manner,
+        judging_options: &JudgingOptions,
         mode: EpisodeMode,
         config: &Value,
     ) -> RunHeader {
@@ -285,8 +285,8 @@ impl Job<'_> {
             target: engine.target,
             device: engine.device_name(),
             mode,
-            profile: manner.profile,
-            compile_mode: manner.compile_mode.clone(),
+            profile: judging_options.profile,
+            compile_mode: judging_options.compile_mode.clone(),
             tasks: Vec::new(),
             samples: self.settings.samples.into(),
             counts: self.settings.counts.into(),

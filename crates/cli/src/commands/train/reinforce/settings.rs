@@ -27,7 +27,7 @@ use crate::args::{
     Share, ShareBelowOne,
 };
 use crate::config::Settings;
-use crate::engine::{Engine, Manner};
+use crate::engine::{Engine, JudgingOptions};
 use crate::episodes::{ModeChoice, shell_sandbox};
 use crate::failure::Stop;
 use crate::policy::{self, Subject, Wanted};
@@ -401,8 +401,8 @@ impl TryingSettings {
         }))
     }
 
-    pub(super) fn manner(&self) -> Manner {
-        Manner {
+    pub(super) fn judging_options(&self) -> JudgingOptions {
+        JudgingOptions {
             profile: self.profile.into(),
             isolation: IsolationChoice::Strict.into(),
             compile_mode: (!self.no_compile).then(|| "default".to_owned()),
