@@ -59,12 +59,7 @@ impl Laid {
             ));
         }
         let folder = TempDir::with_prefix("warpsmith-example-")?;
-        let prefix = format!("{name}/");
-        for (path, content) in FILES {
-            if path.starts_with(&prefix) {
-                write(&folder.path().join(path), content)?;
-            }
-        }
+        write_below(name, folder.path())?;
         Ok(Self {
             folder,
             name: name.to_owned(),
@@ -80,6 +75,17 @@ impl Laid {
         let single = self.task().join(format!("solution_{}.py", target.name()));
         if single.exists() { single } else { self.task() }
     }
+}
+
+/// The files of an example, in a folder of its name.
+pub(crate) fn write_below(name: &str, folder: &Path) -> io::Result<()> {
+    let prefix = format!("{name}/");
+    for (path, content) in FILES {
+        if path.starts_with(&prefix) {
+            write(&folder.join(path), content)?;
+        }
+    }
+    Ok(())
 }
 
 fn write(path: &Path, content: &[u8]) -> io::Result<()> {

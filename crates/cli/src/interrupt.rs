@@ -4,7 +4,6 @@
 //! If it does not leave in time, this ends the process. Verbs that can drain what they are at (`drain_first`) are only
 //! asked to by the first signal.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use warpsmith_sandbox::descendants;
 
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -79,48 +79,9 @@ fn leave() -> ! {
 pub(crate) fn kill_descendants() {
     // Orphans of what is killed come to us instead of slipping away to init.
     let _ = set_child_subreaper(Some(getpid()));
-    for process in descendants() {
+    for process in descendants(getpid().as_raw_nonzero().get()) {
         if let Some(pid) = Pid::from_raw(process) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
-}
-
-/// Every process that comes from this one.
-pub(crate) fn descendants() -> Vec<i32> {
-    let parents = parents();
-    let own = getpid().as_raw_nonzero().get();
-    let ours = |process: i32| {
-        let mut above = process;
-        // A chain of parents is never longer than there are processes.
-        for _ in 0..parents.len() {
-            match parents.get(&above) {
-                Some(&parent) if parent == own => return true,
-                Some(&parent) => above = parent,
-                None => return false,
-            }
-        }
-        false
-    };
-    parents
-        .keys()
-        .copied()
-        .filter(|process| ours(*process))
-        .collect()
-}
-
-/// The parent of every process we can see.
-fn parents() -> BTreeMap<i32, i32> {
-    let Ok(entries) = fs_err::read_dir("/proc") else {
-        return BTreeMap::new();
-    };
-    entries
-        .filter_map(|entry| {
-            let process: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = fs_err::read_to_string(format!("/proc/{process}/stat")).ok()?;
-            // The name in brackets may hold anything; what follows the last bracket is ours to split.
-            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
-            Some((process, parent.parse().ok()?))
-        })
-        .collect()
 }

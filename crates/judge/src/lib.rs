@@ -9,11 +9,13 @@
 //! or the driver.
 
 mod baseline;
+pub mod benchmark;
 mod candidate_failure;
 mod channel;
 mod cores;
 mod error;
 mod evidence;
+pub mod exploits;
 mod harness;
 mod imports;
 mod interface;

@@ -37,4 +37,5 @@ pub use effective::{Effective, Protection, effective};
 pub use error::SandboxError;
 pub use pc_samples::PcSampler;
 pub use policy::{Command, Exit, Isolation, Output, ResourceLimits, SandboxPolicy, system_paths};
+pub use processes::descendants;
 pub use seccomp::{ExecutableMemory, worker_filter};

@@ -30,8 +30,8 @@ pub(crate) fn memory_below(root: i32, except: Option<i32>) -> u64 {
         .sum()
 }
 
-/// `root` is not among them.
-fn descendants(root: i32) -> Vec<i32> {
+/// Every process that comes from `root`, which is not among them.
+pub fn descendants(root: i32) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for pid in pids() {
         if let Some(parent) = parent(pid) {

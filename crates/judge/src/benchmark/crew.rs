@@ -4,11 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use warpsmith_judge::{Judged, LocalJudge};
-
 use super::work::Work;
-use crate::failure::Stop;
-use crate::interrupt;
+use crate::{Cancellation, JudgeError, Judged, LocalJudge};
 
 /// Tries of one judgement on a machine that is too noisy.
 const TRIES: u32 = 4;
@@ -20,13 +17,17 @@ pub(super) struct Done {
     pub(super) noisy: u32,
 }
 
-pub(super) struct Crew {
+pub(super) struct Crew<'a> {
     judges: Vec<LocalJudge>,
+    cancellation: &'a Cancellation,
 }
 
-impl Crew {
-    pub(super) fn new(judges: Vec<LocalJudge>) -> Self {
-        Self { judges }
+impl<'a> Crew<'a> {
+    pub(super) fn new(judges: Vec<LocalJudge>, cancellation: &'a Cancellation) -> Self {
+        Self {
+            judges,
+            cancellation,
+        }
     }
 
     pub(super) fn size(&self) -> usize {
@@ -34,7 +35,8 @@ impl Crew {
     }
 
     /// Judges everything, in any order; a group stays with one judge, which has its task loaded then.
-    pub(super) fn work(&mut self, groups: Vec<Vec<Work>>) -> Result<Vec<Done>, Stop> {
+    pub(super) fn work(&mut self, groups: Vec<Vec<Work>>) -> Result<Vec<Done>, JudgeError> {
+        let cancellation = self.cancellation;
         let queue = Mutex::new(VecDeque::from(groups));
         let next = || {
             queue
@@ -46,10 +48,10 @@ impl Crew {
             let mut done = Vec::new();
             while let Some(group) = next() {
                 for one in group {
-                    done.push(judge_one(judge, &one)?);
+                    done.push(judge_one(judge, &one, cancellation)?);
                 }
             }
-            Ok::<_, Stop>(done)
+            Ok::<_, JudgeError>(done)
         };
         thread::scope(|scope| {
             let running: Vec<_> = self
@@ -66,12 +68,17 @@ impl Crew {
     }
 }
 
-pub(super) fn judge_one(judge: &mut LocalJudge, work: &Work) -> Result<Done, Stop> {
+pub(super) fn judge_one(
+    judge: &mut LocalJudge,
+    work: &Work,
+    cancellation: &Cancellation,
+) -> Result<Done, JudgeError> {
     let mut noisy = 0;
     loop {
         let result = judge.judge_unrecorded(&work.task, &work.submission);
-        if interrupt::happened() {
-            return Err(Stop::interrupted());
+        // A killed process looks like a crash of the candidate's.
+        if cancellation.is_requested() {
+            return Err(JudgeError::cancelled());
         }
         match result {
             Ok(judged) => {
@@ -84,11 +91,15 @@ pub(super) fn judge_one(judge: &mut LocalJudge, work: &Work) -> Result<Done, Sto
             Err(error) if error.failure().code == "noisy_machine" && noisy + 1 < TRIES => {
                 noisy += 1;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
 }
 
-fn panicked() -> Stop {
-    Stop::config("panic", "a judging thread panicked".to_owned(), None)
+fn panicked() -> JudgeError {
+    JudgeError::Config {
+        code: "panic",
+        message: "a judging thread panicked".to_owned(),
+        hint: None,
+    }
 }
