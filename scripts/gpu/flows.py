@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 AGENT = ROOT / "examples" / "cuda_agent_form"
 INLINE = ROOT / "examples" / "inline_form"
 MATMUL = ROOT / "examples" / "matmul_epilogue"
+PROVIDED = ROOT / "crates" / "judge" / "provided"
 HARNESS = ROOT / "crates" / "judge" / "harness"
 
 
@@ -178,7 +179,7 @@ def agreement(binary: str) -> None:
         capability = arch().replace(".", "")
         nvcc = shutil.which("nvcc") or os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
         subprocess.run([nvcc, "-O3", "-std=c++17", f"-arch=sm_{capability}", "-shared", "-Xcompiler", "-fPIC", "-o", str(library),
-                        str(MATMUL / "kernels_cuda" / "linear_relu.cu"), "-lcublasLt"], check=True)
+                        f"-I{PROVIDED}", str(MATMUL / "kernels_cuda" / "linear_relu.cu"), str(PROVIDED / "gemm.cu"), "-lcublasLt"], check=True)
         launch = ctypes.CDLL(str(library)).linear_relu
         weight, bias = torch.randn(size, size, device="cuda") / 64, torch.randn(size, device="cuda")
         inputs = [torch.randn(size, size, device="cuda") for _ in range(6)]

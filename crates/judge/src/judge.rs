@@ -184,6 +184,7 @@ impl Supervisor {
     pub(crate) fn prepare(&mut self) -> Result<(), JudgeError> {
         let mut baseline = self.launch_baseline()?;
         self.toolchain.precompile()?;
+        self.toolchain.provide()?;
         baseline.await_hello().map(drop)
     }
 

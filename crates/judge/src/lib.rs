@@ -40,4 +40,5 @@ pub use harness::KERNELS_MODULE;
 pub use interface::{Cancellation, CheckDepth, Judge};
 pub use judge::{JudgeConfig, Judged};
 pub use local::{Configure, EvidencePlace, LocalJudge};
+pub use toolchain::provided_sources;
 pub use zygote::{cuda_devices, cuda_paths};

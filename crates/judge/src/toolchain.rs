@@ -1,6 +1,7 @@
 //! Compiling a frozen submission: each file alone, in an empty sandbox, through a content-addressed object cache.
 
 mod flags;
+mod provided;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use warpsmith_schema::Target;
 use crate::JudgeError;
 use crate::submission::{BuildUnit, Submission, SubmissionForm};
 pub(crate) use flags::build_flags;
+pub use provided::provided_sources;
 
 /// The registry header and module file of the CUDA Agent workspace form; frozen there, ours here.
 const REGISTRY: &str = include_str!("../harness/binding_registry.h");
@@ -66,6 +68,8 @@ struct CompileJob<'a> {
     path: &'a str,
     cuda: bool,
     torch: bool,
+    /// Whether it may include what is provided.
+    provided: bool,
     extension: &'a str,
 }
 
@@ -102,6 +106,11 @@ impl Toolchain {
             );
             files.insert("binding.cpp".to_owned(), MODULE.as_bytes().to_vec());
         }
+        let provided = provided::of_unit(unit, submission.form, self.target);
+        if let Some(header) = provided.get(provided::HEADER) {
+            files.retain(|path, _| path.rsplit('/').next() != Some(provided::HEADER));
+            files.insert(provided::HEADER.to_owned(), header.as_bytes().to_vec());
+        }
         let jobs: Vec<CompileJob<'_>> = files
             .iter()
             .filter(|(path, _)| is_unit(path, self.target))
@@ -109,6 +118,7 @@ impl Toolchain {
                 path,
                 cuda: path.ends_with(".cu"),
                 torch: torch && (!path.ends_with(".cu") || mentions_torch(text)),
+                provided: !provided.is_empty(),
                 extension: &unit.name,
             })
             .collect();
@@ -137,6 +147,7 @@ impl Toolchain {
         if failed {
             return Ok(None);
         }
+        objects.extend(self.provided_objects(&provided)?);
         self.link(&objects, unit, torch, log)
     }
 

@@ -38,6 +38,9 @@ impl Toolchain {
             "out.o".to_owned(),
         ];
         arguments.extend(self.flags(job.cuda, job.torch));
+        if job.provided {
+            arguments.push("-I.".to_owned());
+        }
         if job.torch {
             arguments.push(format!("-DTORCH_EXTENSION_NAME={}", job.extension));
             if !job.cuda {

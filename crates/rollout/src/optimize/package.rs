@@ -48,8 +48,12 @@ pub(super) fn files(task: &Task, submission: &Submission) -> BTreeMap<String, Ve
         ),
     ];
     let own = own.map(|(path, content)| (path.to_owned(), content));
+    let sources = submission.files.values().map(Vec::as_slice);
+    let provided = warpsmith_judge::provided_sources(sources).into_iter();
+    let provided =
+        provided.map(|(path, text)| (format!("_provided/{path}"), text.as_bytes().to_vec()));
     let written = submission.files.clone().into_iter();
-    let inside = written.chain(own);
+    let inside = written.chain(own).chain(provided);
     let mut files: BTreeMap<String, Vec<u8>> = inside
         .map(|(path, content)| (format!("{FOLDER}/{package}/{path}"), content))
         .collect();
@@ -59,7 +63,36 @@ pub(super) fn files(task: &Task, submission: &Submission) -> BTreeMap<String, Ve
 
 #[cfg(test)]
 mod tests {
+    use warpsmith_schema::SubmissionForm;
+
     use super::*;
+
+    #[test]
+    fn what_kernels_call_travels_with_them() {
+        let task = Task {
+            id: "1-product".to_owned(),
+            name: "product".to_owned(),
+            source: String::new(),
+            level: None,
+            problem_id: None,
+            origin: "file".to_owned(),
+            graph: None,
+        };
+        let provided = |kernel: &str| -> Vec<String> {
+            let form = SubmissionForm::Plain;
+            let kernel = ("kernels/run.cu".to_owned(), kernel.as_bytes().to_vec());
+            let submission = Submission {
+                form,
+                files: BTreeMap::from([kernel]),
+            };
+            let paths = files(&task, &submission).into_keys();
+            let names = paths.filter_map(|path| Some(path.split_once("/_provided/")?.1.to_owned()));
+            names.collect()
+        };
+        assert_eq!(provided("int run();"), [""; 0]);
+        let kernel = "#include \"warpsmith.h\"\nint run() { return warpsmith_gemm(); }";
+        assert_eq!(provided(kernel), ["gemm.cu", "provided.h", "warpsmith.h"]);
+    }
 
     #[test]
     fn names_can_be_imported() {

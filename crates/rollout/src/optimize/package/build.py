@@ -22,6 +22,8 @@ import torch
 from . import _calls
 
 FOLDER = Path(__file__).parent / "kernels"
+# What the kernels call of `warpsmith.h`, if anything.
+PROVIDED = Path(__file__).parent / "_provided"
 GEMM = """
 #include <cstdint>
 extern "C" void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
@@ -70,16 +72,17 @@ def _with_status(sources: list[Path]) -> frozenset[str]:
 def _library(sources: list[Path], cuda: bool) -> Path:
     command = _command(cuda)
     content = hashlib.sha256("\0".join([*command, torch.__version__]).encode())
-    for path in sorted(path for path in FOLDER.rglob("*") if path.is_file()):
-        content.update(str(path.relative_to(FOLDER)).encode() + b"\0" + path.read_bytes())
+    for folder in (FOLDER, PROVIDED):
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            content.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warpsmith-packages"
     kept = root / f"{content.hexdigest()[:32]}.so"
     if kept.exists():
         return kept
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as folder:
-        built, files = Path(folder, "kernels.so"), list(map(str, sources))
-        if any("warpsmith_gemm" in path.read_text() for path in sources):
+        built, files = Path(folder, "kernels.so"), list(map(str, [*sources, *sorted(PROVIDED.glob("*.cu"))]))
+        if not cuda and any("warpsmith_gemm" in path.read_text() for path in sources):
             shim = Path(folder, "gemm.cpp")
             shim.write_text(GEMM)
             files.append(str(shim))
@@ -103,15 +106,17 @@ def _command(cuda: bool) -> list[str]:
         raise RuntimeError("nvcc was not found: install the CUDA toolkit, or set CUDA_HOME")
     major, minor = torch.cuda.get_device_capability()
     arch = f"{major}{minor}{'a' if major >= 9 else ''}"
-    return [compiler, "-O3", "-std=c++17", "--use_fast_math", "-shared", "-Xcompiler=-fPIC", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-w"]
+    return [compiler, "-O3", "-std=c++17", "--use_fast_math", "-shared", "-Xcompiler=-fPIC", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-w", f"-I{PROVIDED}"]
 
 
 def _libraries(cuda: bool) -> list[str]:
     if not cuda:
         return ["-ltorch_cpu"]
     brought = Path(torch.__file__).parent.parent / "nvidia"
-    found = []
-    for stem in ("libcublas", "libcublasLt", "libcudnn"):
+    found = {}
+    for stem in ("libcudart", "libcublas", "libcublasLt", "libcudnn"):
         files = sorted(brought.glob(f"*/lib/{stem}.so*"), key=lambda path: len(path.name))
-        found += [str(files[0])] if files else []
-    return found + [f"-I{path}" for path in brought.glob("*/include")]
+        # nvcc takes no file whose name ends in a version.
+        found |= {stem: ["-Xlinker", str(files[0])]} if files else {}
+    runtime = ["-cudart=none", "-cudadevrt=none"] if "libcudart" in found else []
+    return [*runtime, *sum(found.values(), []), *(f"-I{path}" for path in brought.glob("*/include"))]
