@@ -255,7 +255,7 @@ impl Layers {
     }
 }
 
-fn object<S: Serialize>(settings: &S) -> Result<Map<String, Value>, Stop> {
+pub(crate) fn object<S: Serialize>(settings: &S) -> Result<Map<String, Value>, Stop> {
     Ok(serde_json::from_value(serde_json::to_value(settings)?)?)
 }
 

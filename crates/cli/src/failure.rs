@@ -147,20 +147,26 @@ impl From<TrainError> for Stop {
             }
             TrainError::Model(error) => return error.into(),
             TrainError::Store(error) => return error.into(),
-            TrainError::Collect(failure) => return Self(failure),
+            TrainError::Collect(failure) | TrainError::Around(failure) => return Self(failure),
             TrainError::Interrupted => return Self::interrupted(),
             TrainError::NothingToLearn { .. }
+            | TrainError::NoEpisodes { .. }
+            | TrainError::NothingFits { .. }
             | TrainError::NotATrajectory { .. }
             | TrainError::OtherFormat { .. }
             | TrainError::NoTokens { .. }
             | TrainError::BrokenTokens { .. }
             | TrainError::OtherTokens { .. }
             | TrainError::Uncontained { .. } => (FailureKind::Config, "training_data"),
+            TrainError::NothingRewarded { .. } => (FailureKind::Config, "nothing_paid"),
+            TrainError::NotHeldOut { .. } => (FailureKind::Config, "config"),
             TrainError::Read { .. } => (FailureKind::Config, "unreadable"),
             TrainError::NotFinite { .. } | TrainError::Diverged { .. } => {
                 (FailureKind::Config, "diverged")
             }
-            TrainError::BrokenCheckpoint { .. } => (FailureKind::Config, "checkpoint"),
+            TrainError::BrokenCheckpoint { .. }
+            | TrainError::NoCritic { .. }
+            | TrainError::OtherCritic { .. } => (FailureKind::Config, "checkpoint"),
             TrainError::Write { .. } => (FailureKind::Infrastructure, "store"),
             TrainError::NotRepeatable { .. } => (FailureKind::Infrastructure, "not_repeatable"),
         };

@@ -46,12 +46,6 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The file's or folder's, for people.
-    pub(crate) fn name(&self) -> String {
-        let stem = self.path.file_stem().unwrap_or_default();
-        stem.to_string_lossy().into_owned()
-    }
-
     /// What tells it from others, whatever they are called: of the model, then of each adapter.
     pub(crate) fn identity(&self) -> Result<Vec<String>, Stop> {
         let model = match &self.hash {

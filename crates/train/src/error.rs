@@ -10,6 +10,24 @@ use warpsmith_store::StoreError;
 pub enum TrainError {
     #[error("there is nothing to learn from: {why}")]
     NothingToLearn { why: String },
+    #[error("there is nothing to learn from: no episode has ended in {places}")]
+    NoEpisodes { places: String },
+    /// Every trajectory was rejected.
+    #[error("there is nothing to learn from: {why}")]
+    NothingRewarded { why: String },
+    #[error(
+        "there is nothing to learn from: no reply of {trajectories} trajectories ends within {max_tokens} tokens"
+    )]
+    NothingFits {
+        trajectories: usize,
+        max_tokens: usize,
+    },
+    #[error("`{task}` is among the tasks and among those of `--validation`")]
+    NotHeldOut { task: String },
+    #[error("`{}` has no critic", run.display())]
+    NoCritic { run: PathBuf },
+    #[error("the critic of `{}` cannot go on here: {reason}", run.display())]
+    OtherCritic { run: PathBuf, reason: String },
     #[error("{}:{line}: not a trajectory", path.display())]
     NotATrajectory {
         path: PathBuf,
@@ -33,6 +51,9 @@ pub enum TrainError {
     Uncontained { episode: String },
     #[error("episodes could not be collected: {}", .0.message)]
     Collect(Failure),
+    /// Whoever holds the run failed before or after it, and has said how.
+    #[error("{}", .0.message)]
+    Around(Failure),
     /// Somebody wants it to stop; the same command goes on.
     #[error("interrupted")]
     Interrupted,
@@ -80,6 +101,20 @@ impl TrainError {
             Self::NothingToLearn { .. } => {
                 Some("`warpsmith rollout` collects trajectories".into())
             }
+            Self::NoEpisodes { .. } => Some(
+                "`warpsmith rollout` collects trajectories, `warpsmith train demos` writes a teacher's".into(),
+            ),
+            Self::NothingRewarded { .. } => Some(
+                "a lower `--above`, another `--reward`, or more trajectories".into(),
+            ),
+            Self::NothingFits { .. } => Some(
+                "raise `max_tokens`, or set `too_long` to `cut` to keep what fits of replies that begin in time".into(),
+            ),
+            Self::NotHeldOut { .. } => Some("leave it out of one of them".into()),
+            Self::NoCritic { .. } => Some("name the folder of a run of `train value`".into()),
+            Self::OtherCritic { .. } => Some(
+                "both runs need the same `--model`, `--learns`, `--rank` and `--targets`".into(),
+            ),
             Self::NotATrajectory { .. } => Some(
                 "trajectories come from `warpsmith rollout`, or for tasks with graphs from `warpsmith train demos`".into(),
             ),
@@ -94,7 +129,7 @@ impl TrainError {
             Self::Uncontained { .. } => Some(
                 "collect again without `--isolation weak`: such verdicts can be forged, and what is learnt from them is to forge".into(),
             ),
-            Self::Collect(failure) => failure.hint.clone(),
+            Self::Collect(failure) | Self::Around(failure) => failure.hint.clone(),
             Self::Interrupted => None,
             Self::NotFinite { .. } => Some(
                 "look at the last lines of `metrics.jsonl`; a lower rate or a longer warm-up often helps".into(),

@@ -3,7 +3,7 @@
 mod demos;
 mod dry_run;
 mod learning;
-mod networks;
+mod offline;
 mod pack;
 mod pipeline;
 mod reinforce;

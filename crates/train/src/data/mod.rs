@@ -11,6 +11,6 @@ pub use episodes::{TokenEpisode, Tokens};
 pub use examples::{Example, Examples, TooLong};
 pub(crate) use finding::counted;
 pub use finding::{Finding, Standings};
-pub use order::{batches, held_out, packs};
-pub use read::read_trajectories;
+pub use order::{batches, held_out, packs, split};
+pub use read::{TrainingData, read_trajectories};
 pub use reward::{Paid, RewardKind};

@@ -46,6 +46,21 @@ pub fn held_out(groups: &[&str], share: f64, seed: u64) -> Vec<bool> {
     groups.iter().map(|group| drawn.contains(group)).collect()
 }
 
+/// What is learnt from, and what is held out: a task is in one of the two with all that belongs to it.
+pub fn split<T>(
+    items: Vec<T>,
+    share: f64,
+    seed: u64,
+    task: impl Fn(&T) -> &str,
+) -> (Vec<T>, Vec<T>) {
+    let tasks: Vec<&str> = items.iter().map(&task).collect();
+    let mut out = held_out(&tasks, share, seed).into_iter();
+    let (held, learnt) = items
+        .into_iter()
+        .partition(|_| out.next().unwrap_or_default());
+    (learnt, held)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -1,12 +1,52 @@
 //! Trajectories as runs leave them.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use warpsmith_schema::{DocumentError, EpisodeId, Trajectory, read_document};
+use warpsmith_schema::{DocumentError, EpisodeId, Failure, FailureKind, Trajectory, read_document};
 
 use crate::TrainError;
 use crate::checkpoint::read_failed;
+
+/// Trajectories of several places, in their order, and what tells them apart from others.
+#[derive(Debug, Clone)]
+pub struct TrainingData {
+    pub trajectories: Vec<Trajectory>,
+    pub(crate) hash: String,
+}
+
+impl TrainingData {
+    /// Of runs' folders, or files with one trajectory a line.
+    pub fn read(places: &[PathBuf]) -> Result<Self, TrainError> {
+        let mut trajectories = Vec::new();
+        for path in places {
+            trajectories.extend(read_trajectories(path)?);
+        }
+        if trajectories.is_empty() {
+            let places: Vec<String> = places
+                .iter()
+                .map(|path| format!("`{}`", path.display()))
+                .collect();
+            return Err(TrainError::NoEpisodes {
+                places: places.join(", "),
+            });
+        }
+        let mut hasher = blake3::Hasher::new();
+        for trajectory in &trajectories {
+            serde_json::to_writer(&mut hasher, trajectory).map_err(|error| {
+                TrainError::Around(Failure {
+                    kind: FailureKind::Infrastructure,
+                    code: "json".to_owned(),
+                    message: error.to_string(),
+                    hint: None,
+                })
+            })?;
+            hasher.update(b"\n");
+        }
+        let hash = hasher.finalize().to_hex()[..16].to_owned();
+        Ok(Self { trajectories, hash })
+    }
+}
 
 /// Every trajectory of a run's folder, or of a file with one a line, in their order. Those whose verdicts a candidate may
 /// have forged are refused.

@@ -3,18 +3,27 @@
 //! What a step does follows from the settings, the data and the checkpoint it started from, and from nothing else. So a run
 //! that was killed goes on as if it had not been.
 
+mod learning;
+mod networks;
+mod offline;
 mod opinions;
 mod policy;
 mod progress;
+mod reinforce;
 mod rollouts;
 mod sft;
 mod value;
 
+pub use learning::{
+    BaseModel, LearningOptions, LearntRun, Placement, RunHost, TuningOptions, run_folder,
+};
+pub use offline::{Imitation, Objective, OfflineRun, Selection, ValueTargets};
 pub use opinions::{Opinion, Reviewer};
 pub use policy::{
     Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
 };
 pub use progress::{Best, Keeping, Rates, RecipeOutcome, Watch};
+pub use reinforce::{ReinforceRun, StartJudges, require_disjoint};
 pub use rollouts::{Examination, Practice, Rollouts, Voice};
 pub use sft::{SftSettings, sft};
 pub use value::{ValueSettings, pretrain_value};

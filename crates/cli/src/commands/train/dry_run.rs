@@ -218,9 +218,9 @@ impl Given<'_> {
 
     pub(super) fn estimate(&self, doing: &Doing<'_>) -> Estimate {
         let networks = Networks {
-            learnt: doing
-                .learning
-                .map_or(0, |learning| learning.learnt_weights(&self.config)),
+            learnt: doing.learning.map_or(0, |learning| {
+                learning.tuning().trainable_weights(&self.config)
+            }),
             config: self.config.clone(),
             learners: doing.learners,
             frozen: doing.frozen,

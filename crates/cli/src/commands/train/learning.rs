@@ -4,24 +4,20 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
-use warpsmith_model::policy::ChatCodec;
-use warpsmith_model::{
-    Adapter, AdapterSettings, ModelConfig, ModelError, Projection, Scaling, Weights,
-};
-use warpsmith_schema::{CONFIG_FORMAT, Trajectory};
+use warpsmith_model::Projection;
+use warpsmith_schema::Failure;
 use warpsmith_store::RunFolder;
 use warpsmith_train::AdamW;
 use warpsmith_train::algorithms::Aggregation;
-use warpsmith_train::data::{held_out, read_trajectories};
-use warpsmith_train::estimate;
 use warpsmith_train::lr_schedule::LrSchedulerType;
-use warpsmith_train::network::FineTuning;
-use warpsmith_train::recipes::{Keeping, Rates};
+use warpsmith_train::recipes::{
+    BaseModel, LearningOptions, Placement, Rates, RunHost, TuningOptions, Watch,
+};
 
+use super::show::Show;
 use crate::args::{Count, ModelOn, NotNegative, Positive, ShareBelowOne};
 use crate::failure::Stop;
-use crate::language_model::{self, Found};
+use crate::language_model;
 use crate::printer::Printer;
 use crate::runs;
 
@@ -172,14 +168,6 @@ impl ProjectionChoice {
 
 const MOST_RANK: u32 = 4096;
 
-/// A model that is to learn.
-pub(super) struct ModelToTrain {
-    pub(super) weights: Weights,
-    pub(super) learns: FineTuning,
-    pub(super) codec: ChatCodec,
-    pub(super) origin: PathBuf,
-}
-
 impl LearningSettings {
     pub(super) fn check(&self) -> Result<(), Stop> {
         let refuse = |message: &str| Err(Stop::config("config", message, None));
@@ -198,6 +186,44 @@ impl LearningSettings {
         same(self) == same(other)
     }
 
+    /// At this learning rate, on this GPU.
+    pub(super) fn options(&self, learning_rate: Positive, device: u32) -> LearningOptions {
+        LearningOptions {
+            model: self.model.clone(),
+            tuning: self.tuning(),
+            placement: match self.model_on {
+                ModelOn::Auto => Placement::Auto,
+                ModelOn::Gpu => Placement::Gpu,
+                ModelOn::Cpu => Placement::Processor,
+            },
+            device,
+            rates: self.rates(learning_rate),
+            aggregation: match self.aggregation {
+                AggregationChoice::Trajectory => Aggregation::Trajectory,
+                AggregationChoice::Token => Aggregation::Token,
+            },
+            tokens_per_microbatch: self.tokens_per_microbatch(),
+            seed: self.seed,
+            checkpoint_every: u32::from(self.checkpoint_every).into(),
+            checkpoints: u32::from(self.checkpoints) as usize,
+        }
+    }
+
+    pub(super) fn tuning(&self) -> TuningOptions {
+        match self.learns {
+            LearnsChoice::Everything => TuningOptions::Full,
+            LearnsChoice::Adapter => TuningOptions::Lora {
+                rank: u32::from(self.rank) as usize,
+                alpha: self.alpha.into(),
+                targets: self.targets.iter().map(|one| one.projection()).collect(),
+            },
+        }
+    }
+
+    pub(super) fn tokens_per_microbatch(&self) -> usize {
+        u32::from(self.tokens_per_microbatch) as usize
+    }
+
     pub(super) fn rates(&self, peak: Positive) -> Rates {
         Rates {
             peak: peak.into(),
@@ -214,197 +240,41 @@ impl LearningSettings {
             },
         }
     }
+}
 
-    pub(super) fn aggregation(&self) -> Aggregation {
-        match self.aggregation {
-            AggregationChoice::Trajectory => Aggregation::Trajectory,
-            AggregationChoice::Token => Aggregation::Token,
-        }
-    }
+/// Finds the model that learns, and talks to whoever waits.
+pub(super) struct Host<'a> {
+    pub(super) learning: &'a LearningSettings,
+    pub(super) offline: bool,
+    /// Where the run is to go, if that was said.
+    pub(super) out: Option<&'a Path>,
+    pub(super) printer: &'a Printer,
+}
 
-    pub(super) fn tokens_per_microbatch(&self) -> usize {
-        u32::from(self.tokens_per_microbatch) as usize
-    }
-
-    /// How many numbers learn of a model of this shape.
-    pub(super) fn learnt_weights(&self, config: &ModelConfig) -> u64 {
-        match self.learns {
-            LearnsChoice::Everything => estimate::weights(config),
-            LearnsChoice::Adapter => {
-                let targets: Vec<Projection> =
-                    self.targets.iter().map(|one| one.projection()).collect();
-                estimate::adapter_weights(config, u32::from(self.rank) as usize, &targets)
-            }
-        }
-    }
-
-    pub(super) fn keeping(&self, folder: &Path, origin: &Path) -> Keeping {
-        Keeping {
-            folder: folder.to_path_buf(),
-            origin: origin.to_path_buf(),
-            every: u32::from(self.checkpoint_every).into(),
-            checkpoints: u32::from(self.checkpoints) as usize,
-        }
-    }
-
-    /// Fetches the model if it must. Nothing large is read yet.
-    pub(super) fn find(&self, offline: bool, printer: &Printer) -> Result<Found, Stop> {
-        language_model::find(&self.model, offline, printer)
-    }
-
-    pub(super) fn load(&self, found: &Found) -> Result<ModelToTrain, Stop> {
-        let codec = ChatCodec::open(&found.path, found.hash.as_deref())?;
-        let mut weights = Weights::load(&found.path)?;
-        let adapters: Vec<Adapter> = found
-            .adapters
-            .iter()
-            .map(|folder| Adapter::load(folder))
-            .collect::<Result<_, _>>()?;
-        let (below, last) = match (self.learns, adapters.split_last()) {
-            (LearnsChoice::Adapter, Some((last, below))) => (below, Some(last)),
-            _ => (adapters.as_slice(), None),
+impl RunHost for Host<'_> {
+    fn find_model(&self) -> Result<BaseModel, Failure> {
+        let find = || {
+            let found = language_model::find(&self.learning.model, self.offline, self.printer)?;
+            let identity = found.identity()?;
+            Ok(BaseModel {
+                path: found.path,
+                hash: found.hash,
+                adapters: found.adapters,
+                identity,
+            })
         };
-        for adapter in below {
-            weights = weights.stacked(adapter).map_err(ModelError::from)?;
-        }
-        let learns = match (self.learns, last) {
-            (LearnsChoice::Everything, _) => FineTuning::Full,
-            (LearnsChoice::Adapter, Some(last)) => FineTuning::Lora(last.clone()),
-            (LearnsChoice::Adapter, None) => FineTuning::NewLora {
-                settings: AdapterSettings {
-                    rank: u32::from(self.rank) as usize,
-                    alpha: self.alpha.into(),
-                    scaling: Scaling::Rank,
-                    base: Some(self.model.clone()),
-                },
-                targets: self.targets.iter().map(|one| one.projection()).collect(),
-            },
-        };
-        Ok(ModelToTrain {
-            weights,
-            learns,
-            codec,
-            origin: found.path.clone(),
-        })
-    }
-}
-
-/// Trajectories of all places, in their order, and what tells them apart from others.
-pub(super) struct Data {
-    pub(super) trajectories: Vec<Trajectory>,
-    hash: String,
-}
-
-impl Places {
-    pub(super) fn read(&self) -> Result<Data, Stop> {
-        let mut trajectories = Vec::new();
-        for path in &self.data {
-            trajectories.extend(read_trajectories(path)?);
-        }
-        if trajectories.is_empty() {
-            let paths: Vec<String> = self
-                .data
-                .iter()
-                .map(|path| format!("`{}`", path.display()))
-                .collect();
-            return Err(nothing_to_learn(
-                "training_data",
-                &format!("no episode has ended in {}", paths.join(", ")),
-                "`warpsmith rollout` collects trajectories, `warpsmith train demos` writes a teacher's",
-            ));
-        }
-        let mut hasher = blake3::Hasher::new();
-        for trajectory in &trajectories {
-            serde_json::to_writer(&mut hasher, trajectory)?;
-            hasher.update(b"\n");
-        }
-        let hash = hasher.finalize().to_hex()[..16].to_owned();
-        Ok(Data { trajectories, hash })
+        find().map_err(|stop: Stop| stop.0)
     }
 
-    pub(super) fn folder(
-        &self,
-        verb: &str,
-        settings: &impl Serialize,
-        model: &Found,
-        data: &Data,
-        printer: &Printer,
-    ) -> Result<RunFolder, Stop> {
-        let count = data.trajectories.len();
-        let known = json!({
-            "data": { "count": count, "hash": data.hash },
-            "weights": model.identity()?,
-        });
-        let out = self.out.as_deref();
-        folder(out, verb, settings, known, &model.name(), printer)
+    fn opened(&self, folder: &RunFolder) {
+        runs::say_where(folder, self.out, self.printer);
     }
-}
 
-pub(super) fn nothing_to_learn(code: &str, why: &str, hint: &str) -> Stop {
-    let message = format!("there is nothing to learn from: {why}");
-    Stop::config(code, message, Some(hint.to_owned()))
-}
-
-/// Everything that decides what a run does names it: the same again resumes, another is refused with the difference. `known`
-/// is an object with what tells apart the things that settings only name.
-pub(super) fn folder(
-    out: Option<&Path>,
-    verb: &str,
-    settings: &impl Serialize,
-    known: Value,
-    model: &str,
-    printer: &Printer,
-) -> Result<RunFolder, Stop> {
-    let mut config: Map<String, Value> = serde_json::from_value(serde_json::to_value(settings)?)?;
-    config.extend(serde_json::from_value::<Map<String, Value>>(known)?);
-    forget_not_compared(&mut config);
-    config.insert("format".to_owned(), json!(CONFIG_FORMAT));
-    config.insert("verb".to_owned(), json!(format!("train {verb}")));
-    let config = Value::Object(config);
-    let verb = format!("train-{verb}");
-    let folder = match out {
-        Some(out) => RunFolder::at(out, &config)?,
-        None => RunFolder::create_or_resume("runs".as_ref(), &verb, model, &config)?,
-    };
-    runs::say_where(&folder, out, printer);
-    Ok(folder)
-}
-
-/// How often it is kept decides what a crash costs, and how many at a time how long it takes; not what comes out.
-const NOT_COMPARED: [&str; 7] = [
-    "offline",
-    "python",
-    "checkpoint_every",
-    "checkpoints",
-    "at_once",
-    "judges",
-    // Where a reviewer is served may change while a run rests.
-    "reviewer_url",
-];
-
-/// Also of stages, which have settings of their own.
-fn forget_not_compared(config: &mut Map<String, Value>) {
-    config.retain(|key, _| !NOT_COMPARED.contains(&key.as_str()));
-    for value in config.values_mut() {
-        if let Value::Object(inner) = value {
-            forget_not_compared(inner);
-        }
+    fn note(&self, line: &str) {
+        self.printer.note(line);
     }
-}
 
-impl DataSettings {
-    /// What is learnt from, and what is held out; tasks are in one of the two with all that belongs to them.
-    pub(super) fn split<T>(
-        &self,
-        items: Vec<T>,
-        seed: u64,
-        task: impl Fn(&T) -> &str,
-    ) -> (Vec<T>, Vec<T>) {
-        let tasks: Vec<&str> = items.iter().map(&task).collect();
-        let mut out = held_out(&tasks, self.held_out.into(), seed).into_iter();
-        let (held, learnt) = items
-            .into_iter()
-            .partition(|_| out.next().unwrap_or_default());
-        (learnt, held)
+    fn watch(&self, told: &'static [&'static str]) -> Box<dyn Watch + '_> {
+        Box::new(Show::new(self.printer, told))
     }
 }

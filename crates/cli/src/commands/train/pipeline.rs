@@ -7,27 +7,29 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use warpsmith_schema::FORMAT;
 use warpsmith_store::{EventLog, RunFolder};
 use warpsmith_tasks::load_all;
 use warpsmith_train::data::read_trajectories;
+use warpsmith_train::recipes::{LearntRun, run_folder};
 
 use self::gate::Gate;
 use self::stage::{Stage, after, tables};
 use super::dry_run::DryRunArgs;
-use super::learning::{self, Places};
+use super::learning::Places;
+use super::offline::{OfflineSettings, learn};
 use super::reinforce::{PpoSettings, Tried, ppo};
-use super::sft::{NOTHING_PAID, RftSettings, SftSettings, rft, sft};
-use super::show::Learnt;
-use super::value::{ValueSettings, value};
+use super::sft::{RftSettings, SftSettings};
+use super::value::ValueSettings;
 use crate::args::Share;
 use crate::commands::rollout::{self, RolloutSettings};
-use crate::config::{ConfigArgs, Settings, Tables};
+use crate::config::{ConfigArgs, Settings, Tables, object};
 use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
+use crate::runs;
 
 /// Every stage from a base model to an agent, as one configuration
 ///
@@ -123,7 +125,8 @@ pub(crate) fn run(args: &PipelineArgs, printer: &Printer) -> Result<Exit, Stop> 
     if args.dry_run.dry_run {
         return dry_run(&settings, &tables, &args.dry_run, printer);
     }
-    let known = json!({ "stages": { "tables": tables, "order": settings.stages() } });
+    let stages = json!({ "tables": tables, "order": settings.stages() });
+    let known = Map::from_iter([("stages".to_owned(), stages)]);
     let model = settings.model.replace(['/', '+'], "-");
     let out = args.out.as_deref();
     let tasks = settings.tasks()?;
@@ -131,7 +134,8 @@ pub(crate) fn run(args: &PipelineArgs, printer: &Printer) -> Result<Exit, Stop> 
     let last: PpoSettings = settings.of_stage(Stage::Agentic, &tables, &settings.model)?;
     // Whatever is missing is missed before anything is learnt.
     drop(Engine::prepare(last.machine(), printer)?);
-    let folder = learning::folder(out, "pipeline", &settings, known, &model, printer)?;
+    let folder = run_folder(out, "pipeline", object(&settings)?, known, &model)?;
+    runs::say_where(&folder, out, printer);
     let pipeline = Pipeline {
         tasks,
         settings: &settings,
@@ -165,7 +169,7 @@ fn dry_run(
         all.push(match stage {
             Stage::Sft => {
                 let stage: SftSettings = settings.of_stage(stage, tables, model)?;
-                stage.estimate("sft", 1.0, &given)
+                stage.estimate(1.0, &given)
             }
             Stage::Gate | Stage::Collect => {
                 let played: RolloutSettings = settings.of_stage(stage, tables, model)?;
@@ -208,6 +212,8 @@ struct Done {
     result: Value,
 }
 
+/// The code of a stage whose trajectories were all left out.
+const NOTHING_PAID: &str = "nothing_paid";
 const DONE: &str = "stages";
 const GATE_HINT: &str = "more of a teacher's trajectories may help, in another run; `--ignore-gates` goes on with this one";
 
@@ -287,7 +293,7 @@ impl Pipeline<'_> {
         self.folder.path().join(stage.name())
     }
 
-    fn learn(&self, stage: Stage, model: &str) -> Result<Learnt, Stop> {
+    fn learn(&self, stage: Stage, model: &str) -> Result<LearntRun, Stop> {
         let out = Some(self.place(stage));
         let from = |data: Vec<PathBuf>| Places {
             data,
@@ -298,10 +304,17 @@ impl Pipeline<'_> {
         match stage {
             Stage::Sft => {
                 let places = from(self.settings.teacher.clone());
-                sft(&self.stage(stage, model)?, &places, printer)
+                let settings: SftSettings = self.stage(stage, model)?;
+                learn(&settings, &places, printer)
             }
-            Stage::Rft => rft(&self.stage(stage, model)?, &from(collected()), printer),
-            Stage::Value => value(&self.stage(stage, model)?, &from(collected()), printer),
+            Stage::Rft => {
+                let settings: RftSettings = self.stage(stage, model)?;
+                learn(&settings, &from(collected()), printer)
+            }
+            Stage::Value => {
+                let settings: ValueSettings = self.stage(stage, model)?;
+                learn(&settings, &from(collected()), printer)
+            }
             _ => {
                 let settings: PpoSettings = self.stage(stage, model)?;
                 let pretrained = stage == Stage::Agentic && !self.settings.no_value;
@@ -321,7 +334,7 @@ impl Pipeline<'_> {
     }
 
     /// What the stage after one begins with. A critic is not what speaks.
-    fn next(&self, model: &str, learnt: &Learnt) -> String {
+    fn next(&self, model: &str, learnt: &LearntRun) -> String {
         let outcome = &learnt.outcome;
         let best = self.settings.go_on_from == GoOnFrom::Best && outcome.best.is_some();
         match &outcome.published {
@@ -381,10 +394,17 @@ impl PipelineSettings {
         for stage in self.stages() {
             let model = &self.model;
             match stage {
-                Stage::Sft => self.of_stage::<SftSettings>(stage, tables, model)?.check(),
-                Stage::Rft => self.of_stage::<RftSettings>(stage, tables, model)?.check(),
+                Stage::Sft => self
+                    .of_stage::<SftSettings>(stage, tables, model)?
+                    .learning()
+                    .check(),
+                Stage::Rft => self
+                    .of_stage::<RftSettings>(stage, tables, model)?
+                    .learning()
+                    .check(),
                 Stage::Value => self
                     .of_stage::<ValueSettings>(stage, tables, model)?
+                    .learning()
                     .check(),
                 Stage::Gate | Stage::Collect => self
                     .of_stage::<RolloutSettings>(stage, tables, model)?

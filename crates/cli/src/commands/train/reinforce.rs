@@ -6,20 +6,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use warpsmith_machine::SharedDevice;
-use warpsmith_model::policy::LocalPolicy;
 use warpsmith_schema::{EpisodeMode, RunHeader, Task};
 use warpsmith_tasks::load_all;
-use warpsmith_train::checkpoint::{Checkpoints, without_moments};
-use warpsmith_train::network::Critic;
-use warpsmith_train::recipes::{Advantages, PolicyRun, Rollouts, Voice};
+use warpsmith_train::recipes::{
+    Advantages, LearntRun, ReinforceRun, RunHost, require_disjoint, run_folder,
+};
 
 use self::settings::TryingSettings;
 use super::dry_run::{DryRunArgs, Given};
-use super::learning;
-use super::networks::Networks;
-use super::show::{Learnt, Show};
-use crate::config::ConfigArgs;
+use super::learning::Host;
+use super::show::report;
+use crate::config::{ConfigArgs, object};
 use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -100,18 +97,8 @@ impl Tried {
             return Ok(None);
         };
         let held_out = load_all(path)?;
-        let learnt = |one: &&Task| tasks.iter().any(|task| task.source == one.source);
-        match held_out.iter().find(learnt) {
-            None => Ok(Some(held_out)),
-            Some(task) => Err(Stop::config(
-                "config",
-                format!(
-                    "`{}` is among the tasks and among those of `--validation`",
-                    task.id
-                ),
-                Some("leave it out of one of them".to_owned()),
-            )),
-        }
+        require_disjoint(tasks, &held_out)?;
+        Ok(Some(held_out))
     }
 }
 
@@ -126,7 +113,8 @@ pub(crate) fn run_ppo(args: &PpoArgs, printer: &Printer) -> Result<Exit, Stop> {
         let estimate = settings.estimate("ppo", &given);
         return given.report(&[estimate], printer);
     }
-    ppo(&settings, &args.places, args.critic.as_deref(), printer)?.report(printer)
+    let run = ppo(&settings, &args.places, args.critic.as_deref(), printer)?;
+    report(&run, printer)
 }
 
 /// As one stage of several, or by itself.
@@ -135,7 +123,7 @@ pub(super) fn ppo(
     places: &Tried,
     critic: Option<&Path>,
     printer: &Printer,
-) -> Result<Learnt, Stop> {
+) -> Result<LearntRun, Stop> {
     settings.check()?;
     let job = Job {
         verb: "ppo",
@@ -165,8 +153,10 @@ pub(crate) fn run_grpo(args: &GrpoArgs, printer: &Printer) -> Result<Exit, Stop>
         advantages: settings.advantages(),
         critic: None,
     };
-    job.run(serde_json::to_value(&settings)?, printer)?
-        .report(printer)
+    report(
+        &job.run(serde_json::to_value(&settings)?, printer)?,
+        printer,
+    )
 }
 
 struct Job<'a> {
@@ -179,90 +169,48 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, mut config: Value, printer: &Printer) -> Result<Learnt, Stop> {
+    fn run(&self, mut config: Value, printer: &Printer) -> Result<LearntRun, Stop> {
         let settings = self.settings;
-        let learning = &settings.learning;
         let tasks = load_all(&self.places.tasks)?;
         let held_out = self.places.held_out(&tasks)?;
         if let Some(held_out) = &held_out {
             config["validation"] = runs::known(held_out);
         }
-        let found = learning.find(settings.machine.python.offline, printer)?;
-        let model = found.name();
-        let known = json!({ "tasks": runs::known(&tasks), "weights": found.identity()? });
         let out = self.places.out.as_deref();
-        let folder = learning::folder(out, self.verb, &config, known, &model, printer)?;
+        let host = Host {
+            learning: &settings.learning,
+            offline: settings.machine.python.offline,
+            out,
+            printer,
+        };
+        let base = host.find_model().map_err(Stop)?;
+        let known = Map::from_iter([
+            ("tasks".to_owned(), runs::known(&tasks)),
+            ("weights".to_owned(), json!(base.identity)),
+        ]);
+        let folder = run_folder(out, self.verb, object(&config)?, known, &base.name())?;
+        host.opened(&folder);
         let engine = Engine::prepare(&settings.machine, printer)?;
         let judging_options = settings.judging_options();
         let reviewer = settings.reviewer(&engine, printer)?;
         let practice = settings.practice(tasks, held_out, reviewer, &engine);
-        let head = self.head(&engine, &judging_options, practice.way.mode(), &config);
-        let model_to_train = learning.load(&found)?;
-        let networks = Networks::open(&model_to_train, learning, settings.machine.device, printer)?;
-        let mut actor = networks.actor()?;
-        let reference = settings
-            .has_reference()
-            .then(|| networks.actor())
-            .transpose()?;
-        let mut critic = match self.advantages {
-            Advantages::Group { .. } => None,
-            Advantages::Critic(_) => {
-                let mut critic = networks.critic(0.0)?;
-                let kept = Checkpoints::new(folder.path().join("checkpoints"), 1).last()?;
-                // A run that goes on has its own.
-                if let (Some(before), None) = (self.critic, kept) {
-                    take_over(&mut *critic, before)?;
-                }
-                Some(critic)
-            }
-        };
-        let lease = engine.lease();
-        let judges = runs::judges(&engine, &judging_options, settings.judges, &folder)?;
-        let mut unheard =
-            |_: Option<&warpsmith_schema::Event>, _: &warpsmith_schema::RunMetrics| {};
-        let mut collector = Rollouts::new(
-            folder.path().join("rollouts"),
-            Voice {
-                name: format!("local:{}", learning.model),
-                path: found.path.clone(),
-                hash: found.hash.clone(),
-                weights: model_to_train.weights.clone(),
-                on: networks.runs_on(),
-                start: Box::new(move |model| {
-                    LocalPolicy::start(model, Some(SharedDevice::open(&lease)?))
-                }),
-            },
-            practice,
-            judges,
-            head,
-            runs::stop_request,
-            &mut unheard,
-        );
-        let told = [
-            "reward",
-            "pass_rate",
-            "entropy",
-            "mismatch_mean",
-            "explained_variance",
-            "validation_pass_rate",
-            "validation_reward",
-        ];
-        let mut show = Show::new(printer, &told);
-        let keeping = learning.keeping(folder.path(), &model_to_train.origin);
-        let outcome = PolicyRun {
-            actor: &mut *actor,
-            critic: critic.as_mut().map(|critic| &mut **critic as _),
-            reference: reference.as_deref(),
-            collector: &mut collector,
-            settings: settings.recipe(self.advantages),
-        }
-        .run(&keeping, &mut show)?;
-        Ok(Learnt {
+        let run = ReinforceRun {
             verb: self.verb,
-            outcome,
-            folder: folder.path().to_path_buf(),
-            about: Map::new(),
-        })
+            folder: &folder,
+            base: &base,
+            learning: &settings.options(),
+            settings: settings.recipe(self.advantages),
+            head: self.head(&engine, &judging_options, practice.way.mode(), &config),
+            practice,
+            critic: self.critic,
+            lease: engine.lease(),
+            judges: &|| {
+                runs::judges(&engine, &judging_options, settings.judges, &folder)
+                    .map_err(|stop| stop.0)
+            },
+            stop_request: runs::stop_request,
+        };
+        Ok(run.run(&host)?)
     }
 
     /// What a collection's log says of it.
@@ -294,32 +242,4 @@ impl Job<'_> {
             settings: serde_json::from_value(config.clone()).unwrap_or_default(),
         }
     }
-}
-
-/// Goes on with a critic that was pretrained.
-fn take_over(critic: &mut dyn Critic, run: &Path) -> Result<(), Stop> {
-    let checkpoints = Checkpoints::new(run.join("checkpoints"), 1);
-    let state = checkpoints
-        .load()?
-        .and_then(|mut checkpoint| checkpoint.networks.remove("critic"))
-        .ok_or_else(|| {
-            Stop::config(
-                "checkpoint",
-                format!("`{}` has no critic", run.display()),
-                Some("name the folder of a run of `train value`".to_owned()),
-            )
-        })?;
-    critic.restore(&without_moments(state)).map_err(|error| {
-        Stop::config(
-            "checkpoint",
-            format!(
-                "the critic of `{}` cannot go on here: {error}",
-                run.display()
-            ),
-            Some(
-                "both runs need the same `--model`, `--learns`, `--rank` and `--targets`"
-                    .to_owned(),
-            ),
-        )
-    })
 }

@@ -2,22 +2,17 @@
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
-use warpsmith_agent::tool_schemas;
-use warpsmith_schema::Trajectory;
-use warpsmith_train::algorithms::{Rejection, Rejections};
-use warpsmith_train::data::{Example, Examples, Paid, RewardKind, TooLong};
+use serde_json::{Map, Value};
+use warpsmith_train::algorithms::Rejection;
+use warpsmith_train::data::{Paid, RewardKind, TooLong};
 use warpsmith_train::estimate::Work;
-use warpsmith_train::recipes::{self, SftSettings as Recipe};
+use warpsmith_train::recipes::{Imitation, Objective, OfflineRun, Selection};
 
-use super::dry_run::{Doing, DryRunArgs, Estimate, Given};
-use super::learning::{
-    Data, DataSettings, LearningSettings, ModelToTrain, Places, nothing_to_learn,
-};
-use super::networks::Networks;
-use super::show::{Learnt, Show};
+use super::dry_run::{Doing, Estimate, Given};
+use super::learning::{DataSettings, LearningSettings, Places};
+use super::offline::{OfflineArgs, OfflineSettings};
 use crate::args::{Count, CountsChoice, Finite, Positive};
-use crate::config::{ConfigArgs, Settings};
+use crate::config::{Settings, object};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -25,13 +20,8 @@ use crate::printer::Printer;
 /// Supervised fine-tuning: learn every reply of every trajectory
 #[derive(Debug, Args)]
 pub(crate) struct SftArgs {
-    // Before all other flags: it looks at which of them were given.
     #[command(flatten)]
-    config: ConfigArgs,
-    #[command(flatten)]
-    places: Places,
-    #[command(flatten)]
-    dry_run: DryRunArgs,
+    offline: OfflineArgs,
     #[command(flatten)]
     settings: SftSettings,
 }
@@ -43,11 +33,7 @@ pub(crate) struct SftArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RftArgs {
     #[command(flatten)]
-    config: ConfigArgs,
-    #[command(flatten)]
-    places: Places,
-    #[command(flatten)]
-    dry_run: DryRunArgs,
+    offline: OfflineArgs,
     #[command(flatten)]
     settings: RftSettings,
 }
@@ -150,31 +136,15 @@ impl From<RewardChoice> for RewardKind {
 }
 
 pub(crate) fn run(args: &SftArgs, printer: &Printer) -> Result<Exit, Stop> {
-    let settings = args.config.resolve(&args.settings)?.settings;
-    if let Some(exit) = args.config.print(&settings, printer)? {
-        return Ok(exit);
-    }
-    if args.dry_run.dry_run {
-        let mut given = args.dry_run.given(&settings.learning.model)?;
-        given.trajectories = args.places.read()?.trajectories.len() as u64;
-        let estimate = settings.estimate("sft", 1.0, &given);
-        return given.report(&[estimate], printer);
-    }
-    sft(&settings, &args.places, printer)?.report(printer)
+    args.offline.run(&args.settings, printer)
+}
+
+pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
+    args.offline.run(&args.settings, printer)
 }
 
 impl SftSettings {
-    pub(super) fn check(&self) -> Result<(), Stop> {
-        self.learning.check()
-    }
-
-    /// Of trajectories with so many replies each.
-    pub(super) fn estimate(
-        &self,
-        stage: &'static str,
-        replies: f64,
-        given: &Given<'_>,
-    ) -> Estimate {
+    fn estimate_of(&self, stage: &'static str, replies: f64, given: &Given<'_>) -> Estimate {
         let learnt = given.trajectories as f64 * (1.0 - f64::from(self.data.held_out));
         let epochs = u32::from(self.epochs);
         let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * f64::from(epochs);
@@ -195,194 +165,82 @@ impl SftSettings {
             conversations: 0,
         })
     }
-}
 
-/// As one stage of several, or by itself.
-pub(super) fn sft(
-    settings: &SftSettings,
-    places: &Places,
-    printer: &Printer,
-) -> Result<Learnt, Stop> {
-    settings.check()?;
-    let data = places.read()?;
-    let job = Job {
-        verb: "sft",
-        places,
-        config: serde_json::to_value(settings)?,
-        settings,
-    };
-    job.run(&data, &|_| None, printer)
-}
-
-pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
-    let settings = args.config.resolve(&args.settings)?.settings;
-    if let Some(exit) = args.config.print(&settings, printer)? {
-        return Ok(exit);
-    }
-    if args.dry_run.dry_run {
-        let mut given = args.dry_run.given(&settings.sft.learning.model)?;
-        given.trajectories = args.places.read()?.trajectories.len() as u64;
-        // At most: how many are left out is found out on the way.
-        let estimate = settings.estimate(1.0, &given);
-        return given.report(&[estimate], printer);
-    }
-    rft(&settings, &args.places, printer)?.report(printer)
-}
-
-impl RftSettings {
-    pub(super) fn check(&self) -> Result<(), Stop> {
-        self.sft.check()
-    }
-
-    pub(super) fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
-        self.sft.estimate("rft", replies, given)
-    }
-}
-
-/// As one stage of several, or by itself.
-pub(super) fn rft(
-    settings: &RftSettings,
-    places: &Places,
-    printer: &Printer,
-) -> Result<Learnt, Stop> {
-    settings.check()?;
-    let data = places.read()?;
-    let rule = Rejection {
-        above: settings.above.into(),
-        repeats: u32::from(settings.repeats) as usize,
-    };
-    let paid = Paid {
-        kind: settings.reward.into(),
-        counts: settings.counts.into(),
-    };
-    let tools = tool_schemas();
-    let job = Job {
-        verb: "rft",
-        places,
-        config: serde_json::to_value(settings)?,
-        settings: &settings.sft,
-    };
-    let flaw = |trajectory: &Trajectory| rule.flaw(trajectory, paid.reward(trajectory), &tools);
-    job.run(&data, &flaw, printer)
-}
-
-/// All trajectories were left out.
-pub(super) const NOTHING_PAID: &str = "nothing_paid";
-
-type Flaw<'a> = dyn Fn(&Trajectory) -> Option<warpsmith_train::algorithms::Flaw> + 'a;
-
-struct Job<'a> {
-    verb: &'static str,
-    places: &'a Places,
-    config: Value,
-    settings: &'a SftSettings,
-}
-
-impl Job<'_> {
-    fn run(&self, data: &Data, flaw: &Flaw<'_>, printer: &Printer) -> Result<Learnt, Stop> {
-        let learning = &self.settings.learning;
-        let mut rejections = Rejections::default();
-        let kept = |trajectory: &&Trajectory| {
-            let flaw = flaw(trajectory);
-            rejections.count(flaw.as_ref());
-            flaw.is_none()
-        };
-        let kept: Vec<&Trajectory> = data.trajectories.iter().filter(kept).collect();
-        if kept.is_empty() {
-            let why = format!(
-                "of {} trajectories {} are left out by outcome, {} as loops, {} by their tool calls",
-                data.trajectories.len(),
-                rejections.outcome,
-                rejections.loops,
-                rejections.tool_schema
-            );
-            let hint = "a lower `--above`, another `--reward`, or more trajectories";
-            return Err(nothing_to_learn(NOTHING_PAID, &why, hint));
-        }
-        let found = learning.find(self.settings.data.offline, printer)?;
-        let folder = self
-            .places
-            .folder(self.verb, &self.config, &found, data, printer)?;
-        let model_to_train = learning.load(&found)?;
-        let examples = self.examples(&model_to_train, &kept)?;
-        if examples.is_empty() {
-            let most = u32::from(self.settings.max_tokens);
-            let why = format!(
-                "no reply of {} trajectories ends within {most} tokens",
-                kept.len()
-            );
-            let hint = "raise `max_tokens`, or set `too_long` to `cut` to keep what fits of replies that begin in time";
-            return Err(nothing_to_learn("training_data", &why, hint));
-        }
-        let mut about = Map::new();
-        about.insert(
-            "data".to_owned(),
-            json!({
-                "trajectories": data.trajectories.len(),
-                "kept": rejections.kept,
-                "left_out": {
-                    "outcome": rejections.outcome,
-                    "loops": rejections.loops,
-                    "tool_schema": rejections.tool_schema,
-                    "nothing_fits": kept.len() - examples.len(),
-                },
-            }),
-        );
-        printer.note(&format!(
-            "{} trajectories; left out: {} by outcome, {} loops, {} by their tool calls, {} with nothing that fits",
-            data.trajectories.len(),
-            rejections.outcome,
-            rejections.loops,
-            rejections.tool_schema,
-            kept.len() - examples.len(),
-        ));
-        let data = &self.settings.data;
-        let (learnt, held_out) = data.split(examples, learning.seed, |one| &one.episode.task);
-        let recipe = Recipe {
-            epochs: u32::from(self.settings.epochs).into(),
-            batch: u32::from(self.settings.batch) as usize,
-            rates: learning.rates(self.settings.learning_rate),
-            aggregation: learning.aggregation(),
-            tokens_per_microbatch: learning.tokens_per_microbatch(),
-            seed: learning.seed,
-            evaluate_every: u32::from(self.settings.evaluate_every).into(),
-        };
-        let mut actor = Networks::open(&model_to_train, learning, data.device, printer)?.actor()?;
-        let keeping = learning.keeping(folder.path(), &model_to_train.origin);
-        let told = ["loss", "validation_loss", "tokens_per_second"];
-        let mut show = Show::new(printer, &told);
-        let outcome = recipes::sft(
-            &mut *actor,
-            &learnt,
-            &held_out,
-            &recipe,
-            &keeping,
-            &mut show,
-        )?;
-        Ok(Learnt {
-            verb: self.verb,
-            outcome,
-            folder: folder.path().to_path_buf(),
-            about,
-        })
-    }
-
-    fn examples(
+    /// Of those trajectories that `selection` lets through.
+    fn run_of<'a>(
         &self,
-        model_to_train: &ModelToTrain,
-        kept: &[&Trajectory],
-    ) -> Result<Vec<Example>, Stop> {
-        let tools = tool_schemas();
-        let examples = Examples {
-            codec: &model_to_train.codec,
-            tools: &tools,
-            max_tokens: u32::from(self.settings.max_tokens) as usize,
-            too_long: match self.settings.too_long {
-                TooLongChoice::Drop => TooLong::Drop,
-                TooLongChoice::Cut => TooLong::Cut,
+        verb: &'static str,
+        config: Map<String, Value>,
+        selection: Option<Selection>,
+        places: &'a Places,
+    ) -> OfflineRun<'a> {
+        OfflineRun {
+            verb,
+            data: &places.data,
+            out: places.out.as_deref(),
+            config,
+            learning: self.learning.options(self.learning_rate, self.data.device),
+            epochs: u32::from(self.epochs).into(),
+            batch: u32::from(self.batch) as usize,
+            held_out: self.data.held_out.into(),
+            objective: Objective::Imitate(Imitation {
+                selection,
+                max_tokens: u32::from(self.max_tokens) as usize,
+                too_long: match self.too_long {
+                    TooLongChoice::Drop => TooLong::Drop,
+                    TooLongChoice::Cut => TooLong::Cut,
+                },
+                evaluate_every: u32::from(self.evaluate_every).into(),
+            }),
+        }
+    }
+}
+
+impl OfflineSettings for SftSettings {
+    fn learning(&self) -> &LearningSettings {
+        &self.learning
+    }
+
+    fn data(&self) -> &DataSettings {
+        &self.data
+    }
+
+    fn job<'a>(&self, places: &'a Places) -> Result<OfflineRun<'a>, Stop> {
+        Ok(self.run_of("sft", object(self)?, None, places))
+    }
+
+    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
+        self.estimate_of("sft", replies, given)
+    }
+}
+
+impl OfflineSettings for RftSettings {
+    fn learning(&self) -> &LearningSettings {
+        &self.sft.learning
+    }
+
+    fn data(&self) -> &DataSettings {
+        &self.sft.data
+    }
+
+    fn job<'a>(&self, places: &'a Places) -> Result<OfflineRun<'a>, Stop> {
+        let selection = Selection {
+            rule: Rejection {
+                above: self.above.into(),
+                repeats: u32::from(self.repeats) as usize,
+            },
+            paid: Paid {
+                kind: self.reward.into(),
+                counts: self.counts.into(),
             },
         };
-        Ok(examples.of_all(kept)?)
+        let config = object(self)?;
+        Ok(self.sft.run_of("rft", config, Some(selection), places))
+    }
+
+    /// At most: how many are left out is found out on the way.
+    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
+        self.sft.estimate_of("rft", replies, given)
     }
 }
 

@@ -1,14 +1,11 @@
 //! A run that learns, for the person who waits and for scripts.
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::{Map, Value, json};
-use warpsmith_schema::FORMAT;
 use warpsmith_train::metrics::{self, Numbers};
-use warpsmith_train::recipes::{RecipeOutcome, Watch};
+use warpsmith_train::recipes::{LearntRun, Watch};
 
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -82,68 +79,37 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// What came of a run.
-pub(super) struct Learnt {
-    pub(super) verb: &'static str,
-    pub(super) outcome: RecipeOutcome,
-    pub(super) folder: PathBuf,
-    /// What else there is to say, for scripts.
-    pub(super) about: Map<String, Value>,
+/// Says what came of a run.
+pub(super) fn report(run: &LearntRun, printer: &Printer) -> Result<Exit, Stop> {
+    if printer.json() {
+        printer.object(&run.object()?)?;
+    } else {
+        tell(run, printer)?;
+    }
+    if run.outcome.interrupted {
+        return Err(Stop::interrupted());
+    }
+    Ok(Exit::DONE)
 }
 
-impl Learnt {
-    pub(super) fn object(&self) -> Result<Map<String, Value>, Stop> {
-        let outcome = &self.outcome;
-        let lines = metrics::read(&self.folder)?;
-        let last = lines.last().map(|(_, numbers)| numbers);
-        let mut object = self.about.clone();
-        for (name, value) in [
-            ("format", json!(FORMAT)),
-            ("verb", json!(format!("train {}", self.verb))),
-            ("run", json!(self.folder)),
-            ("step", json!(outcome.step)),
-            ("steps", json!(outcome.steps)),
-            ("interrupted", json!(outcome.interrupted)),
-            ("published", json!(outcome.published)),
-            ("best", json!(outcome.best)),
-            ("metrics", json!(last)),
-        ] {
-            object.insert(name.to_owned(), value);
-        }
-        Ok(object)
+fn tell(run: &LearntRun, printer: &Printer) -> Result<(), Stop> {
+    let outcome = &run.outcome;
+    let lines = metrics::read(&run.folder)?;
+    let last = lines.last().map(|(_, numbers)| numbers);
+    let mut said = vec![format!("{} of {} steps", outcome.step, outcome.steps)];
+    let numbers = last
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| *name != "step");
+    said.extend(numbers.map(|(name, number)| format!("{name:<26} {number:.6}")));
+    if let Some(best) = outcome.best {
+        said.push(format!(
+            "best on what is held out: after step {}",
+            best.step
+        ));
     }
-
-    pub(super) fn report(&self, printer: &Printer) -> Result<Exit, Stop> {
-        if printer.json() {
-            printer.object(&self.object()?)?;
-        } else {
-            self.tell(printer)?;
-        }
-        if self.outcome.interrupted {
-            return Err(Stop::interrupted());
-        }
-        Ok(Exit::DONE)
+    if let Some(published) = &outcome.published {
+        said.push(format!("published: {}", published.display()));
     }
-
-    fn tell(&self, printer: &Printer) -> Result<(), Stop> {
-        let outcome = &self.outcome;
-        let lines = metrics::read(&self.folder)?;
-        let last = lines.last().map(|(_, numbers)| numbers);
-        let mut said = vec![format!("{} of {} steps", outcome.step, outcome.steps)];
-        let numbers = last
-            .into_iter()
-            .flatten()
-            .filter(|(name, _)| *name != "step");
-        said.extend(numbers.map(|(name, number)| format!("{name:<26} {number:.6}")));
-        if let Some(best) = outcome.best {
-            said.push(format!(
-                "best on what is held out: after step {}",
-                best.step
-            ));
-        }
-        if let Some(published) = &outcome.published {
-            said.push(format!("published: {}", published.display()));
-        }
-        Ok(printer.lines(&said)?)
-    }
+    Ok(printer.lines(&said)?)
 }

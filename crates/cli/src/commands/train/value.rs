@@ -2,20 +2,17 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, json};
-use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::Gae;
-use warpsmith_train::data::{Paid, TokenEpisode};
+use warpsmith_train::data::Paid;
 use warpsmith_train::estimate::Work;
-use warpsmith_train::recipes::{ValueSettings as Recipe, pretrain_value};
+use warpsmith_train::recipes::{Objective, OfflineRun, ValueTargets};
 
-use super::dry_run::{Doing, DryRunArgs, Estimate, Given};
+use super::dry_run::{Doing, Estimate, Given};
 use super::learning::{DataSettings, LearningSettings, Places};
-use super::networks::Networks;
+use super::offline::{OfflineArgs, OfflineSettings};
 use super::sft::RewardChoice;
-use super::show::{Learnt, Show};
 use crate::args::{Count, CountsChoice, Positive, Share};
-use crate::config::{ConfigArgs, Settings};
+use crate::config::{Settings, object};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -25,13 +22,8 @@ use crate::printer::Printer;
 /// It begins as the model with a head of one number. The critic is in the run's checkpoints.
 #[derive(Debug, Args)]
 pub(crate) struct ValueArgs {
-    // Before all other flags: it looks at which of them were given.
     #[command(flatten)]
-    config: ConfigArgs,
-    #[command(flatten)]
-    places: Places,
-    #[command(flatten)]
-    dry_run: DryRunArgs,
+    offline: OfflineArgs,
     #[command(flatten)]
     settings: ValueSettings,
 }
@@ -76,30 +68,45 @@ impl Settings for ValueSettings {
 }
 
 pub(crate) fn run(args: &ValueArgs, printer: &Printer) -> Result<Exit, Stop> {
-    let settings = args.config.resolve(&args.settings)?.settings;
-    if let Some(exit) = args.config.print(&settings, printer)? {
-        return Ok(exit);
-    }
-    if args.dry_run.dry_run {
-        let mut given = args.dry_run.given(&settings.learning.model)?;
-        given.trajectories = args.places.read()?.trajectories.len() as u64;
-        let estimate = settings.estimate(1.0, &given);
-        return given.report(&[estimate], printer);
-    }
-    value(&settings, &args.places, printer)?.report(printer)
+    args.offline.run(&args.settings, printer)
 }
 
-impl ValueSettings {
-    pub(super) fn check(&self) -> Result<(), Stop> {
-        self.learning.check()
-    }
-
-    pub(super) fn learning(&self) -> &LearningSettings {
+impl OfflineSettings for ValueSettings {
+    fn learning(&self) -> &LearningSettings {
         &self.learning
     }
 
-    /// Of trajectories with so many replies each, and if it is never enough.
-    pub(super) fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
+    fn data(&self) -> &DataSettings {
+        &self.data
+    }
+
+    fn job<'a>(&self, places: &'a Places) -> Result<OfflineRun<'a>, Stop> {
+        Ok(OfflineRun {
+            verb: "value",
+            data: &places.data,
+            out: places.out.as_deref(),
+            config: object(self)?,
+            learning: self.learning.options(self.learning_rate, self.data.device),
+            epochs: u32::from(self.epochs).into(),
+            batch: u32::from(self.batch) as usize,
+            held_out: self.data.held_out.into(),
+            objective: Objective::Value(ValueTargets {
+                paid: Paid {
+                    kind: self.reward.into(),
+                    counts: self.counts.into(),
+                },
+                gae: Gae {
+                    gamma: self.gamma.into(),
+                    lam: self.lam.into(),
+                    critic_lambda: self.lam.into(),
+                },
+                enough: self.enough.into(),
+            }),
+        })
+    }
+
+    /// If it is never enough.
+    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
         let learnt = given.trajectories as f64 * (1.0 - f64::from(self.data.held_out));
         let epochs = f64::from(u32::from(self.epochs));
         let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * epochs;
@@ -121,68 +128,6 @@ impl ValueSettings {
             conversations: 0,
         })
     }
-}
-
-/// As one stage of several, or by itself.
-pub(super) fn value(
-    settings: &ValueSettings,
-    places: &Places,
-    printer: &Printer,
-) -> Result<Learnt, Stop> {
-    settings.check()?;
-    let learning = &settings.learning;
-    let data = places.read()?;
-    let found = learning.find(settings.data.offline, printer)?;
-    let model = found.name();
-    let folder = places.folder("value", settings, &found, &data, printer)?;
-    let model_to_train = learning.load(&found)?;
-    let paid = Paid {
-        kind: settings.reward.into(),
-        counts: settings.counts.into(),
-    };
-    let codec = &model_to_train.codec;
-    let episodes: Vec<TokenEpisode> = data
-        .trajectories
-        .iter()
-        .filter_map(|trajectory| TokenEpisode::of(trajectory, &paid, codec, &model).transpose())
-        .collect::<Result<_, TrainError>>()?;
-    let mut about = Map::new();
-    let (all, used) = (data.trajectories.len(), episodes.len());
-    about.insert(
-        "data".to_owned(),
-        json!({ "trajectories": all, "kept": used }),
-    );
-    printer.note(&format!("{all} trajectories, {used} of them with a reward"));
-    let (learnt, held_out) = settings
-        .data
-        .split(episodes, learning.seed, |one| &one.task);
-    let mean = learnt.iter().map(|one| one.reward).sum::<f64>() / learnt.len().max(1) as f64;
-    let recipe = Recipe {
-        epochs: u32::from(settings.epochs).into(),
-        batch: u32::from(settings.batch) as usize,
-        rates: learning.rates(settings.learning_rate),
-        aggregation: learning.aggregation(),
-        tokens_per_microbatch: learning.tokens_per_microbatch(),
-        seed: learning.seed,
-        gae: Gae {
-            gamma: settings.gamma.into(),
-            lam: settings.lam.into(),
-            critic_lambda: settings.lam.into(),
-        },
-        enough: settings.enough.into(),
-    };
-    let networks = Networks::open(&model_to_train, learning, settings.data.device, printer)?;
-    let mut critic = networks.critic(mean as f32)?;
-    let keeping = learning.keeping(folder.path(), &model_to_train.origin);
-    let told = ["value_loss", "explained_variance", "tokens_per_second"];
-    let mut show = Show::new(printer, &told);
-    let outcome = pretrain_value(&mut *critic, learnt, held_out, &recipe, &keeping, &mut show)?;
-    Ok(Learnt {
-        verb: "value",
-        outcome,
-        folder: folder.path().to_path_buf(),
-        about,
-    })
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use warpsmith_train::algorithms::{
 use warpsmith_train::data::Paid;
 use warpsmith_train::estimate::Work;
 use warpsmith_train::recipes::{
-    Advantages, CriticSettings, CutReplies, Examination, Penalty, PolicySettings, Practice,
-    Reviewer,
+    Advantages, CriticSettings, CutReplies, Examination, LearningOptions, Penalty, PolicySettings,
+    Practice, Reviewer,
 };
 
 use super::super::dry_run::{Doing, Estimate, Given};
@@ -477,10 +477,16 @@ impl TryingSettings {
         }
     }
 
+    pub(super) fn options(&self) -> LearningOptions {
+        self.learning
+            .options(self.learning_rate, self.machine.device)
+    }
+
     pub(super) fn recipe(&self, advantages: Advantages) -> PolicySettings {
+        let learning = self.options();
         PolicySettings {
             steps: u32::from(self.steps).into(),
-            rates: self.learning.rates(self.learning_rate),
+            rates: learning.rates,
             advantages,
             clip: Some(Clip {
                 low: f64::from(self.clip_ratio_low) as f32,
@@ -492,7 +498,7 @@ impl TryingSettings {
                 coefficient: self.kl_coef.into(),
             }),
             entropy_coeff: self.entropy_coeff.into(),
-            aggregation: self.learning.aggregation(),
+            aggregation: learning.aggregation,
             epochs: u32::from(self.ppo_epochs).into(),
             minibatches: u32::from(self.minibatches) as usize,
             cut_replies: match self.cut_replies {
@@ -500,8 +506,8 @@ impl TryingSettings {
                 CutChoice::Penalise => CutReplies::Penalise,
                 CutChoice::Keep => CutReplies::Keep,
             },
-            tokens_per_microbatch: self.learning.tokens_per_microbatch(),
-            seed: self.learning.seed,
+            tokens_per_microbatch: learning.tokens_per_microbatch,
+            seed: learning.seed,
             evaluate_every: u32::from(self.evaluate_every).into(),
         }
     }

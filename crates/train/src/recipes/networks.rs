@@ -2,43 +2,39 @@
 
 use warpsmith_model::ModelError;
 use warpsmith_model::policy::RunsOn;
-use warpsmith_train::TrainError;
-use warpsmith_train::network::{Actor, Critic, TrainingModel};
 
-use super::learning::{LearningSettings, ModelToTrain};
-use crate::args::ModelOn;
-use crate::failure::Stop;
-use crate::printer::Printer;
+use super::learning::{LearningOptions, ModelToTrain, Placement, RunHost};
+use crate::TrainError;
+use crate::network::{Actor, Critic, TrainingModel};
 
 /// Makes networks of one model.
-pub(super) struct Networks {
+pub(super) struct NetworkFactory {
     model: TrainingModel,
     runs_on: RunsOn,
 }
 
-impl Networks {
+impl NetworkFactory {
     pub(super) fn open(
         model_to_train: &ModelToTrain,
-        learning: &LearningSettings,
-        device: u32,
-        printer: &Printer,
-    ) -> Result<Self, Stop> {
-        let (seed, number) = (learning.seed, device as usize);
+        learning: &LearningOptions,
+        host: &dyn RunHost,
+    ) -> Result<Self, TrainError> {
+        let (seed, number) = (learning.seed, learning.device as usize);
+        let ModelToTrain {
+            weights,
+            fine_tuning,
+            ..
+        } = model_to_train;
         let open = || {
-            let model = TrainingModel::on_gpu(
-                number,
-                &model_to_train.weights,
-                &model_to_train.learns,
-                seed,
-            )?;
+            let model = TrainingModel::on_gpu(number, weights, fine_tuning, seed)?;
             if let Some(name) = model.gpu_name()? {
-                printer.note(&format!("`{}` learns on {name}", learning.model));
+                host.note(&format!("`{}` learns on {name}", learning.model));
             }
             Ok(Some(model))
         };
-        let gpu = match learning.model_on {
-            ModelOn::Gpu => open()?,
-            ModelOn::Auto if RunsOn::may_have_gpu() => open().or_else(|error| {
+        let gpu = match learning.placement {
+            Placement::Gpu => open()?,
+            Placement::Auto if RunsOn::may_have_gpu() => open().or_else(|error| {
                 // A GPU that is full or failed is told of: on the processor it would take days.
                 let another = match &error {
                     TrainError::Model(ModelError::Gpu(error)) => error.is_unsupported(),
@@ -49,10 +45,10 @@ impl Networks {
                     return Err(error);
                 }
                 let name = &learning.model;
-                printer.note(&format!("`{name}` learns on the processor: {error}"));
+                host.note(&format!("`{name}` learns on the processor: {error}"));
                 Ok(None)
             })?,
-            ModelOn::Cpu | ModelOn::Auto => None,
+            Placement::Processor | Placement::Auto => None,
         };
         Ok(match gpu {
             Some(model) => Self {
@@ -60,11 +56,7 @@ impl Networks {
                 runs_on: RunsOn::Gpu(number),
             },
             None => Self {
-                model: TrainingModel::on_cpu(
-                    &model_to_train.weights,
-                    &model_to_train.learns,
-                    seed,
-                )?,
+                model: TrainingModel::on_cpu(weights, fine_tuning, seed)?,
                 runs_on: RunsOn::Processor,
             },
         })

@@ -1,0 +1,75 @@
+//! What `train sft`, `rft` and `value` have in common: they learn from trajectories there are.
+
+use clap::Args;
+use warpsmith_train::data::TrainingData;
+use warpsmith_train::recipes::{LearntRun, OfflineRun};
+
+use super::dry_run::{DryRunArgs, Estimate, Given};
+use super::learning::{DataSettings, Host, LearningSettings, Places};
+use super::show::report;
+use crate::config::{ConfigArgs, Settings};
+use crate::exit::Exit;
+use crate::failure::Stop;
+use crate::printer::Printer;
+
+/// Settings of a verb that learns from trajectories.
+pub(super) trait OfflineSettings: Settings {
+    fn learning(&self) -> &LearningSettings;
+
+    fn data(&self) -> &DataSettings;
+
+    /// With all settings by name.
+    fn job<'a>(&self, places: &'a Places) -> Result<OfflineRun<'a>, Stop>;
+
+    /// Of trajectories with so many replies each.
+    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate;
+}
+
+/// Flags of such a verb.
+#[derive(Debug, Args)]
+pub(super) struct OfflineArgs {
+    // Before all other flags: it looks at which of them were given.
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    places: Places,
+    #[command(flatten)]
+    dry_run: DryRunArgs,
+}
+
+impl OfflineArgs {
+    pub(super) fn run(
+        &self,
+        settings: &impl OfflineSettings,
+        printer: &Printer,
+    ) -> Result<Exit, Stop> {
+        let settings = self.config.resolve(settings)?.settings;
+        if let Some(exit) = self.config.print(&settings, printer)? {
+            return Ok(exit);
+        }
+        if self.dry_run.dry_run {
+            let mut given = self.dry_run.given(&settings.learning().model)?;
+            let data = TrainingData::read(&self.places.data)?;
+            given.trajectories = data.trajectories.len() as u64;
+            let estimate = settings.estimate(1.0, &given);
+            return given.report(&[estimate], printer);
+        }
+        report(&learn(&settings, &self.places, printer)?, printer)
+    }
+}
+
+/// As one stage of several, or by itself.
+pub(super) fn learn(
+    settings: &impl OfflineSettings,
+    places: &Places,
+    printer: &Printer,
+) -> Result<LearntRun, Stop> {
+    settings.learning().check()?;
+    let host = Host {
+        learning: settings.learning(),
+        offline: settings.data().offline,
+        out: places.out.as_deref(),
+        printer,
+    };
+    Ok(settings.job(places)?.run(&host)?)
+}
