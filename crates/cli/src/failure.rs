@@ -13,7 +13,7 @@ use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::TaskError;
 #[cfg(feature = "local-models")]
-use warpsmith_train::TrainError;
+use warpsmith_train::{NOTHING_PAID, TrainError};
 
 use crate::exit::Exit;
 
@@ -152,13 +152,14 @@ impl From<TrainError> for Stop {
             TrainError::NothingToLearn { .. }
             | TrainError::NoEpisodes { .. }
             | TrainError::NothingFits { .. }
+            | TrainError::NothingJudged
             | TrainError::NotATrajectory { .. }
             | TrainError::OtherFormat { .. }
             | TrainError::NoTokens { .. }
             | TrainError::BrokenTokens { .. }
             | TrainError::OtherTokens { .. }
             | TrainError::Uncontained { .. } => (FailureKind::Config, "training_data"),
-            TrainError::NothingRewarded { .. } => (FailureKind::Config, "nothing_paid"),
+            TrainError::NothingRewarded { .. } => (FailureKind::Config, NOTHING_PAID),
             TrainError::NotHeldOut { .. } => (FailureKind::Config, "config"),
             TrainError::Read { .. } => (FailureKind::Config, "unreadable"),
             TrainError::NotFinite { .. } | TrainError::Diverged { .. } => {

@@ -6,6 +6,7 @@
 
 mod candidate;
 mod compose;
+mod demos;
 mod exercises;
 mod filter;
 mod grammar;
@@ -20,6 +21,7 @@ pub mod teacher;
 
 pub use candidate::{CandidateSource, TaskCandidate};
 pub use compose::{ComposeError, GrammarComposer, TaskComposer};
+pub use demos::{Demo, DemoPlan, Demos, demos};
 pub use exercises::exercises;
 pub use filter::{
     Containment, FilterEnvironment, FilterError, FilterRejection, FilterWorker, TaskMeasurements,

@@ -5,6 +5,9 @@ use warpsmith_model::ModelError;
 use warpsmith_schema::{Failure, OtherFormat};
 use warpsmith_store::StoreError;
 
+/// The code of [`TrainError::NothingRewarded`] for scripts.
+pub const NOTHING_PAID: &str = "nothing_paid";
+
 /// Why learning could not go on. What was kept before stays as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -22,6 +25,8 @@ pub enum TrainError {
         trajectories: usize,
         max_tokens: usize,
     },
+    #[error("no validation task could be judged")]
+    NothingJudged,
     #[error("`{task}` is among the tasks and among those of `--validation`")]
     NotHeldOut { task: String },
     #[error("`{}` has no critic", run.display())]
@@ -130,7 +135,7 @@ impl TrainError {
                 "collect again without `--isolation weak`: such verdicts can be forged, and what is learnt from them is to forge".into(),
             ),
             Self::Collect(failure) | Self::Around(failure) => failure.hint.clone(),
-            Self::Interrupted => None,
+            Self::Interrupted | Self::NothingJudged => None,
             Self::NotFinite { .. } => Some(
                 "look at the last lines of `metrics.jsonl`; a lower rate or a longer warm-up often helps".into(),
             ),

@@ -3,8 +3,14 @@
 //! Memory is what the networks of this crate hold on to, without what allocators and libraries add. Time is tokens over
 //! speeds that somebody measured or gave.
 
+mod stages;
+
 use serde::Serialize;
 use warpsmith_model::{ModelConfig, Projection};
+
+pub use self::stages::{
+    EstimateMachine, GivenSpeeds, KnownBefore, OfflineStage, ReinforceStage, StageEstimate,
+};
 
 /// Every weight of a model.
 pub fn weights(config: &ModelConfig) -> u64 {

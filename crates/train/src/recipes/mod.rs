@@ -7,6 +7,7 @@ mod learning;
 mod networks;
 mod offline;
 mod opinions;
+mod pipeline;
 mod policy;
 mod progress;
 mod reinforce;
@@ -19,6 +20,10 @@ pub use learning::{
 };
 pub use offline::{Imitation, Objective, OfflineRun, Selection, ValueTargets};
 pub use opinions::{Opinion, Reviewer};
+pub use pipeline::{
+    DoneStage, GateThresholds, GoOnFrom, PipelineGate, PipelineOutcome, PipelineRun, PipelineStage,
+    PipelineSwitches, StageRunner,
+};
 pub use policy::{
     Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
 };

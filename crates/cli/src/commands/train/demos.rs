@@ -1,18 +1,15 @@
 //! `warpsmith train demos`: the teacher's demonstrations for many tasks at once, without a judge.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use warpsmith_agent::unjudged_trajectory;
-use warpsmith_compiler::{NotCovered, Strategy};
-use warpsmith_decontaminate::{FAMILY_THRESHOLD, FingerprintIndex, Structure};
-use warpsmith_schema::{FORMAT, Target, Task, Trajectory};
+use warpsmith_compiler::Strategy;
+use warpsmith_schema::{FORMAT, Target, Task};
 use warpsmith_store::StoreError;
-use warpsmith_synth::teacher;
-use warpsmith_synth::{SeedCatalogue, exercises};
+use warpsmith_synth::{DemoPlan, Demos, SeedCatalogue, demos, exercises, teacher};
 use warpsmith_tasks::load_all;
 
 use crate::commands::synth::broken_seeds;
@@ -102,19 +99,31 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
             Some(hint),
         ));
     }
-    let (mut demos, mut left_out) = (Vec::new(), BTreeMap::<String, u32>::new());
-    let spared = args.spared()?;
-    let mut relatives = 0;
-    for task in &tasks {
-        if has_relatives(task, &spared) {
-            relatives += 1;
-            continue;
-        }
-        match args.demos(task) {
-            Ok(taught) => demos.extend(taught),
-            Err(why) => *left_out.entry(why.to_string()).or_default() += 1,
-        }
+    let mut except = Vec::new();
+    for path in &args.except {
+        except.extend(load_all(path)?);
     }
+    let target = match args.target {
+        DemoTarget::Cuda => Target::Cuda,
+        DemoTarget::Cpu => Target::Cpu,
+    };
+    let strategies: Vec<Strategy> = args.styles.iter().map(|style| (*style).into()).collect();
+    let plan = DemoPlan {
+        tasks: &tasks,
+        except: &except,
+        target,
+        strategies: &strategies,
+        seed: args.seed,
+    };
+    let policy = teacher::version();
+    let found = demos(&plan, |demo, reply| {
+        unjudged_trajectory(demo.task, target, &policy, demo.sample, reply)
+    })?;
+    let Demos {
+        demos,
+        not_covered: left_out,
+        excluded,
+    } = found;
     let not_covered: u32 = left_out.values().sum();
     if demos.is_empty() {
         let most = left_out.iter().max_by_key(|(_, count)| **count);
@@ -154,13 +163,13 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
             "demos": demos.len(),
             "tasks": tasks.len(),
             "not_covered": not_covered,
-            "spared": relatives,
+            "spared": excluded,
             "reasons": left_out,
             "file": args.out,
         }))?;
     } else {
         let mut lines = vec![format!(
-            "{} demonstrations of {} tasks, {not_covered} not covered, {relatives} spared: {}",
+            "{} demonstrations of {} tasks, {not_covered} not covered, {excluded} spared: {}",
             demos.len(),
             tasks.len(),
             args.out.display()
@@ -173,33 +182,4 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.lines(&lines)?;
     }
     Ok(Exit::DONE)
-}
-
-impl DemosArgs {
-    /// What must not be taught.
-    fn spared(&self) -> Result<FingerprintIndex, Stop> {
-        let mut tasks = Vec::new();
-        for path in &self.except {
-            tasks.extend(load_all(path)?);
-        }
-        Ok(FingerprintIndex::of(&tasks)?)
-    }
-
-    fn demos(&self, task: &Task) -> Result<Vec<Trajectory>, NotCovered> {
-        let target = match self.target {
-            DemoTarget::Cuda => Target::Cuda,
-            DemoTarget::Cpu => Target::Cpu,
-        };
-        let styles: Vec<Strategy> = self.styles.iter().map(|style| (*style).into()).collect();
-        let replies = teacher::replies(task, target, &styles, self.seed)?;
-        let policy = teacher::version();
-        let demo = |(reply, sample)| unjudged_trajectory(task, target, &policy, sample, reply);
-        Ok(replies.into_iter().zip(1..).map(demo).collect())
-    }
-}
-
-/// Whether one of those is this task, or too much like it.
-fn has_relatives(task: &Task, among: &FingerprintIndex) -> bool {
-    let near = Structure::of(&task.source).map(|structure| among.nearest(&structure));
-    matches!(near, Ok(Some(near)) if near.similarity > FAMILY_THRESHOLD)
 }

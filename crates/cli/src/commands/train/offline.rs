@@ -2,9 +2,10 @@
 
 use clap::Args;
 use warpsmith_train::data::TrainingData;
+use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{LearntRun, OfflineRun};
 
-use super::dry_run::{DryRunArgs, Estimate, Given};
+use super::dry_run::{self, DryRunArgs};
 use super::learning::{DataSettings, Host, LearningSettings, Places};
 use super::show::report;
 use crate::config::{ConfigArgs, Settings};
@@ -21,8 +22,8 @@ pub(super) trait OfflineSettings: Settings {
     /// With all settings by name.
     fn job<'a>(&self, places: &'a Places) -> Result<OfflineRun<'a>, Stop>;
 
-    /// Of trajectories with so many replies each.
-    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate;
+    /// What an estimate needs to know, of trajectories with so many replies each.
+    fn stage(&self, replies: f64) -> OfflineStage;
 }
 
 /// Flags of such a verb.
@@ -48,11 +49,11 @@ impl OfflineArgs {
             return Ok(exit);
         }
         if self.dry_run.dry_run {
-            let mut given = self.dry_run.given(&settings.learning().model)?;
+            let mut known = self.dry_run.given(&settings.learning().model)?;
             let data = TrainingData::read(&self.places.data)?;
-            given.trajectories = data.trajectories.len() as u64;
-            let estimate = settings.estimate(1.0, &given);
-            return given.report(&[estimate], printer);
+            known.trajectories = data.trajectories.len() as u64;
+            let estimate = known.offline(&settings.stage(1.0));
+            return dry_run::report(&known, &[estimate], printer);
         }
         report(&learn(&settings, &self.places, printer)?, printer)
     }

@@ -1,22 +1,23 @@
 //! `warpsmith train pipeline`: from a base model to an agent, stage after stage.
 
-mod gate;
 mod stage;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
-use warpsmith_schema::FORMAT;
-use warpsmith_store::{EventLog, RunFolder};
+use serde_json::{Map, json};
+use warpsmith_schema::{FORMAT, Failure};
+use warpsmith_store::RunFolder;
 use warpsmith_tasks::load_all;
 use warpsmith_train::data::read_trajectories;
-use warpsmith_train::recipes::{LearntRun, run_folder};
+use warpsmith_train::recipes::{
+    DoneStage, GateThresholds, GoOnFrom, LearntRun, PipelineGate, PipelineOutcome, PipelineRun,
+    PipelineStage as Stage, StageRunner, run_folder,
+};
 
-use self::gate::Gate;
-use self::stage::{Stage, after, tables};
-use super::dry_run::DryRunArgs;
+use self::stage::tables;
+use super::dry_run::{self, DryRunArgs};
 use super::learning::Places;
 use super::offline::{OfflineSettings, learn};
 use super::reinforce::{PpoSettings, Tried, ppo};
@@ -71,7 +72,7 @@ pub(super) struct PipelineSettings {
     seed: u64,
     /// Which checkpoint of a stage the next one goes on from
     #[arg(long, value_enum, default_value_t)]
-    go_on_from: GoOnFrom,
+    go_on_from: GoOnFromChoice,
     /// Begin with reinforcement of the base model, as CUDA Agent does
     #[arg(long)]
     no_sft: bool,
@@ -103,7 +104,7 @@ pub(super) struct PipelineSettings {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum GoOnFrom {
+enum GoOnFromChoice {
     #[default]
     Last,
     /// On what is held out, where something is
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &PipelineArgs, printer: &Printer) -> Result<Exit, Stop> 
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        return dry_run(&settings, &tables, &args.dry_run, printer);
+        return estimate(&settings, &tables, &args.dry_run, printer);
     }
     let stages = json!({ "tables": tables, "order": settings.stages() });
     let known = Map::from_iter([("stages".to_owned(), stages)]);
@@ -136,19 +137,32 @@ pub(crate) fn run(args: &PipelineArgs, printer: &Printer) -> Result<Exit, Stop> 
     drop(Engine::prepare(last.machine(), printer)?);
     let folder = run_folder(out, "pipeline", object(&settings)?, known, &model)?;
     runs::say_where(&folder, out, printer);
-    let pipeline = Pipeline {
-        tasks,
+    let run = PipelineRun {
+        stages: settings.stages(),
+        model: &settings.model,
+        folder: &folder,
+        gate: GateThresholds {
+            pass_at_k: settings.gate_pass_at_k.into(),
+            unreadable: settings.gate_unreadable.into(),
+        },
+        ignore_gates: args.ignore_gates,
+        go_on_from: match settings.go_on_from {
+            GoOnFromChoice::Last => GoOnFrom::Last,
+            GoOnFromChoice::Best => GoOnFrom::Best,
+        },
+    };
+    let stages = Stages {
         settings: &settings,
         tables: &tables,
+        tasks,
         folder: &folder,
-        ignore_gates: args.ignore_gates,
         printer,
     };
-    pipeline.run()
+    report(&run.run(&stages)?, &folder, printer)
 }
 
 /// Every stage as if all before it had gone as planned.
-fn dry_run(
+fn estimate(
     settings: &PipelineSettings,
     tables: &Tables,
     args: &DryRunArgs,
@@ -169,7 +183,7 @@ fn dry_run(
         all.push(match stage {
             Stage::Sft => {
                 let stage: SftSettings = settings.of_stage(stage, tables, model)?;
-                stage.estimate(1.0, &given)
+                given.offline(&stage.stage(1.0))
             }
             Stage::Gate | Stage::Collect => {
                 let played: RolloutSettings = settings.of_stage(stage, tables, model)?;
@@ -187,110 +201,44 @@ fn dry_run(
             }
             Stage::Rft => {
                 let stage: RftSettings = settings.of_stage(stage, tables, model)?;
-                stage.estimate(replies, &given)
+                given.offline(&stage.stage(replies))
             }
             Stage::Value => {
                 let stage: ValueSettings = settings.of_stage(stage, tables, model)?;
-                stage.estimate(replies, &given)
+                given.offline(&stage.stage(replies))
             }
             Stage::SingleTurn | Stage::Agentic => {
                 let ppo: PpoSettings = settings.of_stage(stage, tables, model)?;
-                ppo.estimate(stage.name(), &given)
+                given.reinforce(&ppo.stage(stage.name()))
             }
         });
     }
-    given.report(&all, printer)
+    dry_run::report(&given, &all, printer)
 }
 
-/// A stage that came to its end: a line of `stages.jsonl`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Done {
-    stage: Stage,
-    /// What the next stage begins with.
-    model: String,
-    /// What came of it.
-    result: Value,
-}
-
-/// The code of a stage whose trajectories were all left out.
-const NOTHING_PAID: &str = "nothing_paid";
-const DONE: &str = "stages";
-const GATE_HINT: &str = "more of a teacher's trajectories may help, in another run; `--ignore-gates` goes on with this one";
-
-struct Pipeline<'a> {
+/// Runs each stage as its verb would.
+struct Stages<'a> {
     settings: &'a PipelineSettings,
     tables: &'a Tables,
     tasks: &'a Path,
     folder: &'a RunFolder,
-    ignore_gates: bool,
     printer: &'a Printer,
 }
 
-impl Pipeline<'_> {
-    fn run(&self) -> Result<Exit, Stop> {
-        let path = self.folder.path().join(DONE).with_extension("jsonl");
-        let mut done: Vec<Done> = EventLog::read_lines(&path)?.lines;
-        let mut log = self.folder.log(DONE)?;
-        for stage in self.settings.stages() {
-            if done.iter().any(|one| one.stage == stage) {
-                self.say(stage, "done before");
-                continue;
-            }
-            let model = done.last().map_or(&self.settings.model, |one| &one.model);
-            self.say(stage, &format!("begins with {model}"));
-            let (result, model) = match stage {
-                Stage::Gate => {
-                    let gate = self.gate(model)?;
-                    self.say(stage, &gate.words());
-                    if !gate.passed() && !self.ignore_gates {
-                        self.say(stage, GATE_HINT);
-                        self.report(&done, Some(&gate))?;
-                        return Ok(Exit::NO);
-                    }
-                    (gate.object(), model.clone())
-                }
-                Stage::Collect => {
-                    let settings: RolloutSettings = self.stage(stage, model)?;
-                    let played =
-                        rollout::play(&settings, self.tasks, &self.place(stage), self.printer)?;
-                    played.whole()?;
-                    (json!({ "run": played.folder }), model.clone())
-                }
-                _ => match self.learn(stage, model) {
-                    // The actor stays as it is. A critic learns from failures too.
-                    Err(Stop(failure)) if failure.code == NOTHING_PAID => {
-                        self.say(stage, &format!("left out: {}", failure.message));
-                        (json!({ "left_out": failure.message }), model.clone())
-                    }
-                    learnt => {
-                        let learnt = learnt?;
-                        if learnt.outcome.interrupted {
-                            return Err(Stop::interrupted());
-                        }
-                        let next = self.next(model, &learnt);
-                        (Value::Object(learnt.object()?), next)
-                    }
-                },
-            };
-            let one = Done {
-                stage,
-                model,
-                result,
-            };
-            log.append(&one)?;
-            log.sync()?;
-            done.push(one);
-        }
-        self.report(&done, None)?;
-        Ok(Exit::DONE)
-    }
-
+impl Stages<'_> {
     fn stage<S: Settings + Args>(&self, stage: Stage, model: &str) -> Result<S, Stop> {
         self.settings.of_stage(stage, self.tables, model)
     }
 
     fn place(&self, stage: Stage) -> PathBuf {
         self.folder.path().join(stage.name())
+    }
+
+    fn play(&self, stage: Stage, tasks: &Path, model: &str) -> Result<PathBuf, Stop> {
+        let settings: RolloutSettings = self.stage(stage, model)?;
+        let played = rollout::play(&settings, tasks, &self.place(stage), self.printer)?;
+        played.whole()?;
+        Ok(played.folder)
     }
 
     fn learn(&self, stage: Stage, model: &str) -> Result<LearntRun, Stop> {
@@ -324,68 +272,73 @@ impl Pipeline<'_> {
             }
         }
     }
+}
 
-    fn gate(&self, model: &str) -> Result<Gate, Stop> {
-        let settings: RolloutSettings = self.stage(Stage::Gate, model)?;
+impl StageRunner for Stages<'_> {
+    fn play_gate(&self, model: &str) -> Result<PathBuf, Failure> {
         let tasks = self.settings.validation.as_deref().unwrap_or(self.tasks);
-        let played = rollout::play(&settings, tasks, &self.place(Stage::Gate), self.printer)?;
-        played.whole()?;
-        Gate::of(&played.folder, self.settings)
+        self.play(Stage::Gate, tasks, model).map_err(|stop| stop.0)
     }
 
-    /// What the stage after one begins with. A critic is not what speaks.
-    fn next(&self, model: &str, learnt: &LearntRun) -> String {
-        let outcome = &learnt.outcome;
-        let best = self.settings.go_on_from == GoOnFrom::Best && outcome.best.is_some();
-        match &outcome.published {
-            Some(_) if best => after(model, &learnt.folder.join("best")),
-            Some(published) => after(model, published),
-            None => model.to_owned(),
-        }
+    fn collect(&self, model: &str) -> Result<PathBuf, Failure> {
+        self.play(Stage::Collect, self.tasks, model)
+            .map_err(|stop| stop.0)
+    }
+
+    fn learn(&self, stage: Stage, model: &str) -> Result<LearntRun, Failure> {
+        Stages::learn(self, stage, model).map_err(|stop| stop.0)
     }
 
     fn say(&self, stage: Stage, words: &str) {
         self.printer.note(&format!("{}: {words}", stage.name()));
     }
-
-    fn report(&self, done: &[Done], stopped: Option<&Gate>) -> Result<(), Stop> {
-        let model = done.last().map_or(&self.settings.model, |one| &one.model);
-        if self.printer.json() {
-            return self.printer.object(&json!({
-                "format": FORMAT, "verb": "train pipeline", "run": self.folder.path(), "stages": done,
-                "stopped_by": stopped.map(Gate::object), "model": model,
-            }));
-        }
-        let mut lines: Vec<String> = done.iter().map(Done::line).collect();
-        if let Some(gate) = stopped {
-            lines.push(format!("{:<12} {}", Stage::Gate.name(), gate.words()));
-        }
-        lines.push(format!("model: {model}"));
-        Ok(self.printer.lines(&lines)?)
-    }
 }
 
-impl Done {
-    fn line(&self) -> String {
-        let numbers = [
-            "loss",
-            "validation_loss",
-            "explained_variance",
-            "reward",
-            "validation_pass_rate",
-            "validation_reward",
-        ];
-        let number = |name: &&str| {
-            let number = self.result["metrics"][name].as_f64()?;
-            Some(format!("{} {number:.4}", name.replace('_', " ")))
-        };
-        let name = self.stage.name();
-        if let Some(why) = self.result["left_out"].as_str() {
-            return format!("{name:<12} left out  {why}");
-        }
-        let said: Vec<String> = numbers.iter().filter_map(number).collect();
-        format!("{name:<12} done  {}", said.join(", "))
+fn report(outcome: &PipelineOutcome, folder: &RunFolder, printer: &Printer) -> Result<Exit, Stop> {
+    let PipelineOutcome {
+        done,
+        stopped_by,
+        model,
+    } = outcome;
+    let exit = match stopped_by {
+        Some(_) => Exit::NO,
+        None => Exit::DONE,
+    };
+    if printer.json() {
+        printer.object(&json!({
+            "format": FORMAT, "verb": "train pipeline", "run": folder.path(), "stages": done,
+            "stopped_by": stopped_by.as_ref().map(PipelineGate::object), "model": model,
+        }))?;
+        return Ok(exit);
     }
+    let mut lines: Vec<String> = done.iter().map(line).collect();
+    if let Some(gate) = stopped_by {
+        lines.push(format!("{:<12} {}", Stage::Gate.name(), gate.words()));
+    }
+    lines.push(format!("model: {model}"));
+    printer.lines(&lines)?;
+    Ok(exit)
+}
+
+fn line(done: &DoneStage) -> String {
+    let numbers = [
+        "loss",
+        "validation_loss",
+        "explained_variance",
+        "reward",
+        "validation_pass_rate",
+        "validation_reward",
+    ];
+    let number = |name: &&str| {
+        let number = done.result["metrics"][name].as_f64()?;
+        Some(format!("{} {number:.4}", name.replace('_', " ")))
+    };
+    let name = done.stage.name();
+    if let Some(why) = done.result["left_out"].as_str() {
+        return format!("{name:<12} left out  {why}");
+    }
+    let said: Vec<String> = numbers.iter().filter_map(number).collect();
+    format!("{name:<12} done  {}", said.join(", "))
 }
 
 impl PipelineSettings {

@@ -8,12 +8,13 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use warpsmith_schema::{EpisodeMode, RunHeader, Task};
 use warpsmith_tasks::load_all;
+use warpsmith_train::estimate::KnownBefore;
 use warpsmith_train::recipes::{
     Advantages, LearntRun, ReinforceRun, RunHost, require_disjoint, run_folder,
 };
 
 use self::settings::TryingSettings;
-use super::dry_run::{DryRunArgs, Given};
+use super::dry_run::{self, DryRunArgs};
 use super::learning::Host;
 use super::show::report;
 use crate::config::{ConfigArgs, object};
@@ -74,11 +75,7 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    fn given<'a>(
-        &self,
-        args: &'a DryRunArgs,
-        settings: &TryingSettings,
-    ) -> Result<Given<'a>, Stop> {
+    fn given(&self, args: &DryRunArgs, settings: &TryingSettings) -> Result<KnownBefore, Stop> {
         let mut given = args.given(&settings.learning.model)?;
         let tasks = load_all(&self.tasks)?;
         given.tasks = tasks.len() as u64;
@@ -109,9 +106,9 @@ pub(crate) fn run_ppo(args: &PpoArgs, printer: &Printer) -> Result<Exit, Stop> {
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        let given = args.places.given(&args.dry_run, &settings.trying)?;
-        let estimate = settings.estimate("ppo", &given);
-        return given.report(&[estimate], printer);
+        let known = args.places.given(&args.dry_run, &settings.trying)?;
+        let estimate = known.reinforce(&settings.stage("ppo"));
+        return dry_run::report(&known, &[estimate], printer);
     }
     let run = ppo(&settings, &args.places, args.critic.as_deref(), printer)?;
     report(&run, printer)
@@ -142,9 +139,9 @@ pub(crate) fn run_grpo(args: &GrpoArgs, printer: &Printer) -> Result<Exit, Stop>
         return Ok(exit);
     }
     if args.dry_run.dry_run {
-        let given = args.places.given(&args.dry_run, &settings.trying)?;
-        let estimate = settings.estimate("grpo", &given);
-        return given.report(&[estimate], printer);
+        let known = args.places.given(&args.dry_run, &settings.trying)?;
+        let estimate = known.reinforce(&settings.stage("grpo"));
+        return dry_run::report(&known, &[estimate], printer);
     }
     let job = Job {
         verb: "grpo",

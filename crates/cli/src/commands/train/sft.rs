@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use warpsmith_train::algorithms::Rejection;
 use warpsmith_train::data::{Paid, RewardKind, TooLong};
-use warpsmith_train::estimate::Work;
+use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{Imitation, Objective, OfflineRun, Selection};
 
-use super::dry_run::{Doing, Estimate, Given};
 use super::learning::{DataSettings, LearningSettings, Places};
 use super::offline::{OfflineArgs, OfflineSettings};
 use crate::args::{Count, CountsChoice, Finite, Positive};
@@ -144,26 +143,18 @@ pub(crate) fn run_rft(args: &RftArgs, printer: &Printer) -> Result<Exit, Stop> {
 }
 
 impl SftSettings {
-    fn estimate_of(&self, stage: &'static str, replies: f64, given: &Given<'_>) -> Estimate {
-        let learnt = given.trajectories as f64 * (1.0 - f64::from(self.data.held_out));
-        let epochs = u32::from(self.epochs);
-        let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * f64::from(epochs);
-        let longest = f64::from(u32::from(self.max_tokens));
-        let length = (given.prompt() + replies * given.reply()).min(longest);
-        given.estimate(&Doing {
+    fn stage_of(&self, stage: &'static str, replies: f64) -> OfflineStage {
+        OfflineStage {
             stage,
-            steps: steps as u64,
-            episodes: 0,
-            work: Work {
-                learnt_tokens: f64::from(epochs) * learnt * length,
-                ..Work::default()
-            },
-            learning: Some(&self.learning),
-            learners: 1,
-            frozen: 0,
-            longest: longest as u64,
-            conversations: 0,
-        })
+            tuning: self.learning.tuning(),
+            tokens_per_microbatch: self.learning.tokens_per_microbatch(),
+            epochs: self.epochs.into(),
+            batch: self.batch.into(),
+            held_out: self.data.held_out.into(),
+            replies,
+            max_tokens: Some(self.max_tokens.into()),
+            scores: false,
+        }
     }
 
     /// Of those trajectories that `selection` lets through.
@@ -209,8 +200,8 @@ impl OfflineSettings for SftSettings {
         Ok(self.run_of("sft", object(self)?, None, places))
     }
 
-    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
-        self.estimate_of("sft", replies, given)
+    fn stage(&self, replies: f64) -> OfflineStage {
+        self.stage_of("sft", replies)
     }
 }
 
@@ -239,8 +230,8 @@ impl OfflineSettings for RftSettings {
     }
 
     /// At most: how many are left out is found out on the way.
-    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
-        self.sft.estimate_of("rft", replies, given)
+    fn stage(&self, replies: f64) -> OfflineStage {
+        self.sft.stage_of("rft", replies)
     }
 }
 

@@ -4,10 +4,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use warpsmith_train::algorithms::Gae;
 use warpsmith_train::data::Paid;
-use warpsmith_train::estimate::Work;
+use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{Objective, OfflineRun, ValueTargets};
 
-use super::dry_run::{Doing, Estimate, Given};
 use super::learning::{DataSettings, LearningSettings, Places};
 use super::offline::{OfflineArgs, OfflineSettings};
 use super::sft::RewardChoice;
@@ -105,28 +104,18 @@ impl OfflineSettings for ValueSettings {
         })
     }
 
-    /// If it is never enough.
-    fn estimate(&self, replies: f64, given: &Given<'_>) -> Estimate {
-        let learnt = given.trajectories as f64 * (1.0 - f64::from(self.data.held_out));
-        let epochs = f64::from(u32::from(self.epochs));
-        let steps = (learnt / f64::from(u32::from(self.batch))).ceil() * epochs;
-        let length = given.prompt() + replies * given.reply();
-        let tokens = epochs * learnt * length;
-        given.estimate(&Doing {
+    fn stage(&self, replies: f64) -> OfflineStage {
+        OfflineStage {
             stage: "value",
-            steps: steps as u64,
-            episodes: 0,
-            work: Work {
-                learnt_tokens: tokens,
-                scored_tokens: tokens,
-                ..Work::default()
-            },
-            learning: Some(&self.learning),
-            learners: 1,
-            frozen: 0,
-            longest: length as u64,
-            conversations: 0,
-        })
+            tuning: self.learning.tuning(),
+            tokens_per_microbatch: self.learning.tokens_per_microbatch(),
+            epochs: self.epochs.into(),
+            batch: self.batch.into(),
+            held_out: self.data.held_out.into(),
+            replies,
+            max_tokens: None,
+            scores: true,
+        }
     }
 }
 

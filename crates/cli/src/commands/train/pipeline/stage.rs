@@ -1,66 +1,12 @@
-//! The stages, their order, and what each is told.
-
-use std::path::Path;
+//! What each stage is told.
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use warpsmith_train::recipes::{PipelineStage as Stage, PipelineSwitches};
 
 use super::PipelineSettings;
 use crate::config::{Settings, Tables, from_table};
 use crate::failure::Stop;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Stage {
-    /// A teacher's replies are learnt.
-    Sft,
-    /// Whether that is enough for trying to teach anything.
-    Gate,
-    /// PPO on single replies.
-    SingleTurn,
-    /// What came of it plays.
-    Collect,
-    /// The actor learns from the best of that,
-    Rft,
-    /// a critic from all of it.
-    Value,
-    /// PPO on whole episodes of the agent.
-    Agentic,
-}
-
-impl Stage {
-    pub(super) const ALL: [Self; 7] = [
-        Self::Sft,
-        Self::Gate,
-        Self::SingleTurn,
-        Self::Collect,
-        Self::Rft,
-        Self::Value,
-        Self::Agentic,
-    ];
-
-    /// Of its folder and of its table.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Sft => "sft",
-            Self::Gate => "gate",
-            Self::SingleTurn => "single_turn",
-            Self::Collect => "collect",
-            Self::Rft => "rft",
-            Self::Value => "value",
-            Self::Agentic => "agentic",
-        }
-    }
-
-    fn learns(self) -> bool {
-        !matches!(self, Self::Gate | Self::Collect)
-    }
-
-    fn judges(self) -> bool {
-        !matches!(self, Self::Sft | Self::Rft | Self::Value)
-    }
-}
 
 /// Of every stage that learns, and of every stage that has something judged.
 const LEARNING: &str = "learning";
@@ -74,16 +20,14 @@ pub(super) fn tables() -> Vec<&'static str> {
 
 impl PipelineSettings {
     pub(super) fn stages(&self) -> Vec<Stage> {
-        let wanted = |stage: &Stage| match stage {
-            Stage::Sft => !self.no_sft,
-            Stage::Gate => !self.no_sft && self.validation.is_some(),
-            Stage::SingleTurn => !self.no_single_turn,
-            Stage::Collect => !(self.no_rft && self.no_value),
-            Stage::Rft => !self.no_rft,
-            Stage::Value => !self.no_value,
-            Stage::Agentic => true,
+        let switches = PipelineSwitches {
+            no_sft: self.no_sft,
+            no_single_turn: self.no_single_turn,
+            no_rft: self.no_rft,
+            no_value: self.no_value,
+            has_validation: self.validation.is_some(),
         };
-        Stage::ALL.into_iter().filter(wanted).collect()
+        switches.stages()
     }
 
     /// A stage's settings with a model: its defaults, over them what is said of all stages of its kind, over that what is
@@ -96,7 +40,7 @@ impl PipelineSettings {
     ) -> Result<S, Stop> {
         let origin = format!("[{}]", stage.name());
         let decided = self.decided(stage, model);
-        let kinds = [(LEARNING, stage.learns()), (JUDGING, stage.judges())];
+        let kinds = [(LEARNING, stage.trains()), (JUDGING, stage.judges())];
         let kinds = kinds.into_iter().filter(|(_, holds)| *holds);
         let mut table = usual(stage);
         table.insert("seed".to_owned(), json!(self.seed));
@@ -134,7 +78,7 @@ impl PipelineSettings {
         let mut decided = Map::new();
         let mut put = |key: &str, value: Value| drop(decided.insert(key.to_owned(), value));
         put("offline", json!(self.offline));
-        if stage.learns() {
+        if stage.trains() {
             put("model", json!(model));
         } else {
             put("policy", json!(format!("local:{model}")));
@@ -165,18 +109,5 @@ fn usual(stage: Stage) -> Map<String, Value> {
     match table {
         Value::Object(table) => table,
         _ => Map::new(),
-    }
-}
-
-/// What a stage begins with that comes after one which began with `model` and left this.
-pub(super) fn after(model: &str, published: &Path) -> String {
-    let published_adapter = published.join("adapter_config.json").is_file();
-    let place = published.display();
-    if published_adapter {
-        // The last adapter was the one that learnt.
-        let (below, _) = model.rsplit_once('+').unwrap_or((model, ""));
-        format!("{below}+{place}")
-    } else {
-        place.to_string()
     }
 }

@@ -1,4 +1,4 @@
-use serde_json::{Map, from_value, to_value};
+use serde_json::{Map, Value, from_value, to_value};
 
 use super::*;
 
@@ -130,17 +130,6 @@ fn mistakes_of_late_stages_are_told_before_the_first() {
     );
     let failure = settings(json!({ "no_sft": true })).tasks().unwrap_err().0;
     assert_eq!(failure.message, "the pipeline needs tasks");
-}
-
-#[test]
-fn an_adapter_takes_the_place_of_the_one_that_learnt() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path();
-    assert_eq!(after("m+a", place), place.display().to_string());
-    fs_err::write(place.join("adapter_config.json"), "{}").unwrap();
-    let shown = place.display();
-    assert_eq!(after("m", place), format!("m+{shown}"));
-    assert_eq!(after("m+a+b", place), format!("m+a+{shown}"));
 }
 
 /// Every configuration that comes with the program can be used as it is.

@@ -13,13 +13,12 @@ use warpsmith_train::algorithms::{
     Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
 };
 use warpsmith_train::data::Paid;
-use warpsmith_train::estimate::Work;
+use warpsmith_train::estimate::ReinforceStage;
 use warpsmith_train::recipes::{
     Advantages, CriticSettings, CutReplies, Examination, LearningOptions, Penalty, PolicySettings,
     Practice, Reviewer,
 };
 
-use super::super::dry_run::{Doing, Estimate, Given};
 use super::super::learning::LearningSettings;
 use super::super::sft::RewardChoice;
 use crate::args::{
@@ -262,14 +261,14 @@ impl GrpoSettings {
 }
 
 impl PpoSettings {
-    pub(in super::super) fn estimate(&self, stage: &'static str, given: &Given<'_>) -> Estimate {
-        self.trying.estimate(stage, 2, 0, given)
+    pub(in super::super) fn stage(&self, stage: &'static str) -> ReinforceStage {
+        self.trying.stage(stage, 2, 0)
     }
 }
 
 impl GrpoSettings {
-    pub(super) fn estimate(&self, stage: &'static str, given: &Given<'_>) -> Estimate {
-        self.trying.estimate(stage, 1, self.refills, given)
+    pub(super) fn stage(&self, stage: &'static str) -> ReinforceStage {
+        self.trying.stage(stage, 1, self.refills)
     }
 }
 
@@ -290,49 +289,30 @@ impl TryingSettings {
         }
     }
 
-    /// With so many networks that learn, and if every step collects again as often as it may.
-    fn estimate(
-        &self,
-        stage: &'static str,
-        learners: u32,
-        refills: u32,
-        given: &Given<'_>,
-    ) -> Estimate {
-        let steps = u32::from(self.steps);
-        let tasks = given.tasks.min(u32::from(self.tasks_per_step).into());
-        let learnt = u64::from(steps) * tasks * u64::from(u32::from(self.samples));
-        let collected = learnt * u64::from(1 + refills);
-        let looks = match given.held_out {
-            0 => 0,
-            _ => 1 + u64::from(steps.div_ceil(self.evaluate_every.into())),
-        };
-        let samples = u64::from(u32::from(self.validation_samples));
-        let episodes = collected + looks * given.held_out * samples;
+    /// What an estimate needs to know, with so many networks that learn.
+    fn stage(&self, stage: &'static str, learners: u32, refills: u32) -> ReinforceStage {
         let (replies, judgements) = self.replies();
-        let length = given.prompt() + replies * given.reply();
-        let read = learnt as f64 * length;
-        let passes = f64::from(u32::from(self.ppo_epochs));
-        let reference = u32::from(self.has_reference());
-        let longest = match self.mode {
-            ModeChoice::Single => length as u64,
-            ModeChoice::Agent => self.tokens.unwrap_or(ModelSize::Small.limits().tokens),
-        };
-        given.estimate(&Doing {
+        ReinforceStage {
             stage,
-            steps: steps.into(),
-            episodes,
-            work: Work {
-                learnt_tokens: passes * f64::from(learners) * read,
-                scored_tokens: f64::from(learners + reference) * read,
-                written_tokens: episodes as f64 * replies * given.reply(),
-                judgements: episodes as f64 * judgements,
+            tuning: self.learning.tuning(),
+            tokens_per_microbatch: self.learning.tokens_per_microbatch(),
+            steps: self.steps.into(),
+            tasks_per_step: self.tasks_per_step.into(),
+            samples: self.samples.into(),
+            refills,
+            evaluate_every: self.evaluate_every.into(),
+            validation_samples: self.validation_samples.into(),
+            ppo_epochs: self.ppo_epochs.into(),
+            learners,
+            reference: self.has_reference(),
+            replies,
+            judgements,
+            longest: match self.mode {
+                ModeChoice::Single => None,
+                ModeChoice::Agent => Some(self.tokens.unwrap_or(ModelSize::Small.limits().tokens)),
             },
-            learning: Some(&self.learning),
-            learners: learners.into(),
-            frozen: reference.into(),
-            longest,
             conversations: self.conversations() as u64,
-        })
+        }
     }
 
     /// Whether the policy is held near where it began.

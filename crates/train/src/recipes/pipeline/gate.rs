@@ -4,20 +4,29 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use warpsmith_schema::{CountedAttempt, EpisodeEnding, Trajectory};
-use warpsmith_train::data::{Finding, Standings, read_trajectories};
 
-use super::PipelineSettings;
-use crate::failure::Stop;
+use crate::TrainError;
+use crate::data::{Finding, Standings, read_trajectories};
 
-pub(super) struct Gate {
-    standings: Standings,
-    pass_at_k: f64,
-    unreadable: f64,
+/// What a policy must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GateThresholds {
+    /// Share of validation tasks that one of several replies must solve.
+    pub pass_at_k: f64,
+    /// Share of replies that may be unreadable.
+    pub unreadable: f64,
 }
 
-impl Gate {
+/// What it reached.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PipelineGate {
+    standings: Standings,
+    wanted: GateThresholds,
+}
+
+impl PipelineGate {
     /// From episodes that were played.
-    pub(super) fn of(folder: &Path, settings: &PipelineSettings) -> Result<Self, Stop> {
+    pub(super) fn of(folder: &Path, wanted: GateThresholds) -> Result<Self, TrainError> {
         let all = read_trajectories(folder)?;
         let said = |one: &&Trajectory| {
             !matches!(
@@ -27,21 +36,17 @@ impl Gate {
         };
         let found = all.iter().filter(said);
         let found = found.map(|one| (one.task.id.as_str(), Finding::of(one, CountedAttempt::Best)));
-        let standings = Standings::of(found).ok_or_else(|| {
-            Stop::config("training_data", "no validation task could be judged", None)
-        })?;
-        Ok(Self {
-            standings,
-            pass_at_k: settings.gate_pass_at_k.into(),
-            unreadable: settings.gate_unreadable.into(),
-        })
+        let standings = Standings::of(found).ok_or(TrainError::NothingJudged)?;
+        Ok(Self { standings, wanted })
     }
 
-    pub(super) fn passed(&self) -> bool {
-        self.standings.solved >= self.pass_at_k && self.standings.unreadable <= self.unreadable
+    pub fn passed(&self) -> bool {
+        self.standings.solved >= self.wanted.pass_at_k
+            && self.standings.unreadable <= self.wanted.unreadable
     }
 
-    pub(super) fn words(&self) -> String {
+    /// For people.
+    pub fn words(&self) -> String {
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
         let found = &self.standings;
         format!(
@@ -54,17 +59,18 @@ impl Gate {
             },
             percent(found.solved),
             found.tasks,
-            percent(self.pass_at_k),
+            percent(self.wanted.pass_at_k),
             percent(found.unreadable),
             found.episodes,
-            percent(self.unreadable),
+            percent(self.wanted.unreadable),
         )
     }
 
-    pub(super) fn object(&self) -> Value {
+    /// For scripts.
+    pub fn object(&self) -> Value {
         json!({
             "passed": self.passed(),
-            "wanted": { "pass_at_k": self.pass_at_k, "unreadable": self.unreadable },
+            "wanted": { "pass_at_k": self.wanted.pass_at_k, "unreadable": self.wanted.unreadable },
             "found": self.standings,
         })
     }
