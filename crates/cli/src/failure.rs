@@ -11,7 +11,7 @@ use warpsmith_report::ReportError;
 use warpsmith_rollout::RolloutError;
 use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_store::StoreError;
-use warpsmith_tasks::TaskError;
+use warpsmith_tasks::{CaptureError, TaskError};
 #[cfg(feature = "local-models")]
 use warpsmith_train::{NOTHING_PAID, TrainError};
 
@@ -98,6 +98,22 @@ impl From<TaskError> for Stop {
             _ => (FailureKind::Config, "bad_solution"),
         };
         Self::new(kind, code, chain(&error), error.hint())
+    }
+}
+
+impl From<CaptureError> for Stop {
+    fn from(error: CaptureError) -> Self {
+        let hint = error.hint().map(str::to_owned);
+        match &error {
+            CaptureError::NotCaptured(reason) => {
+                let line = reason.line.map(|line| format!("line {line}: "));
+                let message = format!("{error}: {}{reason}", line.unwrap_or_default());
+                Self::new(FailureKind::Task, "no_graph", message, hint)
+            }
+            CaptureError::Machine(_) | CaptureError::NoAnswer { .. } | CaptureError::Cache(_) => {
+                Self::new(FailureKind::Infrastructure, "capture", chain(&error), hint)
+            }
+        }
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use warpsmith_machine::SharedDevice;
 use warpsmith_model::policy::{OpenAiPolicy, Policy, PolicyError, ScriptPolicy, SharedPolicy};
-use warpsmith_schema::{EpisodeMode, Target, Task};
+use warpsmith_schema::{EpisodeMode, Task};
 use warpsmith_synth::teacher::{self, Teacher};
+use warpsmith_tasks::{CaptureError, capture};
 
 use crate::args::Means;
+use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
@@ -29,7 +31,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) tasks: &'a [Task],
-    pub(crate) target: Target,
+    pub(crate) engine: &'a Engine,
     pub(crate) mode: EpisodeMode,
 }
 
@@ -136,12 +138,14 @@ impl Wanted {
         weights: Option<Weights>,
         subject: Subject<'_>,
         guest: SharedDevice,
+        printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
         Ok(match (self.kind, weights) {
             (_, Some(Weights(model))) => Arc::new(local::start(model, Some(guest))?),
             (Kind::Script, None) => Arc::new(self.script()?),
             (Kind::Teacher, None) => {
-                Arc::new(Teacher::new(subject.tasks, subject.target, subject.mode))
+                let tasks = with_graphs(subject.tasks, subject.engine, printer)?;
+                Arc::new(Teacher::new(&tasks, subject.engine.target, subject.mode))
             }
             (Kind::OpenAi | Kind::Local, None) => Arc::new(self.endpoint()?),
         })
@@ -155,7 +159,7 @@ impl Wanted {
         printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
         let weights = self.load_weights(printer)?;
-        self.share(weights, subject, guest)
+        self.share(weights, subject, guest, printer)
     }
 
     fn script(&self) -> Result<ScriptPolicy, Stop> {
@@ -167,6 +171,27 @@ impl Wanted {
         let key = key.filter(|key| !key.is_empty());
         Ok(OpenAiPolicy::new(&self.name, &self.base_url, key)?)
     }
+}
+
+/// Tasks that came without a graph get the one of their module. One whose module has none stays as it is, which is said: the
+/// teacher does not cover it.
+fn with_graphs(tasks: &[Task], engine: &Engine, printer: &Printer) -> Result<Vec<Task>, Stop> {
+    tasks
+        .iter()
+        .map(|task| {
+            let mut task = task.clone();
+            if task.graph.is_none() {
+                match capture(&task, &engine.python, &engine.caches) {
+                    Ok(graph) => task.graph = Some(graph),
+                    Err(CaptureError::NotCaptured(reason)) => {
+                        printer.note(&format!("`{}` has no graph: {reason}", task.id));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Ok(task)
+        })
+        .collect()
 }
 
 fn stop(error: &PolicyError) -> Stop {

@@ -98,7 +98,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let kind = episode_kind(&decided, wanted.kind, &engine, None);
     let subject = Subject {
         tasks: &job.tasks,
-        target: engine.target,
+        engine: &engine,
         mode: kind.mode(),
     };
     let policy = wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?;

@@ -31,6 +31,7 @@ fn set() -> Vec<SetTask> {
         shape: vec![4],
         dtype: Dtype::Float32,
         from,
+        line: None,
     });
     vec![
         SetTask {

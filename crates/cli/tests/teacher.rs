@@ -1,4 +1,5 @@
-//! `--policy teacher` by the real binary: composed tasks, and one without a graph; the judge is real.
+//! `--policy teacher` by the real binary: composed tasks, one whose graph is captured from its module, and one that has none;
+//! the judge is real.
 
 use crate::common::{Context, alone, code, json};
 use serde_json::{Value, json};
@@ -30,11 +31,17 @@ fn tasks() -> String {
     lines + &bare.to_string() + "\n"
 }
 
+/// What it computes depends on a value, so that it has no graph.
+const BRANCHES: &str = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        \
+    return torch.relu(x) * (2.0 if x.abs().sum() > 0 else 1.0)\n\n\ndef get_inputs():\n    return [torch.randn(512, 256)]\n\n\n\
+def get_init_inputs():\n    return []\n";
+
 #[test]
-fn composed_tasks_are_solved_and_others_are_not_covered() {
+fn composed_and_captured_tasks_are_solved_and_others_are_not_covered() {
     let _lock = alone();
     let context = Context::new();
-    context.write("tasks.jsonl", &tasks());
+    let branches = json!({ "name": "branches", "code": BRANCHES });
+    context.write("tasks.jsonl", &format!("{}{branches}\n", tasks()));
     let output = context
         .command(&[
             "rollout",
@@ -63,10 +70,10 @@ fn composed_tasks_are_solved_and_others_are_not_covered() {
         String::from_utf8_lossy(&output.stderr)
     );
     let result = json(&output);
-    assert_eq!(result["episodes"]["passed"], 3, "{result}");
+    assert_eq!(result["episodes"]["passed"], 4, "{result}");
     assert_eq!(
         result["endings"],
-        json!({ "finished": 3, "not_covered": 1 })
+        json!({ "finished": 4, "not_covered": 1 })
     );
     // What a student is trained on: its own prompt, and a reply that can be read.
     let ended: Vec<Value> = context

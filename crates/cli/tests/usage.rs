@@ -23,6 +23,7 @@ fn help_names_every_verb() {
       new          Make a task folder to start from
       judge        Compile, verify and time one solution; no argument: an embedded example
       profile      Say where the time goes, by operator and kernel, against the machine's roofline
+      graph        Show what a module computes, operator by operator
       replay       Reach a verdict again, from its evidence
       optimize     Have a policy write a faster module; no argument: an embedded example
       synth        Compose tasks that no benchmark contains
@@ -249,6 +250,7 @@ fn caches_are_listed_and_cleaned() {
     models          0 kB  language models
     support         0 kB  precompiled headers and the support library
     compile         0 kB  what torch.compile generated for baselines
+    graphs          0 kB  operator graphs captured from modules
     total           2 kB  in [HERE]/cache
     ----- stderr -----
     ");
@@ -268,7 +270,7 @@ fn caches_are_listed_and_cleaned() {
     ----- stdout -----
     ----- stderr -----
     error: there is no cache named `object`
-    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile
+    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile, graphs
     ");
     snapshot!(run(&["cache", "clean", "objects"]), @"
     exit_code: 0

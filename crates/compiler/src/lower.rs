@@ -94,6 +94,18 @@ pub(super) fn lower(
                 let buffer = plan.allocate(BufferOrigin::Input(*position), &shape, kind);
                 Tensor::of_buffer(buffer, &shape, kind)
             }
+            ValueSource::Scalar { .. } => {
+                return Err(NotCovered::Given {
+                    op: "forward".to_owned(),
+                    what: "a number among its arguments".to_owned(),
+                });
+            }
+            ValueSource::Constant { .. } => {
+                return Err(NotCovered::Given {
+                    op: "forward".to_owned(),
+                    what: "a tensor that is written in the module's text".to_owned(),
+                });
+            }
             ValueSource::State { name } => {
                 let buffer = plan.allocate(BufferOrigin::State(name.clone()), &shape, kind);
                 Tensor::of_buffer(buffer, &shape, kind)

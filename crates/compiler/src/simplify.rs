@@ -139,6 +139,7 @@ mod tests {
             shape: shape.to_vec(),
             dtype: Dtype::Float32,
             from,
+            line: None,
         }
     }
 

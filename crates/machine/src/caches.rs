@@ -25,7 +25,7 @@ pub struct CacheEntry {
 }
 
 /// Name and purpose of every cache; only these are ever deleted.
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 9] = [
     ("objects", "compiled kernels by content"),
     ("baselines", "measured times of the original modules"),
     ("harness", "the Python side of the judge"),
@@ -34,6 +34,7 @@ const KINDS: [(&str, &str); 8] = [
     ("models", "language models"),
     ("support", "precompiled headers and the support library"),
     ("compile", "what torch.compile generated for baselines"),
+    ("graphs", "operator graphs captured from modules"),
 ];
 
 impl Caches {
@@ -84,6 +85,10 @@ impl Caches {
 
     pub fn support(&self) -> PathBuf {
         self.root.join("support")
+    }
+
+    pub fn graphs(&self) -> PathBuf {
+        self.root.join("graphs")
     }
 
     /// The cache of `torch.compile` (inductor).

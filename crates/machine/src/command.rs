@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 
 use crate::MachineError;
 
-pub(crate) struct CommandAnswer {
-    pub(crate) success: bool,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+/// What a program printed, and whether it exited with 0.
+#[derive(Debug)]
+pub struct CommandAnswer {
+    pub success: bool,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 /// Runs a command to its end or kills it at the limit.
-pub(crate) fn run_briefly(
-    command: &mut Command,
-    limit: Duration,
-) -> Result<CommandAnswer, MachineError> {
+pub fn run_briefly(command: &mut Command, limit: Duration) -> Result<CommandAnswer, MachineError> {
     let program = PathBuf::from(command.get_program());
     let failed = |source: io::Error| MachineError::Start {
         program: program.clone(),

@@ -22,6 +22,7 @@ mod torch;
 mod uv;
 
 pub use caches::{CacheEntry, Caches};
+pub use command::{CommandAnswer, run_briefly};
 pub use download::{DownloadSource, download};
 pub use environment::{InstallEstimate, ensure_python, install_estimate};
 pub use error::MachineError;

@@ -16,6 +16,9 @@ pub struct GraphValue {
     pub shape: Vec<u64>,
     pub dtype: Dtype,
     pub from: ValueSource,
+    /// The line of `model.py` that computes it, where a graph was captured from one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
 }
 
 /// Where a value comes from.
@@ -24,6 +27,10 @@ pub struct GraphValue {
 pub enum ValueSource {
     /// An argument of `forward`.
     Input { position: usize },
+    /// A number among the arguments of `forward`; it has no dimensions.
+    Scalar { position: usize },
+    /// A tensor that is written in the module's text: its elements in row-major order.
+    Constant { data: Vec<serde_json::Value> },
     /// A parameter or buffer of the module, by its name in `state_dict`.
     State { name: String },
     /// The result of an operator.

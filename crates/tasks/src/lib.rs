@@ -4,6 +4,7 @@
 //! A task belongs to the user and is trusted. A solution is hostile: it is read once, by the rules in `freeze`, and its folder
 //! is not read again.
 
+mod capture;
 mod error;
 mod freeze;
 mod imports;
@@ -16,6 +17,7 @@ mod set;
 mod solution;
 mod split;
 
+pub use capture::{CaptureError, CaptureStage, NotCaptured, capture};
 pub use error::TaskError;
 pub use kernelbench::load_all;
 pub use scale::scaled;

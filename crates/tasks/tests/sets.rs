@@ -13,6 +13,7 @@ fn graph() -> OpGraph {
         shape: vec![4],
         dtype: Dtype::Float32,
         from,
+        line: None,
     };
     OpGraph {
         values: vec![

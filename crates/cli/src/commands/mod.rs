@@ -6,6 +6,7 @@ pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod exploits;
+pub(crate) mod graph;
 pub(crate) mod judge;
 pub(crate) mod mcp;
 #[cfg(feature = "local-models")]

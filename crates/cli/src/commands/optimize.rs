@@ -184,11 +184,11 @@ impl Episodes<'_> {
         let kind = episode_kind(episodes, self.wanted.kind, self.engine, deadline);
         let subject = Subject {
             tasks: std::slice::from_ref(self.task),
-            target: self.engine.target,
+            engine: self.engine,
             mode: kind.mode(),
         };
         let guest = SharedDevice::open(&self.engine.lease())?;
-        let policy = self.wanted.share(weights, subject, guest)?;
+        let policy = self.wanted.share(weights, subject, guest, printer)?;
         let judging_options = episodes.judging.judging_options();
         let head = RunHeader {
             verb: "optimize".to_owned(),

@@ -55,6 +55,7 @@ pub(super) fn graph(builder: &GraphBuilder, result: ValueId, size: TaskSize) -> 
                     result: applied.result,
                 },
             },
+            line: None,
         })
         .collect();
     OpGraph {

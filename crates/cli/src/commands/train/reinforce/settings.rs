@@ -371,7 +371,7 @@ impl TryingSettings {
         };
         let subject = Subject {
             tasks: &[],
-            target: engine.target,
+            engine,
             mode: EpisodeMode::Single,
         };
         Ok(Some(Reviewer {
