@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::common::{Context, alone, code, json, judged};
+use crate::common::{Context, code, json, judged};
 use serde_json::{Value, json};
 
 const TASK: &str = include_str!("common/scale_relu.py");
@@ -76,7 +76,6 @@ fn told(trajectory: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn an_agent_writes_mends_verifies_and_submits() {
-    let _alone = alone();
     let broken = KERNEL.replace("return 0;", "return 0");
     let write =
         |path: &str, content: &str| call("write", &json!({ "path": path, "content": content }));
@@ -126,7 +125,6 @@ fn an_agent_writes_mends_verifies_and_submits() {
 
 #[test]
 fn every_way_an_episode_can_end_has_a_name() {
-    let _alone = alone();
     let again = json!({ "text": "", "calls": [call("bash", &json!({ "command": "true" }))] });
     let prose = |text: &str| json!({ "text": text });
     let busy = |number: u32| json!({ "text": format!("{number}"), "calls": [call("bash", &json!({ "command": "seq 30000" }))] });
@@ -186,7 +184,6 @@ fn every_way_an_episode_can_end_has_a_name() {
 /// A budget for five turns lasts for twelve, and nobody is left in the dark about it.
 #[test]
 fn old_output_makes_room_and_everybody_is_told() {
-    let _alone = alone();
     for (wire, role) in [("json", "tool"), ("fenced", "user")] {
         let lines: Vec<Value> = (1..=12)
             .map(|number| match wire {
@@ -236,7 +233,6 @@ fn old_output_makes_room_and_everybody_is_told() {
 /// Whatever the examples need can be written, compiled and judged from inside the loop.
 #[test]
 fn a_script_solves_every_example_through_the_loop() {
-    let _alone = alone();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let mut names: Vec<String> = fs_err::read_dir(&examples)
         .unwrap()
@@ -298,7 +294,6 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
 /// A small model in the loop, whatever it says: the record has every token it sampled, under the message it became.
 #[test]
 fn the_tokens_of_a_local_policy_are_recorded() {
-    let _alone = alone();
     let context = context(&[]);
     let mut all = arguments("task.py", &["--temperature", "0", "--max-tokens", "100"]);
     all[3] = "local:smollm2-135m";

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use crate::common::{Context, alone, code, json, judged};
+use crate::common::{Context, code, json, judged};
 use crate::replay;
 use serde_json::{Value, json};
 
@@ -75,7 +75,6 @@ fn context() -> Context {
 
 #[test]
 fn a_served_model_drives_the_loop() {
-    let _alone = alone();
     let write = |path: &str, text: &str| ("write", json!({ "path": path, "content": text }));
     let (url, asked) = serve(vec![
         streamed(
@@ -127,7 +126,6 @@ fn a_served_model_drives_the_loop() {
 /// A server whose context is smaller than anybody said: it is asked again with the oldest output left out.
 #[test]
 fn a_full_context_is_emptied_of_old_output() {
-    let _alone = alone();
     let look = |from: u32| {
         let command = json!({ "command": format!("seq {from} 20000") });
         streamed("I look.", &[("bash", command)])
@@ -173,7 +171,6 @@ fn a_full_context_is_emptied_of_old_output() {
 
 #[test]
 fn a_server_that_dies_or_is_none_ends_with_a_name() {
-    let _alone = alone();
     let broken =
         format!("{HEAD}data: {{\"choices\": [{{\"delta\": {{\"content\": \"I \"}}}}]}}\n\n");
     let (url, _asked) = serve(vec![broken]);

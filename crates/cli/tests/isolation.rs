@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::common::{Context, alone, code, json, judged};
+use crate::common::{Context, code, json, judged};
 
 #[repr(C)]
 struct Instruction {
@@ -144,7 +144,6 @@ fn strict_refuses_to_run_and_says_what_is_missing() {
 
 #[test]
 fn weak_judges_anyway_and_the_verdict_says_so() {
-    let _alone = alone();
     let context = Context::new();
     let arguments = [&QUICK[..], &["--isolation", "weak", "--json"]].concat();
     let output = judged(|| on_a_poor_machine(context.command(&arguments)));

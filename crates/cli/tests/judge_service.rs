@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::processes::{assert_gone, descendants, ended_within};
 use crate::common::server::Server;
 use crate::common::venv::python_with;
-use crate::common::{Context, alone, code, json};
+use crate::common::{Context, code, json};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::http_agent;
@@ -73,7 +73,6 @@ fn ask(server: &Server, method: &str, path: &str, body: Option<&Value>) -> (u16,
 
 #[test]
 fn a_solution_gets_its_verdict() {
-    let _alone = alone();
     let server = Server::start(&QUICK);
     let (status, taken) = ask(&server, "POST", "/v1/judge", Some(&submission()));
     assert_eq!(status, 202, "{taken:#}");
@@ -121,7 +120,6 @@ fn a_solution_gets_its_verdict() {
 
 #[test]
 fn a_job_that_waits_can_be_taken_back() {
-    let _alone = alone();
     let server = Server::start(&QUICK);
     let first = ask(&server, "POST", "/v1/judge", Some(&submission())).1;
     let mut other = submission();
@@ -141,7 +139,6 @@ fn a_job_that_waits_can_be_taken_back() {
 /// Interrupted in the middle of a judgement.
 #[test]
 fn nothing_outlives_the_server() {
-    let _alone = alone();
     let mut server = Server::start(&QUICK);
     assert_eq!(
         ask(&server, "POST", "/v1/judge", Some(&submission())).0,
@@ -199,7 +196,6 @@ fn openenvs_own_client_goes_through_an_episode() {
     let requirements = tests.join("openenv.txt");
     let pinned = ["--no-deps", "-r", requirements.to_str().unwrap()];
     let python = python_with("openenv-0.10.0", &pinned);
-    let _alone = alone();
     let server = Server::start(&QUICK);
     let output = Command::new(python)
         .arg(tests.join("openenv_client.py"))

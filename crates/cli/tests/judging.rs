@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{assert_gone, descendants};
-use crate::common::{Context, alone, code, files, json, judged};
+use crate::common::{Context, code, files, json, judged};
 use crate::snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -28,7 +28,6 @@ fn assert_keys(value: &Value, place: &str, keys: &str) {
 
 #[test]
 fn an_example_passes_leaves_evidence_and_can_be_replayed() {
-    let _alone = alone();
     let context = Context::new();
     let output = judged(|| context.command(&with(&["judge", "--json", "--out", "evidence"])));
     let verdict = json(&output);
@@ -102,7 +101,6 @@ fn an_example_passes_leaves_evidence_and_can_be_replayed() {
 
 #[test]
 fn a_new_task_passes_as_it_is_but_not_every_bar() {
-    let _alone = alone();
     let context = Context::new();
     assert_eq!(
         code(&context.command(&["new", "gate"]).output().unwrap()),
@@ -134,7 +132,6 @@ fn a_new_task_passes_as_it_is_but_not_every_bar() {
 
 #[test]
 fn a_kernel_that_does_not_compile_is_shown_with_its_log() {
-    let _alone = alone();
     let context = Context::new();
     assert_eq!(
         code(&context.command(&["new", "gate"]).output().unwrap()),
@@ -164,7 +161,6 @@ fn a_kernel_that_does_not_compile_is_shown_with_its_log() {
 
 #[test]
 fn a_broken_task_is_no_verdict() {
-    let _alone = alone();
     let context = Context::new();
     assert_eq!(
         code(&context.command(&["new", "gate"]).output().unwrap()),
@@ -199,7 +195,6 @@ fn a_broken_task_is_no_verdict() {
 
 #[test]
 fn a_profile_covers_the_task_and_the_solution() {
-    let _alone = alone();
     let context = Context::new();
     let arguments = ["profile", "softmax", "softmax", "--target", "cpu"];
     let output = context
@@ -220,7 +215,6 @@ fn a_profile_covers_the_task_and_the_solution() {
 
 #[test]
 fn ctrl_c_leaves_nothing_behind() {
-    let _alone = alone();
     let context = Context::new();
     // Early, while processes start, and late, in the middle of a judgement.
     for wait in [Duration::from_millis(300), Duration::from_secs(6)] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::processes::{assert_gone, descendants, ended_within};
 use crate::common::venv::python_with;
-use crate::common::{Context, alone, code};
+use crate::common::{Context, code};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::Caches;
@@ -52,7 +52,6 @@ fn text(of: &Value) -> &str {
 
 #[test]
 fn a_client_writes_mends_judges_and_submits() {
-    let _alone = alone();
     let context = context();
     let saw = play("whole", &context);
 
@@ -167,7 +166,6 @@ fn another_task_in_the_workspace_is_left_alone() {
 /// A client that leaves, and Ctrl-C: both in the middle of a call.
 #[test]
 fn nothing_outlives_the_server() {
-    let _alone = alone();
     for (interrupted, expected) in [(false, 0), (true, 130)] {
         let context = context();
         context.write("workspace/model_new.py", MODEL_NEW);

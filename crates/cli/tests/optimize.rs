@@ -1,6 +1,6 @@
 //! `optimize` by the real binary, with a policy that follows a script: the judge, the sandbox and the compiler are real.
 
-use crate::common::{Context, alone, code, json, judged};
+use crate::common::{Context, code, json, judged};
 use serde_json::{Value, json};
 
 const TASK: &str = include_str!("common/scale_relu.py");
@@ -73,7 +73,6 @@ fn trajectory(context: &Context) -> Value {
 /// The example that small models are shown is itself judged here: it must pass.
 #[test]
 fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
-    let _alone = alone();
     let broken = KERNEL.replace("return 0;", "return 0");
     let context = context(&[
         "I would rather not.".to_owned(),
@@ -149,7 +148,6 @@ fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
 
 #[test]
 fn without_an_improvement_the_original_is_the_result() {
-    let _alone = alone();
     let wrong = KERNEL.replace("scale[i], 0.0f)", "scale[i], 0.5f)");
     let context = context(&[reply(&wrong), reply(&wrong)]);
     let output = judged(|| context.command(&arguments(&["--require-speedup", "1"])));
@@ -214,7 +212,6 @@ fn events(context: &Context, kind: &str) -> Vec<Value> {
 
 #[test]
 fn samples_are_asked_together_and_the_best_is_measured_afresh() {
-    let _alone = alone();
     let broken = KERNEL.replace("return 0;", "return 0");
     // Turn one of samples 1 to 3, then the repair of sample 1. Samples 2 and 3 say the same.
     let context = context_of_samples(&[
@@ -264,7 +261,6 @@ fn samples_are_asked_together_and_the_best_is_measured_afresh() {
 /// The script has a line for each reply and none to spare: a reply that was lost could not be had again.
 #[test]
 fn what_was_interrupted_goes_on_where_it_stopped() {
-    let _alone = alone();
     let broken = KERNEL.replace("return 0;", "return 0");
     let context = context_of_samples(&[(1, variant(1)), (2, reply(&broken)), (2, variant(2))]);
     let more = ["--samples", "2", "--profile", "rl"];

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::{Context, alone, code, json};
+use crate::common::{Context, code, json};
 use crate::train::{context, task_lines};
 
 const SETTINGS: &str = r#"
@@ -90,7 +90,6 @@ fn stages(found: &Value) -> Vec<&str> {
 /// A gate that says no, a kill in the middle of a stage, and on to the end; what was done is not done again.
 #[test]
 fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
-    let _alone = alone();
     let context = prepared();
     let output = pipeline(&context, &[]).output().unwrap();
     let found = json(&output);

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Context, alone, code, json};
+use crate::common::{Context, code, json};
 use serde_json::{Value, json};
 
 const TASK: &str = include_str!("common/scale_relu.py");
@@ -86,7 +86,6 @@ fn events(context: &Context, kind: &str) -> Vec<Value> {
 
 #[test]
 fn tasks_are_judged_a_broken_one_is_listed_and_the_run_can_be_named_again() {
-    let _alone = alone();
     let context = context(&["one", "broken", "two"], 2);
     let output = command(&context, "rollout", &["--samples", "2"])
         .output()
@@ -138,7 +137,6 @@ fn tasks_are_judged_a_broken_one_is_listed_and_the_run_can_be_named_again() {
 /// Each in a workspace of its own, with compiler and judge behind tools.
 #[test]
 fn agents_work_side_by_side() {
-    let _alone = alone();
     let context = context(&["one"], 1);
     let mut script = String::new();
     for sample in 1..=2 {
@@ -172,7 +170,6 @@ fn agents_work_side_by_side() {
 
 #[test]
 fn killed_and_resumed_it_comes_to_the_same() {
-    let _alone = alone();
     let context = context(&["one", "two"], 2);
     let start = || {
         let mut command = command(&context, "rollout", &["--samples", "2"]);
@@ -223,7 +220,6 @@ fn killed_and_resumed_it_comes_to_the_same() {
 
 #[test]
 fn ctrl_c_finishes_what_is_being_judged() {
-    let _alone = alone();
     let context = context(&["one", "two"], 3);
     let arguments = ["--samples", "3"];
     let mut child = command(&context, "rollout", &arguments)
@@ -259,7 +255,6 @@ fn ctrl_c_finishes_what_is_being_judged() {
 
 #[test]
 fn a_benchmark_surveys_lists_and_marks_what_was_scaled() {
-    let _alone = alone();
     let context = context(&["one", "broken"], 1);
     let more = [
         "--scale",
@@ -310,7 +305,6 @@ fn mistakes_are_told_before_anything_is_started() {
 
 #[test]
 fn two_runs_in_one_folder_and_a_dead_server_are_told() {
-    let _alone = alone();
     let context = context(&["one"], 1);
     let dead = ["--base-url", "http://127.0.0.1:9/v1", "--mode", "single"];
     let command = || command_of(&context, "rollout", "openai:x", &dead);

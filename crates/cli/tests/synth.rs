@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::common::{Context, alone, code, json};
+use crate::common::{Context, code, json};
 
 /// Quick and patient: few operators, and a window that a busy machine does not leave.
 fn command(context: &Context, more: &[&str]) -> Command {
@@ -22,7 +22,6 @@ fn lines(context: &Context, name: &str) -> Vec<Value> {
 
 #[test]
 fn a_set_is_made_is_not_made_again_takes_no_other_settings_and_grows() {
-    let _alone = alone();
     let context = Context::new();
     let made = json(&command(&context, &["--count", "2"]).output().unwrap());
     let summary = &made["summary"];

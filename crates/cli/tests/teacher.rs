@@ -1,7 +1,7 @@
 //! `--policy teacher` by the real binary: composed tasks, one whose graph is captured from its module, and one that has none;
 //! the judge is real.
 
-use crate::common::{Context, alone, code, json};
+use crate::common::{Context, code, json};
 use serde_json::{Value, json};
 use warpsmith_synth::{Composition, SeedCatalogue, TaskSize};
 
@@ -38,7 +38,6 @@ def get_init_inputs():\n    return []\n";
 
 #[test]
 fn composed_and_captured_tasks_are_solved_and_others_are_not_covered() {
-    let _lock = alone();
     let context = Context::new();
     let branches = json!({ "name": "branches", "code": BRANCHES });
     context.write("tasks.jsonl", &format!("{}{branches}\n", tasks()));

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use crate::common::{Context, alone, code, json};
+use crate::common::{Context, code, json};
 use crate::tiny;
 use serde_json::Value;
 use warpsmith_schema::{
@@ -383,7 +383,6 @@ pub(crate) fn task_lines(numbers: std::ops::Range<u32>) -> String {
 /// Real episodes, with real judges: a model of random numbers says nothing that could be judged, and is paid accordingly.
 #[test]
 fn reinforcement_plays_is_paid_learns_and_goes_on() {
-    let _alone = alone();
     let context = context();
     context.write("tasks.jsonl", &task_lines(1..3));
     context.write("reviewer.jsonl", "");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use warpsmith_machine::http_agent;
 
-use super::{Context, alone, code, json};
+use super::{Context, code, json};
 
 pub(crate) const MODEL: &str = "smollm2-135m";
 
@@ -55,7 +55,6 @@ pub(crate) fn stream(base_url: &str, request: &Value) -> Vec<Value> {
 /// The agent's loop, a few turns, with the small model at that address: too small to get anywhere, but what it says is
 /// understood, answered and recorded. Both ways of calling tools.
 pub(crate) fn an_agent_runs_there(base_url: &str) {
-    let _alone = alone();
     let context = Context::new();
     context.write("task.py", TASK);
     for wire in ["fenced", "json"] {

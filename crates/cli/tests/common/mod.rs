@@ -1,12 +1,12 @@
 //! The real binary in an empty folder, its output with what differs from run to run filtered out.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod core;
 pub(crate) mod endpoint;
 pub(crate) mod processes;
 pub(crate) mod server;
 pub(crate) mod venv;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -18,7 +18,9 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Pins the test and all that it starts to a core of its own, where what is timed is disturbed by no other test.
     pub(crate) fn new() -> Self {
+        core::pin_to_own();
         Self {
             folder: tempfile::tempdir().unwrap(),
         }
@@ -94,13 +96,6 @@ impl Context {
             .replace(&here.display().to_string(), "[HERE]")
             .replace(&self.folder.path().display().to_string(), "[HERE]")
     }
-}
-
-/// Others compile and time on the same cores: one judgement at a time, on the whole machine.
-pub(crate) fn alone() -> File {
-    let lock = File::create(std::env::temp_dir().join("warpsmith-timing.lock")).unwrap();
-    lock.lock().unwrap();
-    lock
 }
 
 /// Runs a judgement; one that the judge itself calls too noisy is tried again, later and later.
