@@ -24,7 +24,7 @@ fn plan() -> SynthPlan {
         mix: "1:1,2:2".parse::<TaskMix>().unwrap(),
         // Wide: a test has no say in how busy the machine is.
         window_ms: (0.05, 2000.0),
-        memory_bytes: 1 << 30,
+        memory_bytes: 1 << 27,
         target: Target::Cpu,
         device: "a test".into(),
         workers: 2,
