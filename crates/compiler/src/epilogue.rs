@@ -17,10 +17,7 @@ pub(super) fn fuse(planned: &mut LoweredGraph) {
         if let Some((bias, relu, out)) = fusable(&mut planned.plan, place, &planned.returns) {
             planned.plan.steps.remove(place + 1);
             if let Kernel::Library(library) = &mut planned.plan.steps[place].kernel {
-                *library.epilogue() = crate::library::Epilogue {
-                    bias: Some(bias),
-                    relu,
-                };
+                *library.epilogue() = crate::library::Epilogue { bias, relu };
                 match library {
                     Library::Gemm(gemm) => gemm.out = out,
                     Library::Convolution(conv) => conv.out = out,
@@ -78,7 +75,11 @@ fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<S
 }
 
 /// The bias, whether there is a `relu`, and where the result goes.
-fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer, bool, Buffer)> {
+fn fusable(
+    plan: &mut Plan,
+    place: usize,
+    returns: &[Buffer],
+) -> Option<(Option<Buffer>, bool, Buffer)> {
     let (library, rows) = match (&plan.steps[place].kernel, &plan.steps[place + 1].kernel) {
         (Kernel::Library(library), Kernel::Rows(rows)) if rows.reductions.is_empty() => {
             (library.clone(), rows.clone())
@@ -91,17 +92,22 @@ fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer,
     }
     // Along which elements of the result the bias lies.
     let (period, repeat) = match &library {
-        Library::Gemm(gemm) if gemm.batch == 1 => (gemm.n, 1),
-        Library::Convolution(conv) if !conv.transposed && conv.groups == 1 => {
-            (conv.filters, conv.output.iter().product::<i64>())
-        }
-        _ => return None,
+        Library::Gemm(gemm) => (gemm.n, 1),
+        Library::Convolution(conv) => (conv.filters, conv.output.iter().product::<i64>()),
     };
     let count: i64 = rows.row_shape.iter().product();
     let flat = Index::from(plan.arena.var(count));
     let value = (rows.value)(&mut plan.arena, &coordinates(&rows.row_shape, &flat));
     let value = plan.resolve(value, &[]);
     let (sum, relu) = without_relu(plan, value);
+    let own = plan.arena.load(from, flat.clone());
+    let whole = linear(&rows.shape, &coordinates(&rows.row_shape, &flat)) == flat;
+    if !whole {
+        return None;
+    }
+    if sum == own && relu {
+        return Some((None, relu, rows.out));
+    }
     let Node::Binary(Binary::Add, x, bias) = *plan.arena.node(sum) else {
         return None;
     };
@@ -115,14 +121,10 @@ fn fusable(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<(Buffer,
         return None;
     };
     let plain = guard.is_empty() && looked_up.is_empty();
-    let own = plan.arena.load(from, flat.clone());
     let along = flat.divided(repeat).remainder(period);
     let size: i64 = plan.buffers[buffer.0].shape.iter().product();
-    let whole = linear(&rows.shape, &coordinates(&rows.row_shape, &flat)) == flat;
-    // Without a rectifier the library fuses a bias in one algorithm alone, which is often not the best.
-    let chosen = relu || matches!(library, Library::Gemm(_));
-    let fits = x == own && plain && index == along && size == period && whole && chosen;
-    fits.then_some((buffer, relu, rows.out))
+    let fits = x == own && plain && index == along && size == period;
+    fits.then_some((Some(buffer), relu, rows.out))
 }
 
 fn without_relu(plan: &mut Plan, value: Scalar) -> (Scalar, bool) {

@@ -87,3 +87,39 @@ impl Library {
         }
     }
 }
+
+impl Gemm {
+    /// Multiplications and additions.
+    pub(super) fn operations(&self) -> i64 {
+        let all = [self.batch, self.m, self.n, self.k];
+        all.into_iter().fold(2, i64::saturating_mul)
+    }
+}
+
+impl Convolution {
+    /// Multiplications and additions.
+    pub(super) fn operations(&self) -> i64 {
+        let pixels = if self.transposed {
+            &self.input
+        } else {
+            &self.output
+        };
+        let all = [self.batch, self.channels / self.groups, self.filters];
+        let all = all.iter().chain(pixels).chain(&self.kernel).copied();
+        all.fold(2, i64::saturating_mul)
+    }
+
+    /// By how much a transposed convolution's result is larger than it must be.
+    pub(super) fn output_padding(&self) -> Vec<i64> {
+        if !self.transposed {
+            return vec![0; self.input.len()];
+        }
+        let least = |dim: usize| {
+            let reach = self.dilation[dim] * (self.kernel[dim] - 1) + 1;
+            (self.input[dim] - 1) * self.stride[dim] - 2 * self.padding[dim] + reach
+        };
+        (0..self.input.len())
+            .map(|dim| self.output[dim] - least(dim))
+            .collect()
+    }
+}

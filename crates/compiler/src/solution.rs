@@ -125,9 +125,9 @@ fn joined_extents(shape: &[i64]) -> String {
 
 /// A kernel as text.
 struct EmittedKernel {
-    /// The whole function.
-    function: String,
-    /// The statement that runs it.
+    /// The whole function, where there is one.
+    function: Option<String>,
+    /// The statements that run it.
     call: String,
     /// The buffers it writes and reads, in the order of its parameters.
     buffers: Vec<Buffer>,
@@ -176,7 +176,7 @@ impl SolutionEmitter {
             calls.push(self.call(title.clone(), &buffers));
         }
         let mut parts = vec![self.preamble(&steps, &helpers)];
-        parts.extend(written.iter().map(|(one, _)| one.function.clone()));
+        parts.extend(written.iter().filter_map(|(one, _)| one.function.clone()));
         parts.extend(launchers);
         let code = parts.join("\n\n") + "\n";
         let ending = match self.plan().target {
@@ -288,12 +288,14 @@ impl SolutionEmitter {
         let arguments = self.arguments(&buffers);
         match launch {
             None => EmittedKernel {
-                function: format!("static void {name}_kernel({parameters}) {{\n{body}\n}}"),
+                function: Some(format!(
+                    "static void {name}_kernel({parameters}) {{\n{body}\n}}"
+                )),
                 call: format!("{name}_kernel({arguments});"),
                 buffers,
             },
             Some(launch) => EmittedKernel {
-                function: format!(
+                function: Some(format!(
                     "__global__ void {}{name}_kernel({parameters}) {{\n{body}\n}}",
                     // Without the bound a large block could need more registers than there are.
                     if launch.max_threads > 256 {
@@ -301,7 +303,7 @@ impl SolutionEmitter {
                     } else {
                         String::new()
                     },
-                ),
+                )),
                 call: format!(
                     "{name}_kernel<<<{}, {}, 0, stream>>>({arguments});",
                     launch.blocks, launch.threads
@@ -324,29 +326,56 @@ impl SolutionEmitter {
                 };
                 let parameters = self.parameters(&buffers[1..], &[library.out()]);
                 EmittedKernel {
-                    function: format!("static void {name}_product({parameters}) {{\n{body}\n}}"),
+                    function: Some(format!(
+                        "static void {name}_product({parameters}) {{\n{body}\n}}"
+                    )),
                     call: format!("{name}_product({arguments});"),
                     buffers,
                 }
             }
             Target::Cuda => {
-                let function = match library {
-                    Library::Gemm(gemm) => match gemm.epilogue.bias {
-                        Some(bias) => calls::gemm_with_bias_on_cuda(gemm, bias, name, &named),
-                        None => calls::gemm_on_cuda(gemm, name, &named),
-                    },
-                    Library::Convolution(conv) => calls::convolution_on_cuda(conv, name, &named),
+                let variable = self.variable(library);
+                let may_split = self.plan().strategy == Strategy::Tuned;
+                let call = match library {
+                    Library::Gemm(gemm) => calls::gemm_on_cuda(gemm, &variable, may_split, &named),
+                    Library::Convolution(conv) => {
+                        calls::convolution_on_cuda(conv, &variable, may_split, &named)
+                    }
                 };
                 EmittedKernel {
-                    function: format!("static {}", function.trim_start()).replacen(
-                        "static //",
-                        "//",
-                        1,
-                    ),
-                    call: format!("TRY({name}({arguments}, stream));"),
+                    function: None,
+                    call,
                     buffers,
                 }
             }
+        }
+    }
+
+    /// What holds the shapes of a library's call: the first such call of a plan has the short name.
+    fn variable(&self, library: &Library) -> String {
+        let (word, is_same): (_, fn(&Kernel) -> bool) = match library {
+            Library::Gemm(_) => ("gemm", |one| {
+                matches!(one, Kernel::Library(Library::Gemm(_)))
+            }),
+            Library::Convolution(_) => ("conv", |one| {
+                matches!(one, Kernel::Library(Library::Convolution(_)))
+            }),
+        };
+        let before = self.plan().steps.iter();
+        let before = before.take_while(|step| match &step.kernel {
+            Kernel::Library(one) => one.out() != library.out(),
+            _ => true,
+        });
+        let mut number = 1 + before.filter(|step| is_same(&step.kernel)).count();
+        loop {
+            let name = match number {
+                1 => word.to_owned(),
+                number => format!("{word}{number}"),
+            };
+            if !self.names.contains(&name) {
+                return name;
+            }
+            number += self.plan().steps.len();
         }
     }
 
@@ -491,27 +520,11 @@ impl SolutionEmitter {
                 }
             }
             Target::Cuda => {
-                let lt = |one: &&&Library| matches!(one, Library::Gemm(gemm) if gemm.epilogue.bias.is_some());
-                if libraries.iter().any(|one| lt(&one)) {
-                    text.push_str("#include <cublasLt.h>\n");
-                }
-                if libraries
-                    .iter()
-                    .any(|one| matches!(one, Library::Gemm(_)) && !lt(&one))
-                {
-                    text.push_str("#include <cublas_v2.h>\n");
-                }
-                text.push_str("#include <cuda_runtime.h>\n");
-                if libraries
-                    .iter()
-                    .any(|one| matches!(one, Library::Convolution(_)))
-                {
-                    text.push_str("#include <cudnn.h>\n");
-                }
-                text.push_str("#include <cstdint>");
-                if !libraries.is_empty() {
-                    let _ = write!(text, "\n\n{}", calls::TRY);
-                }
+                text.push_str(if libraries.is_empty() {
+                    "#include <cuda_runtime.h>\n#include <cstdint>"
+                } else {
+                    "#include \"warpsmith.h\""
+                });
                 for helper in helpers {
                     if let Some(function) = cuda::helper(*helper) {
                         let _ = write!(text, "\n\n{function}");

@@ -8,7 +8,10 @@ use warpsmith_schema::{Dtype, Target, Task};
 use super::task;
 
 /// One value after the other: inputs first, then operators on those before them.
-fn chain(inputs: &[&[u64]], ops: &[(&str, &[usize], serde_json::Value, &[u64])]) -> Task {
+pub(crate) fn chain(
+    inputs: &[&[u64]],
+    ops: &[(&str, &[usize], serde_json::Value, &[u64])],
+) -> Task {
     let mut values: Vec<serde_json::Value> = Vec::new();
     for (position, shape) in inputs.iter().enumerate() {
         let from = serde_json::json!({ "kind": "input", "position": position });
@@ -31,7 +34,7 @@ fn chain(inputs: &[&[u64]], ops: &[(&str, &[usize], serde_json::Value, &[u64])])
 }
 
 /// The tuned CUDA file.
-fn tuned(task: &Task) -> String {
+pub(crate) fn tuned(task: &Task) -> String {
     let (name, files) = solutions(task, Target::Cuda).unwrap().pop().unwrap();
     assert_eq!(name, "tuned");
     let mut kernels = files.into_iter().filter(|(path, _)| path.ends_with(".cu"));

@@ -7,6 +7,7 @@
 
 use warpsmith_schema::{OpGraph, Task};
 
+mod calls;
 mod kernels;
 
 fn task(name: &str, number: u64, source: &str, graph: Option<OpGraph>) -> Task {

@@ -1,6 +1,6 @@
 //! Calls of matrix products and convolutions, as text.
 
-use crate::library::{Convolution, Gemm, Operand};
+use crate::library::{Convolution, Epilogue, Gemm, Operand};
 use crate::scalar::Buffer;
 
 /// On the processor: the one routine that is provided.
@@ -149,14 +149,13 @@ pub(crate) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>) -> String 
     indented.join("\n")
 }
 
-/// Begins a file that calls a library and hands its errors on.
-pub(crate) const TRY: &str = "#define TRY(call)                                                   \\
-    do {                                                            \\
-        if (const int status = static_cast<int>(call)) return status; \\
-    } while (0)";
-
-/// Row-major is what cuBLAS takes for the transposed: it is asked for the transposed product.
-pub(crate) fn gemm_on_cuda(gemm: &Gemm, function: &str, name: Names<'_>) -> String {
+/// On a GPU the provided calls: shapes, what differs from their defaults, and the call itself. `variable` holds the shapes.
+pub(crate) fn gemm_on_cuda(
+    gemm: &Gemm,
+    variable: &str,
+    may_split: bool,
+    name: Names<'_>,
+) -> String {
     let Gemm {
         batch,
         m,
@@ -165,271 +164,100 @@ pub(crate) fn gemm_on_cuda(gemm: &Gemm, function: &str, name: Names<'_>) -> Stri
         a,
         b,
         out,
-        ..
+        epilogue,
     } = *gemm;
-    let operation = |operand: Operand| {
+    let mut lines = vec![format!("WarpsmithGemm {variable}{{{m}, {n}, {k}}};")];
+    let mut set = |field: &str, value: &str| lines.push(format!("{variable}.{field} = {value};"));
+    for (operand, letter) in [(a, 'a'), (b, 'b')] {
         if operand.transposed {
-            "CUBLAS_OP_T"
-        } else {
-            "CUBLAS_OP_N"
+            set(&format!("transpose_{letter}"), "true");
         }
-    };
-    let (lda, ldb) = (
-        if a.transposed { m } else { k },
-        if b.transposed { k } else { n },
-    );
-    let step = |operand: Operand, size: i64| if operand.batched { size } else { 0 };
-    let (first, second, to) = (name(b.buffer), name(a.buffer), name(out));
-    let call = if batch == 1 {
-        format!(
-            "cublasSgemm(handle, {}, {}, {n}, {m}, {k}, &one, {first}, {ldb}, {second}, {lda}, &zero, {to}, {n})",
-            operation(b),
-            operation(a)
-        )
-    } else {
-        format!(
-            "cublasSgemmStridedBatched(handle, {}, {}, {n}, {m}, {k}, &one, {first}, {ldb}, {}LL, {second}, {lda}, {}LL, &zero, {to}, {n}, {}LL, {batch})",
-            operation(b),
-            operation(a),
-            step(b, k * n),
-            step(a, m * k),
-            m * n
-        )
-    };
-    let others = if a.buffer == b.buffer {
-        format!("const float* {first}")
-    } else {
-        format!("const float* {second}, const float* {first}")
-    };
-    format!(
-        "// Row-major matrices are column-major ones transposed: cuBLAS computes out^T = b^T a^T, in strict float32.
-int {function}(float* {to}, {others}, cudaStream_t stream) {{
-    static cublasHandle_t handle = nullptr;
-    if (!handle) TRY(cublasCreate(&handle));
-    TRY(cublasSetStream(handle, stream));
-    const float one = 1.0f, zero = 0.0f;
-    TRY({call});
-    return 0;
-}}"
-    )
+    }
+    if batch > 1 {
+        set("batch", &batch.to_string());
+        for (operand, letter) in [(a, 'a'), (b, 'b')] {
+            if !operand.batched {
+                set(&format!("share_{letter}"), "true");
+            }
+        }
+    }
+    set_epilogue(&mut set, epilogue, may_split && gemm.operations() >= MANY);
+    let operands = [out, a.buffer, b.buffer].map(name);
+    lines.push(call("warpsmith_gemm", &operands, epilogue, variable, name));
+    lines.join("\n    ")
 }
 
-/// With bias, and perhaps a `relu`, on the accumulators.
-pub(crate) fn gemm_with_bias_on_cuda(
-    gemm: &Gemm,
-    bias: Buffer,
-    function: &str,
+pub(crate) fn convolution_on_cuda(
+    conv: &Convolution,
+    variable: &str,
+    may_split: bool,
     name: Names<'_>,
 ) -> String {
-    let Gemm {
-        m,
-        n,
-        k,
-        a,
-        b,
-        out,
-        epilogue,
-        ..
-    } = *gemm;
-    let transposed = |operand: Operand| {
-        if operand.transposed {
-            "CUBLAS_OP_T"
-        } else {
-            "CUBLAS_OP_N"
+    let list = |values: &[i64]| {
+        let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+        format!("{{{}}}", values.join(", "))
+    };
+    let mut lines = vec![format!(
+        "WarpsmithConv {variable}{{{}, {}, {}, {}, {}}};",
+        conv.batch,
+        conv.channels,
+        conv.filters,
+        list(&conv.input),
+        list(&conv.kernel),
+    )];
+    let mut set = |field: &str, value: &str| lines.push(format!("{variable}.{field} = {value};"));
+    let fields = [
+        ("stride", conv.stride.clone(), 1),
+        ("padding", conv.padding.clone(), 0),
+        ("dilation", conv.dilation.clone(), 1),
+        ("output_padding", conv.output_padding(), 0),
+    ];
+    for (field, values, usual) in fields {
+        if values.iter().any(|value| *value != usual) {
+            set(field, &list(&values));
         }
-    };
-    let shape = |rows: i64, columns: i64, turned: bool| {
-        if turned {
-            format!("{columns}, {rows}, {columns}")
-        } else {
-            format!("{rows}, {columns}, {rows}")
-        }
-    };
-    let kind = if epilogue.relu {
-        "CUBLASLT_EPILOGUE_RELU_BIAS"
-    } else {
-        "CUBLASLT_EPILOGUE_BIAS"
-    };
-    let (x, w, to, bias) = (name(a.buffer), name(b.buffer), name(out), name(bias));
-    format!(
-        "// Row-major matrices are column-major ones transposed: cuBLASLt computes out^T = b^T a^T, in strict float32, and adds
-// the bias{} before it writes. What is kept depends on shapes alone.
-int {function}(float* {to}, const float* {x}, const float* {w}, const float* {bias}, cudaStream_t stream) {{
-    constexpr size_t room = size_t(32) << 20;
-    static cublasLtHandle_t handle = nullptr;
-    static cublasLtMatmulDesc_t product;
-    static cublasLtMatrixLayout_t first, second, result;
-    static cublasLtMatmulHeuristicResult_t best;
-    static void* workspace;
-    if (!handle) {{
-        TRY(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-        const cublasOperation_t turn_first = {}, turn_second = {};
-        const cublasLtEpilogue_t epilogue = {kind};
-        TRY(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &turn_first, sizeof turn_first));
-        TRY(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSB, &turn_second, sizeof turn_second));
-        TRY(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-        TRY(cublasLtMatrixLayoutCreate(&first, CUDA_R_32F, {}));
-        TRY(cublasLtMatrixLayoutCreate(&second, CUDA_R_32F, {}));
-        TRY(cublasLtMatrixLayoutCreate(&result, CUDA_R_32F, {n}, {m}, {n}));
-        TRY(cudaMalloc(&workspace, room));
-        cublasLtHandle_t made;
-        TRY(cublasLtCreate(&made));
-        cublasLtMatmulPreference_t preference;
-        TRY(cublasLtMatmulPreferenceCreate(&preference));
-        TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room));
-        int found = 0;
-        TRY(cublasLtMatmulAlgoGetHeuristic(made, product, first, second, result, result, preference, 1, &best, &found));
-        cublasLtMatmulPreferenceDestroy(preference);
-        if (!found) return CUBLAS_STATUS_NOT_SUPPORTED;
-        handle = made;
-    }}
-    TRY(cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &{bias}, sizeof {bias}));
-    const float one = 1.0f, zero = 0.0f;
-    TRY(cublasLtMatmul(handle, product, &one, {w}, first, {x}, second, &zero, {to}, result, {to}, result, &best.algo, workspace, room, stream));
-    return 0;
-}}",
-        if epilogue.relu { " and applies the ReLU" } else { "" },
-        transposed(b),
-        transposed(a),
-        shape(n, k, b.transposed),
-        shape(k, m, a.transposed),
-    )
+    }
+    if conv.groups > 1 {
+        set("groups", &conv.groups.to_string());
+    }
+    if conv.transposed {
+        set("transposed", "true");
+    }
+    let may_split = may_split && conv.groups == 1 && conv.operations() >= MANY;
+    set_epilogue(&mut set, conv.epilogue, may_split);
+    let operands = [conv.out, conv.x, conv.weight].map(name);
+    lines.push(call(
+        "warpsmith_conv",
+        &operands,
+        conv.epilogue,
+        variable,
+        name,
+    ));
+    lines.join("\n    ")
 }
 
-/// The algorithm that the library's own rules name first.
-const FORWARD: &str = "        cudnnConvolutionFwdAlgoPerf_t best;
-        TRY(cudnnGetConvolutionForwardAlgorithm_v7(made, from, filter, convolution, result, 1, &found, &best));
-        algorithm = best.algo;
-        TRY(cudnnGetConvolutionForwardWorkspaceSize(made, from, filter, convolution, result, algorithm, &room));";
+/// Multiplications and additions from which on operands in two parts can be faster: below, the library's float32 always is.
+const MANY: i64 = 1 << 31;
 
-pub(crate) fn convolution_on_cuda(conv: &Convolution, function: &str, name: Names<'_>) -> String {
-    // cuDNN has no convolution of one dimension: a second one of size one.
-    let padded = |dims: &[i64], with: i64| {
-        let mut dims = dims.to_vec();
-        if dims.len() == 1 {
-            dims.insert(0, with);
-        }
-        dims
-    };
-    let list = |dims: &[i64]| {
-        dims.iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let tensor = |batch: i64, channels: i64, space: &[i64]| {
-        let mut dims = vec![batch, channels];
-        dims.extend(padded(space, 1));
-        let mut strides = vec![1; dims.len()];
-        for place in (0..dims.len() - 1).rev() {
-            strides[place] = strides[place + 1] * dims[place + 1];
-        }
-        (list(&dims), list(&strides))
-    };
-    let rank = conv.input.len().max(2);
-    let all = rank + 2;
-    let (x_dims, x_strides) = tensor(conv.batch, conv.channels, &conv.input);
-    let (y_dims, y_strides) = tensor(conv.batch, conv.filters, &conv.output);
-    let mut w_dims = if conv.transposed {
-        vec![conv.channels, conv.filters / conv.groups]
-    } else {
-        vec![conv.filters, conv.channels / conv.groups]
-    };
-    w_dims.extend(padded(&conv.kernel, 1));
-    let (x, w, to) = (name(conv.x), name(conv.weight), name(conv.out));
-    let bias = conv.epilogue.bias.map(&name);
-    let parameter = bias
-        .as_ref()
-        .map(|bias| format!(", const float* {bias}"))
-        .unwrap_or_default();
-    let (declared, set_up, choose, run) = if conv.transposed {
-        (
-            "    static cudnnConvolutionBwdDataAlgo_t algorithm;\n".to_owned(),
-            String::new(),
-            "        cudnnConvolutionBwdDataAlgoPerf_t best;
-        TRY(cudnnGetConvolutionBackwardDataAlgorithm_v7(made, filter, from, convolution, result, 1, &found, &best));
-        algorithm = best.algo;
-        TRY(cudnnGetConvolutionBackwardDataWorkspaceSize(made, filter, from, convolution, result, algorithm, &room));"
-                .to_owned(),
-            format!("TRY(cudnnConvolutionBackwardData(handle, &one, filter, {w}, from, {x}, convolution, algorithm, workspace, room, &zero, result, {to}));"),
-        )
-    } else if let Some(bias) = &bias {
-        (
-            "    static cudnnTensorDescriptor_t shift;
-    static cudnnActivationDescriptor_t activation;
-    static cudnnConvolutionFwdAlgo_t algorithm;\n"
-                .to_owned(),
-            format!(
-                "        const int shift_dims[] = {{{}}}, shift_strides[] = {{{}}};
-        TRY(cudnnCreateTensorDescriptor(&shift));
-        TRY(cudnnSetTensorNdDescriptor(shift, CUDNN_DATA_FLOAT, {all}, shift_dims, shift_strides));
-        TRY(cudnnCreateActivationDescriptor(&activation));
-        TRY(cudnnSetActivationDescriptor(activation, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, 0.0));\n",
-                list(&[vec![1, conv.filters], vec![1; rank]].concat()),
-                list(&[vec![conv.filters, 1], vec![1; rank]].concat()),
-            ),
-            FORWARD.to_owned(),
-            format!("TRY(cudnnConvolutionBiasActivationForward(handle, &one, from, {x}, filter, {w}, convolution, algorithm, workspace, room, &zero, result, {to}, shift, {bias}, activation, result, {to}));"),
-        )
-    } else {
-        (
-            "    static cudnnConvolutionFwdAlgo_t algorithm;\n".to_owned(),
-            String::new(),
-            FORWARD.to_owned(),
-            format!(
-                "TRY(cudnnConvolutionForward(handle, &one, from, {x}, filter, {w}, convolution, algorithm, workspace, room, &zero, result, {to}));"
-            ),
-        )
-    };
-    let found = if choose.contains("&found") {
-        "        int found = 0;\n"
-    } else {
-        ""
-    };
-    let (padding, stride, dilation) = (
-        padded(&conv.padding, 0),
-        padded(&conv.stride, 1),
-        padded(&conv.dilation, 1),
-    );
+fn set_epilogue(set: &mut impl FnMut(&str, &str), epilogue: Epilogue, may_split: bool) {
+    if epilogue.relu {
+        set("activation", "WARPSMITH_RELU");
+    }
+    if may_split {
+        set("precision", "WARPSMITH_3XTF32");
+    }
+}
+
+fn call(
+    function: &str,
+    operands: &[String; 3],
+    epilogue: Epilogue,
+    variable: &str,
+    name: Names<'_>,
+) -> String {
+    let bias = epilogue.bias.map_or_else(|| "nullptr".to_owned(), name);
     format!(
-        "// What is kept depends on shapes alone: descriptors, the algorithm and its workspace.
-int {function}(float* {to}, const float* {x}, const float* {w}{parameter}, cudaStream_t stream) {{
-    static cudnnHandle_t handle = nullptr;
-    static cudnnTensorDescriptor_t from, result;
-    static cudnnFilterDescriptor_t filter;
-    static cudnnConvolutionDescriptor_t convolution;
-{declared}    static void* workspace = nullptr;
-    static size_t room = 0;
-    if (!handle) {{
-        const int x_dims[] = {{{x_dims}}}, x_strides[] = {{{x_strides}}};
-        const int y_dims[] = {{{y_dims}}}, y_strides[] = {{{y_strides}}};
-        const int w_dims[] = {{{}}};
-        const int padding[] = {{{}}}, stride[] = {{{}}}, dilation[] = {{{}}};
-        TRY(cudnnCreateTensorDescriptor(&from));
-        TRY(cudnnSetTensorNdDescriptor(from, CUDNN_DATA_FLOAT, {all}, x_dims, x_strides));
-        TRY(cudnnCreateTensorDescriptor(&result));
-        TRY(cudnnSetTensorNdDescriptor(result, CUDNN_DATA_FLOAT, {all}, y_dims, y_strides));
-        TRY(cudnnCreateFilterDescriptor(&filter));
-        TRY(cudnnSetFilterNdDescriptor(filter, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, {all}, w_dims));
-        TRY(cudnnCreateConvolutionDescriptor(&convolution));
-        TRY(cudnnSetConvolutionNdDescriptor(convolution, {rank}, padding, stride, dilation, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
-        TRY(cudnnSetConvolutionGroupCount(convolution, {}));
-        TRY(cudnnSetConvolutionMathType(convolution, CUDNN_FMA_MATH));
-{set_up}        cudnnHandle_t made;
-        TRY(cudnnCreate(&made));
-{found}{choose}
-        if (room > 0) TRY(cudaMalloc(&workspace, room));
-        handle = made;
-    }}
-    TRY(cudnnSetStream(handle, stream));
-    const float one = 1.0f, zero = 0.0f;
-    {run}
-    return 0;
-}}",
-        list(&w_dims),
-        list(&padding),
-        list(&stride),
-        list(&dilation),
-        conv.groups,
+        "if (const int status = {function}({}, {bias}, {variable}, stream)) return status;",
+        operands.join(", ")
     )
 }
