@@ -137,17 +137,17 @@ class Gemm:
 
 class Conv:
     def __init__(self, batch, channels, filters, space, kernel, stride=1, padding=0, dilation=1, output_padding=0, groups=1, transposed=False,
-                 bias=True, relu=False, kind="positive", offset=0):  # fmt: skip
+                 bias=True, relu=False, kind="positive", offset=0, weights="normal"):  # fmt: skip
         dims = len(space)
         each = lambda value: (value,) * dims if isinstance(value, int) else tuple(value)
         kernel, self.stride, self.padding, self.dilation, self.output_padding = map(each, (kernel, stride, padding, dilation, output_padding))
         self.groups, self.transposed, self.relu, self.dims = groups, transposed, relu, dims
         self.x = draw(batch, channels, *space, kind=kind, offset=offset)
-        self.weight = draw(*((channels, filters // groups) if transposed else (filters, channels // groups)), *kernel, kind="normal", offset=offset) * 0.1
+        self.weight = draw(*((channels, filters // groups) if transposed else (filters, channels // groups)), *kernel, kind=weights, offset=offset) * 0.1
         self.bias = draw(filters, kind="normal") if bias else None
         self.out = torch.empty_like(self.eager())
         self.name = (f"conv{'_transpose' * transposed}{dims}d {batch} x {channels} {list(space)} -> {filters}, kernel {list(kernel)} stride {list(self.stride)} "
-                     f"padding {list(self.padding)} dilation {list(self.dilation)}{f' groups {groups}' if groups > 1 else ''}{' bias' * bias}{' relu' * relu} {kind}")  # fmt: skip
+                     f"padding {list(self.padding)} dilation {list(self.dilation)}{f' groups {groups}' if groups > 1 else ''}{' bias' * bias}{' relu' * relu} {kind}{' weights ' + weights if weights != 'normal' else ''}")  # fmt: skip
         fill = lambda values, with_: [*values, *[with_] * (3 - dims)]
         self.numbers = [batch, channels, filters, *fill(space, 0), *fill(kernel, 0), *fill(self.stride, 1), *fill(self.padding, 0), *fill(self.dilation, 1),
                         *fill(self.output_padding, 0), groups, transposed, relu]  # fmt: skip
@@ -246,7 +246,7 @@ def random_conv(dice: random.Random) -> Conv:
         padding = 0
     flip = lambda: dice.random() < 0.5
     return Conv(dice.choice([1, 2, 5]), channels, filters, space, kernel, stride, padding, dilation, output_padding, groups, transposed, flip(), flip(),
-                dice.choice(["normal", "positive"]), dice.choice([0, 0, 0, 1]))  # fmt: skip
+                dice.choice(["normal", "positive"]), dice.choice([0, 0, 0, 1]), dice.choice(["normal", "normal", "positive"]))  # fmt: skip
 
 
 def large_conv(dice: random.Random) -> Conv:
@@ -257,7 +257,7 @@ def large_conv(dice: random.Random) -> Conv:
     stride = many(1, 2)
     space = many(50, 90) if dims == 2 else many(10, 22)
     return Conv(dice.randint(9, 24), dice.randint(30, 150), dice.randint(60, 200), space, many(2, 4), stride, many(0, 1), many(1, 2), transposed=transposed,
-                bias=flip(), relu=flip(), kind=dice.choice(["normal", "positive"]), offset=dice.choice([0, 0, 1]))  # fmt: skip
+                bias=flip(), relu=flip(), kind=dice.choice(["normal", "positive"]), offset=dice.choice([0, 0, 1]), weights=dice.choice(["normal", "normal", "positive"]))  # fmt: skip
 
 
 def microseconds(function, times: int = 9) -> float:
@@ -279,7 +279,8 @@ FIXED = [
     lambda: Gemm(2048, 4096, 8192, ta=True), lambda: Gemm(32768, 64, 4096), lambda: Gemm(16384, 32, 16384), lambda: Gemm(32768, 32768, 64), lambda: Gemm(16384, 16384, 256),
     lambda: Gemm(512, 1024, 2048, batch=128), lambda: Gemm(1024, 64, 1024, batch=128), lambda: Gemm(1024, 1024, 64, batch=128, tb=True), lambda: Gemm(999, 1111, 2222, tb=True, bias=True),
     lambda: Gemm(128, 768, 3072, tb=True, bias=True, relu=True),
-    lambda: Conv(16, 64, 128, (256, 256), 3, padding=1), lambda: Conv(8, 256, 256, (64, 64), 3, padding=1, relu=True), lambda: Conv(64, 128, 128, (56, 56), 1),
+    lambda: Conv(16, 64, 128, (256, 256), 3, padding=1), lambda: Conv(8, 256, 256, (64, 64), 3, padding=1, relu=True), lambda: Conv(64, 128, 128, (56, 56), 1), lambda: Conv(16, 64, 128, (128, 128), 3, weights="positive"),
+    lambda: Conv(16, 64, 128, (64, 64), 3, stride=2, transposed=True, weights="positive"), lambda: Conv(8, 64, 128, (16, 32, 32), 3, weights="positive"),
     lambda: Conv(128, 64, 128, (128, 128), 3), lambda: Conv(128, 8, 64, (256, 256), 3, relu=True), lambda: Conv(32, 3, 64, (224, 224), 7, stride=2, padding=3),
     lambda: Conv(64, 512, 512, (14, 14), 3, padding=1), lambda: Conv(16, 256, 512, (32, 32), 5, padding=2), lambda: Conv(16, 96, 192, (57, 61), (3, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
     lambda: Conv(16, 64, 64, (64, 64), 3, padding=1, groups=4), lambda: Conv(16, 128, 128, (256, 256), 3, padding=1, groups=128),
@@ -312,7 +313,7 @@ def in_a_graph(library) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=120)
+    parser.add_argument("--cases", type=int, default=320)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -8,8 +8,8 @@ namespace {
 constexpr size_t MOST_WORKSPACE = size_t(2) << 30;
 // The library counts elements in 32 bits; larger tensors go in several calls.
 constexpr int64_t MOST_ELEMENTS = (int64_t(1) << 31) - 1;
-// Of one sum on tensor cores. A little longer than that of products, so that 64 channels of 3 x 3 are one.
-constexpr int64_t CHUNK = 640;
+// Terms of one sum on tensor cores. The library's float32 is more exact where a convolution is transposed.
+constexpr int64_t CHUNK = 320, TRANSPOSED_CHUNK = 160;
 // Of what is written for a convolution by parts at a time.
 constexpr int64_t MOST_PARTS = int64_t(1) << 29;
 
@@ -281,11 +281,20 @@ __global__ void join_images(float* __restrict__ out, const float* __restrict__ i
     }
 }
 
-// How many channels go into one sum: as equal parts as can be, and a multiple of four, so that vectors are aligned.
-int64_t channels_at_once(const Shape& s) {
-    const int64_t chunks = (s.channels * s.taps + CHUNK - 1) / CHUNK;
-    return std::min(s.channels, (s.channels / chunks + 3) / 4 * 4);
+// How many taps a result is summed over: a stride leaves out some of those of a transposed convolution.
+int64_t taps_in_sum(const Shape& s) {
+    int64_t taps = 1;
+    for (int i = 0; i < s.dims; ++i) taps *= s.transposed ? (s.kernel[i] + s.stride[i] - 1) / s.stride[i] : s.kernel[i];
+    return taps;
 }
+
+int64_t chunks_of(const Shape& s) {
+    const int64_t most = s.transposed ? TRANSPOSED_CHUNK : CHUNK;
+    return (s.channels * taps_in_sum(s) + most - 1) / most;
+}
+
+// How many channels go into one sum: as equal parts as can be, and a multiple of four, so that vectors are aligned.
+int64_t channels_at_once(const Shape& s) { return std::min(s.channels, (s.channels / chunks_of(s) + 3) / 4 * 4); }
 
 int convolve_by_parts(float* out, const float* x, const float* weight, const Shape& s, const Fused& fused, int device, cudaStream_t stream) {
     const int64_t width = channels_at_once(s), most = (width + 3) / 4 * 4;
@@ -312,12 +321,12 @@ int convolve_by_parts(float* out, const float* x, const float* weight, const Sha
     return cudaGetLastError();
 }
 
-// Whether that is faster, by what both took on an H200 over some forty shapes, in microseconds. With few channels or many taps it
-// is not exact enough either.
+// Whether that is faster, by what both took on an H200 over some forty shapes, in microseconds. With few channels in a sum it is
+// neither faster nor exact enough.
 bool parts_pay(const Shape& s) {
     const bool one_dimension = s.input[0] == 1 && s.kernel[0] == 1;
-    if (s.groups != 1 || s.channels < 16 || s.taps > 64 || s.in_pixels < 512 || (one_dimension && !s.transposed)) return false;
-    const double chunks = double((s.channels * s.taps + CHUNK - 1) / CHUNK);
+    if (s.groups != 1 || channels_at_once(s) < (s.dims == 3 ? 16 : 12) || taps_in_sum(s) > 32 || s.in_pixels < 512 || (one_dimension && !s.transposed)) return false;
+    const double chunks = double(chunks_of(s));
     const double from = double(s.batch) * s.in_pixels, to = double(s.batch) * s.out_pixels;
     const double operations = 2.0 * s.channels * s.filters * s.taps * (s.transposed ? from : to);
     const double tiles = std::ceil((s.transposed ? from : to) / 128) * ((s.filters + 127) / 128), waves = tiles / 132;

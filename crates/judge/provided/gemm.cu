@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t MOST_WORKSPACE = size_t(32) << 20;
 // Terms of one sum on tensor cores.
-constexpr int64_t CHUNK = 512;
+constexpr int64_t CHUNK = 384;
 
 // ---- one product as the library plans it -----------------------------------------------------------------------------------
 
