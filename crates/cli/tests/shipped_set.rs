@@ -28,7 +28,7 @@ fn tasks_are_of_no_benchmark_and_parts_do_not_know_each_other() {
         tasks
     });
 
-    let kernelbench = FingerprintIndex::kernelbench();
+    let kernelbench = FingerprintIndex::kernelbench().unwrap();
     for task in train.iter().chain(&validation) {
         let near = kernelbench.near_duplicate(&structure(task));
         assert!(near.is_none(), "{}: {near:?}", task.id);

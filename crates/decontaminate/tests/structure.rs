@@ -380,7 +380,7 @@ fn a_benchmark_is_written_and_read_as_it_is() {
 
 #[test]
 fn kernelbench_comes_with_the_crate() {
-    let benchmark = FingerprintIndex::kernelbench();
+    let benchmark = FingerprintIndex::kernelbench().unwrap();
     let count = |level: &str| benchmark.ids().filter(|id| id.starts_with(level)).count();
     assert_eq!(
         (
@@ -481,7 +481,7 @@ fn no_family_is_split() {
 /// Each candidate is compared with the benchmark and with all candidates kept before it.
 #[test]
 fn ten_thousand_candidates_take_seconds() {
-    let benchmark = FingerprintIndex::kernelbench();
+    let benchmark = FingerprintIndex::kernelbench().unwrap();
     let sources: Vec<String> = (0..10_000_usize)
         .map(|seed| {
             let hash = seed.wrapping_mul(2_654_435_761);

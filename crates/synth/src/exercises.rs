@@ -2,6 +2,7 @@
 
 use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_schema::Task;
+use warpsmith_tasks::TaskError;
 
 use crate::compose::{GrammarComposer, TaskComposer};
 use crate::grammar::TaskSize;
@@ -12,15 +13,18 @@ use crate::splitmix::SplitMix64;
 /// Composed tasks without end, by the usual mix and in all sizes but the one for checks. None is in KernelBench. Whether they
 /// are worth judging (long enough, neither constant nor indifferent to an input) nobody looked: how to write them in
 /// kernels can be learnt all the same.
-pub fn exercises(seeds: &SeedCatalogue, seed: u64) -> impl Iterator<Item = Task> {
+pub fn exercises(
+    seeds: &SeedCatalogue,
+    seed: u64,
+) -> Result<impl Iterator<Item = Task>, TaskError> {
     let mix = TaskMix::default().without(TaskGroup::Transformers);
-    let benchmark = FingerprintIndex::kernelbench();
+    let benchmark = FingerprintIndex::kernelbench()?;
     let mut composer = GrammarComposer {
         seeds,
         layers: &[],
         seed,
     };
-    (0_u64..).filter_map(move |index| {
+    Ok((0_u64..).filter_map(move |index| {
         let group = mix.group(seed, index)?;
         let candidate = composer.compose(index, group).ok()?;
         if benchmark.near_duplicate(&candidate.structure).is_some() {
@@ -37,7 +41,7 @@ pub fn exercises(seeds: &SeedCatalogue, seed: u64) -> impl Iterator<Item = Task>
             origin: "composed".into(),
             graph: candidate.source.graph(size),
         })
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -47,13 +51,13 @@ mod tests {
     #[test]
     fn exercises_are_many_in_many_sizes_and_the_same_again() {
         let seeds = SeedCatalogue::torch().unwrap();
-        let some: Vec<Task> = exercises(&seeds, 3).take(60).collect();
-        let again: Vec<Task> = exercises(&seeds, 3).take(60).collect();
+        let some: Vec<Task> = exercises(&seeds, 3).unwrap().take(60).collect();
+        let again: Vec<Task> = exercises(&seeds, 3).unwrap().take(60).collect();
         assert_eq!(some, again);
         assert!(some.iter().all(|task| task.graph.is_some()));
         let names: std::collections::BTreeSet<_> = some.iter().map(|task| &task.id).collect();
         assert_eq!(names.len(), 60);
-        let other: Vec<Task> = exercises(&seeds, 4).take(60).collect();
+        let other: Vec<Task> = exercises(&seeds, 4).unwrap().take(60).collect();
         assert!(
             some.iter()
                 .all(|task| other.iter().all(|other| other.source != task.source))

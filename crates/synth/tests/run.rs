@@ -59,7 +59,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
             environment: &workshop,
             isolation: Isolation::Strict,
             judges: Vec::new(),
-            excluded: FingerprintIndex::kernelbench(),
+            excluded: FingerprintIndex::kernelbench().unwrap(),
             lease: "cpu".into(),
             stop_requested: stop_request,
         };

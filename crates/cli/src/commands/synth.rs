@@ -296,7 +296,7 @@ impl SynthSettings {
         if self.no_decontaminate {
             return Ok(FingerprintIndex::default());
         }
-        let mut excluded = FingerprintIndex::kernelbench();
+        let mut excluded = FingerprintIndex::kernelbench()?;
         for path in &self.exclude {
             excluded.extend(FingerprintIndex::of(&load_all(path)?)?);
         }

@@ -342,17 +342,19 @@ impl ParameterLayout {
             | Parameter::AttentionOutputBias(index)
             | Parameter::GateUpBias(index)
             | Parameter::DownBias(index) => {
-                let mut start = self.biases + index * bias_len(shape);
+                let (mut start, mut count) = (self.biases + index * bias_len(shape), 0);
                 for matrix in Parameter::matrices(index) {
-                    let Some(bias) = matrix.bias_in(shape) else {
-                        continue;
-                    };
-                    if bias == of {
-                        return start..start + matrix.rows(shape);
+                    match matrix.bias_in(shape) {
+                        Some(bias) if bias == of => {
+                            count = matrix.rows(shape);
+                            break;
+                        }
+                        Some(_) => start += matrix.rows(shape),
+                        None => {}
                     }
-                    start += matrix.rows(shape);
                 }
-                panic!("the model has no {of:?}")
+                assert!(count > 0, "the model has no {of:?}");
+                (start, count)
             }
             Parameter::Embedding => (self.embedding, table),
             Parameter::LmHead => {

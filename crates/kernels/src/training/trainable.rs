@@ -130,9 +130,14 @@ impl TrainableLayout {
     /// Where a parameter of the model lies, if it trains.
     pub fn parameter(&self, of: Parameter) -> Option<Range<usize>> {
         match self.lora {
-            None => Some(self.shifted(self.base.range(of))),
+            None => Some(self.in_full(of)),
             Some(_) => None,
         }
+    }
+
+    /// Where a parameter lies where the whole model trains.
+    pub(super) fn in_full(&self, of: Parameter) -> Range<usize> {
+        self.shifted(self.base.range(of))
     }
 
     /// Where all norms lie, which follow each other, if they train.

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     if args.compose > 0 {
         let seeds = SeedCatalogue::torch().map_err(|error| broken_seeds(&error))?;
-        tasks.extend(exercises(&seeds, args.seed).take(args.compose as usize));
+        tasks.extend(exercises(&seeds, args.seed)?.take(args.compose as usize));
     }
     if tasks.is_empty() {
         let hint = "`--tasks FILE` names some, `--compose N` makes some up".to_owned();

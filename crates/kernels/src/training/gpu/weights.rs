@@ -67,19 +67,17 @@ impl TrainableWeights {
 
     /// A parameter as matrix products read it.
     pub(super) fn matrix(&self, of: Parameter) -> View<'_, bf16> {
-        match (&self.lora, self.layout.parameter(of)) {
-            (None, Some(range)) => self.parameters.weights_bf16.slice(range),
-            (Some(lora), _) => lora.frozen.matrix(of),
-            (None, None) => unreachable!("without an adapter all parameters train"),
+        match &self.lora {
+            None => self.parameters.weights_bf16.slice(self.layout.in_full(of)),
+            Some(lora) => lora.frozen.matrix(of),
         }
     }
 
     /// A parameter in float32.
     pub(super) fn vector(&self, of: Parameter) -> View<'_, f32> {
-        match (&self.lora, self.layout.parameter(of)) {
-            (None, Some(range)) => self.parameters.weights.slice(range),
-            (Some(lora), _) => lora.frozen.vector(of),
-            (None, None) => unreachable!("without an adapter all parameters train"),
+        match &self.lora {
+            None => self.parameters.weights.slice(self.layout.in_full(of)),
+            Some(lora) => lora.frozen.vector(of),
         }
     }
 
