@@ -181,6 +181,7 @@ impl From<TrainError> for Stop {
             TrainError::NotFinite { .. } | TrainError::Diverged { .. } => {
                 (FailureKind::Config, "diverged")
             }
+            TrainError::OtherCheckpointFormat { .. } => (FailureKind::Config, "other_format"),
             TrainError::BrokenCheckpoint { .. }
             | TrainError::NoCritic { .. }
             | TrainError::OtherCritic { .. } => (FailureKind::Config, "checkpoint"),

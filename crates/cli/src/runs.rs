@@ -85,7 +85,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         config.extend(without_sources(episodes, wanted.kind));
     }
     // How many at a time decides how long it takes, not what comes out.
-    config.remove("at_once");
+    config.remove("concurrency");
     config.remove("judges");
     let folder = folder(job, &config, &wanted)?;
     say_where(&folder, job.out, printer);
@@ -118,7 +118,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         settings: config.into_iter().collect::<BTreeMap<_, _>>(),
     };
     let concurrency = settings
-        .at_once
+        .concurrency
         .map_or(wanted.at_once(judges.len()), |count| {
             u32::from(count) as usize
         });

@@ -29,6 +29,21 @@ const RETIRED: &[(&str, &str, &str)] = &[
     ("docket", "crates", "queue"),
     ("manner", "crates", "`JudgeConfig`, `JudgingOptions`"),
     ("scribe", "crates", "recorder"),
+    ("dock", "crates/judge crates/cli", "`CaseJudge`"),
+    ("restless", "crates", "noisy"),
+    (
+        "reviewer",
+        "crates configs scripts",
+        "LLM judge, `llm_judge`",
+    ),
+    ("opinion", "crates configs scripts", "LLM-judge score"),
+    ("opinions", "crates configs scripts", "LLM-judge scores"),
+    (
+        "practice",
+        "crates/train crates/cli/src/commands/train",
+        "`CollectSettings`",
+    ),
+    ("paid", "crates/judge", "gained"),
     ("happening", "crates", "`EventKind`"),
     ("wish", "crates", "`StopRequest`"),
     (

@@ -122,7 +122,7 @@ fn tasks_are_judged_a_broken_one_is_listed_and_the_run_can_be_named_again() {
     assert!(events(&context, "metrics_sampled").last().unwrap()["metrics"]["judgements"] == 8);
 
     // Again: nothing is left to do, with however many at once.
-    let again = ["--samples", "2", "--at-once", "3"];
+    let again = ["--samples", "2", "--concurrency", "3"];
     let output = command(&context, "rollout", &again).output().unwrap();
     assert_eq!(json(&output)["gauges"]["judgements"], 0);
     assert_eq!(json(&output)["episodes"], found["episodes"]);

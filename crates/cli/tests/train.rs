@@ -385,10 +385,10 @@ pub(crate) fn task_lines(numbers: std::ops::Range<u32>) -> String {
 fn reinforcement_plays_is_paid_learns_and_goes_on() {
     let context = context();
     context.write("tasks.jsonl", &task_lines(1..3));
-    context.write("reviewer.jsonl", "");
+    context.write("llm_judge.jsonl", "");
     let train = |verb: &str, steps: u32| {
         let arguments = format!(
-            "train {verb} --reviewer script:reviewer.jsonl --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \
+            "train {verb} --llm-judge script:llm_judge.jsonl --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \
              --learning-rate 0.001 --warmup-steps 0 --lr-scheduler-type constant --target cpu --no-compile --cut-replies penalise --out {verb} --json -q"
         );
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -403,9 +403,9 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
         let metrics = &found["metrics"];
         assert_eq!(metrics["reward"], -1.0, "{found:#}");
         assert_eq!(metrics["length"], 6.0);
-        // Nothing was submitted, so nobody is asked: this reviewer would have no answer.
+        // Nothing was submitted, so nobody is asked: this LLM judge would have no answer.
         assert_eq!(
-            (&metrics["opinion"], &metrics["opinion_missing"]),
+            (&metrics["llm_judge_score"], &metrics["llm_judge_missing"]),
             (&0.0.into(), &0.0.into())
         );
         if verb == "ppo" {

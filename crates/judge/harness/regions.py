@@ -218,7 +218,7 @@ class SampleReader:
     """Reads samples of device memory that the candidate's process has just written, inside timed intervals.
 
     A kernel of ours would make the GPU change contexts, which costs more than most kernels that are timed here (measured
-    on an H200: 160 us, and restless). The copy engine reads in 16 us while the other context stays where it is; and it does
+    on an H200: 160 us, and noisy). The copy engine reads in 16 us while the other context stays where it is; and it does
     not wait for that context's work, so whoever is not done yet is met in the middle of it.
     """
 

@@ -412,20 +412,20 @@ mod tests {
 
     #[test]
     fn a_few_quick_calls_speak_for_an_honest_kernel() {
-        let mut restless = raw(180.0 + 300.0, 108.0);
-        restless.singles = vec![300.0, 305.0, 460.0, 480.0, 490.0, 500.0];
-        restless.alike = true;
-        restless.bursts = vec![(64, 150.0 + 108.0 * 64.0); 5];
+        let mut noisy = raw(180.0 + 300.0, 108.0);
+        noisy.singles = vec![300.0, 305.0, 460.0, 480.0, 490.0, 500.0];
+        noisy.alike = true;
+        noisy.bursts = vec![(64, 150.0 + 108.0 * 64.0); 5];
         let constant = CallOverhead {
             per_burst_us: 150.0,
             ..CONSTANT
         };
-        let honest = estimate(&restless, &constant, 0.0);
+        let honest = estimate(&noisy, &constant, 0.0);
         assert!(!honest.deferred);
         assert!((honest.time_us - 100.0).abs() < 1e-9);
         // Batched work is in every single call.
-        restless.singles = vec![800.0, 805.0, 860.0, 880.0, 890.0, 900.0];
-        assert!(estimate(&restless, &CONSTANT, 0.0).deferred);
+        noisy.singles = vec![800.0, 805.0, 860.0, 880.0, 890.0, 900.0];
+        assert!(estimate(&noisy, &CONSTANT, 0.0).deferred);
     }
 
     #[test]
@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn nothing_never_gets_quicker_with_more_calls() {
-        let restless = TimingSamples {
+        let noisy = TimingSamples {
             bursts: vec![(2, 900.0), (3, 800.0)],
             alike: true,
             ..TimingSamples::default()
@@ -476,7 +476,7 @@ mod tests {
             alike: true,
             ..TimingSamples::default()
         };
-        let measured = call_overhead(&singles, &restless);
+        let measured = call_overhead(&singles, &noisy);
         assert_eq!((measured.per_call_us, measured.per_burst_us), (0.0, 900.0));
     }
 
@@ -510,12 +510,12 @@ mod tests {
             "{}",
             estimate.time_us
         );
-        // Restless single calls are not what the time rests on.
-        let mut restless = kernel.clone();
-        restless.singles = vec![200.0, 300.0, 600.0, 900.0];
-        assert!((restless.spread() - kernel.spread()).abs() < 1e-12);
-        restless.alike = false;
-        assert!(restless.spread() > kernel.spread());
+        // Noisy single calls are not what the time rests on.
+        let mut noisy = kernel.clone();
+        noisy.singles = vec![200.0, 300.0, 600.0, 900.0];
+        assert!((noisy.spread() - kernel.spread()).abs() < 1e-12);
+        noisy.alike = false;
+        assert!(noisy.spread() > kernel.spread());
     }
 
     /// Slow short bursts once made the slope of long ones look small.
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_after_warm_ups_stands_a_restless_host() {
+    fn a_constant_after_warm_ups_stands_a_noisy_host() {
         let mut nothing = raw(300.0, 8.0);
         nothing.singles = vec![210.0, 300.0, 310.0, 320.0, 330.0, 340.0];
         nothing.warm = true;
@@ -597,7 +597,7 @@ mod tests {
     /// Intervals of a machine with busy neighbours, more than half of them interrupted for milliseconds.
     #[test]
     fn a_machine_that_takes_cores_away_does_not_move_a_short_time() {
-        let restless = TimingSamples {
+        let noisy = TimingSamples {
             singles: vec![
                 2400.0, 3909.0, 345.0, 10346.0, 7680.0, 340.0, 5824.0, 352.0, 6475.0, 338.0,
             ],
@@ -622,11 +622,11 @@ mod tests {
             per_call_us: 35.0,
             per_burst_us: 0.0,
         };
-        let found = estimate(&restless, &nothing, 0.0);
+        let found = estimate(&noisy, &nothing, 0.0);
         // 60 us a call, of which Python takes 35; more than half of it stays.
         assert!((20.0..200.0).contains(&found.time_us), "{}", found.time_us);
         assert!(!found.deferred);
-        let gap = honest_gap_us(&restless, &nothing, &found);
+        let gap = honest_gap_us(&noisy, &nothing, &found);
         assert!(gap < 50.0, "{gap}");
     }
 

@@ -14,7 +14,8 @@ use warpsmith_model::{HostTensor, SafetensorsFile};
 
 use crate::{TrainError, packing};
 
-const FORMAT: u32 = 1;
+/// Counted up when names of files or tensors change; older checkpoints are refused.
+const FORMAT: u32 = 2;
 const MANIFEST: &str = "checkpoint.json";
 const BEGUN: &str = ".new-";
 const STEP: &str = "step-";
@@ -233,10 +234,11 @@ impl Checkpoints {
         let manifest: Manifest = serde_json::from_str(&text)
             .map_err(|error| broken(format!("`{MANIFEST}` is not what was written: {error}")))?;
         if manifest.format != FORMAT {
-            return Err(broken(format!(
-                "it has format {}, and this program reads {FORMAT}",
-                manifest.format
-            )));
+            return Err(TrainError::OtherCheckpointFormat {
+                path: folder,
+                found: manifest.format,
+                reads: FORMAT,
+            });
         }
         let mut networks = BTreeMap::new();
         for (name, expected) in &manifest.files {

@@ -75,6 +75,15 @@ pub enum TrainError {
     NotRepeatable { ratio: f64 },
     #[error("the checkpoint `{path}` cannot be used: {reason}")]
     BrokenCheckpoint { path: PathBuf, reason: String },
+    #[error(
+        "the checkpoint `{}` has format {found}, and this program reads format {reads}",
+        path.display()
+    )]
+    OtherCheckpointFormat {
+        path: PathBuf,
+        found: u32,
+        reads: u32,
+    },
     #[error("failed to write `{path}`")]
     Write {
         path: PathBuf,
@@ -118,7 +127,7 @@ impl TrainError {
             Self::NotHeldOut { .. } => Some("leave it out of one of them".into()),
             Self::NoCritic { .. } => Some("name the folder of a run of `train value`".into()),
             Self::OtherCritic { .. } => Some(
-                "both runs need the same `--model`, `--learns`, `--rank` and `--targets`".into(),
+                "both runs need the same `--model`, `--fine-tuning`, `--rank` and `--targets`".into(),
             ),
             Self::NotATrajectory { .. } => Some(
                 "trajectories come from `warpsmith rollout`, or for tasks with graphs from `warpsmith train demos`".into(),
@@ -151,6 +160,9 @@ impl TrainError {
                 "delete `{}` to go on from the checkpoint before it, or from the beginning where there is none",
                 path.display()
             )),
+            Self::OtherCheckpointFormat { .. } => Some(
+                "go on with the version of the program that wrote it, or start a new run".into(),
+            ),
             Self::Write { .. } => Some(
                 "check the permissions and the free space; earlier checkpoints are as they were, and the same command goes on".into(),
             ),

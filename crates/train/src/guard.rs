@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_falls_apart_is_stopped_and_a_restless_one_is_not() {
+    fn a_run_that_falls_apart_is_stopped_and_a_noisy_one_is_not() {
         let falling = (0..40).map(|step| 2.0 / f64::from(step + 1));
         assert_eq!(heard(falling.clone()), None);
         assert_eq!(
@@ -75,8 +75,8 @@ mod tests {
             None
         );
         assert_eq!(heard(falling.chain([9.0; 5])), Some(44));
-        let restless = (0..200).map(|step| 1.0 + f64::from(step % 7).sin());
-        assert_eq!(heard(restless), None);
+        let noisy = (0..200).map(|step| 1.0 + f64::from(step % 7).sin());
+        assert_eq!(heard(noisy), None);
         assert_eq!(heard([1.0, f64::NAN]), Some(1));
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct RunSettings {
     /// Episodes that run at the same time; else 16 for `openai:`, 48 for `local:` on a GPU and 8 on a processor, and enough
     /// for the judges with a script or the teacher
     #[arg(long, value_name = "N")]
-    pub(crate) at_once: Option<Count>,
+    pub(crate) concurrency: Option<Count>,
     /// Judges side by side; else 4 that share a GPU, and 1 on a CPU
     #[arg(long, value_name = "N")]
     pub(crate) judges: Option<Count>,

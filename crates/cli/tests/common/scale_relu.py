@@ -8,7 +8,7 @@ class Model(nn.Module):
         self.scale = nn.Parameter(torch.ones(features))
 
     def forward(self, x):
-        # Over and over: whoever does it once is quicker, however restless the machine.
+        # Over and over: whoever does it once is quicker, however noisy the machine.
         for _ in range(4):
             y = torch.relu(x * self.scale)
         return y

@@ -3,7 +3,7 @@
 use warpsmith_model::policy::{ChatCodec, Origin};
 use warpsmith_schema::{EpisodeEnding, EpisodeId, EpisodeLimit, TokenRecord, Trajectory};
 
-use super::{Finding, Paid};
+use super::{Finding, RewardRule};
 use crate::TrainError;
 use crate::network::TokenSequence;
 
@@ -93,11 +93,11 @@ impl TokenEpisode {
     /// `model` what it is called.
     pub fn of(
         trajectory: &Trajectory,
-        paid: &Paid,
+        reward_rule: &RewardRule,
         codec: &ChatCodec,
         model: &str,
     ) -> Result<Option<Self>, TrainError> {
-        let Some(reward) = paid.reward(trajectory) else {
+        let Some(reward) = reward_rule.reward(trajectory) else {
             return Ok(None);
         };
         let tokens = Tokens::of(trajectory, codec.origin(), model)?;
@@ -111,7 +111,7 @@ impl TokenEpisode {
         Ok(tokens.last_said().map(|last| Self {
             task: trajectory.task.id.clone(),
             reward,
-            finding: Finding::of(trajectory, paid.counts),
+            finding: Finding::of(trajectory, reward_rule.counts),
             // A reply that was cut has no token that ends it.
             cut: limited || !codec.tokenizer().is_end(last),
             tokens,

@@ -13,4 +13,4 @@ pub(crate) use finding::counted;
 pub use finding::{Finding, Standings};
 pub use order::{batches, held_out, packs, split};
 pub use read::{TrainingData, read_trajectories};
-pub use reward::{Paid, RewardKind};
+pub use reward::{RewardKind, RewardRule};

@@ -28,13 +28,13 @@ impl RewardKind {
 
 /// How trajectories are paid.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Paid {
+pub struct RewardRule {
     pub kind: RewardKind,
     /// Which attempt is the trajectory's.
     pub counts: CountedAttempt,
 }
 
-impl Paid {
+impl RewardRule {
     /// A trajectory of which nothing was judged gets the least there is. `None` where the policy could not answer for
     /// reasons of ours: that is no reward at all.
     pub fn reward(&self, trajectory: &Trajectory) -> Option<f64> {

@@ -188,10 +188,10 @@ const NOT_COMPARED: [&str; 7] = [
     "python",
     "checkpoint_every",
     "checkpoints",
-    "at_once",
+    "concurrency",
     "judges",
-    // Where a reviewer is served may change while a run rests.
-    "reviewer_url",
+    // Where an LLM judge is served may change while a run rests.
+    "llm_judge_url",
 ];
 
 /// Also of stages, which have settings of their own.

@@ -4,9 +4,9 @@
 //! that was killed goes on as if it had not been.
 
 mod learning;
+mod llm_judge;
 mod networks;
 mod offline;
-mod opinions;
 mod pipeline;
 mod policy;
 mod progress;
@@ -18,8 +18,8 @@ mod value;
 pub use learning::{
     BaseModel, LearningOptions, LearntRun, Placement, RunHost, TuningOptions, run_folder,
 };
+pub use llm_judge::{LlmJudge, LlmScore};
 pub use offline::{Imitation, Objective, OfflineRun, Selection, ValueTargets};
-pub use opinions::{Opinion, Reviewer};
 pub use pipeline::{
     DoneStage, GateThresholds, GoOnFrom, PipelineGate, PipelineOutcome, PipelineRun, PipelineStage,
     PipelineSwitches, StageRunner,
@@ -29,6 +29,6 @@ pub use policy::{
 };
 pub use progress::{Best, Keeping, Rates, RecipeOutcome, Watch};
 pub use reinforce::{ReinforceRun, StartJudges, require_disjoint};
-pub use rollouts::{Examination, Practice, Rollouts, Voice};
+pub use rollouts::{CollectSettings, Examination, Rollouts, Voice};
 pub use sft::{SftSettings, sft};
 pub use value::{ValueSettings, pretrain_value};

@@ -14,7 +14,7 @@ use super::sft::{SftSettings, sft};
 use super::value::{ValueSettings, pretrain_value};
 use crate::TrainError;
 use crate::algorithms::{Gae, Rejection, Rejections};
-use crate::data::{Example, Examples, Paid, TokenEpisode, TooLong, TrainingData, split};
+use crate::data::{Example, Examples, RewardRule, TokenEpisode, TooLong, TrainingData, split};
 
 /// A run over recorded trajectories.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ pub struct Imitation {
 
 #[derive(Debug, Clone, Copy)]
 pub struct ValueTargets {
-    pub paid: Paid,
+    pub reward_rule: RewardRule,
     pub gae: Gae,
     /// Done after the epoch in which the critic explains this share of the variance held out.
     pub enough: f64,
@@ -67,7 +67,7 @@ pub struct ValueTargets {
 #[derive(Debug, Clone, Copy)]
 pub struct Selection {
     pub rule: Rejection,
-    pub paid: Paid,
+    pub reward_rule: RewardRule,
 }
 
 const IMITATION_TOLD: [&str; 3] = ["loss", "validation_loss", "tokens_per_second"];
@@ -199,7 +199,7 @@ impl OfflineRun<'_> {
             .trajectories
             .iter()
             .filter_map(|trajectory| {
-                TokenEpisode::of(trajectory, &targets.paid, codec, &name).transpose()
+                TokenEpisode::of(trajectory, &targets.reward_rule, codec, &name).transpose()
             })
             .collect::<Result<_, TrainError>>()?;
         let (all, used) = (data.trajectories.len(), episodes.len());
@@ -243,8 +243,8 @@ fn select<'a>(
     let tools = tool_schemas();
     let mut rejections = Rejections::default();
     let kept = |trajectory: &&Trajectory| {
-        let flaw = selection.and_then(|Selection { rule, paid }| {
-            rule.flaw(trajectory, paid.reward(trajectory), &tools)
+        let flaw = selection.and_then(|Selection { rule, reward_rule }| {
+            rule.flaw(trajectory, reward_rule.reward(trajectory), &tools)
         });
         rejections.count(flaw.as_ref());
         flaw.is_none()

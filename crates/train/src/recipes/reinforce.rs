@@ -12,7 +12,7 @@ use warpsmith_store::RunFolder;
 use super::learning::{BaseModel, LearningOptions, LearntRun, RunHost};
 use super::networks::NetworkFactory;
 use super::policy::{Advantages, PolicyRun, PolicySettings};
-use super::rollouts::{Practice, Rollouts, Voice};
+use super::rollouts::{CollectSettings, Rollouts, Voice};
 use crate::TrainError;
 use crate::checkpoint::{Checkpoints, without_moments};
 use crate::network::Critic;
@@ -27,7 +27,7 @@ pub struct ReinforceRun<'a> {
     pub base: &'a BaseModel,
     pub learning: &'a LearningOptions,
     pub settings: PolicySettings,
-    pub practice: Practice,
+    pub collect: CollectSettings,
     /// What the log of each collection says of it, but for the policy and the tasks.
     pub head: RunHeader,
     /// A run whose critic goes on, for those who have one.
@@ -83,7 +83,7 @@ impl ReinforceRun<'_> {
                     LocalPolicy::start(model, Some(SharedDevice::open(&lease)?))
                 }),
             },
-            self.practice,
+            self.collect,
             judges,
             self.head,
             self.stop_request,

@@ -22,11 +22,11 @@ use warpsmith_schema::{
 };
 use warpsmith_store::RunFolder;
 
-use super::opinions::{Bonuses, Reviewer};
+use super::llm_judge::{Bonuses, LlmJudge};
 use super::policy::Collector;
 use crate::TrainError;
 use crate::algorithms::{Band, Curriculum};
-use crate::data::{Paid, TokenEpisode};
+use crate::data::{RewardRule, TokenEpisode};
 use crate::metrics::Numbers;
 use crate::network::Published;
 
@@ -44,17 +44,17 @@ pub struct Voice {
     pub start: Box<dyn Fn(ChatModel) -> io::Result<LocalPolicy>>,
 }
 
-/// What is practised, and how.
-pub struct Practice {
+/// Which episodes are collected, and how they are rewarded.
+pub struct CollectSettings {
     pub tasks: Vec<Arc<Task>>,
     /// Tasks and episodes of each for one collection.
     pub tasks_per_step: usize,
     pub samples: u32,
-    pub way: EpisodeKind,
+    pub kind: EpisodeKind,
     pub concurrency: usize,
-    pub paid: Paid,
-    /// Whose opinion is paid beside that, if anybody's.
-    pub reviewer: Option<Reviewer>,
+    pub reward_rule: RewardRule,
+    /// Whose scores are rewarded beside that, if anybody's.
+    pub llm_judge: Option<LlmJudge>,
     pub band: Band,
     /// Tasks with this many operators or fewer are open from the beginning.
     pub open: u32,
@@ -73,7 +73,7 @@ pub struct Examination {
 pub struct Rollouts<'a> {
     folder: PathBuf,
     voice: Voice,
-    practice: Practice,
+    settings: CollectSettings,
     judges: Vec<Box<dyn Judge>>,
     /// What the log of each collection says of it, but for the policy and the tasks.
     head: RunHeader,
@@ -83,8 +83,8 @@ pub struct Rollouts<'a> {
     pace: Pace,
     /// Whoever speaks, from one collection to the next while nothing is learnt.
     speaking: Option<(PolicyVersion, Arc<LocalPolicy>)>,
-    /// What was thought of this step's submissions, collection after collection.
-    opinions: Vec<Numbers>,
+    /// LLM-judge scores of this step's submissions, collection after collection.
+    llm_scores: Vec<Numbers>,
 }
 
 /// How quickly this process has had episodes.
@@ -110,7 +110,7 @@ struct Round {
     place: PathBuf,
     tasks: Vec<Arc<Task>>,
     samples: u32,
-    way: EpisodeKind,
+    kind: EpisodeKind,
     version: PolicyVersion,
 }
 
@@ -119,19 +119,19 @@ impl<'a> Rollouts<'a> {
     pub fn new(
         folder: PathBuf,
         voice: Voice,
-        practice: Practice,
+        settings: CollectSettings,
         judges: Vec<Box<dyn Judge>>,
         head: RunHeader,
         stop_request: fn() -> StopRequest,
         watch: &'a mut dyn FnMut(Option<&Event>, &RunMetrics),
     ) -> Self {
-        let tasks = practice.tasks.iter();
+        let tasks = settings.tasks.iter();
         let tasks = tasks.map(|task| (task.id.clone(), operators(task)));
-        let curriculum = Curriculum::new(practice.band, practice.open, tasks);
+        let curriculum = Curriculum::new(settings.band, settings.open, tasks);
         Self {
             folder,
             voice,
-            practice,
+            settings,
             judges,
             head,
             stop_request,
@@ -139,19 +139,19 @@ impl<'a> Rollouts<'a> {
             curriculum,
             pace: Pace::default(),
             speaking: None,
-            opinions: Vec::new(),
+            llm_scores: Vec::new(),
         }
     }
 
     /// The tasks of one collection, by a draw among those that are practised.
     fn chosen(&self, step: u64, round: u32) -> Vec<Arc<Task>> {
         let mut names = self.curriculum.practised();
-        let mixed = self.practice.seed ^ (step * 1009 + u64::from(round));
+        let mixed = self.settings.seed ^ (step * 1009 + u64::from(round));
         names.shuffle(&mut StdRng::seed_from_u64(mixed));
-        names.truncate(self.practice.tasks_per_step);
+        names.truncate(self.settings.tasks_per_step);
         names.sort_unstable();
         let named = |task: &&Arc<Task>| names.binary_search(&task.id.as_str()).is_ok();
-        self.practice.tasks.iter().filter(named).cloned().collect()
+        self.settings.tasks.iter().filter(named).cloned().collect()
     }
 
     /// Of a policy that has learnt in so many steps.
@@ -171,16 +171,16 @@ impl<'a> Rollouts<'a> {
         }
     }
 
-    /// With luck of its own at every step.
-    fn way(&self, step: u64) -> EpisodeKind {
-        let mut way = self.practice.way.clone();
-        let sampling = match &mut way {
+    /// With a seed of its own at every step.
+    fn kind(&self, step: u64) -> EpisodeKind {
+        let mut kind = self.settings.kind.clone();
+        let sampling = match &mut kind {
             EpisodeKind::Single(settings) => &mut settings.sampling,
             EpisodeKind::Agent(settings) => &mut settings.sampling,
         };
-        let seed = sampling.seed.unwrap_or(self.practice.seed);
+        let seed = sampling.seed.unwrap_or(self.settings.seed);
         sampling.seed = Some(seed.wrapping_add(step.wrapping_mul(0x9e37_79b9)));
-        way
+        kind
     }
 
     /// The policy of this version, which may be speaking already.
@@ -197,7 +197,7 @@ impl<'a> Rollouts<'a> {
         self.rest();
         let weights = policy.on(&self.voice.weights)?;
         let codec = ChatCodec::open(&self.voice.path, self.voice.hash.as_deref())?;
-        let longest = longest(&self.practice.way);
+        let longest = longest(&self.settings.kind);
         let model = ChatModel::new(weights, codec, version.clone(), self.voice.on, longest)?;
         let local = (self.voice.start)(model).map_err(|error| failed(&error.to_string()))?;
         let local = Arc::new(local);
@@ -219,8 +219,8 @@ impl<'a> Rollouts<'a> {
         let plan = RolloutPlan {
             tasks: round.tasks.clone(),
             samples: round.samples,
-            kind: round.way.clone(),
-            concurrency: self.practice.concurrency,
+            kind: round.kind.clone(),
+            concurrency: self.settings.concurrency,
             survey: false,
             left_out: Vec::new(),
             head: RunHeader {
@@ -265,10 +265,10 @@ impl<'a> Rollouts<'a> {
         bonuses: &[f64],
     ) -> Result<Vec<TokenEpisode>, TrainError> {
         let codec = ChatCodec::open(&self.voice.path, self.voice.hash.as_deref())?;
-        let (name, paid) = (&self.voice.name, &self.practice.paid);
+        let (name, reward_rule) = (&self.voice.name, &self.settings.reward_rule);
         let mut episodes = Vec::with_capacity(found.len());
         for (number, one) in found.iter().enumerate() {
-            if let Some(mut episode) = TokenEpisode::of(one, paid, &codec, name)? {
+            if let Some(mut episode) = TokenEpisode::of(one, reward_rule, &codec, name)? {
                 episode.reward += bonuses.get(number).copied().unwrap_or_default();
                 episodes.push(episode);
             }
@@ -277,9 +277,14 @@ impl<'a> Rollouts<'a> {
     }
 
     fn bonuses(&self, place: &Path, found: &[Trajectory]) -> Result<Bonuses, TrainError> {
-        match &self.practice.reviewer {
+        match &self.settings.llm_judge {
             None => Ok(Bonuses::default()),
-            Some(one) => one.bonuses(place, found, self.practice.paid.counts, self.stop_request),
+            Some(one) => one.bonuses(
+                place,
+                found,
+                self.settings.reward_rule.counts,
+                self.stop_request,
+            ),
         }
     }
 }
@@ -294,14 +299,14 @@ impl Collector for Rollouts<'_> {
         let round = Round {
             place: self.folder.join(format!("step-{step:06}-{round}")),
             tasks: self.chosen(step, round),
-            samples: self.practice.samples,
-            way: self.way(step),
+            samples: self.settings.samples,
+            kind: self.kind(step),
             version: self.version(step - 1, policy),
         };
         let found = self.played(&round, policy)?;
         let bonuses = self.bonuses(&round.place, &found)?;
         let episodes = self.episodes(&found, &bonuses.each)?;
-        self.opinions.extend(bonuses.numbers);
+        self.llm_scores.extend(bonuses.numbers);
         for task in &round.tasks {
             let own = episodes.iter().filter(|episode| episode.task == task.id);
             let passed = own.clone().filter(|episode| episode.finding.passed());
@@ -316,15 +321,15 @@ impl Collector for Rollouts<'_> {
         step: u64,
         policy: &Published,
     ) -> Result<Option<Vec<TokenEpisode>>, TrainError> {
-        let Some(examination) = &self.practice.examination else {
+        let Some(examination) = &self.settings.examination else {
             return Ok(None);
         };
         let round = Round {
             place: self.folder.join(format!("validation-{step:06}")),
             tasks: examination.tasks.clone(),
             samples: examination.samples,
-            // With the same luck every time: what differs is the policy.
-            way: self.way(0),
+            // With the same seed every time: what differs is the policy.
+            kind: self.kind(0),
             version: self.version(step, policy),
         };
         let found = self.played(&round, policy)?;
@@ -340,7 +345,7 @@ impl Collector for Rollouts<'_> {
 
     fn numbers(&mut self) -> Numbers {
         let pace = std::mem::take(&mut self.pace);
-        let mut numbers = means(&std::mem::take(&mut self.opinions));
+        let mut numbers = means(&std::mem::take(&mut self.llm_scores));
         // A collection that was whole already took no time.
         if pace.tokens > 0.0 {
             let seconds = pace.seconds.max(1e-9);
@@ -394,11 +399,11 @@ fn operators(task: &Task) -> u32 {
 }
 
 /// How many tokens a conversation can come to. The policy has no room for longer ones, and the more for others.
-fn longest(way: &EpisodeKind) -> usize {
+fn longest(kind: &EpisodeKind) -> usize {
     /// Of the largest task that anybody wrote, and of what a repair is told.
     const TASK: usize = 4096;
     const FEEDBACK: usize = 1024;
-    match way {
+    match kind {
         EpisodeKind::Single(settings) => {
             let attempts = 1 + settings.repairs as usize;
             TASK + attempts * (settings.sampling.max_tokens as usize + FEEDBACK)

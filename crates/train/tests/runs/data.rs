@@ -51,11 +51,12 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
     assert_eq!(cut.sequences[0].loss_positions(), [1]);
 
     // Reinforcement wants the record, and of this model.
-    let paid = Paid {
+    let reward_rule = RewardRule {
         kind: RewardKind::Ladder,
         counts: CountedAttempt::Best,
     };
-    let episode = |trajectory: &Trajectory| TokenEpisode::of(trajectory, &paid, &codec, "tiny");
+    let episode =
+        |trajectory: &Trajectory| TokenEpisode::of(trajectory, &reward_rule, &codec, "tiny");
     let found = episode(&trajectory).unwrap().unwrap();
     assert_eq!(found.tokens.sampled, [-0.5, -2.0]);
     // The last token does not end a reply.
@@ -87,7 +88,7 @@ fn rewards_are_those_of_the_attempt_that_counts_and_failures_of_ours_are_none() 
     };
     trajectory.attempts = vec![attempt(true), attempt(false)];
     trajectory.best = Some(0);
-    let of = |trajectory: &Trajectory, kind, counts| Paid { kind, counts }.reward(trajectory);
+    let of = |trajectory: &Trajectory, kind, counts| RewardRule { kind, counts }.reward(trajectory);
     assert_eq!(
         of(&trajectory, RewardKind::Robust, CountedAttempt::Best),
         Some(1.0)

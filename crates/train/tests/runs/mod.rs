@@ -28,7 +28,8 @@ use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::{Aggregation, Gae};
 use warpsmith_train::checkpoint::Checkpoints;
 use warpsmith_train::data::{
-    Example, Examples, Finding, Paid, RewardKind, TokenEpisode, Tokens, TooLong, read_trajectories,
+    Example, Examples, Finding, RewardKind, RewardRule, TokenEpisode, Tokens, TooLong,
+    read_trajectories,
 };
 use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::metrics;

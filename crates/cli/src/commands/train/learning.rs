@@ -37,9 +37,9 @@ pub(super) struct LearningSettings {
     /// What learns, `MODEL[+ADAPTER…]`: the last adapter goes on learning, without one a new one is begun
     #[arg(long, value_name = "MODEL", default_value = "qwen2.5-coder-1.5b")]
     pub(super) model: String,
-    /// What of it learns
+    /// Which of its parameters train
     #[arg(long, value_enum, default_value_t)]
-    learns: LearnsChoice,
+    fine_tuning: FineTuningChoice,
     /// What computes it
     #[arg(long, value_enum, default_value_t)]
     pub(super) model_on: ModelOn,
@@ -97,12 +97,12 @@ pub(super) struct DataSettings {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum LearnsChoice {
+enum FineTuningChoice {
     /// LoRA matrices on a frozen model
     #[default]
-    Adapter,
+    Lora,
     /// All of it: for small models
-    Everything,
+    Full,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -182,7 +182,7 @@ impl LearningSettings {
 
     /// Whether a network of the one can go on as one of the other.
     pub(super) fn fits(&self, other: &Self) -> bool {
-        let same = |one: &Self| (one.learns, one.rank, one.targets.clone());
+        let same = |one: &Self| (one.fine_tuning, one.rank, one.targets.clone());
         same(self) == same(other)
     }
 
@@ -210,9 +210,9 @@ impl LearningSettings {
     }
 
     pub(super) fn tuning(&self) -> TuningOptions {
-        match self.learns {
-            LearnsChoice::Everything => TuningOptions::Full,
-            LearnsChoice::Adapter => TuningOptions::Lora {
+        match self.fine_tuning {
+            FineTuningChoice::Full => TuningOptions::Full,
+            FineTuningChoice::Lora => TuningOptions::Lora {
                 rank: u32::from(self.rank) as usize,
                 alpha: self.alpha.into(),
                 targets: self.targets.iter().map(|one| one.projection()).collect(),

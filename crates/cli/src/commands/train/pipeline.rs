@@ -371,7 +371,7 @@ impl PipelineSettings {
             let value: ValueSettings = self.of_stage(Stage::Value, tables, &self.model)?;
             let agentic: PpoSettings = self.of_stage(Stage::Agentic, tables, &self.model)?;
             if !value.learning().fits(agentic.learning()) {
-                let message = "`learns`, `rank` and `targets` of [value] and [agentic] must be the same: the critic goes on";
+                let message = "`fine_tuning`, `rank` and `targets` of [value] and [agentic] must be the same: the critic goes on";
                 return Err(Stop::config("config", message, None));
             }
         }

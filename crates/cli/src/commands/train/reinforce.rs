@@ -189,16 +189,16 @@ impl Job<'_> {
         host.opened(&folder);
         let engine = Engine::prepare(&settings.machine, printer)?;
         let judging_options = settings.judging_options();
-        let reviewer = settings.reviewer(&engine, printer)?;
-        let practice = settings.practice(tasks, held_out, reviewer, &engine);
+        let llm_judge = settings.llm_judge(&engine, printer)?;
+        let collect = settings.collect(tasks, held_out, llm_judge, &engine);
         let run = ReinforceRun {
             verb: self.verb,
             folder: &folder,
             base: &base,
             learning: &settings.options(),
             settings: settings.recipe(self.advantages),
-            head: self.head(&engine, &judging_options, practice.way.mode(), &config),
-            practice,
+            head: self.head(&engine, &judging_options, collect.kind.mode(), &config),
+            collect,
             critic: self.critic,
             lease: engine.lease(),
             judges: &|| {

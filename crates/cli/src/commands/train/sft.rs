@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use warpsmith_train::algorithms::Rejection;
-use warpsmith_train::data::{Paid, RewardKind, TooLong};
+use warpsmith_train::data::{RewardKind, RewardRule, TooLong};
 use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{Imitation, Objective, OfflineRun, Selection};
 
@@ -220,7 +220,7 @@ impl OfflineSettings for RftSettings {
                 above: self.above.into(),
                 repeats: u32::from(self.repeats) as usize,
             },
-            paid: Paid {
+            reward_rule: RewardRule {
                 kind: self.reward.into(),
                 counts: self.counts.into(),
             },

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use warpsmith_train::algorithms::Gae;
-use warpsmith_train::data::Paid;
+use warpsmith_train::data::RewardRule;
 use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{Objective, OfflineRun, ValueTargets};
 
@@ -90,7 +90,7 @@ impl OfflineSettings for ValueSettings {
             batch: u32::from(self.batch) as usize,
             held_out: self.data.held_out.into(),
             objective: Objective::Value(ValueTargets {
-                paid: Paid {
+                reward_rule: RewardRule {
                     kind: self.reward.into(),
                     counts: self.counts.into(),
                 },

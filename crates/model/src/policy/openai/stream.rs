@@ -30,7 +30,7 @@ struct Part {
 struct Chunk {
     #[serde(default)]
     choices: Vec<Choice>,
-    usage: Option<Paid>,
+    usage: Option<ChunkUsage>,
     error: Option<Value>,
     prompt_token_ids: Option<Vec<u32>>,
     token_origin: Option<Origin>,
@@ -67,7 +67,7 @@ struct FunctionDelta {
 }
 
 #[derive(Deserialize)]
-struct Paid {
+struct ChunkUsage {
     #[serde(default)]
     prompt_tokens: u64,
     #[serde(default)]
@@ -103,11 +103,11 @@ impl Assembly {
         if let Some(error) = chunk.error {
             return Err(clip(&error.to_string()).to_owned());
         }
-        if let Some(paid) = chunk.usage {
+        if let Some(usage) = chunk.usage {
             self.usage = Usage {
-                prompt_tokens: paid.prompt_tokens,
-                completion_tokens: paid.completion_tokens,
-                cached_tokens: paid
+                prompt_tokens: usage.prompt_tokens,
+                completion_tokens: usage.completion_tokens,
+                cached_tokens: usage
                     .prompt_tokens_details
                     .and_then(|details| details.cached_tokens)
                     .unwrap_or_default(),

@@ -67,8 +67,8 @@ impl PipelineSettings {
             }
         }
         table.extend(decided);
-        let paid = matches!(stage, Stage::SingleTurn | Stage::Value | Stage::Agentic);
-        if self.raw_reward && paid {
+        let rewarded = matches!(stage, Stage::SingleTurn | Stage::Value | Stage::Agentic);
+        if self.raw_reward && rewarded {
             table.insert("reward".to_owned(), json!("raw"));
         }
         from_table(&table, &origin)

@@ -12,11 +12,11 @@ use warpsmith_schema::{EpisodeMode, Task};
 use warpsmith_train::algorithms::{
     Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
 };
-use warpsmith_train::data::Paid;
+use warpsmith_train::data::RewardRule;
 use warpsmith_train::estimate::ReinforceStage;
 use warpsmith_train::recipes::{
-    Advantages, CriticSettings, CutReplies, Examination, LearningOptions, Penalty, PolicySettings,
-    Practice, Reviewer,
+    Advantages, CollectSettings, CriticSettings, CutReplies, Examination, LearningOptions,
+    LlmJudge, Penalty, PolicySettings,
 };
 
 use super::super::learning::LearningSettings;
@@ -112,15 +112,15 @@ pub(in super::super) struct TryingSettings {
     /// Which attempt of an episode is paid for
     #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     pub(super) counts: CountsChoice,
-    /// Whose opinion of submissions is paid beside the reward: a policy, as for `optimize`; else nobody's
+    /// Whose score of submissions is rewarded beside the verdict: a policy, as for `optimize`; else nobody's
     #[arg(long, value_name = "POLICY")]
-    reviewer: Option<String>,
-    /// Where an `openai:` reviewer is served, up to `/chat/completions`
+    llm_judge: Option<String>,
+    /// Where an `openai:` LLM judge is served, up to `/chat/completions`
     #[arg(long, value_name = "URL", default_value = "https://api.openai.com/v1")]
-    reviewer_url: String,
-    /// What the highest opinion is worth, at most 1
+    llm_judge_url: String,
+    /// What the highest score is worth, at most 1
     #[arg(long, value_name = "X", default_value = "0.5")]
-    opinion_weight: Positive,
+    llm_judge_weight: Positive,
     /// What becomes of episodes that ended for want of room
     #[arg(long, value_enum, default_value_t)]
     cut_replies: CutChoice,
@@ -165,7 +165,7 @@ pub(in super::super) struct TryingSettings {
     validation_samples: Count,
     /// Episodes that run at the same time; else 48 where the model runs on a GPU, and 8
     #[arg(long, value_name = "N")]
-    at_once: Option<Count>,
+    concurrency: Option<Count>,
     /// Judges side by side; else 4 that share a GPU, and 1 on a CPU
     #[arg(long, value_name = "N")]
     pub(super) judges: Option<Count>,
@@ -325,14 +325,16 @@ impl TryingSettings {
         if f64::from(self.lowest_pass_rate) > f64::from(self.highest_pass_rate) {
             return refuse("`lowest_pass_rate` must not be above `highest_pass_rate`");
         }
-        if f64::from(self.opinion_weight) > 1.0 {
+        if f64::from(self.llm_judge_weight) > 1.0 {
             // Else somebody who is wrong could be paid more than somebody who is right.
-            return refuse("`opinion_weight` must be at most 1");
+            return refuse("`llm_judge_weight` must be at most 1");
         }
-        if let Some(wanted) = self.wanted_reviewer()?
+        if let Some(wanted) = self.wanted_llm_judge()?
             && wanted.kind == policy::Kind::Teacher
         {
-            return refuse("the teacher solves tasks, it does not review: name another `reviewer`");
+            return refuse(
+                "the teacher solves tasks, it does not score submissions: name another `llm_judge`",
+            );
         }
         self.learning.check()
     }
@@ -349,24 +351,24 @@ impl TryingSettings {
     /// Episodes at the same time.
     fn conversations(&self) -> usize {
         let usual = || policy::conversations(self.means());
-        self.at_once
+        self.concurrency
             .map_or_else(usual, |count| u32::from(count) as usize)
     }
 
-    fn wanted_reviewer(&self) -> Result<Option<Wanted>, Stop> {
-        let reviewer = self.reviewer.as_deref();
-        reviewer
-            .map(|name| Wanted::parse(name, &self.reviewer_url, self.means()))
+    fn wanted_llm_judge(&self) -> Result<Option<Wanted>, Stop> {
+        let llm_judge = self.llm_judge.as_deref();
+        llm_judge
+            .map(|name| Wanted::parse(name, &self.llm_judge_url, self.means()))
             .transpose()
     }
 
     /// Ready to be asked.
-    pub(super) fn reviewer(
+    pub(super) fn llm_judge(
         &self,
         engine: &Engine,
         printer: &Printer,
-    ) -> Result<Option<Reviewer>, Stop> {
-        let Some(wanted) = self.wanted_reviewer()? else {
+    ) -> Result<Option<LlmJudge>, Stop> {
+        let Some(wanted) = self.wanted_llm_judge()? else {
             return Ok(None);
         };
         let subject = Subject {
@@ -374,9 +376,9 @@ impl TryingSettings {
             engine,
             mode: EpisodeMode::Single,
         };
-        Ok(Some(Reviewer {
+        Ok(Some(LlmJudge {
             policy: wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?,
-            weight: self.opinion_weight.into(),
+            weight: self.llm_judge_weight.into(),
             concurrency: wanted.at_once(1),
         }))
     }
@@ -390,7 +392,7 @@ impl TryingSettings {
         }
     }
 
-    fn way(&self, engine: &Engine) -> EpisodeKind {
+    fn kind(&self, engine: &Engine) -> EpisodeKind {
         // All of the distribution: what is cut off could not be learnt about.
         let sampling = SamplingParams {
             temperature: f64::from(self.temperature) as f32,
@@ -423,26 +425,26 @@ impl TryingSettings {
         }
     }
 
-    /// Tasks to practise, and those that are held out.
-    pub(super) fn practice(
+    /// Tasks to collect episodes of, and those that are held out.
+    pub(super) fn collect(
         &self,
         tasks: Vec<Task>,
         held_out: Option<Vec<Task>>,
-        reviewer: Option<Reviewer>,
+        llm_judge: Option<LlmJudge>,
         engine: &Engine,
-    ) -> Practice {
+    ) -> CollectSettings {
         let shared = |tasks: Vec<Task>| tasks.into_iter().map(Arc::new).collect();
-        Practice {
+        CollectSettings {
             tasks: shared(tasks),
             tasks_per_step: u32::from(self.tasks_per_step) as usize,
             samples: self.samples.into(),
-            way: self.way(engine),
+            kind: self.kind(engine),
             concurrency: self.conversations(),
-            paid: Paid {
+            reward_rule: RewardRule {
                 kind: self.reward.into(),
                 counts: self.counts.into(),
             },
-            reviewer,
+            llm_judge,
             band: Band {
                 lowest: self.lowest_pass_rate.into(),
                 highest: self.highest_pass_rate.into(),

@@ -6,8 +6,8 @@ use warpsmith_schema::{
 use super::*;
 
 #[test]
-fn an_opinion_is_the_last_object_that_is_one() {
-    let all = |text: &str| Opinion::read(text).map(Opinion::mean);
+fn a_score_is_the_last_object_that_is_one() {
+    let all = |text: &str| LlmScore::read(text).map(LlmScore::mean);
     let fine = r#"{"reasoning": "{}", "correctness": 1, "compilability": 0.5, "speed": 0}"#;
     assert_eq!(all(fine), Some(0.5));
     let aloud = r#"First {"correctness": 0, "compilability": 0, "speed": 0}, but rather ```json
@@ -27,7 +27,7 @@ fn an_opinion_is_the_last_object_that_is_one() {
 }
 
 #[test]
-fn who_has_no_opinion_neither_pays_nor_costs() {
+fn a_missing_score_neither_pays_nor_costs() {
     let scored = [("a", Some(0.2)), ("a", None), ("a", Some(0.6)), ("b", None)];
     let scored = scored.map(|(task, score)| (task.to_owned(), score));
     assert_eq!(filled(&scored), [0.2, 0.4, 0.6, 0.0]);
@@ -81,8 +81,8 @@ fn script(folder: &Path) -> ScriptPolicy {
     ScriptPolicy::open(&path).unwrap()
 }
 
-fn reviewer(policy: ScriptPolicy) -> Reviewer {
-    Reviewer {
+fn llm_judge(policy: ScriptPolicy) -> LlmJudge {
+    LlmJudge {
         policy: Arc::new(policy),
         weight: 0.5,
         concurrency: 2,
@@ -101,14 +101,14 @@ fn submissions_are_asked_about_once_and_those_who_cheat_get_nothing() {
         trajectory(5, Status::Passed, &[]),
     ];
     let ask = |policy: ScriptPolicy| {
-        reviewer(policy).bonuses(folder.path(), &all, CountedAttempt::Final, || {
+        llm_judge(policy).bonuses(folder.path(), &all, CountedAttempt::Final, || {
             StopRequest::Continue
         })
     };
     let found = ask(script(folder.path())).unwrap();
     // The third is taken to be like the other four.
     assert_eq!(found.each, [0.25, 0.5, 0.1875, 0.0, 0.0]);
-    let numbers = Numbers::from([("opinion", 0.375), ("opinion_missing", 1.0 / 3.0)]);
+    let numbers = Numbers::from([("llm_judge_score", 0.375), ("llm_judge_missing", 1.0 / 3.0)]);
     assert_eq!(found.numbers, Some(numbers));
     // Nobody is there any more, and nobody is asked.
     let empty = folder.path().join("empty.jsonl");
@@ -117,21 +117,23 @@ fn submissions_are_asked_about_once_and_those_who_cheat_get_nothing() {
 }
 
 #[test]
-fn a_reviewer_who_is_gone_is_told_and_what_was_heard_stays() {
+fn an_llm_judge_that_is_gone_is_told_and_what_was_heard_stays() {
     let folder = tempfile::tempdir().unwrap();
     let files = [("kernels/k.cpp", "void f();")];
     let all = [
         trajectory(1, Status::Passed, &files),
         trajectory(7, Status::Passed, &files),
     ];
-    let found =
-        reviewer(script(folder.path())).bonuses(folder.path(), &all, CountedAttempt::Final, || {
-            StopRequest::Continue
-        });
+    let found = llm_judge(script(folder.path())).bonuses(
+        folder.path(),
+        &all,
+        CountedAttempt::Final,
+        || StopRequest::Continue,
+    );
     let Err(TrainError::Collect(failure)) = found else {
         panic!("{found:?}");
     };
-    assert_eq!(failure.code, "reviewer");
+    assert_eq!(failure.code, "llm_judge");
     let log = fs_err::read_to_string(folder.path().join(LOG)).unwrap();
     assert!(
         log.contains("\"sample\":1") && !log.contains("\"sample\":7"),
@@ -143,9 +145,11 @@ fn a_reviewer_who_is_gone_is_told_and_what_was_heard_stays() {
 fn whoever_wants_to_stop_stops() {
     let folder = tempfile::tempdir().unwrap();
     let all = [trajectory(1, Status::Passed, &[("k.cpp", "")])];
-    let found =
-        reviewer(script(folder.path())).bonuses(folder.path(), &all, CountedAttempt::Final, || {
-            StopRequest::Drain
-        });
+    let found = llm_judge(script(folder.path())).bonuses(
+        folder.path(),
+        &all,
+        CountedAttempt::Final,
+        || StopRequest::Drain,
+    );
     assert!(matches!(found, Err(TrainError::Interrupted)), "{found:?}");
 }

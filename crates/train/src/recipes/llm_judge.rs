@@ -1,8 +1,7 @@
-//! What a model thinks of submissions, paid beside what judges found.
+//! An LLM judge: what a model thinks of submissions is rewarded beside what the judge measured.
 //!
-//! As in the study of open models: three scores between 0 and 1, whose mean is worth a weight. It is an opinion, and a
-//! submission may try to sway it. So it is worth no more than the smallest step that judges pay, and nothing to whoever
-//! cheats.
+//! As in the study of open models: three scores between 0 and 1, whose mean is worth a weight. A submission may try to sway
+//! them. So they are worth no more than the smallest step of the measured reward, and nothing to whoever cheats.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,7 +20,7 @@ use crate::TrainError;
 use crate::data::{Finding, counted};
 use crate::metrics::Numbers;
 
-const LOG: &str = "opinions.jsonl";
+const LOG: &str = "llm_judge.jsonl";
 const SYSTEM: &str = "You review kernels that are to replace a PyTorch module. You answer with one JSON object and nothing \
 else: {\"reasoning\": a few words, \"correctness\": how sure you are that the results are right, \"compilability\": how sure \
 you are that it compiles, \"speed\": how sure you are that it is faster than PyTorch}, each of the three a number from 0 to 1.";
@@ -29,31 +28,31 @@ you are that it compiles, \"speed\": how sure you are that it is faster than PyT
 const ASKED: u64 = 3;
 
 /// Whom to ask.
-pub struct Reviewer {
+pub struct LlmJudge {
     pub policy: Arc<dyn SharedPolicy>,
-    /// What the highest opinion is worth.
+    /// What the highest score is worth.
     pub weight: f64,
     /// Questions that are open at the same time.
     pub concurrency: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Opinion {
+pub struct LlmScore {
     pub correctness: f64,
     pub compilability: f64,
     pub speed: f64,
 }
 
-impl Opinion {
+impl LlmScore {
     /// The last object in a reply that is one: somebody may think aloud before.
     pub fn read(reply: &str) -> Option<Self> {
         reply.rmatch_indices('{').find_map(|(place, _)| {
             let mut values =
                 serde_json::Deserializer::from_str(&reply[place..]).into_iter::<Self>();
-            let opinion = values.next()?.ok()?;
-            let scores = [opinion.correctness, opinion.compilability, opinion.speed];
-            let sound = scores.iter().all(|score| (0.0..=1.0).contains(score));
-            sound.then_some(opinion)
+            let score = values.next()?.ok()?;
+            let scores = [score.correctness, score.compilability, score.speed];
+            let sound = scores.iter().all(|one| (0.0..=1.0).contains(one));
+            sound.then_some(score)
         })
     }
 
@@ -67,19 +66,19 @@ impl Opinion {
 struct Answer {
     episode: EpisodeId,
     /// None where nothing that was said could be read as one.
-    opinion: Option<Opinion>,
+    score: Option<LlmScore>,
 }
 
-/// What opinions come to.
+/// What the scores come to.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Bonuses {
     /// Of each trajectory.
     pub(super) each: Vec<f64>,
-    /// Where there is a reviewer.
+    /// Where there is an LLM judge.
     pub(super) numbers: Option<Numbers>,
 }
 
-impl Reviewer {
+impl LlmJudge {
     /// Asks about every submission that nobody was asked about before: what is known lies in `folder`.
     pub(super) fn bonuses(
         &self,
@@ -90,9 +89,9 @@ impl Reviewer {
     ) -> Result<Bonuses, TrainError> {
         let path = folder.join(LOG);
         let mut log = EventLog::open(&path)?;
-        let mut known: BTreeMap<EpisodeId, Option<Opinion>> = BTreeMap::new();
+        let mut known: BTreeMap<EpisodeId, Option<LlmScore>> = BTreeMap::new();
         EventLog::for_each_line(&path, |line: Answer| {
-            known.insert(line.episode, line.opinion);
+            known.insert(line.episode, line.score);
         })?;
         let questions: Vec<Question> = trajectories
             .iter()
@@ -104,28 +103,28 @@ impl Reviewer {
             .collect();
         self.ask_all(&new, stop_request, &mut |answer| {
             log.append(&answer)?;
-            known.insert(answer.episode, answer.opinion);
+            known.insert(answer.episode, answer.score);
             Ok(())
         })?;
         let scored: Vec<(String, Option<f64>)> = trajectories
             .iter()
             .map(|one| {
                 let episode = EpisodeId::of(one);
-                // Who was not asked about has nothing to have an opinion of.
-                let opinion = known.get(&episode);
-                let score = opinion.map_or(Some(0.0), |one| one.map(Opinion::mean));
+                // Nobody was asked about an episode without a submission.
+                let known = known.get(&episode);
+                let score = known.map_or(Some(0.0), |one| one.map(LlmScore::mean));
                 (episode.task, score)
             })
             .collect();
-        let opinions = filled(&scored);
+        let scores = filled(&scored);
         let missing = scored.iter().filter(|(_, score)| score.is_none());
         let share = missing.count() as f64 / questions.len().max(1) as f64;
-        let mean = opinions.iter().sum::<f64>() / opinions.len().max(1) as f64;
+        let mean = scores.iter().sum::<f64>() / scores.len().max(1) as f64;
         Ok(Bonuses {
-            each: opinions.iter().map(|one| self.weight * one).collect(),
+            each: scores.iter().map(|one| self.weight * one).collect(),
             numbers: Some(Numbers::from([
-                ("opinion", mean),
-                ("opinion_missing", share),
+                ("llm_judge_score", mean),
+                ("llm_judge_missing", share),
             ])),
         })
     }
@@ -175,7 +174,7 @@ impl Reviewer {
 
     fn ask(&self, question: &Question) -> Result<Answer, TrainError> {
         let mut policy = self.policy.for_episode(&question.episode, 0);
-        let mut opinion = None;
+        let mut score = None;
         for time in 0..ASKED {
             let request = PolicyRequest {
                 messages: &question.messages,
@@ -189,23 +188,23 @@ impl Reviewer {
                 },
             };
             match policy.reply(&request, &mut |_| {}) {
-                Ok(reply) => opinion = Opinion::read(&reply.text),
-                // Longer than it can read: it has no opinion.
+                Ok(reply) => score = LlmScore::read(&reply.text),
+                // Longer than it can read: it has no score.
                 Err(PolicyError::ContextFull { .. }) => break,
                 Err(error) => return Err(failed(&error)),
             }
-            if opinion.is_some() {
+            if score.is_some() {
                 break;
             }
         }
         Ok(Answer {
             episode: question.episode.clone(),
-            opinion,
+            score,
         })
     }
 }
 
-/// An opinion that is missing is taken to be like those of the task's other replies: it neither pays nor costs.
+/// A score that is missing is taken to be like those of the task's other replies: it neither pays nor costs.
 fn filled(scored: &[(String, Option<f64>)]) -> Vec<f64> {
     let mean_of = |task: &str| {
         let known = scored.iter().filter(|(other, _)| other == task);
@@ -254,8 +253,8 @@ fn failed(error: &PolicyError) -> TrainError {
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
     TrainError::Collect(Failure {
         kind: FailureKind::Infrastructure,
-        code: "reviewer".to_owned(),
-        message: format!("the reviewer: {error}{}", source.unwrap_or_default()),
+        code: "llm_judge".to_owned(),
+        message: format!("the LLM judge: {error}{}", source.unwrap_or_default()),
         hint: error.hint().map(str::to_owned),
     })
 }
