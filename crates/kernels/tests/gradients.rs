@@ -1,5 +1,7 @@
 //! Gradients of the CPU backend in `f64`, against differences.
 
+use std::ops::Range;
+
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use warpsmith_kernels::training::cpu::{
@@ -183,6 +185,37 @@ fn batch() -> PackedBatch {
 
 const UPSTREAM: [[f64; 2]; 4] = [[-1.0, 0.0], [-0.3, 0.1], [0.5, -0.2], [0.0, 0.4]];
 
+/// The scores of a model with these weights, weighted by what comes from above.
+fn loss(mut model: CpuTrainableModel<f64>, weights: &[f64]) -> f64 {
+    model.set_trainable(weights);
+    let scores = model.score_exact(&batch());
+    let each = scores.iter().zip(UPSTREAM);
+    each.map(|(score, upstream)| dot(score, &upstream)).sum()
+}
+
+/// The gradient of that with respect to all that trains.
+fn grad(mut model: CpuTrainableModel<f64>) -> Vec<f64> {
+    model.score_exact(&batch());
+    model.backward_scores_exact(&UPSTREAM);
+    model.grad_exact().to_vec()
+}
+
+/// Where only the weights of a range are moved.
+fn agrees_within(
+    random: &mut StdRng,
+    weights: &[f64],
+    range: Range<usize>,
+    grad: &[f64],
+    loss: impl Fn(&[f64]) -> f64,
+) {
+    let part = &weights[range.clone()];
+    agrees(random, part, &grad[range.clone()], |part| {
+        let mut moved = weights.to_vec();
+        moved[range.clone()].copy_from_slice(part);
+        loss(&moved)
+    });
+}
+
 /// `f32` values, since models begin with those; differences are small beside them and stay exact enough in `f64`.
 fn single(values: &[f64]) -> Vec<f32> {
     values.iter().map(|value| *value as f32).collect()
@@ -194,7 +227,6 @@ fn whole_models() {
     for (tied, biases, head_norms) in VARIANTS {
         let layout = ParameterLayout::new(shape(tied, biases, head_norms));
         let start = single(&numbers(&mut random, layout.len()));
-        let batch = batch();
         let model = || {
             let init = TrainableInit::Full {
                 layout: layout.clone(),
@@ -202,32 +234,18 @@ fn whole_models() {
             };
             CpuTrainableModel::<f64>::new(&init, ModelHead::LanguageModel)
         };
-        let loss = |weights: &[f64]| {
-            let mut model = model();
-            model.set_trainable(weights);
-            let scores = model.score_exact(&batch);
-            let each = scores.iter().zip(UPSTREAM);
-            each.map(|(score, upstream)| dot(score, &upstream)).sum()
-        };
+        let loss = |weights: &[f64]| loss(model(), weights);
         let weights: Vec<f64> = start.iter().copied().map(f64::from).collect();
-        let mut trained = model();
-        trained.score_exact(&batch);
-        trained.backward_scores_exact(&UPSTREAM);
-        let grad = trained.grad_exact().to_vec();
+        let grad = grad(model());
         agrees(&mut random, &weights, &grad, loss);
         // Each parameter by itself: a direction through all of them would hide a small one.
         for parameter in layout.parameters() {
             let range = layout.range(parameter);
-            let (part, grad) = (&weights[range.clone()], &grad[range.clone()]);
             assert!(
-                grad.iter().any(|one| one.abs() > 1e-9),
+                grad[range.clone()].iter().any(|one| one.abs() > 1e-9),
                 "{parameter:?} has no gradient"
             );
-            agrees(&mut random, part, grad, |part| {
-                let mut moved = weights.clone();
-                moved[range.clone()].copy_from_slice(part);
-                loss(&moved)
-            });
+            agrees_within(&mut random, &weights, range, &grad, loss);
         }
     }
 }
@@ -263,7 +281,6 @@ fn adapters() {
             let values = single(&numbers(&mut random, range.len()));
             start[range].copy_from_slice(&values);
         }
-        let batch = batch();
         let model = || {
             let init = TrainableInit::Lora {
                 base: frozen.clone(),
@@ -272,25 +289,11 @@ fn adapters() {
             };
             CpuTrainableModel::<f64>::new(&init, ModelHead::LanguageModel)
         };
-        let loss = |weights: &[f64]| {
-            let mut model = model();
-            model.set_trainable(weights);
-            let scores = model.score_exact(&batch);
-            let each = scores.iter().zip(UPSTREAM);
-            each.map(|(score, upstream)| dot(score, &upstream)).sum()
-        };
-        let mut trained = model();
-        trained.score_exact(&batch);
-        trained.backward_scores_exact(&UPSTREAM);
-        let grad = trained.grad_exact().to_vec();
+        let loss = |weights: &[f64]| loss(model(), weights);
+        let grad = grad(model());
         let weights: Vec<f64> = start.iter().copied().map(f64::from).collect();
         for range in own_ranges(&lora, &shape, &spec) {
-            let part = &weights[range.clone()];
-            agrees(&mut random, part, &grad[range.clone()], |part| {
-                let mut moved = weights.clone();
-                moved[range.clone()].copy_from_slice(part);
-                loss(&moved)
-            });
+            agrees_within(&mut random, &weights, range, &grad, loss);
         }
         // Padding of the rank, and what is outside the diagonal blocks of B, is no parameter.
         let mut own = vec![false; lora.len()];
@@ -303,11 +306,7 @@ fn adapters() {
 }
 
 /// Where the rows of an adapter's matrices lie.
-fn own_ranges(
-    lora: &LoraLayout,
-    shape: &ModelShape,
-    spec: &LoraSpec,
-) -> Vec<std::ops::Range<usize>> {
+fn own_ranges(lora: &LoraLayout, shape: &ModelShape, spec: &LoraSpec) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     for layer in 0..shape.layers {
         for &projection in &spec.targets {

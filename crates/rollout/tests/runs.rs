@@ -14,15 +14,13 @@ use std::time::{Duration, Instant};
 use common::{Hook, Resources, StandIn, plan, reply, resources, script, scripted, task};
 use serde_json::json;
 use tempfile::TempDir;
-use warpsmith_judge::profile::ProfileReport;
-use warpsmith_judge::{CheckDepth, Judge, JudgeError};
+use warpsmith_judge::JudgeError;
 use warpsmith_model::policy::{
     OpenAiPolicy, Policy, PolicyError, PolicyReply, PolicyRequest, ScriptPolicy, SharedPolicy,
 };
 use warpsmith_rollout::{EpisodeKind, RolloutOutcome, RolloutPlan, StopRequest, run, trajectories};
 use warpsmith_schema::{
-    EpisodeEnding, EpisodeId, Event, EventKind, FailureKind, PolicyVersion, Submission, Task,
-    Trajectory, Verdict,
+    EpisodeEnding, EpisodeId, Event, EventKind, FailureKind, PolicyVersion, Trajectory,
 };
 use warpsmith_store::{EventLog, RunFolder};
 
@@ -104,71 +102,26 @@ fn the_same_submission_is_judged_once_even_by_those_who_come_at_the_same_time() 
     assert_eq!((outcome.tally.passed, outcome.gauges.judgements), (12, 1));
 }
 
-/// Panics at its first submission, and must not be asked anything afterwards.
-struct PanickingJudge {
-    inner: StandIn,
-    panicked: bool,
-    asked_again: Arc<AtomicBool>,
-}
-
-impl Judge for PanickingJudge {
-    fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
-        self.inner.survey(task)
-    }
-
-    fn judge(&mut self, _: &Task, _: &Submission) -> Result<Verdict, JudgeError> {
-        self.asked_again.fetch_or(self.panicked, Ordering::SeqCst);
-        self.panicked = true;
-        panic!("on purpose");
-    }
-
-    fn judge_afresh(
-        &mut self,
-        task: &Task,
-        submission: &Submission,
-    ) -> Result<Verdict, JudgeError> {
-        self.judge(task, submission)
-    }
-
-    fn check(
-        &mut self,
-        _: &Task,
-        _: &Submission,
-        _: CheckDepth,
-    ) -> Result<Option<Verdict>, JudgeError> {
-        Ok(None)
-    }
-
-    fn profile(
-        &mut self,
-        task: &Task,
-        submission: Option<&Submission>,
-    ) -> Result<ProfileReport, JudgeError> {
-        self.inner.profile(task, submission)
-    }
-
-    fn replacement(&self) -> Result<Box<dyn Judge>, JudgeError> {
-        self.inner.replacement()
-    }
-}
-
 #[test]
 fn after_a_panic_another_judge_goes_on() {
     let place = TempDir::new().unwrap();
     let script = script(place.path(), 4, 1);
-    let asked_again = Arc::new(AtomicBool::new(false));
-    let panicking = PanickingJudge {
-        inner: quick(None),
-        panicked: false,
-        asked_again: asked_again.clone(),
-    };
-    let resources = Resources {
-        judges: vec![Box::new(panicking)],
-        ..scripted(&script, Vec::new())
+    // Panics at its first submission, and must not be asked anything afterwards.
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    let panics: Hook = Arc::new(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        panic!("on purpose");
+    });
+    let panicking = StandIn {
+        on_judge: Some(panics),
+        replaced_by: Some(Box::new(quick(None))),
+        ..StandIn::default()
     };
     let run = place.path().join("run");
-    let outcome = go(&run, plan((1..=4).map(task).collect(), 1, 1), resources);
-    assert!(!asked_again.load(Ordering::SeqCst));
+    let tasks = (1..=4).map(task).collect();
+    let outcome = go(&run, plan(tasks, 1, 1), scripted(&script, vec![panicking]));
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
     // The episode whose submission was lost is left for another time.
     assert_eq!((outcome.tally.passed, outcome.unfinished), (3, 1));
     let failure = outcome.failure.unwrap();

@@ -4,16 +4,15 @@ use std::rc::Rc;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use warpsmith_kernels::training::cpu::{CpuFrozenWeights, CpuTrainableModel};
-use warpsmith_kernels::training::gpu::{
-    ActivationCheckpointing, BatchCapacity, FrozenWeights, GpuTrainableModel,
-};
+use warpsmith_kernels::training::cpu::CpuFrozenWeights;
+use warpsmith_kernels::training::gpu::{BatchCapacity, FrozenWeights, GpuTrainableModel};
 use warpsmith_kernels::training::{
     LoraLayout, LoraSpec, ModelHead, ParameterLayout, Projection, TrainableInit,
 };
 
 use crate::model::{
-    adamw, batch, buffers, exact, furthest, random_grads, random_weights, relative_error, shapes,
+    CHECKPOINTING, adamw, batch, buffers, furthest, random_grads, random_weights, reference,
+    relative_error, repeated_grads, shapes,
 };
 use crate::{gpu, numbers};
 
@@ -72,16 +71,10 @@ fn gradients_of_lora_matrices() {
             spec: &spec,
             weights: &start,
         };
-        let mut reference = CpuTrainableModel::<f64>::new(&init, ModelHead::LanguageModel);
-        let expected = reference.score_exact(&batch);
-        reference.backward_scores_exact(&exact(&grads));
-        let expected_grad = reference.grad_exact();
+        let (expected, expected_grad) = reference(&init, &batch, &grads);
 
         let mut first: Option<Vec<f32>> = None;
-        for checkpointing in [
-            ActivationCheckpointing::Off,
-            ActivationCheckpointing::PerLayer,
-        ] {
+        for checkpointing in CHECKPOINTING {
             let what = format!("{name} {checkpointing:?}");
             let capacity = BatchCapacity {
                 checkpointing,
@@ -132,12 +125,9 @@ fn gradients_of_lora_matrices() {
             let grad = only_parameters(grad);
             let first = first.get_or_insert_with(|| grad.clone());
             assert!(*first == grad, "{what}");
-            let state = model.state().unwrap();
-            for round in 0..3 {
-                model.restore(&state).unwrap();
-                model.score_backward(&batch, &grads).unwrap();
-                let again = only_parameters(model.grad().unwrap());
-                assert!(*first == again, "{what}, round {round}");
+            let grads_again = repeated_grads(&mut model, &batch, &grads);
+            for (round, again) in grads_again.into_iter().enumerate() {
+                assert!(*first == only_parameters(again), "{what}, round {round}");
             }
             // Padding stays zero.
             model.step(adamw(1)).unwrap();

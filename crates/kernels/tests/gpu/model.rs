@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use warpsmith_kernels::training::cpu::CpuTrainableModel;
+use warpsmith_kernels::training::cpu::{CpuFrozenWeights, CpuTrainableModel};
 use warpsmith_kernels::training::gpu::{
     ActivationCheckpointing, BatchCapacity, GpuTrainableModel, ScoreGrad, TrainBuffers,
 };
@@ -100,7 +100,38 @@ pub(crate) fn random_grads(random: &mut StdRng, count: usize) -> Vec<ScoreGrad> 
         .collect()
 }
 
-pub(crate) fn exact(grads: &[ScoreGrad]) -> Vec<[f64; 2]> {
+pub(crate) const CHECKPOINTING: [ActivationCheckpointing; 2] = [
+    ActivationCheckpointing::Off,
+    ActivationCheckpointing::PerLayer,
+];
+
+/// Scores and gradients of the CPU backend in `f64`.
+pub(crate) fn reference(
+    init: &TrainableInit<'_, CpuFrozenWeights<f64>>,
+    batch: &PackedBatch,
+    grads: &[ScoreGrad],
+) -> (Vec<[f64; 2]>, Vec<f64>) {
+    let mut model = CpuTrainableModel::<f64>::new(init, ModelHead::LanguageModel);
+    let scores = model.score_exact(batch);
+    model.backward_scores_exact(&exact(grads));
+    (scores, model.grad_exact().to_vec())
+}
+
+/// Gradients from the same state, three times: later ones launch a CUDA graph instead of single kernels.
+pub(crate) fn repeated_grads(
+    model: &mut GpuTrainableModel,
+    batch: &PackedBatch,
+    grads: &[ScoreGrad],
+) -> [Vec<f32>; 3] {
+    let state = model.state().unwrap();
+    [(); 3].map(|()| {
+        model.restore(&state).unwrap();
+        model.score_backward(batch, grads).unwrap();
+        model.grad().unwrap()
+    })
+}
+
+fn exact(grads: &[ScoreGrad]) -> Vec<[f64; 2]> {
     grads
         .iter()
         .map(|grad| [f64::from(grad.logprob), f64::from(grad.entropy)])
@@ -157,16 +188,10 @@ fn gradients_of_whole_models() {
             layout: layout.clone(),
             weights: &weights,
         };
-        let mut reference = CpuTrainableModel::<f64>::new(&init, ModelHead::LanguageModel);
-        let expected = reference.score_exact(&batch);
-        reference.backward_scores_exact(&exact(&grads));
-        let expected_grad = reference.grad_exact();
+        let (expected, expected_grad) = reference(&init, &batch, &grads);
 
         let mut first: Option<Vec<f32>> = None;
-        for checkpointing in [
-            ActivationCheckpointing::Off,
-            ActivationCheckpointing::PerLayer,
-        ] {
+        for checkpointing in CHECKPOINTING {
             // Chunks that do not divide the rows of the loss.
             let capacity = BatchCapacity {
                 checkpointing,
@@ -202,14 +227,9 @@ fn gradients_of_whole_models() {
             // Checkpointing, and launching a CUDA graph instead of single kernels, change no bit.
             let first = first.get_or_insert_with(|| grad.clone());
             assert!(*first == grad, "{name} {checkpointing:?}");
-            let state = model.state().unwrap();
-            for round in 0..3 {
-                model.restore(&state).unwrap();
-                model.score_backward(&batch, &grads).unwrap();
-                assert!(
-                    *first == model.grad().unwrap(),
-                    "{name} {checkpointing:?}, round {round}"
-                );
+            let grads_again = repeated_grads(&mut model, &batch, &grads);
+            for (round, again) in grads_again.into_iter().enumerate() {
+                assert!(*first == again, "{name} {checkpointing:?}, round {round}");
             }
             // Once more, accumulated.
             model.score_backward(&batch, &grads).unwrap();

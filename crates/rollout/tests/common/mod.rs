@@ -41,6 +41,8 @@ pub(crate) struct StandIn {
     pub(crate) notes: Option<PathBuf>,
     pub(crate) on_survey: Option<Hook>,
     pub(crate) on_judge: Option<Hook>,
+    /// Who goes on after a panic, if not one like this.
+    pub(crate) replaced_by: Option<Box<StandIn>>,
 }
 
 /// A task may say that it is broken.
@@ -104,7 +106,8 @@ impl Judge for StandIn {
     }
 
     fn replacement(&self) -> Result<Box<dyn Judge>, JudgeError> {
-        Ok(Box::new(self.clone()))
+        let other = self.replaced_by.as_deref().unwrap_or(self);
+        Ok(Box::new(other.clone()))
     }
 }
 
