@@ -40,12 +40,12 @@ const OFF: f64 = 0.12;
 /// And a value by this; they are about one.
 const VALUE_OFF: f32 = 0.15;
 
-fn on_cpu(weights: &Weights, learns: &FineTuning) -> TrainingModel {
-    TrainingModel::on_cpu(weights, learns, 1).unwrap()
+fn on_cpu(weights: &Weights, fine_tuning: &FineTuning) -> TrainingModel {
+    TrainingModel::on_cpu(weights, fine_tuning, 1).unwrap()
 }
 
-fn on_gpu(weights: &Weights, learns: &FineTuning) -> TrainingModel {
-    TrainingModel::on_gpu(0, weights, learns, 1).unwrap()
+fn on_gpu(weights: &Weights, fine_tuning: &FineTuning) -> TrainingModel {
+    TrainingModel::on_gpu(0, weights, fine_tuning, 1).unwrap()
 }
 
 fn random_tensor(random: &mut StdRng, dims: &[usize], size: f32) -> HostTensor {
@@ -176,10 +176,10 @@ fn actors_have_the_gradients_of_the_processor() {
         let weights = random_weights(small(family, head_dim), 7);
         let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
         let batch: Vec<&TokenSequence> = sequences.iter().collect();
-        for (case, learns) in cases(&weights) {
+        for (case, fine_tuning) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let mut expected = on_cpu(&weights, &learns).actor().unwrap();
-            let mut found = on_gpu(&weights, &learns).actor().unwrap();
+            let mut expected = on_cpu(&weights, &fine_tuning).actor().unwrap();
+            let mut found = on_gpu(&weights, &fine_tuning).actor().unwrap();
             let (one, two) = (
                 found.score(&batch).unwrap(),
                 expected.score(&batch).unwrap(),
@@ -217,10 +217,10 @@ fn critics_have_the_gradients_of_the_processor() {
         let weights = random_weights(small(family, head_dim), 8);
         let sequences = sequences(&[50, 2, 90, 31], weights.config.vocabulary);
         let batch: Vec<&TokenSequence> = sequences.iter().collect();
-        for (case, learns) in cases(&weights) {
+        for (case, fine_tuning) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let mut expected = on_cpu(&weights, &learns).critic(0.25).unwrap();
-            let model = on_gpu(&weights, &learns);
+            let mut expected = on_cpu(&weights, &fine_tuning).critic(0.25).unwrap();
+            let model = on_gpu(&weights, &fine_tuning);
             let mut found = model.critic(0.25).unwrap();
             // At first all it expects is what it was told.
             for value in found.values(&batch).unwrap() {
@@ -267,9 +267,9 @@ fn grads_that_are_known_beforehand_lead_to_the_same_gradients() {
         let batch: Vec<&TokenSequence> = sequences.iter().collect();
         let said = sequences.iter().map(|one| one.loss_positions().len()).sum();
         let grads = wave(said, 0.02, 1.3);
-        for (case, learns) in cases(&weights) {
+        for (case, fine_tuning) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let model = on_gpu(&weights, &learns);
+            let model = on_gpu(&weights, &fine_tuning);
             let (mut one, mut two) = (model.actor().unwrap(), model.actor().unwrap());
             // Often enough for the pass to be recorded.
             for _ in 0..3 {
@@ -317,8 +317,8 @@ fn update(step: u64) -> AdamWStep {
 fn learning_hears_what_scoring_said() {
     let weights = random_weights(small(ModelFamily::Qwen2, 128), 9);
     let vocabulary = weights.config.vocabulary;
-    for (case, learns) in cases(&weights) {
-        let model = on_gpu(&weights, &learns);
+    for (case, fine_tuning) in cases(&weights) {
+        let model = on_gpu(&weights, &fine_tuning);
         let (mut actor, mut critic) = (model.actor().unwrap(), model.critic(0.0).unwrap());
         // The second needs more room than there is.
         for (round, lengths) in [vec![30, 60], vec![800, 500, 3], vec![30, 60]]
@@ -365,9 +365,9 @@ fn states_go_round_and_are_the_processors() {
         let weights = random_weights(small(family, head_dim), 10);
         let sequences = sequences(&[40, 25], weights.config.vocabulary);
         let batch: Vec<&TokenSequence> = sequences.iter().collect();
-        for (case, learns) in cases(&weights) {
+        for (case, fine_tuning) in cases(&weights) {
             let what = format!("{family:?}, {case}");
-            let model = on_gpu(&weights, &learns);
+            let model = on_gpu(&weights, &fine_tuning);
             let step = |network: &mut PolicyNetwork, number| {
                 network
                     .backward(&batch, &mut |scores| Ok(grads(scores)))
@@ -375,7 +375,7 @@ fn states_go_round_and_are_the_processors() {
                 network.step(&update(number)).unwrap()
             };
             let mut one = model.actor().unwrap();
-            let beginning = on_cpu(&weights, &learns).actor().unwrap();
+            let beginning = on_cpu(&weights, &fine_tuning).actor().unwrap();
             same(&one.state().unwrap(), &beginning.state().unwrap(), &what);
             step(&mut one, 1);
             let kept = one.state().unwrap();
@@ -391,7 +391,7 @@ fn states_go_round_and_are_the_processors() {
             two.restore(&processor.state().unwrap()).unwrap();
             same(&two.state().unwrap(), &kept, &what);
             // What is published is what the processor would publish.
-            let said = published(&weights, &two.publish().unwrap(), &learns, &batch);
+            let said = published(&weights, &two.publish().unwrap(), &fine_tuning, &batch);
             let expected = processor.score(&batch).unwrap();
             let off = furthest(&said.logprobs, &expected.logprobs);
             assert!(off < 1e-3, "{what}: {off}");
@@ -402,7 +402,7 @@ fn states_go_round_and_are_the_processors() {
             same(&two.state().unwrap(), &kept, &what);
 
             let mut critic = model.critic(0.5).unwrap();
-            let beginning = on_cpu(&weights, &learns).critic(0.5).unwrap();
+            let beginning = on_cpu(&weights, &fine_tuning).critic(0.5).unwrap();
             same(&critic.state().unwrap(), &beginning.state().unwrap(), &what);
             critic
                 .backward(&batch, &mut |values| Ok(wave(values.len(), 0.1, 0.3)))
@@ -420,18 +420,18 @@ fn states_go_round_and_are_the_processors() {
 fn published(
     weights: &Weights,
     published: &Published,
-    learns: &FineTuning,
+    fine_tuning: &FineTuning,
     batch: &[&TokenSequence],
 ) -> TokenScores {
     match published {
         Published::Adapter(adapter) => {
-            assert!(!matches!(learns, FineTuning::Full));
-            let learns = FineTuning::Lora(adapter.clone());
-            on_cpu(weights, &learns).actor().unwrap().score(batch)
+            assert!(!matches!(fine_tuning, FineTuning::Full));
+            let fine_tuning = FineTuning::Lora(adapter.clone());
+            on_cpu(weights, &fine_tuning).actor().unwrap().score(batch)
         }
         Published::Weights(weights) => {
-            assert!(matches!(learns, FineTuning::Full));
-            on_cpu(weights, learns).actor().unwrap().score(batch)
+            assert!(matches!(fine_tuning, FineTuning::Full));
+            on_cpu(weights, fine_tuning).actor().unwrap().score(batch)
         }
     }
     .unwrap()
@@ -441,8 +441,8 @@ fn published(
 #[ignore = "needs a GPU: scripts/gpu/kernels"]
 fn an_update_without_a_gradient_only_decays() {
     let weights = random_weights(small(ModelFamily::Llama, 64), 12);
-    let learns = adapter(&weights, &Projection::ALL);
-    let model = on_gpu(&weights, &learns);
+    let fine_tuning = adapter(&weights, &Projection::ALL);
+    let model = on_gpu(&weights, &fine_tuning);
     let sequences = sequences(&[40], weights.config.vocabulary);
     let mut actor = model.actor().unwrap();
     actor
@@ -483,7 +483,7 @@ fn a_run_learns_and_goes_on_bit_for_bit() {
     let weights = random_weights(small(ModelFamily::Qwen2, 64), 11);
     let vocabulary = weights.config.vocabulary;
     let examples: Vec<Example> = (0..6).map(|number| example(number, vocabulary)).collect();
-    let learns = FineTuning::NewLora {
+    let fine_tuning = FineTuning::NewLora {
         settings: settings(8),
         targets: Projection::ALL.to_vec(),
     };
@@ -502,7 +502,7 @@ fn a_run_learns_and_goes_on_bit_for_bit() {
         evaluate_every: 4,
     };
     let run = |folder: &Path, mut until: Until| {
-        let model = TrainingModel::on_gpu(0, &weights, &learns, 2).unwrap();
+        let model = TrainingModel::on_gpu(0, &weights, &fine_tuning, 2).unwrap();
         let mut actor = model.actor().unwrap();
         let keeping = Keeping {
             folder: folder.to_path_buf(),

@@ -4,10 +4,10 @@ use super::*;
 
 #[test]
 fn sft_learns_with_an_adapter_and_with_everything() {
-    for (learns, peak) in [(adapter(), 0.02), (FineTuning::Full, 0.01)] {
+    for (fine_tuning, peak) in [(adapter(), 0.02), (FineTuning::Full, 0.01)] {
         let tiny = Tiny::new();
         let folder = tempfile::tempdir().unwrap();
-        let outcome = run(&tiny, folder.path(), &learns, &settings(peak), FOREVER).unwrap();
+        let outcome = run(&tiny, folder.path(), &fine_tuning, &settings(peak), FOREVER).unwrap();
         assert_eq!((outcome.step, outcome.steps), (12, 12));
         let lines = metrics::read(folder.path()).unwrap();
         let steps: Vec<u64> = lines.iter().map(|(step, _)| *step).collect();
@@ -30,18 +30,18 @@ fn sft_learns_with_an_adapter_and_with_everything() {
         // What is published runs, and says what was learnt.
         let published = outcome.published.unwrap();
         let weights = Weights::load(&tiny.path()).unwrap();
-        let learnt = match learns {
+        let learnt = match fine_tuning {
             FineTuning::Full => FineTuning::Full,
             _ => FineTuning::Lora(Adapter::load(&published).unwrap()),
         };
-        let base = match learns {
+        let base = match fine_tuning {
             FineTuning::Full => Weights::load(&published).unwrap(),
             _ => weights.clone(),
         };
         let example = &examples(&tiny, 0..1)[0];
         let batch: Vec<&TokenSequence> = example.sequences.iter().collect();
-        let mean = |weights: &Weights, learns: &FineTuning| {
-            let actor = cpu_actor(weights, learns, 1);
+        let mean = |weights: &Weights, fine_tuning: &FineTuning| {
+            let actor = cpu_actor(weights, fine_tuning, 1);
             let scores = actor.score(&batch).unwrap().logprobs;
             scores.iter().sum::<f32>() / scores.len() as f32
         };

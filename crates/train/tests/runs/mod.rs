@@ -149,12 +149,12 @@ const FOREVER: Until = Until(u64::MAX);
 fn run(
     tiny: &Tiny,
     folder: &Path,
-    learns: &FineTuning,
+    fine_tuning: &FineTuning,
     settings: &SftSettings,
     mut watch: Until,
 ) -> Result<RecipeOutcome, TrainError> {
     let weights = Weights::load(&tiny.path()).unwrap();
-    let mut actor = cpu_actor(&weights, learns, 2);
+    let mut actor = cpu_actor(&weights, fine_tuning, 2);
     let (learnt, held_out) = (examples(tiny, 0..10), examples(tiny, 10..13));
     let keeping = keeping(folder, tiny);
     sft(
