@@ -1,5 +1,7 @@
 //! What `train ppo` and `train grpo` can be told.
 
+mod estimate;
+
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -13,7 +15,6 @@ use warpsmith_train::algorithms::{
     Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
 };
 use warpsmith_train::data::RewardRule;
-use warpsmith_train::estimate::ReinforceStage;
 use warpsmith_train::recipes::{
     Advantages, CollectSettings, CriticSettings, CutReplies, Examination, LearningOptions,
     LlmJudge, Penalty, PolicySettings,
@@ -260,61 +261,7 @@ impl GrpoSettings {
     }
 }
 
-impl PpoSettings {
-    pub(in super::super) fn stage(&self, stage: &'static str) -> ReinforceStage {
-        self.trying.stage(stage, 2, 0)
-    }
-}
-
-impl GrpoSettings {
-    pub(super) fn stage(&self, stage: &'static str) -> ReinforceStage {
-        self.trying.stage(stage, 1, self.refills)
-    }
-}
-
 impl TryingSettings {
-    /// Replies and judgements of an episode, at most: an agent works for about two replies at what it submits.
-    fn replies(&self) -> (f64, f64) {
-        match self.mode {
-            ModeChoice::Single => {
-                let replies = f64::from(1 + self.repairs);
-                (replies, replies)
-            }
-            ModeChoice::Agent => {
-                let turns = self
-                    .turns
-                    .map_or(ModelSize::Small.limits().turns, u32::from);
-                (turns.into(), f64::from(turns) / 2.0)
-            }
-        }
-    }
-
-    /// What an estimate needs to know, with so many networks that learn.
-    fn stage(&self, stage: &'static str, learners: u32, refills: u32) -> ReinforceStage {
-        let (replies, judgements) = self.replies();
-        ReinforceStage {
-            stage,
-            tuning: self.learning.tuning(),
-            tokens_per_microbatch: self.learning.tokens_per_microbatch(),
-            steps: self.steps.into(),
-            tasks_per_step: self.tasks_per_step.into(),
-            samples: self.samples.into(),
-            refills,
-            evaluate_every: self.evaluate_every.into(),
-            validation_samples: self.validation_samples.into(),
-            ppo_epochs: self.ppo_epochs.into(),
-            learners,
-            reference: self.has_reference(),
-            replies,
-            judgements,
-            longest: match self.mode {
-                ModeChoice::Single => None,
-                ModeChoice::Agent => Some(self.tokens.unwrap_or(ModelSize::Small.limits().tokens)),
-            },
-            conversations: self.conversations() as u64,
-        }
-    }
-
     /// Whether the policy is held near where it began.
     pub(super) fn has_reference(&self) -> bool {
         f64::from(self.kl_coef) > 0.0
