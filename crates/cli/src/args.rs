@@ -136,7 +136,7 @@ pub(crate) enum ModelOn {
     not(feature = "local-models"),
     expect(dead_code, reason = "there is none")
 )]
-pub(crate) struct Means {
+pub(crate) struct LocalModelOptions {
     pub(crate) offline: bool,
     pub(crate) on: ModelOn,
     /// Which GPU.

@@ -16,7 +16,9 @@ use warpsmith_rollout::EpisodeKind;
 use warpsmith_sandbox::system_paths;
 use warpsmith_schema::Target;
 
-use crate::args::{Count, IsolationChoice, JudgingArgs, Means, ModelOn, NotNegative, TargetChoice};
+use crate::args::{
+    Count, IsolationChoice, JudgingArgs, LocalModelOptions, ModelOn, NotNegative, TargetChoice,
+};
 use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::policy::{self, Kind};
@@ -111,9 +113,9 @@ impl fmt::Display for ModeChoice {
 
 impl EpisodeSettings {
     /// How a local policy is had.
-    pub(crate) fn means(&self) -> Means {
+    pub(crate) fn model_options(&self) -> LocalModelOptions {
         let machine = &self.judging.machine;
-        Means {
+        LocalModelOptions {
             offline: machine.python.offline,
             on: self.model_on,
             device: machine.device,

@@ -8,7 +8,7 @@ use warpsmith_model::catalogue::{self, ModelReference, Network};
 use warpsmith_model::policy::{ChatModel, RunsOn};
 use warpsmith_model::{Adapter, ModelConfig, ModelError};
 
-use crate::args::{Means, ModelOn};
+use crate::args::{LocalModelOptions, ModelOn};
 use crate::failure::Stop;
 use crate::printer::Printer;
 use crate::render::size;
@@ -130,15 +130,19 @@ pub(crate) fn find(name: &str, offline: bool, printer: &Printer) -> Result<Found
 }
 
 /// Fetches it if it must.
-pub(crate) fn load(name: &str, means: Means, printer: &Printer) -> Result<ChatModel, Stop> {
+pub(crate) fn load(
+    name: &str,
+    model_options: LocalModelOptions,
+    printer: &Printer,
+) -> Result<ChatModel, Stop> {
     let Found {
         path,
         hash,
         adapters,
-    } = find(name, means.offline, printer)?;
+    } = find(name, model_options.offline, printer)?;
     let load = |on| ChatModel::load(name, &path, hash.clone(), &adapters, on);
-    let gpu = RunsOn::Gpu(means.device as usize);
-    let loaded = match means.on {
+    let gpu = RunsOn::Gpu(model_options.device as usize);
+    let loaded = match model_options.on {
         ModelOn::Gpu => load(gpu),
         ModelOn::Auto if RunsOn::may_have_gpu() => load(gpu).or_else(|error| match error {
             ModelError::Gpu(_) | ModelError::GpuMemory { .. } => {

@@ -9,7 +9,7 @@ use warpsmith_schema::{EpisodeMode, Task};
 use warpsmith_synth::teacher::{self, Teacher};
 use warpsmith_tasks::{CaptureError, capture};
 
-use crate::args::Means;
+use crate::args::LocalModelOptions;
 use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::printer::Printer;
@@ -29,15 +29,15 @@ pub(crate) enum Kind {
 
 /// What a policy is asked about: one that reads more of a task than its text is told beforehand.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct PolicyContext<'a> {
     pub(crate) tasks: &'a [Task],
     pub(crate) engine: &'a Engine,
     pub(crate) mode: EpisodeMode,
 }
 
 /// How many conversations a model of this process holds at the same time.
-pub(crate) fn conversations(means: Means) -> usize {
-    local::at_once(means)
+pub(crate) fn conversations(model_options: LocalModelOptions) -> usize {
+    local::concurrency(model_options)
 }
 
 /// A language model in memory.
@@ -45,16 +45,20 @@ pub(crate) struct Weights(local::Model);
 
 /// A policy by name, and where it may come from.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct PolicySpec {
     pub(crate) kind: Kind,
     name: String,
     base_url: String,
-    means: Means,
+    model_options: LocalModelOptions,
 }
 
-impl Wanted {
+impl PolicySpec {
     /// Finds out what can be known at once: a name that is none, a server's address that is none, a broken script.
-    pub(crate) fn parse(policy: &str, base_url: &str, means: Means) -> Result<Self, Stop> {
+    pub(crate) fn parse(
+        policy: &str,
+        base_url: &str,
+        model_options: LocalModelOptions,
+    ) -> Result<Self, Stop> {
         let (kind, name) = match policy.split_once(':') {
             Some(("local", name)) if !name.is_empty() => (Kind::Local, name),
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
@@ -68,19 +72,19 @@ impl Wanted {
                 ));
             }
         };
-        let wanted = Self {
+        let spec = Self {
             kind,
             name: name.to_owned(),
             base_url: base_url.to_owned(),
-            means,
+            model_options,
         };
         match kind {
             Kind::Local => local::check(name)?,
-            Kind::OpenAi => drop(wanted.endpoint()?),
-            Kind::Script => drop(wanted.script()?),
+            Kind::OpenAi => drop(spec.endpoint()?),
+            Kind::Script => drop(spec.script()?),
             Kind::Teacher => {}
         }
-        Ok(wanted)
+        Ok(spec)
     }
 
     /// The model or the script, without its kind.
@@ -89,10 +93,10 @@ impl Wanted {
     }
 
     /// How many conversations to hold at the same time, with so many judges.
-    pub(crate) fn at_once(&self, judges: usize) -> usize {
+    pub(crate) fn concurrency(&self, judges: usize) -> usize {
         match self.kind {
             Kind::OpenAi => 16,
-            Kind::Local => conversations(self.means),
+            Kind::Local => conversations(self.model_options),
             // It answers at once: one is judged, one waits.
             Kind::Script | Kind::Teacher => 2 * judges,
         }
@@ -102,7 +106,7 @@ impl Wanted {
     pub(crate) fn fetch(&self, printer: &Printer) -> Result<Option<Box<dyn Policy>>, Stop> {
         match self.kind {
             Kind::Local => {
-                let model = local::load(&self.name, self.means, printer)?;
+                let model = local::load(&self.name, self.model_options, printer)?;
                 Ok(Some(Box::new(local::start(model, None)?)))
             }
             Kind::OpenAi | Kind::Script | Kind::Teacher => Ok(None),
@@ -126,7 +130,11 @@ impl Wanted {
     /// Fetches and loads weights, where the policy has any. The longest part of having a policy.
     pub(crate) fn load_weights(&self, printer: &Printer) -> Result<Option<Weights>, Stop> {
         match self.kind {
-            Kind::Local => Ok(Some(Weights(local::load(&self.name, self.means, printer)?))),
+            Kind::Local => Ok(Some(Weights(local::load(
+                &self.name,
+                self.model_options,
+                printer,
+            )?))),
             Kind::OpenAi | Kind::Script | Kind::Teacher => Ok(None),
         }
     }
@@ -136,7 +144,7 @@ impl Wanted {
     pub(crate) fn share(
         &self,
         weights: Option<Weights>,
-        subject: Subject<'_>,
+        context: PolicyContext<'_>,
         guest: SharedDevice,
         printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
@@ -144,8 +152,8 @@ impl Wanted {
             (_, Some(Weights(model))) => Arc::new(local::start(model, Some(guest))?),
             (Kind::Script, None) => Arc::new(self.script()?),
             (Kind::Teacher, None) => {
-                let tasks = with_graphs(subject.tasks, subject.engine, printer)?;
-                Arc::new(Teacher::new(&tasks, subject.engine.target, subject.mode))
+                let tasks = with_graphs(context.tasks, context.engine, printer)?;
+                Arc::new(Teacher::new(&tasks, context.engine.target, context.mode))
             }
             (Kind::OpenAi | Kind::Local, None) => Arc::new(self.endpoint()?),
         })
@@ -154,12 +162,12 @@ impl Wanted {
     /// The same, loading weights first where there are any.
     pub(crate) fn shared(
         &self,
-        subject: Subject<'_>,
+        context: PolicyContext<'_>,
         guest: SharedDevice,
         printer: &Printer,
     ) -> Result<Arc<dyn SharedPolicy>, Stop> {
         let weights = self.load_weights(printer)?;
-        self.share(weights, subject, guest, printer)
+        self.share(weights, context, guest, printer)
     }
 
     fn script(&self) -> Result<ScriptPolicy, Stop> {
@@ -207,7 +215,7 @@ mod local {
     use warpsmith_machine::SharedDevice;
     use warpsmith_model::policy::{LocalPolicy, RunsOn};
 
-    use crate::args::{Means, ModelOn};
+    use crate::args::{LocalModelOptions, ModelOn};
     use crate::failure::Stop;
 
     pub(super) use crate::language_model::{check, load};
@@ -218,8 +226,8 @@ mod local {
     }
 
     /// Each conversation has its keys and values in memory.
-    pub(super) fn at_once(means: Means) -> usize {
-        match means.on {
+    pub(super) fn concurrency(model_options: LocalModelOptions) -> usize {
+        match model_options.on {
             ModelOn::Gpu => 48,
             ModelOn::Auto if RunsOn::may_have_gpu() => 48,
             ModelOn::Auto | ModelOn::Cpu => 8,
@@ -232,7 +240,7 @@ mod local {
     use warpsmith_machine::SharedDevice;
     use warpsmith_model::policy::ScriptPolicy;
 
-    use crate::args::Means;
+    use crate::args::LocalModelOptions;
     use crate::failure::Stop;
     use crate::printer::Printer;
 
@@ -240,14 +248,14 @@ mod local {
         Err(absent(name))
     }
 
-    pub(super) fn at_once(_: Means) -> usize {
+    pub(super) fn concurrency(_: LocalModelOptions) -> usize {
         1
     }
 
     /// There is never one.
     pub(super) type Model = std::convert::Infallible;
 
-    pub(super) fn load(name: &str, _: Means, _: &Printer) -> Result<Model, Stop> {
+    pub(super) fn load(name: &str, _: LocalModelOptions, _: &Printer) -> Result<Model, Stop> {
         Err(absent(name))
     }
 

@@ -25,7 +25,7 @@ use crate::episodes::{episode_kind, without_sources};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
-use crate::policy::{Subject, Wanted};
+use crate::policy::{PolicyContext, PolicySpec};
 use crate::printer::Printer;
 
 pub(crate) use settings::RunSettings;
@@ -74,7 +74,11 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let settings = job.settings;
     let machine = &settings.episodes.judging.machine;
     let episodes = &settings.episodes;
-    let wanted = Wanted::parse(&episodes.policy, &episodes.base_url, episodes.means())?;
+    let wanted = PolicySpec::parse(
+        &episodes.policy,
+        &episodes.base_url,
+        episodes.model_options(),
+    )?;
     let engine = Engine::prepare(machine, printer)?;
     let decided = episodes.decided(wanted.kind, engine.target, job.repairs);
     if let Some(idle) = decided.idle(job.said) {
@@ -96,12 +100,12 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let mut judges = judges(&engine, &judging_options, settings.judges, &folder)?;
     let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
     let kind = episode_kind(&decided, wanted.kind, &engine, None);
-    let subject = Subject {
+    let context = PolicyContext {
         tasks: &job.tasks,
         engine: &engine,
         mode: kind.mode(),
     };
-    let policy = wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?;
+    let policy = wanted.shared(context, SharedDevice::open(&engine.lease())?, printer)?;
     let head = RunHeader {
         verb: job.verb.to_owned(),
         resumed: folder.resumed(),
@@ -119,7 +123,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     };
     let concurrency = settings
         .concurrency
-        .map_or(wanted.at_once(judges.len()), |count| {
+        .map_or(wanted.concurrency(judges.len()), |count| {
             u32::from(count) as usize
         });
     let plan = RolloutPlan {
@@ -178,7 +182,11 @@ pub(crate) fn known(tasks: &[Task]) -> Value {
 }
 
 /// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
-fn folder(job: &Job<'_>, config: &Map<String, Value>, wanted: &Wanted) -> Result<RunFolder, Stop> {
+fn folder(
+    job: &Job<'_>,
+    config: &Map<String, Value>,
+    wanted: &PolicySpec,
+) -> Result<RunFolder, Stop> {
     let mut config = config.clone();
     config.insert("format".to_owned(), json!(CONFIG_FORMAT));
     config.insert("verb".to_owned(), json!(job.verb));

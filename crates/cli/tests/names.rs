@@ -31,6 +31,8 @@ const RETIRED: &[(&str, &str, &str)] = &[
     ("scribe", "crates", "recorder"),
     ("dock", "crates/judge crates/cli", "`CaseJudge`"),
     ("restless", "crates", "noisy"),
+    ("wanted", "crates/cli/src/policy.rs", "`PolicySpec`"),
+    ("subject", "crates/cli", "`PolicyContext`"),
     (
         "reviewer",
         "crates configs scripts",

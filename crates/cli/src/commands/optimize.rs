@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::episodes::episode_kind;
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::policy::{Subject, Wanted, Weights};
+use crate::policy::{PolicyContext, PolicySpec, Weights};
 use crate::printer::Printer;
 use crate::runs::{judge_below, planned_task, stop_request};
 use crate::source::Source;
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let asked = &settings.episodes;
-    let wanted = Wanted::parse(&asked.policy, &asked.base_url, asked.means())?;
+    let wanted = PolicySpec::parse(&asked.policy, &asked.base_url, asked.model_options())?;
     // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
     let weights = {
         let (wanted, printer) = (wanted.clone(), printer.clone());
@@ -167,7 +167,7 @@ struct Episodes<'a> {
     folder: &'a RunFolder,
     decided: &'a OptimizeSettings,
     engine: &'a Engine,
-    wanted: &'a Wanted,
+    wanted: &'a PolicySpec,
 }
 
 impl Episodes<'_> {
@@ -182,13 +182,13 @@ impl Episodes<'_> {
         let limit = self.decided.time_limit();
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let kind = episode_kind(episodes, self.wanted.kind, self.engine, deadline);
-        let subject = Subject {
+        let context = PolicyContext {
             tasks: std::slice::from_ref(self.task),
             engine: self.engine,
             mode: kind.mode(),
         };
         let guest = SharedDevice::open(&self.engine.lease())?;
-        let policy = self.wanted.share(weights, subject, guest, printer)?;
+        let policy = self.wanted.share(weights, context, guest, printer)?;
         let judging_options = episodes.judging.judging_options();
         let head = RunHeader {
             verb: "optimize".to_owned(),
@@ -211,7 +211,7 @@ impl Episodes<'_> {
             tasks: vec![Arc::new(self.task.clone())],
             samples,
             kind,
-            concurrency: self.wanted.at_once(judges.len()),
+            concurrency: self.wanted.concurrency(judges.len()),
             survey: false,
             left_out: Vec::new(),
             head,

@@ -24,7 +24,7 @@ use warpsmith_tasks::load_all;
 
 use crate::args::{Count, JudgingArgs};
 #[cfg(feature = "local-models")]
-use crate::args::{Means, ModelOn};
+use crate::args::{LocalModelOptions, ModelOn};
 use crate::engine::{choose, configure};
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -244,12 +244,12 @@ fn model(args: &ServeArgs, printer: &Printer) -> Result<Option<ServedModel>, Sto
         return Ok(None);
     };
     let machine = &args.judging.machine;
-    let means = Means {
+    let model_options = LocalModelOptions {
         offline: machine.python.offline,
         on: args.model_on,
         device: machine.device,
     };
-    let loaded = language_model::load(name, means, printer)?;
+    let loaded = language_model::load(name, model_options, printer)?;
     // It rests while a judgement has the device alone, whichever that will be.
     let guest = SharedDevice::open(&expected_lease(&args.judging.machine))?;
     Ok(Some(ServedModel {

@@ -28,7 +28,7 @@ use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
-use crate::policy::{self, Wanted};
+use crate::policy::{self, PolicySpec};
 use crate::printer::Printer;
 use show::Show;
 
@@ -238,7 +238,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
             seed: settings.seed,
         }),
     };
-    let means = SynthResources {
+    let resources = SynthResources {
         composer: composer.as_mut(),
         environment: &workshop,
         isolation: settings.isolation.into(),
@@ -250,7 +250,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     interrupt::drain_first();
     let mut records = before.clone();
     let mut show = Show::new(printer, plan.count, &before);
-    let outcome = warpsmith_synth::run(&plan, means, &before, &mut |record, progress| {
+    let outcome = warpsmith_synth::run(&plan, resources, &before, &mut |record, progress| {
         log.append(record).map_err(|error| error.failure())?;
         records.push(record.clone());
         show.update(record, progress);
@@ -304,16 +304,16 @@ impl SynthSettings {
     }
 
     /// The policy that composes, if one does.
-    fn wanted(&self) -> Result<Option<Wanted>, Stop> {
+    fn wanted(&self) -> Result<Option<PolicySpec>, Stop> {
         if self.composer == ComposerChoice::Grammar {
             return Ok(None);
         }
-        let means = args::Means {
+        let model_options = args::LocalModelOptions {
             offline: self.machine.python.offline,
             on: self.model_on,
             device: self.machine.device,
         };
-        Wanted::parse(&self.policy, &self.base_url, means).map(Some)
+        PolicySpec::parse(&self.policy, &self.base_url, model_options).map(Some)
     }
 
     fn plan(&self, engine: &Engine) -> SynthPlan {

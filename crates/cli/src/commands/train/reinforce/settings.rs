@@ -23,14 +23,14 @@ use warpsmith_train::recipes::{
 use super::super::learning::LearningSettings;
 use super::super::sft::RewardChoice;
 use crate::args::{
-    Count, CountsChoice, IsolationChoice, MachineArgs, Means, NotNegative, Positive, ProfileChoice,
-    Share, ShareBelowOne,
+    Count, CountsChoice, IsolationChoice, LocalModelOptions, MachineArgs, NotNegative, Positive,
+    ProfileChoice, Share, ShareBelowOne,
 };
 use crate::config::Settings;
 use crate::engine::{Engine, JudgingOptions};
 use crate::episodes::{ModeChoice, shell_sandbox};
 use crate::failure::Stop;
-use crate::policy::{self, Subject, Wanted};
+use crate::policy::{self, PolicyContext, PolicySpec};
 use crate::printer::Printer;
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -287,8 +287,8 @@ impl TryingSettings {
     }
 
     /// How language models of this process are had.
-    fn means(&self) -> Means {
-        Means {
+    fn model_options(&self) -> LocalModelOptions {
+        LocalModelOptions {
             offline: self.machine.python.offline,
             on: self.learning.model_on,
             device: self.machine.device,
@@ -297,15 +297,15 @@ impl TryingSettings {
 
     /// Episodes at the same time.
     fn conversations(&self) -> usize {
-        let usual = || policy::conversations(self.means());
+        let usual = || policy::conversations(self.model_options());
         self.concurrency
             .map_or_else(usual, |count| u32::from(count) as usize)
     }
 
-    fn wanted_llm_judge(&self) -> Result<Option<Wanted>, Stop> {
+    fn wanted_llm_judge(&self) -> Result<Option<PolicySpec>, Stop> {
         let llm_judge = self.llm_judge.as_deref();
         llm_judge
-            .map(|name| Wanted::parse(name, &self.llm_judge_url, self.means()))
+            .map(|name| PolicySpec::parse(name, &self.llm_judge_url, self.model_options()))
             .transpose()
     }
 
@@ -318,15 +318,15 @@ impl TryingSettings {
         let Some(wanted) = self.wanted_llm_judge()? else {
             return Ok(None);
         };
-        let subject = Subject {
+        let context = PolicyContext {
             tasks: &[],
             engine,
             mode: EpisodeMode::Single,
         };
         Ok(Some(LlmJudge {
-            policy: wanted.shared(subject, SharedDevice::open(&engine.lease())?, printer)?,
+            policy: wanted.shared(context, SharedDevice::open(&engine.lease())?, printer)?,
             weight: self.llm_judge_weight.into(),
-            concurrency: wanted.at_once(1),
+            concurrency: wanted.concurrency(1),
         }))
     }
 
