@@ -8,6 +8,7 @@ mod epilogue;
 mod index;
 mod library;
 mod lower;
+mod not_covered;
 mod plan;
 mod scalar;
 mod simplify;
@@ -16,7 +17,7 @@ mod tensor;
 
 use warpsmith_schema::{Target, Task};
 
-pub use lower::NotCovered;
+pub use not_covered::NotCovered;
 pub use plan::Strategy;
 pub use solution::{Solution, SolutionFiles, compile};
 

@@ -11,6 +11,7 @@ mod reduce;
 mod resize;
 mod scan;
 mod shape;
+mod uses;
 mod window;
 
 use std::cell::RefCell;
@@ -19,25 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use warpsmith_schema::{Dtype, OpGraph, Target, ValueSource};
 
+use uses::{is_read_often, is_shared, needed};
+
+use crate::not_covered::NotCovered;
 use crate::plan::{BufferOrigin, Plan, Strategy};
 use crate::scalar::{Arena, Buffer, Scalar, ScalarType};
 use crate::simplify::simplify;
 use crate::tensor::Tensor;
-
-/// Why there is no solution.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotCovered {
-    #[error("the task has no graph")]
-    NoGraph,
-    #[error("there is no rule for the operator `{op}`")]
-    Operator { op: String },
-    #[error("there is no rule for `{op}` with {what}")]
-    Given { op: String, what: String },
-    #[error("there is no rule for elements of type `{dtype:?}`")]
-    Elements { dtype: Dtype },
-    #[error("the module could not be read: {what}")]
-    Module { what: String },
-}
 
 /// A plan and the buffers that hold the graph's results.
 pub(super) struct LoweredGraph {
@@ -77,73 +66,13 @@ pub(super) fn lower(
     let mut values: Vec<Option<Tensor>> = Vec::new();
     let needed = needed(graph);
     for (number, value) in graph.values.iter().enumerate() {
-        let shape: Vec<i64> = extents(&value.shape);
-        if !needed.contains(&number) {
-            values.push(None);
-            continue;
-        }
-        if shape.contains(&0) || shape.iter().product::<i64>() > MAX_ELEMENTS {
-            return Err(NotCovered::Given {
-                op: "forward".to_owned(),
-                what: "a tensor without elements, or with too many".to_owned(),
-            });
-        }
-        let kind = kind(value.dtype)?;
-        let tensor = match &value.from {
-            ValueSource::Input { position } => {
-                let buffer = plan.allocate(BufferOrigin::Input(*position), &shape, kind);
-                Tensor::of_buffer(buffer, &shape, kind)
-            }
-            ValueSource::Scalar { .. } => {
-                return Err(NotCovered::Given {
-                    op: "forward".to_owned(),
-                    what: "a number among its arguments".to_owned(),
-                });
-            }
-            ValueSource::Constant { .. } => {
-                return Err(NotCovered::Given {
-                    op: "forward".to_owned(),
-                    what: "a tensor that is written in the module's text".to_owned(),
-                });
-            }
-            ValueSource::State { name } => {
-                let buffer = plan.allocate(BufferOrigin::State(name.clone()), &shape, kind);
-                Tensor::of_buffer(buffer, &shape, kind)
-            }
-            ValueSource::Applied {
-                op,
-                inputs,
-                arguments,
-                result,
-            } => {
-                let given = inputs.iter().map(|input| match input {
-                    Some(place) => values.get(*place).cloned().flatten().map(Some).ok_or(()),
-                    None => Ok(None),
-                });
-                let given: Result<Vec<Option<Tensor>>, ()> = given.collect();
-                let given = given.map_err(|()| NotCovered::Given {
-                    op: op.clone(),
-                    what: "an input that comes later".to_owned(),
-                })?;
-                let call = OperatorCall {
-                    op,
-                    inputs: given,
-                    arguments,
-                    result: *result,
-                    shape: shape.clone(),
-                    read: RefCell::new(BTreeSet::new()),
-                };
-                let tensor = lower_operator(&mut plan, &call, kind)?;
-                let shared = tensor.work > 0 && is_shared(graph, number);
-                let few = plan.is_cheap_to_store(&tensor) && is_read_often(graph, number);
-                if shared || few {
-                    plan.realize(&tensor).1
-                } else {
-                    tensor
-                }
-            }
+        let tensor = if needed.contains(&number) {
+            let lowered = lower_value(&mut plan, graph, number, &values);
+            Some(lowered.map_err(|reason| reason.at(value.line))?)
+        } else {
+            None
         };
-        values.push(Some(tensor));
+        values.push(tensor);
     }
     let (mut returns, mut views) = (Vec::new(), Vec::new());
     for place in &graph.returns {
@@ -172,6 +101,78 @@ pub(super) fn lower(
     })
 }
 
+/// A value of the graph, from those before it.
+fn lower_value(
+    plan: &mut Plan,
+    graph: &OpGraph,
+    number: usize,
+    values: &[Option<Tensor>],
+) -> Result<Tensor, NotCovered> {
+    let value = &graph.values[number];
+    let shape: Vec<i64> = value.shape.iter().map(|extent| *extent as i64).collect();
+    if shape.contains(&0) || shape.iter().product::<i64>() > MAX_ELEMENTS {
+        return Err(NotCovered::Given {
+            op: "forward".to_owned(),
+            what: "a tensor without elements, or with too many".to_owned(),
+        });
+    }
+    let kind = kind(value.dtype)?;
+    Ok(match &value.from {
+        ValueSource::Input { position } => {
+            let buffer = plan.allocate(BufferOrigin::Input(*position), &shape, kind);
+            Tensor::of_buffer(buffer, &shape, kind)
+        }
+        ValueSource::Scalar { .. } => {
+            return Err(NotCovered::Given {
+                op: "forward".to_owned(),
+                what: "a number among its arguments".to_owned(),
+            });
+        }
+        ValueSource::Constant { .. } => {
+            return Err(NotCovered::Given {
+                op: "forward".to_owned(),
+                what: "a tensor that is written in the module's text".to_owned(),
+            });
+        }
+        ValueSource::State { name } => {
+            let buffer = plan.allocate(BufferOrigin::State(name.clone()), &shape, kind);
+            Tensor::of_buffer(buffer, &shape, kind)
+        }
+        ValueSource::Applied {
+            op,
+            inputs,
+            arguments,
+            result,
+        } => {
+            let given = inputs.iter().map(|input| match input {
+                Some(place) => values.get(*place).cloned().flatten().map(Some).ok_or(()),
+                None => Ok(None),
+            });
+            let given: Result<Vec<Option<Tensor>>, ()> = given.collect();
+            let given = given.map_err(|()| NotCovered::Given {
+                op: op.clone(),
+                what: "an input that comes later".to_owned(),
+            })?;
+            let call = OperatorCall {
+                op,
+                inputs: given,
+                arguments,
+                result: *result,
+                shape: shape.clone(),
+                read: RefCell::new(BTreeSet::new()),
+            };
+            let tensor = lower_operator(plan, &call, kind)?;
+            let shared = tensor.work > 0 && is_shared(graph, number);
+            let few = plan.is_cheap_to_store(&tensor) && is_read_often(graph, number);
+            if shared || few {
+                plan.realize(&tensor).1
+            } else {
+                tensor
+            }
+        }
+    })
+}
+
 /// What has to lie in memory for a result: PyTorch itself hands over a view of it where dimensions only change places.
 fn in_memory(plan: &Plan, tensor: Tensor) -> (Tensor, Option<Vec<usize>>) {
     match &tensor.turned {
@@ -181,82 +182,6 @@ fn in_memory(plan: &Plan, tensor: Tensor) -> (Tensor, Option<Vec<usize>>) {
         }
         _ => (tensor, None),
     }
-}
-
-/// Values that a result depends on: what else is computed is not.
-fn needed(graph: &OpGraph) -> BTreeSet<usize> {
-    let mut needed = BTreeSet::new();
-    let mut open: Vec<usize> = graph.returns.clone();
-    while let Some(place) = open.pop() {
-        if !needed.insert(place) {
-            continue;
-        }
-        if let Some(value) = graph.values.get(place)
-            && let ValueSource::Applied { inputs, .. } = &value.from
-        {
-            open.extend(inputs.iter().flatten());
-        }
-    }
-    needed
-}
-
-/// Whether a library and something else want it: computed once, it is there for both.
-fn is_shared(graph: &OpGraph, number: usize) -> bool {
-    let (mut uses, mut library) = (0, false);
-    for value in &graph.values {
-        if let ValueSource::Applied { op, inputs, .. } = &value.from {
-            let here = inputs
-                .iter()
-                .filter(|input| **input == Some(number))
-                .count();
-            uses += here;
-            library |= here > 0 && calls_library(op);
-        }
-    }
-    uses > 1 && library
-}
-
-/// Whether something goes over it more than once, or in another order.
-fn is_read_often(graph: &OpGraph, number: usize) -> bool {
-    const OFTEN: [&str; 13] = [
-        "normalize",
-        "layer_norm",
-        "rms_norm",
-        "group_norm",
-        "instance_norm",
-        "local_response_norm",
-        "cosine_similarity",
-        "softmax",
-        "softmin",
-        "log_softmax",
-        "logsumexp",
-        "std",
-        "var",
-    ];
-    graph.values.iter().any(|value| match &value.from {
-        ValueSource::Applied { op, inputs, .. } => {
-            let scans = op.contains("cum");
-            let windows = op.contains("pool") || op == "interpolate";
-            inputs.contains(&Some(number)) && (OFTEN.contains(&op.as_str()) || scans || windows)
-        }
-        _ => false,
-    })
-}
-
-fn calls_library(op: &str) -> bool {
-    const OPS: [&str; 10] = [
-        "linear",
-        "matmul",
-        "mm",
-        "bmm",
-        "inner",
-        "addmm",
-        "baddbmm",
-        "bilinear",
-        "cdist",
-        "scaled_dot_product_attention",
-    ];
-    OPS.contains(&op) || op.starts_with("conv")
 }
 
 fn kind(dtype: Dtype) -> Result<ScalarType, NotCovered> {
@@ -400,7 +325,11 @@ impl OperatorCall<'_> {
     }
 
     pub(super) fn number(&self, name: &str) -> Result<f64, NotCovered> {
-        let value = self.argument(name).and_then(Value::as_f64);
+        let value = self.argument(name).and_then(|value| {
+            // JSON has no infinities.
+            let non_finite = || value.get("non_finite")?.as_str()?.parse().ok();
+            value.as_f64().or_else(non_finite)
+        });
         value.ok_or_else(|| self.refuse(&format!("no number `{name}`")))
     }
 

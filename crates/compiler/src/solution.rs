@@ -9,7 +9,8 @@ use crate::emit::python::{Allocation, Call, Module, attribute};
 use crate::emit::{Helper, KernelWriter, c_type, cpu, cuda, library as calls};
 use crate::epilogue;
 use crate::library::Library;
-use crate::lower::{LoweredGraph, NotCovered, lower};
+use crate::lower::{LoweredGraph, lower};
+use crate::not_covered::NotCovered;
 use crate::plan::{BufferOrigin, Kernel, KernelStep, Plan, Strategy};
 use crate::scalar::{Buffer, ScalarType};
 

@@ -41,6 +41,15 @@ pub(crate) fn tuned(task: &Task) -> String {
     kernels.next().unwrap().1
 }
 
+/// JSON has no infinities: a captured graph names them.
+#[test]
+fn a_number_may_be_infinite() {
+    let shape: &[u64] = &[1024];
+    let infinite = serde_json::json!({ "other": { "non_finite": "-inf" }, "alpha": 1 });
+    let kernel = tuned(&chain(&[shape], &[("add", &[0], infinite, shape)]));
+    assert!(kernel.contains("(-INFINITY)"), "{kernel}");
+}
+
 #[test]
 fn a_window_takes_in_what_it_is_laid_over() {
     let window = serde_json::json!({ "kernel_size": 3, "stride": 1, "padding": 1 });

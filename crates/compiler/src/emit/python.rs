@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::lower::NotCovered;
+use crate::not_covered::NotCovered;
 
 /// What a solution needs to know of a task's module.
 #[derive(Debug, Clone, PartialEq, Eq)]
