@@ -31,7 +31,8 @@ FORMS = {
     "logical_not": torch.logical_not,
     "reshape": torch.reshape,
     "expand": lambda input, size: input.expand(size),
-    "vector_norm": lambda input, ord, dim, keepdim: torch.linalg.vector_norm(input, ord, dim, keepdim),
+    "vector_norm": lambda input, ord, dim, keepdim, dtype=None: torch.linalg.vector_norm(
+        input, ord, dim, keepdim, dtype=getattr(torch, dtype) if dtype else None),
     "to": lambda input, dtype: input.to(getattr(torch, dtype)),
     "full": lambda size, fill_value, dtype: torch.full(size, fill_value, dtype=getattr(torch, dtype)),
     "arange": lambda start, step, length, dtype: start + step * torch.arange(length, dtype=getattr(torch, dtype)),

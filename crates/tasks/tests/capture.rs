@@ -142,6 +142,12 @@ fn what_people_write_is_captured() {
             "[torch.rand(2, 4)]",
         ),
         (
+            "a norm",
+            "pass",
+            "def forward(self, x):\n        return x / torch.norm(x, p='fro') + torch.linalg.vector_norm(x, dim=1, keepdim=True)",
+            "[torch.rand(4, 3)]",
+        ),
+        (
             "an LSTM",
             "self.rnn = nn.LSTM(4, 6, batch_first=True)",
             "def forward(self, x):\n        return self.rnn(x)[0][:, -1]",
