@@ -6,6 +6,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +29,9 @@ const SMALLER_BY: u32 = 16;
 
 /// Tracing takes seconds; the comparison runs the module twice on real inputs, which takes longer on a slow processor.
 const LIMIT: Duration = Duration::from_mins(5);
+
+/// Captures side by side at most: each holds PyTorch and a module's values in memory.
+const MAX_CAPTURES: usize = 8;
 
 /// What the script prints, and what the cache keeps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -118,6 +124,32 @@ pub fn capture(task: &Task, python: &Python, caches: &Caches) -> Result<OpGraph,
         Reply::Graph(graph) => Ok(*graph),
         Reply::Failed(reason) => Err(reason.into()),
     }
+}
+
+/// The graphs of tasks that came without one, in the order of `tasks`; several are captured side by side.
+pub fn capture_missing(
+    tasks: &[Task],
+    python: &Python,
+    caches: &Caches,
+) -> Vec<Option<Result<OpGraph, CaptureError>>> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let captures: Vec<OnceLock<Result<OpGraph, CaptureError>>> =
+        tasks.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..cores.min(MAX_CAPTURES).min(tasks.len()) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(task) = tasks.get(index) else { break };
+                    if task.graph.is_none() {
+                        captures[index].get_or_init(|| capture(task, python, caches));
+                    }
+                }
+            });
+        }
+    });
+    captures.into_iter().map(OnceLock::into_inner).collect()
 }
 
 /// A file that is broken or of an older program is made again.
