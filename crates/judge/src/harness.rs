@@ -9,7 +9,7 @@ use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 19] = [
+const FILES: [(&str, &str); 20] = [
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
     (
@@ -32,12 +32,16 @@ const FILES: [(&str, &str); 19] = [
     ("trusted.py", include_str!("../harness/trusted.py")),
     ("values.py", include_str!("../harness/values.py")),
     ("variants.py", include_str!("../harness/variants.py")),
+    ("vector_isas.py", VECTOR_ISAS),
     ("worker.py", include_str!("../harness/worker.py")),
     ("zygote.py", include_str!("../harness/zygote.py")),
     ("free_list.h", include_str!("../harness/free_list.h")),
 ];
 /// How launchers are called, as a module that stands by itself: solutions are handed over with it.
 pub const KERNELS_MODULE: &str = include_str!("../harness/kernels_module.py");
+
+/// Makes `torch.compile` quick to start: whoever compiles with it imports this.
+pub const VECTOR_ISAS: &str = include_str!("../harness/vector_isas.py");
 
 const SUPPORT: &str = include_str!("../harness/support.cpp");
 const CUDA_ARENA: &str = include_str!("../harness/cuda_arena.cpp");

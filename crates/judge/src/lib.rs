@@ -36,7 +36,7 @@ mod value;
 mod zygote;
 
 pub use error::{CANCELLED, JudgeError};
-pub use harness::KERNELS_MODULE;
+pub use harness::{KERNELS_MODULE, VECTOR_ISAS};
 pub use interface::{Cancellation, CheckDepth, Judge};
 pub use judge::{JudgeConfig, Judged};
 pub use local::{Configure, EvidencePlace, LocalJudge};

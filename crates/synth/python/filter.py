@@ -358,6 +358,9 @@ def answer(request: dict, tensors: dict[str, list[str]], channel: Channel) -> di
 
 def main() -> None:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import vector_isas
+
+    vector_isas.load_without_import()
     channel = Channel()
     torch.set_num_threads(1)
     # Like the judge's own baselines.

@@ -9,13 +9,13 @@ class Model(nn.Module):
 
     def forward(self, x):
         # Over and over: whoever does it once is quicker, however noisy the machine.
-        for _ in range(4):
+        for _ in range(16):
             y = torch.relu(x * self.scale)
         return y
 
 
 def get_inputs():
-    return [torch.randn(8192, 256)]
+    return [torch.randn(1024, 256)]
 
 
 def get_init_inputs():

@@ -17,9 +17,10 @@ use warpsmith_schema::Target;
 use super::FilterRejection;
 use crate::seeds::SeedCatalogue;
 
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 3] = [
     ("filter.py", include_str!("../../python/filter.py")),
     ("allowed.py", include_str!("../../python/allowed.py")),
+    ("vector_isas.py", warpsmith_judge::VECTOR_ISAS),
 ];
 /// The channel arrives as standard input; the script finds it at descriptor 3.
 const BOOTSTRAP: &str = "import os, sys, runpy
