@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use tracing::debug;
 
 /// Exclusive use of a device until it is dropped; the kernel releases it when the process dies.
+///
+/// Of the processor it is the cores that this process may run on: whoever is kept to other cores is not waited for.
 ///
 /// There are two locks, so that a stream of shared users cannot starve an exclusive one. An exclusive user takes the
 /// turnstile first: new shared users wait there while those inside finish. The turnstile is held until the lease ends;
 /// shared users that wait at it then get the device before the next exclusive user takes it.
 #[derive(Debug)]
 pub struct DeviceLease {
-    _device: File,
-    _turnstile: File,
+    _locks: Vec<[File; 2]>,
 }
 
 impl DeviceLease {
@@ -49,28 +51,25 @@ impl DeviceLease {
                 }
             }
         };
-        let [turnstile, lock] = lock_files(folder, device);
-        let turnstile = lock_exclusively(&turnstile)?;
-        let lease = Self {
-            _device: lock_exclusively(&lock)?,
-            _turnstile: turnstile,
-        };
+        let mut locks = Vec::new();
+        for [turnstile, device] in lock_files(folder, device) {
+            locks.push([lock_exclusively(&turnstile)?, lock_exclusively(&device)?]);
+        }
         let waited_ms = begun.elapsed().as_millis() as u64;
         debug!(device, waited_ms, "device leased");
-        Ok(lease)
+        Ok(Self { _locks: locks })
     }
 }
 
 /// A device that is used whenever nobody has leased it exclusively.
 #[derive(Debug)]
 pub struct SharedDevice {
-    turnstile: File,
-    device: File,
+    locks: Vec<[File; 2]>,
 }
 
 /// Shared use of a device until it is dropped. It should be short: exclusive users wait for it.
 #[derive(Debug)]
-pub struct SharedLease<'a>(&'a File);
+pub struct SharedLease<'a>(&'a [[File; 2]]);
 
 impl SharedDevice {
     /// `device` is a GPU's uuid or `cpu`.
@@ -79,39 +78,65 @@ impl SharedDevice {
     }
 
     fn open_in(folder: &Path, device: &str) -> io::Result<Self> {
-        let [turnstile, device] = lock_files(folder, device);
-        Ok(Self {
-            turnstile: open(&turnstile)?,
-            device: open(&device)?,
-        })
+        let open = |[turnstile, device]: [PathBuf; 2]| Ok([open(&turnstile)?, open(&device)?]);
+        let locks: io::Result<Vec<[File; 2]>> =
+            lock_files(folder, device).into_iter().map(open).collect();
+        Ok(Self { locks: locks? })
     }
 
     /// Waits while somebody has the device exclusively, or waits for that.
     pub fn acquire(&self) -> io::Result<SharedLease<'_>> {
-        flock(&self.turnstile, FlockOperation::LockShared)?;
-        let entered = flock(&self.device, FlockOperation::LockShared);
-        flock(&self.turnstile, FlockOperation::Unlock)?;
-        entered?;
-        Ok(SharedLease(&self.device))
+        // Dropped where one of them fails, with what was had until then.
+        let lease = SharedLease(&self.locks);
+        for [turnstile, device] in &self.locks {
+            flock(turnstile, FlockOperation::LockShared)?;
+            let entered = flock(device, FlockOperation::LockShared);
+            flock(turnstile, FlockOperation::Unlock)?;
+            entered?;
+        }
+        Ok(lease)
     }
 }
 
 impl Drop for SharedLease<'_> {
     fn drop(&mut self) {
-        // Closing the file releases it in any case.
-        let _ = flock(self.0, FlockOperation::Unlock);
+        for [_, device] in self.0 {
+            // Closing the file releases it in any case.
+            let _ = flock(device, FlockOperation::Unlock);
+        }
     }
 }
 
 const FOLDER: &str = "/tmp";
 
-/// The turnstile and the device itself.
-fn lock_files(folder: &Path, device: &str) -> [PathBuf; 2] {
+/// The turnstile and the device itself, for each part of a device. Everybody locks them in this order: nobody waits for one who
+/// waits for them.
+fn lock_files(folder: &Path, device: &str) -> Vec<[PathBuf; 2]> {
+    let files = |name: &str| {
+        ["turnstile", "lease"].map(|what| folder.join(format!("warpsmith-{name}.{what}")))
+    };
+    if device == CPU {
+        let cores = allowed_cores().into_iter();
+        return cores.map(|core| files(&format!("core-{core}"))).collect();
+    }
     let name: String = device
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
-    ["turnstile", "lease"].map(|what| folder.join(format!("warpsmith-{name}.{what}")))
+    vec![files(&name)]
+}
+
+const CPU: &str = "cpu";
+
+/// Those that this process was given, in ascending order; the first one where that cannot be told.
+fn allowed_cores() -> Vec<usize> {
+    let whole_process = Some(rustix::process::getpid());
+    match sched_getaffinity(whole_process) {
+        Ok(allowed) => (0..CpuSet::MAX_CPU)
+            .filter(|&core| allowed.is_set(core))
+            .collect(),
+        Err(_) => vec![0],
+    }
 }
 
 /// Every user can write to the folder: a link is not followed, and another user's file is opened for reading, which
@@ -147,6 +172,26 @@ mod tests {
         take("GPU/1").unwrap();
         drop(first);
         take("GPU/0").unwrap();
+    }
+
+    #[test]
+    fn the_processor_is_leased_core_by_core() {
+        let folder = tempfile::tempdir().unwrap();
+        let take = || DeviceLease::acquire_in(folder.path(), "cpu", Duration::from_millis(20));
+        let cores = allowed_cores();
+        drop(take().unwrap());
+        let leases = fs_err::read_dir(folder.path()).unwrap();
+        assert_eq!(leases.count(), 2 * cores.len());
+        // Whoever is kept to the last core takes that one alone; with it goes the whole processor.
+        let last = format!("core-{}", cores.last().unwrap());
+        let other = DeviceLease::acquire_in(folder.path(), &last, Duration::ZERO).unwrap();
+        assert_eq!(take().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        if cores.len() > 1 {
+            let first = format!("core-{}", cores[0]);
+            DeviceLease::acquire_in(folder.path(), &first, Duration::ZERO).unwrap();
+        }
+        drop(other);
+        take().unwrap();
     }
 
     #[test]
@@ -197,8 +242,9 @@ mod tests {
     fn a_link_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let elsewhere = folder.path().join("elsewhere");
-        std::os::unix::fs::symlink(&elsewhere, folder.path().join("warpsmith-cpu.lease")).unwrap();
-        assert!(DeviceLease::acquire_in(folder.path(), "cpu", Duration::ZERO).is_err());
+        let lock = folder.path().join("warpsmith-GPU-0.lease");
+        std::os::unix::fs::symlink(&elsewhere, lock).unwrap();
+        assert!(DeviceLease::acquire_in(folder.path(), "GPU-0", Duration::ZERO).is_err());
         assert!(!elsewhere.exists());
     }
 }
