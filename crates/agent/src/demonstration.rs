@@ -15,7 +15,7 @@ pub fn unjudged_trajectory(
     sample: u32,
     reply: String,
 ) -> Trajectory {
-    let mut messages = prompt::for_single(task, target);
+    let mut messages = prompt::for_single(task, target, None);
     messages.push(Message::Assistant {
         text: reply,
         calls: Vec::new(),

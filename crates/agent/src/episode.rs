@@ -1,5 +1,6 @@
 //! An episode under way: a trajectory that has no end yet, saved at every step so that another process can resume it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use warpsmith_model::policy::{Policy, PolicyError, PolicyReply, SamplingParams};
@@ -9,7 +10,7 @@ use warpsmith_schema::{
 };
 
 use crate::token_records::TokenRecords;
-use crate::{AgentError, EpisodeObserver, FencedFiles};
+use crate::{AgentError, EpisodeObserver, FencedFiles, StartingPoint};
 
 /// One of several episodes of the same task.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +19,8 @@ pub struct Sample {
     pub number: u32,
     /// What an earlier process left of it: it goes on from there.
     pub before: Option<Trajectory>,
+    /// What it starts from, where that is not nothing.
+    pub start: Option<Arc<StartingPoint>>,
 }
 
 /// Between the seeds of two samples. A policy counts a sample's seed up from turn to turn: none may reach another sample's.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use warpsmith_schema::{Status, Verdict};
 
 use crate::clip::clip_middle;
-use crate::{UnusableReply, WireFormat};
+use crate::{StartingPoint, UnusableReply, WireFormat};
 
 /// Enough for the first errors of a compiler; a small context must hold several of these.
 const REASON_CHARACTERS: usize = 1500;
@@ -15,6 +15,15 @@ pub(crate) fn on_verdict(verdict: &Verdict) -> String {
     format!(
         "{}\n\nWrite the files again, whole and mended.",
         describe(verdict)
+    )
+}
+
+/// What a single turn is told of an attempt that passes and is no faster than what it started from.
+pub(crate) fn on_slower(verdict: &Verdict, start: &StartingPoint) -> String {
+    format!(
+        "{}\n\nThe best solution so far takes {:.1} us. Write files that are faster than both, whole.",
+        describe(verdict),
+        start.us
     )
 }
 

@@ -2,6 +2,7 @@
 
 use warpsmith_schema::{Message, Target, Task};
 
+use crate::StartingPoint;
 use crate::settings::{AgentSettings, ModelSize};
 use crate::wire::WireFormat;
 
@@ -16,8 +17,16 @@ const CPU: &str = include_str!("prompts/example.cpp");
 const CUDA: &str = include_str!("prompts/example.cu");
 
 /// The messages that an episode of one reply and its repairs begins with.
-pub(crate) fn for_single(task: &Task, target: Target) -> Vec<Message> {
-    begin(task, fill(SINGLE, target))
+pub(crate) fn for_single(
+    task: &Task,
+    target: Target,
+    start: Option<&StartingPoint>,
+) -> Vec<Message> {
+    begin(
+        task,
+        fill(SINGLE, target),
+        start.map(StartingPoint::with_files),
+    )
 }
 
 /// How a faster module is written, in full, for large models.
@@ -26,7 +35,11 @@ pub fn skill(target: Target) -> String {
 }
 
 /// The messages that an episode of tool calls begins with.
-pub(crate) fn for_agent(task: &Task, settings: &AgentSettings) -> Vec<Message> {
+pub(crate) fn for_agent(
+    task: &Task,
+    settings: &AgentSettings,
+    start: Option<&StartingPoint>,
+) -> Vec<Message> {
     let mut rules = match settings.size {
         ModelSize::Small => fill(SKILL_SMALL, settings.target),
         ModelSize::Large => skill(settings.target) + UNATTENDED,
@@ -35,14 +48,18 @@ pub(crate) fn for_agent(task: &Task, settings: &AgentSettings) -> Vec<Message> {
         rules.push('\n');
         rules.push_str(FENCED);
     }
-    begin(task, rules)
+    begin(task, rules, start.map(StartingPoint::in_workspace))
 }
 
-fn begin(task: &Task, rules: String) -> Vec<Message> {
-    let text = format!(
+fn begin(task: &Task, rules: String, start: Option<String>) -> Vec<Message> {
+    let mut text = format!(
         "Write `ModelNew` for this `model.py`.\n\n```python\n{}\n```",
         task.source.trim_end()
     );
+    if let Some(start) = start {
+        text.push_str("\n\n");
+        text.push_str(&start);
+    }
     vec![Message::System { text: rules }, Message::User { text }]
 }
 

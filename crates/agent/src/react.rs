@@ -32,7 +32,11 @@ pub fn run_agent(
     observer: &mut dyn EpisodeObserver,
 ) -> Result<(), AgentError> {
     let task = judge.task;
-    let workspace = Workspace::open(folder, &task.source)?;
+    let mut workspace = Workspace::open(folder, &task.source)?;
+    // One that goes on has what it made of them.
+    if let (Some(start), None) = (&sample.start, &sample.before) {
+        workspace.lay_out(&start.files)?;
+    }
     let tools = Tools::new(
         workspace,
         settings.sandbox.clone(),
@@ -40,7 +44,8 @@ pub fn run_agent(
         settings.size.answer_characters(),
     );
     let kind = (EpisodeMode::Agent, settings.target);
-    let opening = || prompt::for_agent(task, settings);
+    let start = sample.start.clone();
+    let opening = || prompt::for_agent(task, settings, start.as_deref());
     let episode = Episode::begin(sample, &*policy, task, kind, opening);
     let mut running = Running {
         context: elision::size(&elision::shown(episode.messages(), episode.elisions())),

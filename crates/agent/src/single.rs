@@ -6,7 +6,9 @@ use warpsmith_schema::{EpisodeEnding, EpisodeLimit, EpisodeMode, MODEL_NEW, Mess
 use crate::episode::{Episode, Sample, ending_of};
 use crate::fenced::{FencedFiles, UnusableReply, read_files};
 use crate::settings::{SingleSettings, is_past};
-use crate::{AgentError, EpisodeJudge, EpisodeObserver, EpisodeProgress, feedback, prompt};
+use crate::{
+    AgentError, EpisodeJudge, EpisodeObserver, EpisodeProgress, StartingPoint, feedback, prompt,
+};
 
 /// Runs one episode. The observer keeps what it comes to.
 pub fn run_single(
@@ -18,8 +20,10 @@ pub fn run_single(
 ) -> Result<(), AgentError> {
     let task = judge.task;
     let kind = (EpisodeMode::Single, settings.target);
-    let opening = || prompt::for_single(task, settings.target);
+    let start = sample.start.clone();
+    let opening = || prompt::for_single(task, settings.target, start.as_deref());
     let mut conversation = Conversation {
+        start: start.as_deref(),
         episode: Episode::begin(sample, &*policy, task, kind, opening),
         finish: FinishReason::Stopped,
         settings,
@@ -41,6 +45,7 @@ pub fn run_single(
 }
 
 struct Conversation<'a> {
+    start: Option<&'a StartingPoint>,
     episode: Episode,
     /// Why the last reply ended. Of one that an earlier process left unread this is not known; most replies stop by themselves.
     finish: FinishReason,
@@ -101,17 +106,23 @@ impl Conversation<'_> {
         }
         let feedback = match usable_files(&text, self.finish) {
             Ok(files) => {
-                let files = match self.episode.attempts().last() {
-                    Some(before) => completed(files, &before.files),
+                let before = self.episode.attempts().last().map(|last| &last.files);
+                let files = match before.or(self.start.map(|start| &start.files)) {
+                    Some(before) => completed(files, before),
                     None => files,
                 };
                 observer.progress(&EpisodeProgress::Judging(&files));
                 let verdict = judge.judge(&files)?;
                 observer.progress(&EpisodeProgress::Judged(&verdict));
-                let (passed, feedback) = (verdict.passed(), feedback::on_verdict(&verdict));
+                let passed = verdict.passed();
+                let slower = self.start.filter(|start| passed && start.beats(&verdict));
+                let feedback = match slower {
+                    Some(start) => feedback::on_slower(&verdict, start),
+                    None => feedback::on_verdict(&verdict),
+                };
                 let message = self.episode.messages().len() as u32 - 1;
                 self.episode.add_attempt(message, &files, verdict);
-                if passed {
+                if passed && slower.is_none() {
                     return Ok(Some(EpisodeEnding::Finished));
                 }
                 feedback

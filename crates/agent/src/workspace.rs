@@ -97,6 +97,16 @@ impl Workspace {
         Ok(workspace)
     }
 
+    /// Puts files there that the agent may overwrite without having read them.
+    pub(crate) fn lay_out(&mut self, files: &FencedFiles) -> io::Result<()> {
+        for (path, text) in files {
+            let laid = self.put(path, text.as_bytes());
+            laid.map_err(|error| io::Error::other(error.to_string()))?;
+            self.seen.insert(path.clone());
+        }
+        Ok(())
+    }
+
     fn at(root: &Path, task: &str, writers: Writers) -> io::Result<Self> {
         fs_err::create_dir_all(root.join("kernels"))?;
         let root = fs_err::canonicalize(root)?;

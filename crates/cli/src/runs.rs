@@ -131,6 +131,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         samples: decided.samples.into(),
         kind,
         concurrency,
+        start: None,
         survey: job.survey,
         left_out: job.left_out.clone(),
         head: head.clone(),

@@ -63,7 +63,7 @@ fn arguments(url: &str) -> Vec<&str> {
         url,
     ];
     all.extend(["--target", "cpu", "--no-compile", "--profile", "rl"]);
-    all.extend(["--out", "run", "--json", "-q"]);
+    all.extend(["--start", "none", "--out", "run", "--json", "-q"]);
     all
 }
 

@@ -24,6 +24,7 @@ mod report;
 mod rollout;
 mod serve;
 mod shipped_set;
+mod start;
 mod synth;
 mod teacher;
 #[cfg(feature = "local-models")]

@@ -55,6 +55,8 @@ fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
         "--target",
         "cpu",
         "--no-compile",
+        "--start",
+        "none",
         "--out",
         "run",
         "--json",

@@ -25,7 +25,7 @@ fn help_names_every_verb() {
       profile      Say where the time goes, by operator and kernel, against the machine's roofline
       graph        Show what a module computes, operator by operator
       replay       Reach a verdict again, from its evidence
-      optimize     Have a policy write a faster module; no argument: an embedded example
+      optimize     Write a faster module; no argument: an embedded example
       synth        Compose tasks that no benchmark contains
       rollout      Have a policy write modules for many tasks, several episodes of each
       bench        Run a policy over `KernelBench`

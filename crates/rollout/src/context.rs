@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use warpsmith_agent::StartingPoint;
 use warpsmith_model::policy::SharedPolicy;
 use warpsmith_schema::{EpisodeId, Failure, Task, Trajectory};
 
@@ -26,6 +27,7 @@ pub(crate) struct RunContext {
     pub(crate) control: Arc<RunControl>,
     pub(crate) watch: Option<WatchEpisodes>,
     pub(crate) kind: EpisodeKind,
+    pub(crate) start: Option<Arc<StartingPoint>>,
     pub(crate) workspaces: PathBuf,
     pub(crate) pending: Mutex<VecDeque<PendingEpisode>>,
     /// By task; empty where tasks are not surveyed.

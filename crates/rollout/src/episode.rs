@@ -62,6 +62,7 @@ pub(crate) fn run_episode(
     let sample = Sample {
         number: id.sample,
         before,
+        start: context.start.clone(),
     };
     let ran = match &context.kind {
         EpisodeKind::Single(settings) => {

@@ -62,6 +62,14 @@ impl History {
             } => {
                 self.verdicts.insert((episode.task, submission), *verdict);
             }
+            EventKind::StartJudged {
+                task,
+                submission,
+                verdict,
+                ..
+            } => {
+                self.verdicts.insert((task, submission), *verdict);
+            }
             EventKind::EpisodeEnded { trajectory } => {
                 let id = EpisodeId::of(&trajectory);
                 self.underway.remove(&id);

@@ -1,8 +1,10 @@
-//! What `optimize` adds to a rollout of one task: the best submission, measured afresh, and a folder with the result.
+//! What `optimize` adds to a rollout of one task: a solution to start from, the best submission, measured afresh, and a folder
+//! with the result.
 
 mod finals;
 mod package;
 mod result;
+mod start;
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +18,9 @@ use crate::history::{History, episodes_of};
 use crate::recorder::EventRecorder;
 
 use finals::Finals;
-pub use finals::{FinalRound, Winner};
+pub use finals::{Author, FinalRound, Winner};
 pub use package::{FOLDER as PACKAGE_FOLDER, name as package_name};
+pub use start::{NoSolution, Start, StartContext, StartProgress, StartRequest, StartSolution};
 
 /// What came of the episodes of one task.
 #[derive(Debug)]
@@ -47,12 +50,13 @@ pub fn ends_episodes(failure: &Failure) -> bool {
     failure.code == POLICY_FAILED
 }
 
-/// Chooses the best submission of a run's episodes, measures it afresh, and lays out the result in `result/`.
+/// Chooses the best submission of a run, be it of an episode or what these started from, measures it afresh, and lays out the result in `result/`.
 ///
 /// `failure` is why episodes have no end, where that [ends them](ends_episodes).
 pub fn conclude(
     folder: &RunFolder,
     task: &Task,
+    start: Option<&StartSolution>,
     failure: Option<&Failure>,
     judge: &mut dyn Judge,
     on_round: &mut dyn FnMut(FinalRound),
@@ -72,7 +76,7 @@ pub fn conclude(
         measured: History::read(folder.path())?.remeasured,
         on_round,
     };
-    let winner = finals.choose(&trajectories)?;
+    let winner = finals.choose(start, &trajectories)?;
     let result = lay_out(folder.path(), task, winner.as_ref())?;
     Ok(OptimizeOutcome {
         trajectories,

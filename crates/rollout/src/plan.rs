@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use warpsmith_agent::{AgentSettings, EpisodeProgress, SingleSettings};
+use warpsmith_agent::{AgentSettings, EpisodeProgress, SingleSettings, StartingPoint};
 use warpsmith_judge::Judge;
 use warpsmith_model::policy::SharedPolicy;
 use warpsmith_schema::{EpisodeId, EpisodeMode, Failure, RunHeader, Task};
@@ -17,6 +17,8 @@ pub struct RolloutPlan {
     pub kind: EpisodeKind,
     /// Episodes that run at the same time.
     pub concurrency: usize,
+    /// What every episode starts from, where that is not nothing.
+    pub start: Option<Arc<StartingPoint>>,
     /// Whether a judge looks at each task before the policy is asked about it. Else a task that cannot be judged is found out
     /// by its first submission.
     pub survey: bool,

@@ -80,6 +80,7 @@ pub fn run(
         control,
         watch: resources.watch,
         kind: plan.kind.clone(),
+        start: plan.start.clone(),
         workspaces: folder.path().join("workspaces"),
         pending: Mutex::new(pending),
         surveys: surveys.unwrap_or_default(),

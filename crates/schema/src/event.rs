@@ -58,6 +58,14 @@ pub enum EventKind {
     },
     /// How the machine is used.
     MetricsSampled { metrics: RunMetrics },
+    /// What the policy starts from has its verdict (`optimize`).
+    StartJudged {
+        task: String,
+        author: StartAuthor,
+        /// Hash of the submission.
+        submission: String,
+        verdict: Box<Verdict>,
+    },
     /// A task's best submission, judged again with another mode of `torch.compile` as the baseline.
     CompileModeCompared {
         task: String,
@@ -81,6 +89,16 @@ pub enum EventKind {
         /// Why the run ended early, where it did.
         failure: Option<Failure>,
     },
+}
+
+/// Who wrote the solution that a policy starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StartAuthor {
+    /// The compiler, from the module's graph.
+    Compiler,
+    /// The user, in a folder.
+    User,
 }
 
 /// One of several episodes of a task.

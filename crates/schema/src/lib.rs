@@ -22,6 +22,7 @@ pub use conversation::{Message, ToolCall, ToolSchema};
 pub use delta::{DeltaCursor, EpisodeDelta, TokenDelta};
 pub use event::{
     CountedAttempt, EpisodeId, Event, EventKind, PlannedTask, RunHeader, RunMetrics, SplitPart,
+    StartAuthor,
 };
 pub use failure::{Failure, FailureKind, FailureReport};
 pub use format::{

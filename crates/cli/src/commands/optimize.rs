@@ -10,12 +10,14 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
+use warpsmith_agent::StartingPoint;
 use warpsmith_judge::{Judge, LocalJudge};
 use warpsmith_machine::SharedDevice;
-use warpsmith_rollout::optimize::{conclude, ends_episodes};
+use warpsmith_rollout::optimize::{StartContext, StartRequest, conclude, ends_episodes};
 use warpsmith_rollout::{History, RolloutOutcome, RolloutPlan, RolloutResources};
-use warpsmith_schema::{CountedAttempt, RunHeader, Task};
+use warpsmith_schema::{CountedAttempt, Failure, FailureKind, RunHeader, Task};
 use warpsmith_store::RunFolder;
+use warpsmith_tasks::capture;
 
 use crate::args::Positive;
 use crate::config::ConfigArgs;
@@ -28,12 +30,13 @@ use crate::printer::Printer;
 use crate::runs::{judge_below, planned_task, stop_request};
 use crate::source::Source;
 use crate::{examples, interrupt};
+use result::OptimizeReport;
 use settings::OptimizeSettings;
 use show::Show;
 
-/// Have a policy write a faster module; no argument: an embedded example
+/// Write a faster module; no argument: an embedded example
 ///
-/// Exit code 0: done, and what lies in `result/` is correct. 1: below `--require-speedup`. 2: wrong usage or a broken
+/// The compiler writes one first, which is judged; then the policy tries to be faster (`--start`). Exit code 0: done, and what lies in `result/` is correct. 1: below `--require-speedup`. 2: wrong usage or a broken
 /// task. 3: this machine.
 #[derive(Debug, Args)]
 pub(crate) struct OptimizeArgs {
@@ -69,17 +72,18 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let asked = &settings.episodes;
     let wanted = PolicySpec::parse(&asked.policy, &asked.base_url, asked.model_options())?;
-    // Weights may take minutes to arrive: PyTorch, the judge, a first verdict and an error do not wait for them.
-    let weights = {
+    // Weights may take minutes to arrive. Where there is nothing to judge before the policy is asked, they come meanwhile.
+    let early = settings.starts_from_nothing().then(|| {
         let (wanted, printer) = (wanted.clone(), printer.clone());
         thread::spawn(move || wanted.load_weights(&printer))
-    };
+    });
     let engine = Engine::prepare(&asked.judging.machine, printer)?;
     let decided = settings.decided(wanted.kind, engine.target);
+    let request = decided.start(engine.target)?;
     if let Some(idle) = decided.episodes.idle(&resolved.said) {
         printer.note(&idle);
     }
-    let folder = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided)?;
+    let folder = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided, &request)?;
     let place = folder.path().display();
     printer.note(&match &args.out {
         Some(_) => format!("run: {place}"),
@@ -96,36 +100,49 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         engine.options(judging_options),
         folder.path().join("evidence"),
     )?;
-    if args.task.is_none() && !folder.resumed() {
+    if request == StartRequest::Nothing && args.task.is_none() && !folder.resumed() {
         judge_example(&source, &task, &mut judge, &engine, printer)?;
     }
+    // Before any weights: a result does not wait for them.
+    let mut context = StartContext {
+        folder: &folder,
+        task: &task,
+        target: engine.target,
+        capture: &|task| capture(task, &engine.python, &engine.caches),
+        judge: &mut judge,
+    };
+    let started = context.start(request, &mut |what| printer.note(&show::start(&what)))?;
+    if interrupt::happened() {
+        return Err(Stop::interrupted());
+    }
     let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(judge)];
-    let failure = if ended < samples {
-        let weights = weights
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let mut failure = None;
+    if ended < samples {
         let episodes = Episodes {
             task: &task,
             folder: &folder,
             decided: &decided,
             engine: &engine,
             wanted: &wanted,
+            start: started.starting_point(),
         };
-        let outcome = episodes.run(weights, &mut judges, printer)?;
-        if interrupt::happened() {
-            return Err(Stop::interrupted());
+        let weights = match early {
+            Some(loading) => loading
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            None => wanted.load_weights(printer),
+        };
+        match weights {
+            Ok(weights) => failure = episodes.play(weights, &mut judges, printer)?,
+            // There is a result without it.
+            Err(Stop(why)) if started.passed().is_some() && is_ours(&why) => {
+                printer.note(&format!("no policy was asked: {}", why.message));
+            }
+            Err(stop) => return Err(stop),
         }
-        if let Some((_, why)) = outcome.left_out.into_iter().next() {
-            return Err(Stop(why));
-        }
-        outcome.failure
-    } else {
-        None
-    };
-    if let Some(failure) = &failure
-        && !ends_episodes(failure)
-    {
-        return Err(Stop(failure.clone()));
+    }
+    if interrupt::happened() {
+        return Err(Stop::interrupted());
     }
     let Some(judge) = judges.first_mut() else {
         return Err(Stop::interrupted());
@@ -133,13 +150,21 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     let outcome = conclude(
         &folder,
         &task,
+        started.passed(),
         failure.as_ref(),
         judge.as_mut(),
         &mut |round| {
             printer.note(&show::final_round(round));
         },
     )?;
-    result::report(&task, &outcome, samples, folder.path(), printer)?;
+    let report = OptimizeReport {
+        task: &task,
+        start: &started,
+        outcome: &outcome,
+        samples,
+        run: folder.path(),
+    };
+    report.print(printer)?;
     Ok(result::exit(
         &outcome,
         args.require_speedup.map(f64::from),
@@ -147,7 +172,12 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     ))
 }
 
-/// Shows what an embedded example can be: its own solution, judged while the model is still on its way.
+/// Whether this program or machine failed, not what it was given.
+fn is_ours(failure: &Failure) -> bool {
+    failure.kind == FailureKind::Infrastructure
+}
+
+/// Shows what an embedded example can be: its own solution, judged before the model is asked.
 fn judge_example(
     source: &Source,
     task: &Task,
@@ -168,9 +198,30 @@ struct Episodes<'a> {
     decided: &'a OptimizeSettings,
     engine: &'a Engine,
     wanted: &'a PolicySpec,
+    start: Option<Arc<StartingPoint>>,
 }
 
 impl Episodes<'_> {
+    /// Why some have no end, where that leaves a result nevertheless.
+    fn play(
+        &self,
+        weights: Option<Weights>,
+        judges: &mut Vec<Box<dyn Judge>>,
+        printer: &Printer,
+    ) -> Result<Option<Failure>, Stop> {
+        let outcome = self.run(weights, judges, printer)?;
+        if interrupt::happened() {
+            return Err(Stop::interrupted());
+        }
+        if let Some((_, why)) = outcome.left_out.into_iter().next() {
+            return Err(Stop(why));
+        }
+        match outcome.failure {
+            Some(failure) if !ends_episodes(&failure) => Err(Stop(failure)),
+            failure => Ok(failure),
+        }
+    }
+
     fn run(
         &self,
         weights: Option<Weights>,
@@ -212,6 +263,7 @@ impl Episodes<'_> {
             samples,
             kind,
             concurrency: self.wanted.concurrency(judges.len()),
+            start: self.start.clone(),
             survey: false,
             left_out: Vec::new(),
             head,

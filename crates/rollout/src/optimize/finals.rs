@@ -7,9 +7,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use warpsmith_judge::Judge;
-use warpsmith_schema::{Attempt, EventKind, Submission, Task, Trajectory, Verdict};
+use warpsmith_schema::{EventKind, StartAuthor, Submission, Task, Trajectory, Verdict};
 use warpsmith_tasks::submission_from_text;
 
+use super::StartSolution;
 use crate::RolloutError;
 use crate::history::RemeasuredKey;
 use crate::recorder::EventRecorder;
@@ -19,10 +20,38 @@ const MAX_FINALISTS: usize = 3;
 /// How far behind the first a finalist may lie: more than measurements of the same submission differ by.
 const MAX_RATIO_TO_FIRST: f64 = 1.10;
 
+/// Who wrote a submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Author {
+    /// Whoever wrote what the policy started from.
+    Start(StartAuthor),
+    /// The policy, in this sample.
+    Policy { sample: u32 },
+}
+
+impl Author {
+    /// As JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start(StartAuthor::Compiler) => "compiler",
+            Self::Start(StartAuthor::User) => "user",
+            Self::Policy { .. } => "policy",
+        }
+    }
+
+    /// The sample, where a policy wrote it.
+    pub fn sample(self) -> Option<u32> {
+        match self {
+            Self::Start(_) => None,
+            Self::Policy { sample } => Some(sample),
+        }
+    }
+}
+
 /// A submission that passed whenever it was judged.
 #[derive(Debug)]
 pub struct Winner {
-    pub sample: u32,
+    pub author: Author,
     pub submission: Submission,
     /// Of the measurement that is reported.
     pub verdict: Verdict,
@@ -38,15 +67,18 @@ impl Winner {
 /// A measurement that is about to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinalRound {
-    /// A finalist, of this sample.
-    Finalist { sample: u32 },
+    Finalist {
+        author: Author,
+    },
     /// The fastest of several finalists once more.
-    Winner { sample: u32 },
+    Winner {
+        author: Author,
+    },
 }
 
-struct Candidate<'a> {
-    sample: u32,
-    attempt: &'a Attempt,
+struct Candidate {
+    author: Author,
+    submission: Submission,
     us: f64,
 }
 
@@ -62,10 +94,11 @@ pub(super) struct Finals<'a> {
 impl Finals<'_> {
     pub(super) fn choose(
         &mut self,
+        start: Option<&StartSolution>,
         trajectories: &[Trajectory],
     ) -> Result<Option<Winner>, RolloutError> {
         let mut finalists: Vec<(f64, Winner)> = Vec::new();
-        let ranked = ranked(trajectories);
+        let ranked = ranked(start, trajectories);
         let slowest = ranked
             .first()
             .map_or(0.0, |first| MAX_RATIO_TO_FIRST * first.us);
@@ -74,14 +107,13 @@ impl Finals<'_> {
             if !finalists.is_empty() && enough {
                 break;
             }
-            let sample = candidate.sample;
-            (self.on_round)(FinalRound::Finalist { sample });
-            let submission = submission_from_text(&candidate.attempt.files);
-            let verdict = self.measure(&submission, 1)?;
+            let author = candidate.author;
+            (self.on_round)(FinalRound::Finalist { author });
+            let verdict = self.measure(&candidate.submission, 1)?;
             if let Some(us) = passed_time(&verdict) {
                 let winner = Winner {
-                    sample,
-                    submission,
+                    author,
+                    submission: candidate.submission,
                     verdict,
                 };
                 finalists.push((us, winner));
@@ -91,8 +123,8 @@ impl Finals<'_> {
         let several = finalists.len() > 1;
         for (_, mut winner) in finalists {
             if several {
-                let sample = winner.sample;
-                (self.on_round)(FinalRound::Winner { sample });
+                let author = winner.author;
+                (self.on_round)(FinalRound::Winner { author });
                 winner.verdict = self.measure(&winner.submission, 2)?;
             }
             if winner.verdict.passed() {
@@ -122,23 +154,29 @@ impl Finals<'_> {
     }
 }
 
-/// Every submission that passed, the fastest first, each once.
-fn ranked(trajectories: &[Trajectory]) -> Vec<Candidate<'_>> {
-    let mut ranked: Vec<Candidate<'_>> = trajectories
+/// Every submission that passed, the fastest first, each once. What a policy repeated is still its author's.
+fn ranked(start: Option<&StartSolution>, trajectories: &[Trajectory]) -> Vec<Candidate> {
+    let start = start.and_then(|start| {
+        Some(Candidate {
+            author: Author::Start(start.author),
+            us: passed_time(&start.verdict)?,
+            submission: start.submission.clone(),
+        })
+    });
+    let attempts = trajectories
         .iter()
         .flat_map(|one| one.attempts.iter().map(|attempt| (one.sample, attempt)))
         .filter_map(|(sample, attempt)| {
-            let us = passed_time(&attempt.verdict)?;
             Some(Candidate {
-                sample,
-                attempt,
-                us,
+                author: Author::Policy { sample },
+                us: passed_time(&attempt.verdict)?,
+                submission: submission_from_text(&attempt.files),
             })
-        })
-        .collect();
-    ranked.sort_by(|first, second| first.us.total_cmp(&second.us));
+        });
+    let mut ranked: Vec<Candidate> = start.into_iter().chain(attempts).collect();
     let mut seen = BTreeSet::new();
-    ranked.retain(|candidate| seen.insert(&candidate.attempt.files));
+    ranked.retain(|candidate| seen.insert(candidate.submission.content_hash()));
+    ranked.sort_by(|first, second| first.us.total_cmp(&second.us));
     ranked
 }
 

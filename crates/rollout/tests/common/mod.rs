@@ -218,6 +218,7 @@ pub(crate) fn plan(tasks: Vec<Task>, samples: u32, concurrency: usize) -> Rollou
             sampling: SamplingParams::default(),
         }),
         concurrency,
+        start: None,
         survey: false,
         left_out: Vec::new(),
         head: RunHeader {

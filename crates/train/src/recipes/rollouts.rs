@@ -221,6 +221,7 @@ impl<'a> Rollouts<'a> {
             samples: round.samples,
             kind: round.kind.clone(),
             concurrency: self.settings.concurrency,
+            start: None,
             survey: false,
             left_out: Vec::new(),
             head: RunHeader {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use warpsmith_rollout::optimize::{OptimizeOutcome, PACKAGE_FOLDER, package_name};
-use warpsmith_schema::{EpisodeEnding, FORMAT, Task, Trajectory, Usage};
+use warpsmith_rollout::optimize::{Author, OptimizeOutcome, PACKAGE_FOLDER, Start, package_name};
+use warpsmith_schema::{EpisodeEnding, FORMAT, StartAuthor, Task, Trajectory, Usage};
 
+use super::show::{describe_author, why};
 use crate::commands::judge::speedup;
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -24,18 +25,23 @@ pub(super) fn exit(outcome: &OptimizeOutcome, required: Option<f64>, printer: &P
     }
 }
 
-/// `samples` is how many were asked for.
-pub(super) fn report(
-    task: &Task,
-    outcome: &OptimizeOutcome,
-    samples: u32,
-    run: &Path,
-    printer: &Printer,
-) -> Result<(), Stop> {
-    if printer.json() {
-        printer.object(&object(task, outcome, run))
-    } else {
-        Ok(printer.data(&table(task, outcome, samples))?)
+/// What is told at the end.
+pub(super) struct OptimizeReport<'a> {
+    pub(super) task: &'a Task,
+    pub(super) start: &'a Start,
+    pub(super) outcome: &'a OptimizeOutcome,
+    /// How many were asked for.
+    pub(super) samples: u32,
+    pub(super) run: &'a Path,
+}
+
+impl OptimizeReport<'_> {
+    pub(super) fn print(&self, printer: &Printer) -> Result<(), Stop> {
+        if printer.json() {
+            printer.object(&self.object())
+        } else {
+            Ok(printer.data(&self.table())?)
+        }
     }
 }
 
@@ -44,17 +50,22 @@ fn attempts(outcome: &OptimizeOutcome) -> usize {
     trajectories.map(|one| one.attempts.len()).sum()
 }
 
-fn object(task: &Task, outcome: &OptimizeOutcome, run: &Path) -> Value {
-    let trajectories = &outcome.trajectories;
-    let mut usage = Usage::default();
-    for one in trajectories {
-        usage += one.usage;
-    }
-    let sample = outcome.winner.as_ref().map(|winner| winner.sample);
-    // Of the sample that the result is from, else of the last.
-    let winning = trajectories.iter().find(|one| Some(one.sample) == sample);
-    let shown = winning.or(trajectories.last());
-    let samples: Vec<Value> = trajectories
+impl OptimizeReport<'_> {
+    fn object(&self) -> Value {
+        let Self {
+            task, outcome, run, ..
+        } = *self;
+        let trajectories = &outcome.trajectories;
+        let mut usage = Usage::default();
+        for one in trajectories {
+            usage += one.usage;
+        }
+        let author = outcome.winner.as_ref().map(|winner| winner.author);
+        let sample = author.and_then(Author::sample);
+        // Of the sample that the result is from, else of the last.
+        let winning = trajectories.iter().find(|one| Some(one.sample) == sample);
+        let shown = winning.or(trajectories.last());
+        let samples: Vec<Value> = trajectories
         .iter()
         .map(|one| {
             let passed = one.attempts.iter().filter(|attempt| attempt.verdict.passed());
@@ -64,44 +75,76 @@ fn object(task: &Task, outcome: &OptimizeOutcome, run: &Path) -> Value {
             })
         })
         .collect();
-    json!({
-        "format": FORMAT, "task": task.name, "policy": shown.map(|one| &one.policy),
-        "ending": shown.map(|one| &one.ending), "sample": sample, "samples": samples, "attempts": attempts(outcome),
-        "usage": usage, "verdict": outcome.verdict(), "improved": outcome.improved(), "result": outcome.result, "run": run,
-    })
+        json!({
+            "format": FORMAT, "task": task.name, "policy": shown.map(|one| &one.policy),
+            "ending": shown.map(|one| &one.ending), "sample": sample, "samples": samples, "attempts": attempts(outcome),
+            "usage": usage, "verdict": outcome.verdict(), "improved": outcome.improved(), "result": outcome.result, "run": run,
+            "start": start(self.start), "author": author.map(Author::name),
+        })
+    }
+
+    fn table(&self) -> String {
+        let Self {
+            task,
+            outcome,
+            samples,
+            ..
+        } = *self;
+        let mut table = Table::titled(&task.name);
+        let verdict = outcome.verdict();
+        if let Some(times) = verdict.and_then(|verdict| verdict.times_us.as_ref()) {
+            let over = |us: f64| format!("{:>12}  {:.2}x", time(us), us / times.candidate.0);
+            table.row("eager", &over(times.eager.0));
+            if let Some(compile) = &times.compile {
+                table.row("torch.compile", &over(compile.0));
+            }
+            table.row("ours", &format!("{:>12}", time(times.candidate.0)));
+            if !outcome.improved() {
+                let slower = "the best that passed is no quicker than the original, which is kept";
+                table.row("result", slower);
+            }
+        } else {
+            let result = match endings(&outcome.trajectories) {
+                why if why.is_empty() => "nothing passed; the original module is kept".to_owned(),
+                why => format!("no attempt passed ({why}); the original module is kept"),
+            };
+            table.row("result", &result);
+        }
+        if let Some(winner) = &outcome.winner {
+            table.row("written by", &describe_author(winner.author));
+        }
+        if let Some(absent) = &self.start.absent {
+            table.row("compiler", &format!("does not cover it: {}", why(absent)));
+        }
+        table.row("attempts", &attempts(outcome).to_string());
+        if samples > 1 {
+            table.row("samples", &describe_samples(outcome, samples));
+        }
+        table.row("folder", &outcome.result.display().to_string());
+        if outcome.improved() {
+            let package = outcome.result.join(PACKAGE_FOLDER);
+            table.row("install", &format!("pip install {}", package.display()));
+            let name = package_name(&task.name);
+            table.row("import", &format!("from {name} import ModelNew"));
+        }
+        table.text()
+    }
 }
 
-fn table(task: &Task, outcome: &OptimizeOutcome, samples: u32) -> String {
-    let mut table = Table::titled(&task.name);
-    let verdict = outcome.verdict();
-    if let Some(times) = verdict.and_then(|verdict| verdict.times_us.as_ref()) {
-        let over = |us: f64| format!("{:>12}  {:.2}x", time(us), us / times.candidate.0);
-        table.row("eager", &over(times.eager.0));
-        if let Some(compile) = &times.compile {
-            table.row("torch.compile", &over(compile.0));
-        }
-        table.row("ours", &format!("{:>12}", time(times.candidate.0)));
-        if !outcome.improved() {
-            let slower = "the best that passed is no quicker than the original, which is kept";
-            table.row("result", slower);
-        }
-    } else {
-        let why = endings(&outcome.trajectories);
-        let result = format!("no attempt passed ({why}); the original module is kept");
-        table.row("result", &result);
+/// What the policy started from; null where that was nothing.
+fn start(start: &Start) -> Option<Value> {
+    if let Some(absent) = &start.absent {
+        return Some(json!({
+            "author": Author::Start(StartAuthor::Compiler).name(), "verdict": null, "reason": why(absent),
+            "operator": absent.operator(), "line": absent.line(),
+        }));
     }
-    table.row("attempts", &attempts(outcome).to_string());
-    if samples > 1 {
-        table.row("samples", &describe_samples(outcome, samples));
-    }
-    table.row("folder", &outcome.result.display().to_string());
-    if outcome.improved() {
-        let package = outcome.result.join(PACKAGE_FOLDER);
-        table.row("install", &format!("pip install {}", package.display()));
-        let name = package_name(&task.name);
-        table.row("import", &format!("from {name} import ModelNew"));
-    }
-    table.text()
+    start.solution.as_ref().map(|solution| {
+        json!({
+            "author": Author::Start(solution.author).name(), "verdict": solution.verdict, "reason": null, "operator": null,
+            "line": null,
+        })
+    })
 }
 
 fn describe_samples(outcome: &OptimizeOutcome, samples: u32) -> String {
@@ -111,7 +154,8 @@ fn describe_samples(outcome: &OptimizeOutcome, samples: u32) -> String {
         all if all == samples => all.to_string(),
         some => format!("{some} of {samples} begun"),
     };
-    let best = outcome.winner.as_ref().map(|winner| winner.sample);
+    let best = outcome.winner.as_ref();
+    let best = best.and_then(|winner| winner.author.sample());
     let best = best.map(|sample| format!(", the best is of sample {sample}"));
     format!(
         "{begun}, {passed} with a passed attempt{}",

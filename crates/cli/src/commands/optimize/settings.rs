@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use warpsmith_rollout::optimize::StartRequest;
 use warpsmith_schema::{CONFIG_FORMAT, Target, Task};
 use warpsmith_store::RunFolder;
+use warpsmith_tasks::load_solution;
 
 use crate::args::Positive;
 use crate::config::Settings;
@@ -15,8 +17,17 @@ use crate::episodes::{EpisodeSettings, USUAL_REPAIRS, without_sources};
 use crate::failure::Stop;
 use crate::policy::Kind;
 
+const COMPILER: &str = "compiler";
+const NOTHING: &str = "none";
+
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(super) struct OptimizeSettings {
+    /// What the policy starts from: `compiler`, `none`, or the folder of a solution of your own
+    ///
+    /// The compiler captures the module's graph and writes kernels for it, which are judged before the policy is asked. The
+    /// policy is shown what passed, with its time, and tries to be faster.
+    #[arg(long, value_name = "START", default_value = COMPILER)]
+    start: String,
     /// Ask no more after this long, all samples together
     #[arg(long, value_name = "M", allow_negative_numbers = true)]
     minutes: Option<Positive>,
@@ -39,6 +50,29 @@ impl OptimizeSettings {
         }
     }
 
+    pub(super) fn starts_from_nothing(&self) -> bool {
+        self.start == NOTHING
+    }
+
+    /// What to start from. A folder is read here, once.
+    pub(super) fn start(&self, target: Target) -> Result<StartRequest, Stop> {
+        Ok(match self.start.as_str() {
+            COMPILER => StartRequest::Compiler,
+            NOTHING => StartRequest::Nothing,
+            folder => {
+                let on_gpu = target == Target::Cuda;
+                let solution = load_solution(Path::new(folder), on_gpu);
+                StartRequest::Solution(solution.map_err(|error| {
+                    let mut stop = Stop::from(error);
+                    let hint = stop.0.hint.unwrap_or_default();
+                    let forms = "`--start` is `compiler`, `none` or a solution's folder";
+                    stop.0.hint = Some(format!("{forms}; {hint}").trim_end_matches("; ").into());
+                    stop
+                })?)
+            }
+        })
+    }
+
     pub(super) fn samples(&self) -> u32 {
         self.episodes.samples.into()
     }
@@ -57,8 +91,13 @@ pub(super) fn folder(
     task: &Task,
     kind: Kind,
     decided: &OptimizeSettings,
+    start: &StartRequest,
 ) -> Result<RunFolder, Stop> {
     let mut config = config(decided, kind)?;
+    // Not the folder's place: what is in it.
+    if let StartRequest::Solution(solution) = start {
+        config.insert("start".to_owned(), json!(solution.content_hash()));
+    }
     config.insert("format".to_owned(), json!(CONFIG_FORMAT));
     config.insert("verb".to_owned(), json!("optimize"));
     config.insert("task".to_owned(), json!(task.name));

@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warpsmith_agent::EpisodeProgress;
-use warpsmith_rollout::optimize::FinalRound;
-use warpsmith_schema::{EpisodeId, EventKind, ToolCall, Verdict};
+use warpsmith_rollout::optimize::{Author, FinalRound, NoSolution, StartProgress};
+use warpsmith_schema::{EpisodeId, EventKind, StartAuthor, ToolCall, Verdict};
+use warpsmith_tasks::CaptureError;
 
 use super::result::describe_ending;
 use crate::printer::Printer;
@@ -149,12 +150,52 @@ impl Show {
 /// What is measured next.
 pub(super) fn final_round(round: FinalRound) -> String {
     match round {
-        FinalRound::Finalist { sample } => {
-            format!("measuring afresh: what sample {sample} submitted")
+        FinalRound::Finalist { author } => {
+            format!("measuring afresh: what {} wrote", describe_author(author))
         }
-        FinalRound::Winner { sample } => {
-            format!("measuring once more: the quickest, of sample {sample}")
+        FinalRound::Winner { author } => {
+            format!(
+                "measuring once more: the quickest, by {}",
+                describe_author(author)
+            )
         }
+    }
+}
+
+pub(super) fn describe_author(author: Author) -> String {
+    match author {
+        Author::Start(StartAuthor::Compiler) => "the compiler".to_owned(),
+        Author::Start(StartAuthor::User) => "you, the solution to start from".to_owned(),
+        Author::Policy { sample } => format!("the policy, in sample {sample}"),
+    }
+}
+
+/// What happens before the policy is asked.
+pub(super) fn start(progress: &StartProgress<'_>) -> String {
+    match progress {
+        StartProgress::Capturing => "capturing the module's graph".to_owned(),
+        StartProgress::Absent(reason) => {
+            format!("the compiler does not cover this module: {}", why(reason))
+        }
+        StartProgress::Judging(author) => {
+            let whose = match author {
+                StartAuthor::Compiler => "the compiler's solution",
+                StartAuthor::User => "the solution to start from",
+            };
+            format!("judging {whose}: about a minute where the task's baselines are new")
+        }
+        StartProgress::Judged(verdict) => format!("  {}", verdict_line(verdict)),
+    }
+}
+
+/// Why the compiler has no solution, with the line where that is known.
+pub(super) fn why(reason: &NoSolution) -> String {
+    match reason {
+        NoSolution::Graph(CaptureError::NotCaptured(captured)) => {
+            let line = captured.line.map(|line| format!("line {line}: "));
+            format!("{}{captured}", line.unwrap_or_default())
+        }
+        other => other.to_string(),
     }
 }
 
