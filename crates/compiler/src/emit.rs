@@ -5,18 +5,19 @@ pub(super) mod cuda;
 mod functions;
 pub(super) mod library;
 mod loops;
+mod operators;
 pub(super) mod python;
 mod strides;
 
 use std::collections::{BTreeSet, HashMap};
 
-use functions::{VECTORISED, float_function, function};
+use cpu::SimdFunction;
 use strides::{Lines, Strides, spelled_multiple};
 use warpsmith_schema::Target;
 
 use crate::index::{Index, IndexNames, Var};
 use crate::plan::{Plan, Strategy};
-use crate::scalar::{Binary, BoundsCheck, Buffer, Node, Scalar, ScalarType, Unary};
+use crate::scalar::{BoundsCheck, Buffer, Node, Scalar, ScalarType};
 
 /// A function that is emitted because a kernel calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +47,8 @@ pub(super) enum Helper {
     ColumnMin,
     /// A function of the C library, declared so that loops over it are vectorised.
     Vectorised(&'static str),
+    /// One of our own for vectors on a CPU.
+    Simd(SimdFunction),
 }
 
 /// Writes the body of one kernel.
@@ -391,145 +394,6 @@ impl<'p> KernelWriter<'p> {
             return parts.remove(0);
         }
         format!("({})", parts.join(" && "))
-    }
-
-    fn unary(&mut self, op: Unary, x: Scalar) -> (String, Precedence) {
-        let cuda = self.plan.target == Target::Cuda;
-        let call = |name: &str, text: &str| (format!("{name}({text})"), Precedence::Atom);
-        let inner = self.value(x);
-        match op {
-            Unary::Neg => {
-                let x = self.at_least(x, Precedence::Atom);
-                (format!("-{x}"), Precedence::Product)
-            }
-            Unary::Not => {
-                let x = self.at_least(x, Precedence::Atom);
-                (format!("!{x}"), Precedence::Atom)
-            }
-            Unary::ToFloat => call("float", &inner),
-            // The compiler's fast mathematics has none of these exact enough. In double it has, which is short to write; the last
-            // word is a function of our own in single precision.
-            Unary::Tanh
-            | Unary::Log
-            | Unary::Log2
-            | Unary::Log10
-            | Unary::Sin
-            | Unary::Cos
-            | Unary::Tan
-                if cuda && self.plan.strategy != Strategy::Tuned =>
-            {
-                let name = function(op);
-                (format!("float({name}(double({inner})))"), Precedence::Atom)
-            }
-            Unary::Tanh if cuda => {
-                self.helpers.insert(Helper::Tanh);
-                call("exact_tanh", &inner)
-            }
-            Unary::Log if cuda => {
-                self.helpers.insert(Helper::Log);
-                call("exact_log", &inner)
-            }
-            Unary::Log2 if cuda => {
-                self.helpers.insert(Helper::Log);
-                (
-                    format!("exact_log({inner}) * 1.44269504f"),
-                    Precedence::Product,
-                )
-            }
-            Unary::Log10 if cuda => {
-                self.helpers.insert(Helper::Log);
-                (
-                    format!("exact_log({inner}) * 0.434294482f"),
-                    Precedence::Product,
-                )
-            }
-            Unary::Sin | Unary::Cos | Unary::Tan if cuda => {
-                self.helpers.insert(Helper::Quadrant);
-                self.helpers.insert(match op {
-                    Unary::Sin => Helper::Sin,
-                    Unary::Cos => Helper::Cos,
-                    _ => Helper::Tan,
-                });
-                call(&format!("exact_{}", function(op)), &inner)
-            }
-            Unary::Rsqrt if cuda => call("rsqrtf", &inner),
-            Unary::Rsqrt => (format!("1.0f / sqrtf({inner})"), Precedence::Product),
-            Unary::Abs if self.plan.arena.kind(x) == ScalarType::Int => call("llabs", &inner),
-            op => {
-                let name = match function(op) {
-                    "abs" => "fabs",
-                    other => other,
-                };
-                let name: &'static str = float_function(name);
-                if !cuda && VECTORISED.contains(&name) {
-                    self.helpers.insert(Helper::Vectorised(name));
-                }
-                call(name, &inner)
-            }
-        }
-    }
-
-    fn binary(&mut self, op: Binary, a: Scalar, b: Scalar) -> (String, Precedence) {
-        let (sign, binds) = match op {
-            Binary::Add => ("+", Precedence::Sum),
-            Binary::Sub => ("-", Precedence::Sum),
-            Binary::Mul => ("*", Precedence::Product),
-            Binary::Less => ("<", Precedence::Compare),
-            Binary::LessEqual => ("<=", Precedence::Compare),
-            Binary::Equal => ("==", Precedence::Compare),
-            Binary::NotEqual => ("!=", Precedence::Compare),
-            Binary::And => ("&&", Precedence::Compare),
-            Binary::Or => ("||", Precedence::Compare),
-            Binary::Max | Binary::Min => {
-                let sign = if op == Binary::Max { ">" } else { "<" };
-                let (a, b) = (
-                    self.at_least(a, Precedence::Sum),
-                    self.at_least(b, Precedence::Sum),
-                );
-                return (format!("{a} {sign} {b} ? {a} : {b}"), Precedence::Choice);
-            }
-            Binary::ExactDiv if self.plan.target == Target::Cuda => {
-                let (a, b) = (self.value(a), self.value(b));
-                return (format!("__fdiv_rn({a}, {b})"), Precedence::Atom);
-            }
-            Binary::Div | Binary::ExactDiv => ("/", Precedence::Product),
-            Binary::Pow | Binary::Atan2 | Binary::Fmod | Binary::Hypot => {
-                let name = match op {
-                    Binary::Pow => "pow",
-                    Binary::Atan2 => "atan2",
-                    Binary::Fmod => "fmod",
-                    _ => "hypot",
-                };
-                let (a, b) = (self.value(a), self.value(b));
-                // Fast mathematics would take the logarithm in passing.
-                if self.plan.target == Target::Cuda && op == Binary::Pow {
-                    if self.plan.strategy != Strategy::Tuned {
-                        return (
-                            format!("float(pow(double({a}), double({b})))"),
-                            Precedence::Atom,
-                        );
-                    }
-                    self.helpers.insert(Helper::Pow);
-                    return (format!("exact_pow({a}, {b})"), Precedence::Atom);
-                }
-                return (format!("{name}f({a}, {b})"), Precedence::Atom);
-            }
-        };
-        let next = match binds {
-            Precedence::Sum => Precedence::Product,
-            Precedence::Compare => Precedence::Sum,
-            _ => Precedence::Atom,
-        };
-        let left = self.at_least(
-            a,
-            if binds == Precedence::Compare {
-                next
-            } else {
-                binds
-            },
-        );
-        let right = self.at_least(b, next);
-        (format!("{left} {sign} {right}"), binds)
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) enum Unary {
     Sqrt,
     Rsqrt,
     Exp,
+    /// Of what is never positive.
+    ExpNegative,
     Expm1,
     Log,
     Log1p,

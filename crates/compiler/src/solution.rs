@@ -491,34 +491,10 @@ impl SolutionEmitter {
         let mut text = String::new();
         match self.plan().target {
             Target::Cpu => {
-                text.push_str("#include <cmath>\n#include <cstdint>\n#include <cstdlib>");
-                if libraries
-                    .iter()
-                    .any(|one| matches!(one, Library::Convolution(_)))
-                {
-                    text.push_str("\n#include <vector>");
-                }
-                if !libraries.is_empty() {
-                    let _ = write!(text, "\n\n{}", calls::GEMM);
-                }
-                let vectorised: Vec<&str> = helpers
-                    .iter()
-                    .filter_map(|helper| match helper {
-                        Helper::Vectorised(name) => Some(*name),
-                        _ => None,
-                    })
-                    .collect();
-                if !vectorised.is_empty() && self.plan().strategy == Strategy::Tuned {
-                    text.push_str(
-                        "\n\n// The C library has these in vectors too; the compiler must be told.",
-                    );
-                    for name in vectorised {
-                        let _ = write!(
-                            text,
-                            "\nextern \"C\" __attribute__((simd(\"notinbranch\"))) float {name}(float) noexcept;"
-                        );
-                    }
-                }
+                let convolves = |one: &&Library| matches!(one, Library::Convolution(_));
+                let provided = (!libraries.is_empty()).then_some(calls::GEMM);
+                let vectors = libraries.iter().any(convolves);
+                text.push_str(&cpu::preamble(helpers, vectors, provided));
             }
             Target::Cuda => {
                 text.push_str(if libraries.is_empty() {

@@ -8,6 +8,7 @@
 use warpsmith_schema::{OpGraph, Task};
 
 mod calls;
+mod cpu;
 mod kernels;
 
 fn task(name: &str, number: u64, source: &str, graph: Option<OpGraph>) -> Task {

@@ -2,16 +2,32 @@
 
 use crate::scalar::Unary;
 
-/// Functions of libmvec.
-pub(super) const VECTORISED: [&str; 8] = [
-    "expf", "logf", "sinf", "cosf", "tanhf", "erff", "expm1f", "log1pf",
+/// Functions of libmvec, and what they are called here. A compiler that knows the name takes a sine and a cosine of the same
+/// number together, which is no vector any more.
+pub(crate) const VECTORISED: [(&str, &str); 3] = [
+    ("sinf", "vector_sin"),
+    ("cosf", "vector_cos"),
+    ("powf", "vector_pow"),
 ];
+
+/// Their declaration, for a file that calls one.
+pub(crate) fn vectorised_declaration(name: &str) -> Option<String> {
+    let (name, called) = VECTORISED.iter().find(|(known, _)| *known == name)?;
+    let parameters = if *name == "powf" {
+        "float, float"
+    } else {
+        "float"
+    };
+    Some(format!(
+        "extern \"C\" __attribute__((simd(\"notinbranch\"), const)) float {called}({parameters}) noexcept __asm__(\"{name}\");"
+    ))
+}
 
 pub(super) fn function(op: Unary) -> &'static str {
     match op {
         Unary::Abs => "abs",
         Unary::Sqrt => "sqrt",
-        Unary::Exp => "exp",
+        Unary::Exp | Unary::ExpNegative => "exp",
         Unary::Expm1 => "expm1",
         Unary::Log => "log",
         Unary::Log1p => "log1p",

@@ -13,6 +13,15 @@ pub(super) struct Nest {
 }
 
 impl Nest {
+    /// A single loop.
+    pub(super) fn flat(plan: &mut Plan, inner: Var) -> Self {
+        Self {
+            outer: plan.arena.var(1),
+            inner,
+            split: 0,
+        }
+    }
+
     pub(super) fn coordinates(&self, shape: &[i64]) -> Vec<Index> {
         let (before, after) = shape.split_at(self.split);
         let mut at = coordinates(before, &self.outer.into());

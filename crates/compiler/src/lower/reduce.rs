@@ -277,7 +277,7 @@ fn softmax(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovere
     }
     call.float_map(&[x, top, sum], "softmax", |arena, x| {
         let below = arena.sub(x[0], x[1]);
-        let e = arena.unary(Unary::Exp, below);
+        let e = arena.unary(Unary::ExpNegative, below);
         arena.div(e, x[2])
     })
 }
@@ -291,7 +291,7 @@ pub(super) fn softmax_of(
     let (top, sum) = plan.pair_dims(x, &[x.rank() - 1], PairedReduction::Exponentials);
     call.float_map(&[x.clone(), top, sum], "softmax", |arena, x| {
         let below = arena.sub(x[0], x[1]);
-        let e = arena.unary(Unary::Exp, below);
+        let e = arena.unary(Unary::ExpNegative, below);
         arena.div(e, x[2])
     })
 }

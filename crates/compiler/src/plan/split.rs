@@ -62,7 +62,7 @@ impl PairedReduction {
             }
             Self::Exponentials => {
                 let below = arena.sub(x, first);
-                let e = arena.unary(Unary::Exp, below);
+                let e = arena.unary(Unary::ExpNegative, below);
                 arena.name(e, "e")
             }
         }
@@ -88,7 +88,7 @@ impl PairedReduction {
             }
             Self::Exponentials => {
                 let below = arena.sub(first, all.0);
-                let e = arena.unary(Unary::Exp, below);
+                let e = arena.unary(Unary::ExpNegative, below);
                 arena.mul(second, e)
             }
         }

@@ -28,7 +28,7 @@ pub(crate) fn helper(helper: Helper) -> Option<String> {
         Helper::ColumnMin => column("min", "fminf(v, other)"),
         Helper::WarpArgMax => WARP_BEST.to_owned(),
         Helper::BlockArgMax => BLOCK_BEST.to_owned(),
-        Helper::Vectorised(_) => return None,
+        Helper::Vectorised(_) | Helper::Simd(_) => return None,
     };
     Some(text)
 }

@@ -1,0 +1,47 @@
+//! What a file has before its kernels.
+
+use std::collections::BTreeSet;
+
+use super::mathematics::{BITS, NO_TRAPS};
+use crate::emit::Helper;
+use crate::emit::functions::vectorised_declaration;
+
+/// Headers, what is provided, and the functions that kernels call.
+pub(crate) fn preamble(
+    helpers: &BTreeSet<Helper>,
+    uses_std_vector: bool,
+    provided: Option<&str>,
+) -> String {
+    let declared = helpers.iter().filter_map(|helper| match helper {
+        Helper::Vectorised(name) => vectorised_declaration(name),
+        _ => None,
+    });
+    let declared: Vec<String> = declared.collect();
+    let own = helpers.iter().filter_map(|helper| match helper {
+        Helper::Simd(function) => Some(function.text()),
+        _ => None,
+    });
+    let own: Vec<&str> = own.collect();
+    let mut headers = vec!["cmath", "cstdint", "cstdlib"];
+    if !own.is_empty() {
+        headers.push("cstring");
+    }
+    if uses_std_vector {
+        headers.push("vector");
+    }
+    let headers: Vec<String> = headers
+        .iter()
+        .map(|name| format!("#include <{name}>"))
+        .collect();
+    let mut parts = vec![headers.join("\n")];
+    parts.extend(provided.map(str::to_owned));
+    if !declared.is_empty() {
+        let told = "// The C library has these in vectors too; the compiler must be told.";
+        parts.push(format!("{told}\n{}", declared.join("\n")));
+    }
+    if !own.is_empty() {
+        parts.insert(0, NO_TRAPS.to_owned());
+        parts.push(format!("{BITS}\n{}", own.join("\n")));
+    }
+    parts.join("\n\n")
+}

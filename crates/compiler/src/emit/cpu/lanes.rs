@@ -1,0 +1,141 @@
+//! Rows side by side: each is a lane of a vector.
+
+use super::{LANES, combine, folded, open_loops, store, stored_value};
+use crate::emit::loops::is_steady;
+use crate::emit::{KernelWriter, float};
+use crate::index::{Index, Var, coordinates};
+use crate::plan::{ReduceOp, RowKernel};
+
+/// Rows are side by side in memory and the elements of one are not: the last rows are the lanes of a vector.
+pub(super) fn lanes_of(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> Option<(Var, Var)> {
+    let plan = &mut *writer.plan;
+    let count: i64 = kernel.outer.iter().product();
+    let first = kernel.reductions.first()?;
+    let reduction = plan.reductions[first.reduction.0].clone();
+    if reduction.op == ReduceOp::ArgMax {
+        return None;
+    }
+    let mut widths: Vec<i64> = Vec::new();
+    for shape in [&kernel.outer, &reduction.outer] {
+        let mut width = 1;
+        for extent in shape.iter().rev() {
+            width *= extent;
+            widths.push(width);
+        }
+    }
+    widths.sort_unstable();
+    widths.dedup();
+    let length = plan.arena.var(reduction.length());
+    for width in widths.into_iter().rev() {
+        if width < 8 || count % width != 0 {
+            continue;
+        }
+        let (outer, lane) = (plan.arena.var(count / width), plan.arena.var(width));
+        let row = row_at(kernel, outer, lane);
+        let at = coordinates(&reduction.extents, &length.into());
+        let value = folded(plan, first, &kernel.reductions, &row, &at);
+        if !is_steady(plan, &[value], lane) {
+            continue;
+        }
+        let along = plan.arena.contiguous(&[value], length, 1);
+        let across = plan.arena.contiguous(&[value], lane, 1);
+        let rowwise = reduction.length() >= 16 && along > 0;
+        return (!rowwise || across > along).then_some((outer, lane));
+    }
+    None
+}
+
+fn row_at(kernel: &RowKernel, outer: Var, lane: Var) -> Vec<Index> {
+    let row = Index::from(outer).times(lane.extent).plus(&lane.into());
+    coordinates(&kernel.outer, &row)
+}
+
+pub(super) fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Var, lane: Var) {
+    let width = LANES.min(lane.extent);
+    let blocks = (lane.extent + width - 1) / width;
+    let ragged = lane.extent % width != 0;
+    writer.name_variable(outer, "row");
+    writer.name_variable(lane, "i");
+    for name in ["block", "first", "last"] {
+        writer.unique(name);
+    }
+    writer.line("#pragma omp parallel for schedule(static)");
+    writer.open(format!(
+        "for (int64_t block = 0; block < {}; ++block) {{",
+        outer.extent * blocks
+    ));
+    if outer.extent > 1 {
+        writer.line(format!("const int64_t row = block / {blocks};"));
+        writer.line(format!("const int64_t first = block % {blocks} * {width};"));
+    } else {
+        writer.line(format!("const int64_t first = block * {width};"));
+    }
+    let last = if ragged {
+        format!(
+            "first + {width} < {extent} ? first + {width} : {extent}",
+            extent = lane.extent
+        )
+    } else {
+        format!("first + {width}")
+    };
+    writer.line(format!("const int64_t last = {last};"));
+    let row = row_at(kernel, outer, lane);
+    let each = "for (int64_t i = first; i < last; ++i)";
+    for pass in &kernel.reductions {
+        let reduction = writer.plan.reductions[pass.reduction.0].clone();
+        let long = reduction.op == ReduceOp::Sum && reduction.length() > 512;
+        let name = writer.unique(reduction.name);
+        let (kind, start) = if long {
+            ("double", "0.0".to_owned())
+        } else {
+            ("float", float(reduction.op.identity()))
+        };
+        writer.line(format!("{kind} {name}[{width}];"));
+        writer.line(format!("{each} {name}[i - first] = {start};"));
+        let vars: Vec<Var> = reduction
+            .extents
+            .iter()
+            .map(|extent| writer.plan.arena.var(*extent))
+            .collect();
+        let at: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
+        let value = folded(writer.plan, pass, &kernel.reductions, &row, &at);
+        let scope = writer.scope();
+        let opened = open_loops(writer, &vars);
+        writer.line("#pragma omp simd");
+        writer.open(format!("{each} {{"));
+        writer.define(&[value], &[]);
+        let value = writer.operand(value);
+        let into = format!("{name}[i - first]");
+        writer.line(combine(reduction.op, &into, &value));
+        writer.close();
+        for _ in 0..opened {
+            writer.close();
+        }
+        writer.exit_scope(scope);
+        let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
+        let text = if long {
+            format!("float({name}[i - first])")
+        } else {
+            format!("{name}[i - first]")
+        };
+        writer.set(finished, text);
+    }
+    let vars: Vec<Var> = kernel
+        .row_shape
+        .iter()
+        .map(|extent| writer.plan.arena.var(*extent))
+        .collect();
+    let element: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
+    let at = (kernel.index_map)(&row, &element);
+    let value = stored_value(writer.plan, kernel, &at);
+    let opened = open_loops(writer, &vars);
+    writer.line("#pragma omp simd");
+    writer.open(format!("{each} {{"));
+    writer.define(&[value], &[]);
+    store(writer, kernel, &at, value);
+    writer.close();
+    for _ in 0..opened {
+        writer.close();
+    }
+    writer.close();
+}
