@@ -23,8 +23,18 @@ pub struct Sample {
     pub start: Option<Arc<StartingPoint>>,
 }
 
-/// Between the seeds of two samples. A policy counts a sample's seed up from turn to turn: none may reach another sample's.
-const SEED_STRIDE: u64 = 1 << 16;
+/// The seed of one episode, from its run's: every task and every sample has a random stream of its own. A policy counts it
+/// up from turn to turn; hashed seeds are too far apart for one to reach another's.
+fn episode_seed(run: u64, task: &str, sample: u32) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&run.to_le_bytes());
+    hasher.update(&sample.to_le_bytes());
+    hasher.update(task.as_bytes());
+    let mut first = [0; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    // Endpoints take seeds as JSON numbers, which are exact up to 53 bits.
+    u64::from_le_bytes(first) >> 12
+}
 
 pub(crate) struct Episode {
     begun: Instant,
@@ -87,11 +97,11 @@ impl Episode {
         replies(&self.so_far.messages)
     }
 
-    /// Samples of one run differ, however it was seeded.
+    /// With this episode's own seed, where the run has one.
     pub(crate) fn sampling(&self, run: SamplingParams) -> SamplingParams {
-        let offset = u64::from(self.so_far.sample - 1) * SEED_STRIDE;
+        let Trajectory { task, sample, .. } = &self.so_far;
         SamplingParams {
-            seed: run.seed.map(|seed| seed.wrapping_add(offset)),
+            seed: run.seed.map(|seed| episode_seed(seed, &task.id, *sample)),
             ..run
         }
     }
@@ -187,4 +197,23 @@ pub(crate) fn identity(task: &Task, messages: &[Message]) -> String {
         hasher.update(message.text().as_bytes());
     }
     hasher.finalize().to_hex()[..16].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_task_and_sample_has_a_random_stream_of_its_own() {
+        let mut seeds = BTreeSet::new();
+        for run in 0..4 {
+            for task in ["level1/1", "level1/2", "level1/11"] {
+                seeds.extend((1..=8).map(|sample| episode_seed(run, task, sample)));
+            }
+        }
+        assert_eq!(seeds.len(), 4 * 3 * 8);
+        assert!(seeds.iter().all(|seed| *seed < 1 << 53));
+    }
 }

@@ -12,7 +12,7 @@ pub const EVENT_FORMAT: u32 = 2;
 /// The version of trajectories.
 pub const TRAJECTORY_FORMAT: u32 = 2;
 /// The version of a run's `config.json`.
-pub const CONFIG_FORMAT: u32 = 3;
+pub const CONFIG_FORMAT: u32 = 4;
 
 /// A document that names its format in its field `format`.
 pub trait Versioned: DeserializeOwned {
