@@ -176,7 +176,9 @@ impl From<TrainError> for Stop {
             | TrainError::OtherTokens { .. }
             | TrainError::Uncontained { .. } => (FailureKind::Config, "training_data"),
             TrainError::NothingRewarded { .. } => (FailureKind::Config, NOTHING_PAID),
-            TrainError::NotHeldOut { .. } => (FailureKind::Config, "config"),
+            TrainError::NotHeldOut { .. } | TrainError::OffPolicy { .. } => {
+                (FailureKind::Config, "config")
+            }
             TrainError::Read { .. } => (FailureKind::Config, "unreadable"),
             TrainError::NotFinite { .. } | TrainError::Diverged { .. } => {
                 (FailureKind::Config, "diverged")

@@ -151,6 +151,20 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
     ];
     assert_eq!(models, expected.map(after));
     // Before, between and after.
+    let rft = &found["stages"][4]["result"]["data"];
+    assert_eq!(
+        (&rft["kept"], &rft["demonstrations"]),
+        (&json!(2), &json!(1))
+    );
+    // Until a critic is pretrained, every token hears of the reward.
+    let lam = |stage: &str| -> Value {
+        let config = context.read(&format!("run/{stage}/config.json"));
+        serde_json::from_str::<Value>(&config).unwrap()["lam"].clone()
+    };
+    assert_eq!(
+        (lam("single_turn"), lam("agentic")),
+        (json!(1.0), json!(0.95))
+    );
     let lines = context.read("run/single_turn/metrics.jsonl");
     let lines: Vec<Value> = lines
         .lines()
@@ -216,6 +230,8 @@ fn mistakes_of_a_pipeline_are_told_at_once() {
         message.contains("among those of `--validation`"),
         "{message}"
     );
+    let message = refused(&["--set", "agentic.temperature=0.7"]);
+    assert!(message.starts_with("`temperature` is 0.7"), "{message}");
     let message = refused(&["--set", "value.rank=2"]);
     assert!(message.contains("[value] and [agentic]"), "{message}");
     let message = refused(&["--set", "sft.max_tokens=1"]);
@@ -253,7 +269,8 @@ fn a_dry_run_reckons_every_stage_and_starts_nothing() {
     // Two steps of two tasks, and looks before, after; one reply each.
     assert_eq!(single["episodes"], 6);
     assert_eq!(single["work"]["written_tokens"], 6.0 * 600.0);
-    assert_eq!(single["work"]["learnt_tokens"], 2.0 * 4.0 * 1800.0);
+    // One pass of the policy and two of the critic.
+    assert_eq!(single["work"]["learnt_tokens"], 3.0 * 4.0 * 1800.0);
     for part in ["weights", "learnt", "optimizer", "activations", "kv_cache"] {
         assert!(single["memory"][part].as_u64().unwrap() > 0, "{part}");
     }

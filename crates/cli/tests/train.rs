@@ -1,6 +1,7 @@
 //! `train` by the real binary, with a model of random numbers on the processor.
 #![cfg(feature = "local-models")]
 
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
 use crate::common::{Context, code, json};
@@ -160,12 +161,61 @@ fn rft_leaves_out_what_was_not_paid_for_and_loops() {
     let context = context();
     let found = done(&context, "rft", "");
     let expected = serde_json::json!({
-        "trajectories": 12, "kept": 5,
-        "left_out": { "outcome": 6, "loops": 1, "tool_schema": 0, "nothing_fits": 0 },
+        "trajectories": 12, "kept": 5, "demonstrations": 0,
+        "left_out": {
+            "outcome": 6, "loops": 1, "tool_schema": 0, "duplicates": 0, "surplus": 0, "nothing_fits": 0
+        },
     });
     assert_eq!(found["data"], expected);
     let all = done(&context, "rft", "--above -2 --repeats 9 --out all");
     assert_eq!(all["data"]["kept"], 12);
+}
+
+/// Eight trajectories of each of three tasks: solved five times, always and once.
+#[test]
+fn rft_prefers_tasks_that_are_solved_now_and_then_and_mixes_demonstrations_in() {
+    let context = context();
+    let mut own = Vec::new();
+    for (task, solved) in [("some", 5), ("every", 8), ("once", 1)] {
+        for sample in 1..=8 {
+            let [.., failed, passed] = <[Trajectory; 4]>::try_from(trajectories(4)).unwrap();
+            let mut one = if sample <= solved { passed } else { failed };
+            one.task.id = task.into();
+            one.sample = sample;
+            // The first two say the same but for their spaces.
+            let said = match sample {
+                1 => "int  x2;".to_owned(),
+                _ => format!("int x{sample};"),
+            };
+            one.messages[1] = Message::Assistant {
+                text: said,
+                calls: Vec::new(),
+            };
+            own.push(one);
+        }
+    }
+    context.write("own.jsonl", &lines(&own));
+    let of = |more: &str| done(&context, "rft", &format!("--data own.jsonl {more}"));
+    let found = of("--max-per-task 3 --held-out 0");
+    let expected = serde_json::json!({
+        "trajectories": 24, "kept": 5, "demonstrations": 0,
+        "left_out": {
+            "outcome": 10, "loops": 0, "tool_schema": 0, "duplicates": 2, "surplus": 7, "nothing_fits": 0
+        },
+    });
+    assert_eq!(found["data"], expected);
+    let mixed =
+        "--max-per-task 3 --held-out 0 --demonstrations data.jsonl --demonstration-share 0.5";
+    let found = of(&format!("{mixed} --out mixed"));
+    assert_eq!(found["data"]["demonstrations"], 5);
+    // Ten examples in batches of four, three times.
+    assert_eq!(found["steps"], 9);
+    // Other demonstrations make another run.
+    context.write("data.jsonl", &lines(&trajectories(10)));
+    let again = format!("--data own.jsonl {mixed} --out mixed");
+    let (code, message) = refused(&train(&context, "rft", &again), 2);
+    assert_eq!(code, "other_run");
+    assert!(message.contains("demonstrated"), "{message}");
 }
 
 #[test]
@@ -315,6 +365,9 @@ fn settings_can_be_printed_and_mistaken() {
     let context = context();
     let output = train(&context, "sft", "--print-config");
     assert_eq!(json(&output)["settings"]["batch"], 4);
+    assert_eq!(json(&output)["settings"]["aggregation"], "token");
+    let output = train(&context, "value", "--print-config");
+    assert_eq!(json(&output)["settings"]["lam"], 1.0);
     let (code, message) = refused(&train(&context, "sft", "--set rat=1"), 2);
     assert_eq!(code, "config");
     assert!(message.contains("there is no setting `rat`"), "{message}");
@@ -334,14 +387,26 @@ fn settings_can_be_printed_and_mistaken() {
         assert!(message.contains(named), "{message}");
     }
     context.write("tasks.jsonl", &task_lines(1..3));
-    let alone = "train grpo --tasks tasks.jsonl --model ./model --samples 1 --json";
-    let alone: Vec<&str> = alone.split_whitespace().collect();
-    let (code, message) = refused(&context.bare(&alone).output().unwrap(), 2);
-    assert_eq!(code, "config");
-    assert!(
-        message.contains("`samples` must be at least 2"),
-        "{message}"
-    );
+    for (verb, flag, said) in [
+        ("grpo", "--samples 1", "`samples` must be at least 2"),
+        (
+            "grpo",
+            "--temperature 0.7",
+            "`temperature` is 0.7: only replies sampled with 1",
+        ),
+        (
+            "ppo",
+            "--temperature 1.2",
+            "`temperature` is 1.2: only replies sampled with 1",
+        ),
+        ("ppo", "--clip-ratio-c 1", "`clip_ratio_c` must be above 1"),
+    ] {
+        let said_all = format!("train {verb} --tasks tasks.jsonl --model ./model {flag} --json");
+        let arguments: Vec<&str> = said_all.split_whitespace().collect();
+        let (code, message) = refused(&context.bare(&arguments).output().unwrap(), 2);
+        assert_eq!(code, "config");
+        assert!(message.starts_with(said), "{message}");
+    }
 }
 
 /// What is refused leaves nothing that would be in the way of asking again.
@@ -387,8 +452,10 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
     context.write("tasks.jsonl", &task_lines(1..3));
     context.write("llm_judge.jsonl", "");
     let train = |verb: &str, steps: u32| {
+        // Several replies that all earn the same would teach PPO nothing either.
+        let samples = if verb == "ppo" { 1 } else { 2 };
         let arguments = format!(
-            "train {verb} --llm-judge script:llm_judge.jsonl --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples 2 --max-tokens 6 \
+            "train {verb} --llm-judge script:llm_judge.jsonl --tasks tasks.jsonl --model ./model --steps {steps} --tasks-per-step 2 --samples {samples} --max-tokens 6 \
              --learning-rate 0.001 --warmup-steps 0 --lr-scheduler-type constant --target cpu --no-compile --cut-replies penalise --out {verb} --json -q"
         );
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -414,7 +481,7 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
                 metrics["mismatch_mean"].as_f64().unwrap() < 1e-3,
                 "{found:#}"
             );
-            assert_eq!(metrics["episodes"], 4.0);
+            assert_eq!(metrics["episodes"], 2.0);
             assert!(metrics["value_loss"].as_f64().unwrap() > 0.0);
         } else {
             // Nothing can be learnt from groups without a difference, however often others are asked for.
@@ -423,6 +490,15 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
                 (&metrics["groups"], &metrics["episodes"]),
                 (&0.0.into(), &8.0.into())
             );
+            // No step, round, task or sample says what another said.
+            let mut replies: Vec<Value> = Vec::new();
+            for collection in ["000001-0", "000001-1", "000002-0", "000002-1"] {
+                let played = context.trajectories(&format!("grpo/rollouts/step-{collection}"));
+                replies.extend(played.iter().map(|one| one["messages"].clone()));
+            }
+            let said = |messages: &Value| messages.as_array().unwrap().last().unwrap().to_string();
+            let distinct: BTreeSet<String> = replies.iter().map(said).collect();
+            assert_eq!((replies.len(), distinct.len()), (16, 16), "{distinct:#?}");
         }
         assert!(
             context

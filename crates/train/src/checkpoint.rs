@@ -14,8 +14,8 @@ use warpsmith_model::{HostTensor, SafetensorsFile};
 
 use crate::{TrainError, packing};
 
-/// Counted up when names of files or tensors change; older checkpoints are refused.
-const FORMAT: u32 = 2;
+/// Counted up when names of files or tensors change, or what a recipe remembers; older checkpoints are refused.
+const FORMAT: u32 = 3;
 const MANIFEST: &str = "checkpoint.json";
 const BEGUN: &str = ".new-";
 const STEP: &str = "step-";

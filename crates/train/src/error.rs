@@ -29,6 +29,10 @@ pub enum TrainError {
     NothingJudged,
     #[error("`{task}` is among the tasks and among those of `--validation`")]
     NotHeldOut { task: String },
+    #[error(
+        "`{setting}` is {value}: only replies sampled with 1 are the policy's own, and others cannot be learnt from"
+    )]
+    OffPolicy { setting: &'static str, value: f32 },
     #[error("`{}` has no critic", run.display())]
     NoCritic { run: PathBuf },
     #[error("the critic of `{}` cannot go on here: {reason}", run.display())]
@@ -125,6 +129,7 @@ impl TrainError {
                 "raise `max_tokens`, or set `too_long` to `cut` to keep what fits of replies that begin in time".into(),
             ),
             Self::NotHeldOut { .. } => Some("leave it out of one of them".into()),
+            Self::OffPolicy { setting, .. } => Some(format!("leave `{setting}` out, or set it to 1")),
             Self::NoCritic { .. } => Some("name the folder of a run of `train value`".into()),
             Self::OtherCritic { .. } => Some(
                 "both runs need the same `--model`, `--fine-tuning`, `--rank` and `--targets`".into(),

@@ -18,5 +18,5 @@ mod packing;
 pub mod recipes;
 
 pub use error::{NOTHING_PAID, TrainError};
-pub use guard::Guard;
+pub use guard::{Alarm, Guard};
 pub use warpsmith_kernels::training::{AdamW, AdamWStep};

@@ -26,6 +26,11 @@ const VOCABULARY: usize = 7;
 const CLIP: Clip = Clip {
     low: 0.2,
     high: 0.28,
+    c: None,
+};
+const DUAL: Clip = Clip {
+    c: Some(1.2),
+    ..CLIP
 };
 
 #[derive(Deserialize)]
@@ -55,7 +60,7 @@ struct Outputs {
     trajectory: Losses,
     token: Losses,
     advantages: BTreeMap<String, Vec<f64>>,
-    whitened: Vec<f64>,
+    whitened: BTreeMap<String, Vec<f64>>,
     explained_variance: f64,
     mismatch: BTreeMap<String, f64>,
     group: BTreeMap<String, Vec<f64>>,
@@ -166,6 +171,7 @@ impl Inputs {
             ("entropy", entropy(&logits, VOCABULARY, weights)),
             ("plain", policy(None, None)),
             ("clipped", policy(None, Some(CLIP))),
+            ("dual", policy(None, Some(DUAL))),
             ("importance", policy(Some(&importance), Some(CLIP))),
             ("k1", kl(Kl::K1)),
             ("k3", kl(Kl::K3)),
@@ -220,8 +226,14 @@ impl Inputs {
         all_close(&said(&returns), &returned, "returns");
         let explained = explained_variance(&self.values, &returns, &self.mask).unwrap();
         close(explained, expected.explained_variance, "explained variance");
-        whiten(&mut advantages, &self.mask);
-        all_close(&said(&advantages), &expected.whitened, "whitened");
+        for (aggregation, name) in [
+            (Aggregation::Trajectory, "trajectory"),
+            (Aggregation::Token, "token"),
+        ] {
+            let mut whitened = advantages.clone();
+            whiten(&mut whitened, &token_weights(aggregation, &masks));
+            all_close(&said(&whitened), &expected.whitened[name], name);
+        }
 
         let mismatch = Mismatch::of(&self.old, &self.sampler, &self.mask, 2.0).unwrap();
         for (found, name) in [
@@ -452,31 +464,48 @@ proptest! {
         }
     }
 
+    /// By the weights of the loss, whichever these are: what is whitened is what is summed.
     #[test]
     fn whitened_numbers_have_mean_zero_and_variance_one(batch in batch()) {
-        let mask = masks(&batch).concat();
+        let masks = masks(&batch);
+        let slices: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
         let before = column(&batch, 0);
-        let mut after = before.clone();
-        whiten(&mut after, &mask);
-        for ((after, before), said) in after.iter().zip(&before).zip(&mask) {
-            prop_assert!(*said || after == before);
+        for aggregation in [Aggregation::Trajectory, Aggregation::Token] {
+            let weights = token_weights(aggregation, &slices);
+            let mut after = before.clone();
+            whiten(&mut after, &weights);
+            for ((after, before), weight) in after.iter().zip(&before).zip(&weights) {
+                prop_assert!(*weight > 0.0 || after == before);
+            }
+            let moments = |numbers: &[f32]| {
+                let pairs = || numbers.iter().zip(&weights).filter(|(_, weight)| **weight > 0.0);
+                let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
+                    pairs().map(|(one, weight)| f64::from(*weight) * of(f64::from(*one))).sum()
+                };
+                let mean = sum(&|one| one);
+                let squares: f64 = pairs().map(|(_, weight)| f64::from(*weight).powi(2)).sum();
+                (mean, sum(&|one| (one - mean).powi(2)) / (1.0 - squares))
+            };
+            if weights.iter().filter(|weight| **weight > 0.0).count() > 1 {
+                let ((_, drawn), (mean, variance)) = (moments(&before), moments(&after));
+                prop_assert!(mean.abs() < 1e-4);
+                // The epsilon below the root keeps numbers that hardly differ from being blown up.
+                prop_assert!((variance - drawn / (drawn + 1e-8)).abs() < 1e-4);
+            }
         }
-        let masked = |numbers: &[f32]| -> Vec<f64> {
-            let counted = numbers.iter().zip(&mask).filter(|(_, said)| **said);
-            counted.map(|(one, _)| f64::from(*one)).collect()
-        };
-        let moments = |numbers: &[f64]| {
-            let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
-            let squares: f64 = numbers.iter().map(|one| (one - mean).powi(2)).sum();
-            (mean, squares / (numbers.len() as f64 - 1.0))
-        };
-        if masked(&before).len() > 1 {
-            let (_, drawn) = moments(&masked(&before));
-            let (mean, variance) = moments(&masked(&after));
-            prop_assert!(mean.abs() < 1e-4);
-            // The epsilon below the root keeps numbers that hardly differ from being blown up.
-            prop_assert!((variance - drawn / (drawn + 1e-8)).abs() < 1e-4);
-        }
+    }
+
+    #[test]
+    fn a_bad_token_that_became_likely_is_bounded_by_the_dual_clip(
+        old in -3.0_f32..0.0, gain in 0.5_f32..4.0, advantage in -3.0_f32..-0.1,
+    ) {
+        let of = |clip| policy_loss(&[old + gain], &[old], &[advantage], None, &[1.0], Some(clip));
+        let (free, bounded) = (of(CLIP), of(DUAL));
+        prop_assert!(free.loss.value >= bounded.loss.value);
+        prop_assert!(bounded.loss.value <= 1.2001 * f64::from(-advantage) + 1e-6);
+        prop_assert_eq!(bounded.clipped_c, 1.0);
+        prop_assert_eq!(bounded.loss.gradient[0], 0.0);
+        prop_assert!(free.loss.gradient[0] > 0.0 && free.clipped_c == 0.0);
     }
 
     #[test]

@@ -89,6 +89,8 @@ def outputs(given: dict) -> dict:
         ratio = torch.exp(logprobs - const["old"])
         advantage = const["advantages"]
         clipped = torch.min(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+        # As in verl: where the advantage is negative, the loss is at most -c times it.
+        dual = torch.where(advantage < 0, torch.max(clipped, 1.2 * advantage), clipped)
         importance = torch.exp(const["old"] - const["sampler"]).clamp(max=2.0)
         behind = const["old"] - logprobs
         v_clipped = const["old_values"] + (values - const["old_values"]).clamp(-0.2, 0.2)
@@ -100,6 +102,7 @@ def outputs(given: dict) -> dict:
             entropy=with_gradient((w * -(log_softmax.exp() * log_softmax).sum(-1)).sum(), logits),
             plain=with_gradient((w * -(ratio * advantage)).sum(), logprobs),
             clipped=with_gradient((w * -clipped).sum(), logprobs),
+            dual=with_gradient((w * -dual).sum(), logprobs),
             importance=with_gradient((w * -clipped * importance).sum(), logprobs),
             k1=with_gradient((w * -behind).sum(), logprobs),
             k3=with_gradient((w * (behind.exp() - 1 - behind)).sum(), logprobs),
@@ -113,7 +116,14 @@ def outputs(given: dict) -> dict:
             advantages[lam] += gae(reward, value, said, 0.99, float(lam)).tolist()
     found["advantages"] = advantages
     said = torch.tensor(advantages["0.95"])[mask]
-    found["whitened"] = ((said - said.mean()) * torch.rsqrt(said.var() + 1e-8)).tolist()
+    w = weights(mask, lengths, True)[mask]
+    mean = (w * said).sum()
+    # Unbiased for weights that say how much each counts.
+    variance = (w * (said - mean) ** 2).sum() / (1 - (w**2).sum())
+    found["whitened"] = dict(
+        trajectory=((said - mean) * torch.rsqrt(variance + 1e-8)).tolist(),
+        token=((said - said.mean()) * torch.rsqrt(said.var() + 1e-8)).tolist(),
+    )
     returns = (torch.tensor(advantages["1.0"]) + values.detach())[mask]
     errors = returns - values.detach()[mask]
     found["explained_variance"] = (1 - errors.var(unbiased=False) / returns.var(unbiased=False)).item()

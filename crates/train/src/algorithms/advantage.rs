@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gae {
     pub gamma: f64,
-    /// Of the advantages the policy learns from.
+    /// Of the advantages the policy learns from. Below 1 a token hears of the reward only through the values of those after
+    /// it: with 0.95 and a critic that knows nothing, all but the last sixty hear nothing.
     pub lam: f64,
     /// Of the returns the critic learns. With 1 these are what was paid, whatever the critic believed.
     pub critic_lambda: f64,
@@ -65,21 +66,29 @@ pub fn generalised_advantages(
 /// Below it a variance is no variance.
 const SMALL: f64 = 1e-8;
 
-/// Brings the numbers in the mask to mean 0 and variance 1 over the batch, as TRL and verl do: the variance is that of a
-/// sample, and a single number stays as it is.
-pub fn whiten(advantages: &mut [f32], mask: &[bool]) {
-    assert_eq!(advantages.len(), mask.len());
-    let counted = advantages.iter().zip(mask).filter(|(_, said)| **said);
-    let numbers: Vec<f64> = counted.map(|(one, _)| f64::from(*one)).collect();
-    if numbers.len() < 2 {
+/// Brings numbers to mean 0 and variance 1 over the batch, by the weights their tokens have in the loss. With equal weights
+/// that is what TRL and verl do: the variance is that of a sample. What has no weight, and a single number, stays as it is.
+pub fn whiten(advantages: &mut [f32], weights: &[f32]) {
+    assert_eq!(advantages.len(), weights.len());
+    let total: f64 = weights.iter().map(|one| f64::from(*one)).sum();
+    let counted = || {
+        let pairs = advantages.iter().zip(weights);
+        pairs
+            .filter(|(_, weight)| **weight > 0.0)
+            .map(|(one, weight)| (f64::from(*one), f64::from(*weight) / total))
+    };
+    // What n − 1 in place of n is for numbers that count the same.
+    let freedom = 1.0 - counted().map(|(_, weight)| weight * weight).sum::<f64>();
+    if counted().count() < 2 || freedom <= 0.0 {
         return;
     }
-    let count = numbers.len() as f64;
-    let mean = numbers.iter().sum::<f64>() / count;
-    let squares: f64 = numbers.iter().map(|one| (one - mean).powi(2)).sum();
-    let scale = (squares / (count - 1.0) + SMALL).sqrt().recip();
-    for (one, said) in advantages.iter_mut().zip(mask) {
-        if *said {
+    let mean: f64 = counted().map(|(one, weight)| weight * one).sum();
+    let squares: f64 = counted()
+        .map(|(one, weight)| weight * (one - mean).powi(2))
+        .sum();
+    let scale = (squares / freedom + SMALL).sqrt().recip();
+    for (one, weight) in advantages.iter_mut().zip(weights) {
+        if *weight > 0.0 {
             *one = ((f64::from(*one) - mean) * scale) as f32;
         }
     }

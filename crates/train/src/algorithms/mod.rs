@@ -15,6 +15,7 @@ mod kl;
 mod mismatch;
 mod policy_loss;
 mod rejection;
+mod selection;
 mod value_loss;
 mod weights;
 
@@ -27,6 +28,7 @@ pub use kl::{Kl, kl_loss};
 pub use mismatch::{Mismatch, truncated_importance};
 pub use policy_loss::{Clip, PolicyLoss, policy_loss};
 pub use rejection::{Flaw, Rejection, Rejections};
+pub use selection::{ImitationCandidate, ImitationChoice, PerTask};
 pub use value_loss::{ValueLoss, explained_variance, value_loss};
 pub use weights::{Aggregation, token_weights};
 

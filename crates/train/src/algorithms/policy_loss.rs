@@ -10,6 +10,9 @@ use super::Loss;
 pub struct Clip {
     pub low: f32,
     pub high: f32,
+    /// Dual clip, above 1: a token that was bad and became more than `c` times as likely is not pushed either. Without it
+    /// such a token has an unbounded loss, and a single one decides an update.
+    pub c: Option<f32>,
 }
 
 /// The loss and what it was like on the way; shares are of the tokens that count.
@@ -21,11 +24,14 @@ pub struct PolicyLoss {
     pub clipped_low: f64,
     /// Became too likely to be pushed further up.
     pub clipped_high: f64,
+    /// Was bad and became so much likelier that the dual clip bounds its loss.
+    pub clipped_c: f64,
     /// The smallest and the largest ratio of new to old probability; both 1 where nothing counts.
     pub ratios: (f64, f64),
 }
 
-/// `−min(r·A, clip(r)·A)` for each token, with `r` the ratio of its new to its old probability and `A` its advantage.
+/// `−min(r·A, clip(r)·A)` for each token, with `r` the ratio of its new to its old probability and `A` its advantage. With a
+/// dual clip no more than `−c·A` where `A` is negative.
 ///
 /// `importance` makes up for a sampler that is not quite the old policy (see
 /// [`truncated_importance`](super::truncated_importance)). Without a clip it is plain policy gradient.
@@ -40,7 +46,7 @@ pub fn policy_loss(
     for numbers in [logprobs, old, advantages].into_iter().chain(importance) {
         assert_eq!(numbers.len(), weights.len());
     }
-    let (mut low, mut high, mut counted) = (0_usize, 0_usize, 0_usize);
+    let (mut low, mut high, mut bounded, mut counted) = (0_usize, 0_usize, 0_usize, 0_usize);
     let mut ratios = (f64::INFINITY, 0.0_f64);
     let loss = Loss::weighted(weights, |token| {
         let ratio = (f64::from(logprobs[token]) - f64::from(old[token])).exp();
@@ -59,6 +65,13 @@ pub fn policy_loss(
             }
             return (-importance * allowed * advantage, 0.0);
         }
+        if let Some(c) = clip.and_then(|clip| clip.c).map(f64::from)
+            && advantage < 0.0
+            && ratio > c
+        {
+            bounded += 1;
+            return (-importance * c * advantage, 0.0);
+        }
         let loss = -importance * ratio * advantage;
         // The ratio is its own derivative.
         (loss, loss)
@@ -68,6 +81,7 @@ pub fn policy_loss(
         loss,
         clipped_low: share(low),
         clipped_high: share(high),
+        clipped_c: share(bounded),
         ratios: if counted == 0 { (1.0, 1.0) } else { ratios },
     }
 }

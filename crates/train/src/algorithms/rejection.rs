@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use warpsmith_schema::{EpisodeEnding, Message, ToolCall, ToolSchema, Trajectory};
 
+use super::selection::ImitationChoice;
+
 /// What a trajectory must be to be learnt from.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rejection {
@@ -40,9 +42,24 @@ pub struct Rejections {
     pub outcome: usize,
     pub loops: usize,
     pub tool_schema: usize,
+    /// Of those without a flaw, that say what another one says.
+    pub duplicates: usize,
+    /// Of those without a flaw, more than are taken of one task.
+    pub surplus: usize,
 }
 
 impl Rejections {
+    /// Of one without a flaw, which was counted as kept.
+    pub fn count_choice(&mut self, choice: ImitationChoice) {
+        let counter = match choice {
+            ImitationChoice::Imitated => return,
+            ImitationChoice::Duplicate => &mut self.duplicates,
+            ImitationChoice::Surplus => &mut self.surplus,
+        };
+        *counter += 1;
+        self.kept -= 1;
+    }
+
     pub fn count(&mut self, flaw: Option<&Flaw>) {
         let counter = match flaw {
             None => &mut self.kept,
@@ -297,11 +314,15 @@ mod tests {
         ] {
             counts.count(flaw.as_ref());
         }
+        counts.count_choice(ImitationChoice::Imitated);
+        counts.count_choice(ImitationChoice::Duplicate);
         let expected = Rejections {
-            kept: 2,
+            kept: 1,
             outcome: 1,
             loops: 1,
             tool_schema: 1,
+            duplicates: 1,
+            surplus: 0,
         };
         assert_eq!(counts, expected);
     }

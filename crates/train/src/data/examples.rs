@@ -1,12 +1,13 @@
-//! What is imitated: every reply of a trajectory.
+//! What is imitated: every reply of a trajectory, or those that led to its solution.
 
 use std::panic::resume_unwind;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
-use warpsmith_model::policy::ChatCodec;
-use warpsmith_schema::{EpisodeId, ToolSchema, Trajectory};
+use warpsmith_model::policy::{ChatCodec, TokenizedTranscript};
+use warpsmith_schema::{Attempt, CountedAttempt, EpisodeId, Message, ToolSchema, Trajectory};
 
+use super::finding::counted;
 use crate::TrainError;
 use crate::network::TokenSequence;
 
@@ -37,8 +38,58 @@ pub enum TooLong {
     Cut,
 }
 
-/// Tokens, and which of them were said.
-type Masked = (Vec<u32>, Vec<bool>);
+/// Which replies of a trajectory are learnt. The others are read, as what was given is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LearntReplies {
+    All,
+    /// The attempt that counts, and what led to it: nothing that came after, and no attempt that failed.
+    Solution(CountedAttempt),
+}
+
+impl LearntReplies {
+    /// Whether the reply with this message's number is learnt.
+    fn learns(self, trajectory: &Trajectory, message: u32) -> bool {
+        let Self::Solution(counts) = self else {
+            return true;
+        };
+        let Some(solution) = counted(trajectory, counts) else {
+            return true;
+        };
+        let failed = |attempt: &Attempt| attempt.message == message && !attempt.verdict.passed();
+        message == solution.message
+            || message < solution.message && !trajectory.attempts.iter().any(failed)
+    }
+}
+
+/// Tokens, which of them were said, and the messages these are: one for each contiguous run.
+struct Masked {
+    tokens: Vec<u32>,
+    mask: Vec<bool>,
+    replies: Vec<u32>,
+}
+
+impl Masked {
+    /// Masks replies that are not learnt, and leaves out what follows the last that is. `None` where the messages are not
+    /// those that were said.
+    fn only(mut self, learns: impl Fn(u32) -> bool) -> Option<Self> {
+        let mut place = 0;
+        let mut replies = self.replies.iter();
+        for run in self.mask.chunk_by_mut(|one, other| one == other) {
+            if run[0] && !learns(*replies.next()?) {
+                run.fill(false);
+            }
+            place += run.len();
+        }
+        if replies.next().is_some() || place != self.tokens.len() {
+            return None;
+        }
+        let last = self.mask.iter().rposition(|said| *said);
+        let length = last.map_or(0, |last| last + 1);
+        self.tokens.truncate(length);
+        self.mask.truncate(length);
+        Some(self)
+    }
+}
 
 /// Makes examples for one model.
 #[derive(Debug)]
@@ -46,6 +97,7 @@ pub struct Examples<'a> {
     pub codec: &'a ChatCodec,
     /// Tools that were told to the policy by their schemas, in trajectories without a record of tokens.
     pub tools: &'a [ToolSchema],
+    pub replies: LearntReplies,
     pub max_tokens: usize,
     pub too_long: TooLong,
 }
@@ -82,9 +134,18 @@ impl Examples<'_> {
             Some(sequences) => sequences,
             None => self.rendered(trajectory)?,
         };
-        let sequences: Vec<TokenSequence> = sequences
+        let learns = |message| self.replies.learns(trajectory, message);
+        let learnt = sequences.into_iter().map(|one| match self.replies {
+            LearntReplies::All => Some(one),
+            LearntReplies::Solution(_) => one.only(learns),
+        });
+        let learnt: Option<Vec<Masked>> = learnt.collect();
+        let learnt = learnt.ok_or_else(|| TrainError::BrokenTokens {
+            episode: EpisodeId::of(trajectory).to_string(),
+        })?;
+        let sequences: Vec<TokenSequence> = learnt
             .into_iter()
-            .filter_map(|(tokens, mask)| self.fitting(tokens, &mask))
+            .filter_map(|one| self.fitting(one.tokens, &one.mask))
             .filter(|sequence| !sequence.loss_positions().is_empty())
             .collect();
         Ok((!sequences.is_empty()).then(|| Example {
@@ -107,7 +168,11 @@ impl Examples<'_> {
         }
         let pair = |record: &warpsmith_schema::TokenRecord| {
             if record.ids.len() == record.loss_mask.len() {
-                return Ok((record.ids.clone(), record.loss_mask.clone()));
+                return Ok(Masked {
+                    tokens: record.ids.clone(),
+                    mask: record.loss_mask.clone(),
+                    replies: record.replies.clone(),
+                });
             }
             let episode = EpisodeId::of(trajectory).to_string();
             Err(TrainError::BrokenTokens { episode })
@@ -117,13 +182,25 @@ impl Examples<'_> {
 
     fn rendered(&self, trajectory: &Trajectory) -> Result<Vec<Masked>, TrainError> {
         // Where the calls stand in the text the tools did too.
-        let by_schema = trajectory.messages.iter().any(|message| {
-            matches!(message, warpsmith_schema::Message::Assistant { calls, .. } if !calls.is_empty())
-        });
+        let by_schema = trajectory.messages.iter().any(
+            |message| matches!(message, Message::Assistant { calls, .. } if !calls.is_empty()),
+        );
         let tools = if by_schema { self.tools } else { &[] };
         let transcripts = self.codec.transcripts(&trajectory.messages, tools)?;
-        let pairs = transcripts.into_iter();
-        Ok(pairs.map(|one| (one.tokens, one.loss_mask)).collect())
+        let messages = trajectory.messages.iter().enumerate();
+        let mut replies = messages
+            .filter(|(_, message)| matches!(message, Message::Assistant { .. }))
+            .map(|(number, _)| number as u32);
+        let sequence = |one: TokenizedTranscript| {
+            let runs = one.loss_mask.chunk_by(|one, other| one == other);
+            let said = runs.filter(|run| run[0]).count();
+            Masked {
+                tokens: one.tokens,
+                mask: one.loss_mask,
+                replies: replies.by_ref().take(said).collect(),
+            }
+        };
+        Ok(transcripts.into_iter().map(sequence).collect())
     }
 
     fn fitting(&self, mut tokens: Vec<u32>, mask: &[bool]) -> Option<TokenSequence> {

@@ -166,8 +166,8 @@ pub struct ReinforceStage {
     pub evaluate_every: u32,
     pub validation_samples: u32,
     pub ppo_epochs: u32,
-    /// Networks that learn.
-    pub learners: u32,
+    /// Passes of the critic, for those who have one.
+    pub critic_ppo_epochs: Option<u32>,
     /// Whether a frozen copy of the policy scores too.
     pub reference: bool,
     /// Replies and judgements of an episode, at most.
@@ -255,15 +255,18 @@ impl KnownBefore {
         let episodes = collected + looks * self.held_out * u64::from(stage.validation_samples);
         let length = self.prompt_tokens + stage.replies * self.reply_tokens;
         let read = learnt as f64 * length;
-        let passes = f64::from(stage.ppo_epochs);
-        let (learners, reference) = (stage.learners, u32::from(stage.reference));
+        let passes = stage.ppo_epochs + stage.critic_ppo_epochs.unwrap_or_default();
+        let learners = 1 + u32::from(stage.critic_ppo_epochs.is_some());
+        let reference = u32::from(stage.reference);
+        // By every network before it learns, and by the policy once more to see how far it has moved.
+        let scores = learners + reference + 1;
         self.estimate(&StageWork {
             stage: stage.stage,
             steps: steps.into(),
             episodes,
             work: Work {
-                learnt_tokens: passes * f64::from(learners) * read,
-                scored_tokens: f64::from(learners + reference) * read,
+                learnt_tokens: f64::from(passes) * read,
+                scored_tokens: f64::from(scores) * read,
                 written_tokens: episodes as f64 * stage.replies * self.reply_tokens,
                 judgements: episodes as f64 * stage.judgements,
             },

@@ -12,6 +12,7 @@ mod policy;
 mod progress;
 mod reinforce;
 mod rollouts;
+mod selection;
 mod sft;
 mod value;
 
@@ -19,7 +20,7 @@ pub use learning::{
     BaseModel, LearningOptions, LearntRun, Placement, RunHost, TuningOptions, run_folder,
 };
 pub use llm_judge::{LlmJudge, LlmScore};
-pub use offline::{Imitation, Objective, OfflineRun, Selection, ValueTargets};
+pub use offline::{Imitation, Objective, OfflineRun, ValueTargets};
 pub use pipeline::{
     DoneStage, GateThresholds, GoOnFrom, PipelineGate, PipelineOutcome, PipelineRun, PipelineStage,
     PipelineSwitches, StageRunner,
@@ -28,7 +29,8 @@ pub use policy::{
     Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
 };
 pub use progress::{Best, Keeping, Rates, RecipeOutcome, Watch};
-pub use reinforce::{ReinforceRun, StartJudges, require_disjoint};
+pub use reinforce::{ReinforceRun, StartJudges, require_disjoint, require_on_policy};
 pub use rollouts::{CollectSettings, Examination, Rollouts, Voice};
+pub use selection::Selection;
 pub use sft::{SftSettings, sft};
 pub use value::{ValueSettings, pretrain_value};

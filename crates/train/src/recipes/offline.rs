@@ -10,11 +10,14 @@ use warpsmith_store::RunFolder;
 use super::learning::{BaseModel, LearningOptions, LearntRun, ModelToTrain, RunHost, run_folder};
 use super::networks::NetworkFactory;
 use super::progress::RecipeOutcome;
+use super::selection::Selection;
 use super::sft::{SftSettings, sft};
 use super::value::{ValueSettings, pretrain_value};
 use crate::TrainError;
-use crate::algorithms::{Gae, Rejection, Rejections};
-use crate::data::{Example, Examples, RewardRule, TokenEpisode, TooLong, TrainingData, split};
+use crate::algorithms::Rejections;
+use crate::data::{
+    Example, Examples, LearntReplies, RewardRule, TokenEpisode, TooLong, TrainingData, split,
+};
 
 /// A run over recorded trajectories.
 #[derive(Debug, Clone)]
@@ -22,6 +25,8 @@ pub struct OfflineRun<'a> {
     pub verb: &'static str,
     /// Runs' folders, or files with one trajectory a line.
     pub data: &'a [PathBuf],
+    /// The same of demonstrations, for those that mix some in.
+    pub demonstrations: Vec<PathBuf>,
     /// The run's folder; else a new one.
     pub out: Option<&'a Path>,
     /// All settings of the verb, by name.
@@ -58,16 +63,11 @@ pub struct Imitation {
 #[derive(Debug, Clone, Copy)]
 pub struct ValueTargets {
     pub reward_rule: RewardRule,
-    pub gae: Gae,
+    /// What later rewards are worth, and how far ahead targets look after the first epoch.
+    pub gamma: f64,
+    pub lam: f64,
     /// Done after the epoch in which the critic explains this share of the variance held out.
     pub enough: f64,
-}
-
-/// Which trajectories are worth learning.
-#[derive(Debug, Clone, Copy)]
-pub struct Selection {
-    pub rule: Rejection,
-    pub reward_rule: RewardRule,
 }
 
 const IMITATION_TOLD: [&str; 3] = ["loss", "validation_loss", "tokens_per_second"];
@@ -84,8 +84,14 @@ impl OfflineRun<'_> {
     /// Goes on where the folder has a run with the same settings, data and model.
     pub fn run(&self, host: &dyn RunHost) -> Result<LearntRun, TrainError> {
         let data = TrainingData::read(self.data)?;
+        let demonstrations = match self.demonstrations.as_slice() {
+            [] => None,
+            places => Some(TrainingData::read(places)?),
+        };
         let (begun, outcome, about) = match &self.objective {
-            Objective::Imitate(imitation) => self.imitate(imitation, &data, host)?,
+            Objective::Imitate(imitation) => {
+                self.imitate(imitation, &data, demonstrations.as_ref(), host)?
+            }
             Objective::Value(targets) => self.value(targets, &data, host)?,
         };
         Ok(LearntRun {
@@ -96,15 +102,22 @@ impl OfflineRun<'_> {
         })
     }
 
-    fn begin(&self, data: &TrainingData, host: &dyn RunHost) -> Result<Begun, TrainError> {
+    fn begin(
+        &self,
+        data: &TrainingData,
+        demonstrations: Option<&TrainingData>,
+        host: &dyn RunHost,
+    ) -> Result<Begun, TrainError> {
         let base = host.find_model().map_err(TrainError::Around)?;
-        let known = Map::from_iter([
-            (
-                "data".to_owned(),
-                json!({ "count": data.trajectories.len(), "hash": data.hash }),
-            ),
+        let about =
+            |data: &TrainingData| json!({ "count": data.trajectories.len(), "hash": data.hash });
+        let mut known = Map::from_iter([
+            ("data".to_owned(), about(data)),
             ("weights".to_owned(), json!(base.identity)),
         ]);
+        if let Some(demonstrations) = demonstrations {
+            known.insert("demonstrated".to_owned(), about(demonstrations));
+        }
         let config = self.config.clone();
         let folder = run_folder(self.out, self.verb, config, known, &base.name())?;
         host.opened(&folder);
@@ -120,47 +133,83 @@ impl OfflineRun<'_> {
         &self,
         imitation: &Imitation,
         data: &TrainingData,
+        demonstrations: Option<&TrainingData>,
         host: &dyn RunHost,
     ) -> Result<(Begun, RecipeOutcome, Value), TrainError> {
         let &Imitation {
+            selection,
             max_tokens,
             too_long,
             evaluate_every,
             ..
         } = imitation;
-        let (kept, rejections) = select(&data.trajectories, imitation.selection.as_ref())?;
-        let begun = self.begin(data, host)?;
-        let tools = tool_schemas();
-        let examples = Examples {
-            codec: &begun.model_to_train.codec,
-            tools: &tools,
-            max_tokens,
-            too_long,
+        let trajectories = &data.trajectories;
+        let (kept, rejections) = match &selection {
+            Some(selection) => selection.select(trajectories)?,
+            None => {
+                let kept = trajectories.len();
+                let rejections = Rejections {
+                    kept,
+                    ..Rejections::default()
+                };
+                (trajectories.iter().collect(), rejections)
+            }
         };
-        let examples: Vec<Example> = examples.of_all(&kept)?;
-        if examples.is_empty() {
+        let begun = self.begin(data, demonstrations, host)?;
+        let tools = tool_schemas();
+        let examples = |replies, trajectories: &[&Trajectory]| {
+            let examples = Examples {
+                codec: &begun.model_to_train.codec,
+                tools: &tools,
+                replies,
+                max_tokens,
+                too_long,
+            };
+            examples.of_all(trajectories)
+        };
+        let replies = selection.map_or(LearntReplies::All, |selection| {
+            LearntReplies::Solution(selection.reward_rule.counts)
+        });
+        let mut learnable: Vec<Example> = examples(replies, &kept)?;
+        if learnable.is_empty() {
             return Err(TrainError::NothingFits {
                 trajectories: kept.len(),
                 max_tokens,
             });
         }
-        let (all, unfit) = (data.trajectories.len(), kept.len() - examples.len());
+        let (all, unfit) = (trajectories.len(), kept.len() - learnable.len());
+        let mut demonstrated = 0;
+        if let (Some(selection), Some(demonstrations)) = (&selection, demonstrations) {
+            let (beside, seed) = (learnable.len(), self.learning.seed);
+            let drawn = selection.demonstrations(&demonstrations.trajectories, beside, seed);
+            let drawn = examples(LearntReplies::All, &drawn)?;
+            demonstrated = drawn.len();
+            learnable.extend(drawn);
+        }
         let about = json!({
             "trajectories": all,
             "kept": rejections.kept,
+            "demonstrations": demonstrated,
             "left_out": {
                 "outcome": rejections.outcome,
                 "loops": rejections.loops,
                 "tool_schema": rejections.tool_schema,
+                "duplicates": rejections.duplicates,
+                "surplus": rejections.surplus,
                 "nothing_fits": unfit,
             },
         });
         host.note(&format!(
-            "{all} trajectories; left out: {} by outcome, {} loops, {} by their tool calls, {unfit} with nothing that fits",
-            rejections.outcome, rejections.loops, rejections.tool_schema,
+            "{all} trajectories and {demonstrated} demonstrations; left out: {} by outcome, {} loops, {} by their tool calls, \
+             {} duplicates, {} beyond the most of a task, {unfit} with nothing that fits",
+            rejections.outcome,
+            rejections.loops,
+            rejections.tool_schema,
+            rejections.duplicates,
+            rejections.surplus,
         ));
         let learning = &self.learning;
-        let (learnt, held_out) = split(examples, self.held_out, learning.seed, |one| {
+        let (learnt, held_out) = split(learnable, self.held_out, learning.seed, |one| {
             &one.episode.task
         });
         let settings = SftSettings {
@@ -193,7 +242,7 @@ impl OfflineRun<'_> {
         data: &TrainingData,
         host: &dyn RunHost,
     ) -> Result<(Begun, RecipeOutcome, Value), TrainError> {
-        let begun = self.begin(data, host)?;
+        let begun = self.begin(data, None, host)?;
         let (codec, name) = (&begun.model_to_train.codec, begun.base.name());
         let episodes: Vec<TokenEpisode> = data
             .trajectories
@@ -215,7 +264,8 @@ impl OfflineRun<'_> {
             aggregation: learning.aggregation,
             tokens_per_microbatch: learning.tokens_per_microbatch,
             seed: learning.seed,
-            gae: targets.gae,
+            gamma: targets.gamma,
+            lam: targets.lam,
             enough: targets.enough,
         };
         let networks = NetworkFactory::open(&begun.model_to_train, learning, host)?;
@@ -233,32 +283,4 @@ impl OfflineRun<'_> {
         drop(watch);
         Ok((begun, outcome, about))
     }
-}
-
-/// Those that are learnt, and how many are left out for which reason.
-fn select<'a>(
-    trajectories: &'a [Trajectory],
-    selection: Option<&Selection>,
-) -> Result<(Vec<&'a Trajectory>, Rejections), TrainError> {
-    let tools = tool_schemas();
-    let mut rejections = Rejections::default();
-    let kept = |trajectory: &&Trajectory| {
-        let flaw = selection.and_then(|Selection { rule, reward_rule }| {
-            rule.flaw(trajectory, reward_rule.reward(trajectory), &tools)
-        });
-        rejections.count(flaw.as_ref());
-        flaw.is_none()
-    };
-    let kept: Vec<&Trajectory> = trajectories.iter().filter(kept).collect();
-    if kept.is_empty() {
-        let why = format!(
-            "of {} trajectories {} are left out by outcome, {} as loops, {} by their tool calls",
-            trajectories.len(),
-            rejections.outcome,
-            rejections.loops,
-            rejections.tool_schema
-        );
-        return Err(TrainError::NothingRewarded { why });
-    }
-    Ok((kept, rejections))
 }

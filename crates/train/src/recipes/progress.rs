@@ -13,7 +13,7 @@ use crate::checkpoint::{Checkpoint, Checkpoints, PUBLISHED, has_files, write_fai
 use crate::lr_schedule::{LrSchedule, LrSchedulerType};
 use crate::metrics::{Numbers, StepMetrics};
 use crate::network::{Published, Trainable};
-use crate::{Guard, TrainError};
+use crate::{Alarm, Guard, TrainError};
 
 /// Where a run is kept, and how often.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,6 +172,14 @@ impl<'a> Progress<'a> {
         Ok((progress, recalled))
     }
 
+    /// The checkpoint that a run goes on from does not say what this program needs.
+    pub(super) fn broken(&self, reason: &dyn std::fmt::Display) -> TrainError {
+        TrainError::BrokenCheckpoint {
+            path: self.checkpoints.place(self.step),
+            reason: reason.to_string(),
+        }
+    }
+
     /// Publishes what was learnt before, where the checkpoint it is from travelled and did not bring that along.
     pub(super) fn arrived(
         &self,
@@ -200,12 +208,12 @@ impl<'a> Progress<'a> {
         Ok(())
     }
 
-    /// Counts a step: a line of metrics, a look at those that should not rise, a checkpoint where one is due. True where
+    /// Counts a step: a line of metrics, a look at those that tell a run gone wrong, a checkpoint where one is due. True where
     /// the run is to stop.
     pub(super) fn stepped(
         &mut self,
         numbers: &Numbers,
-        guarded: &[&'static str],
+        guarded: &[(&'static str, Alarm)],
         kept: &Kept<'_>,
         watch: &mut dyn Watch,
     ) -> Result<bool, TrainError> {
@@ -219,9 +227,9 @@ impl<'a> Progress<'a> {
         }
         self.metrics.append(self.step, &numbers)?;
         watch.stepped(self.step, self.steps, &numbers);
-        for name in guarded {
+        for (name, alarm) in guarded {
             let value = numbers.get(name).copied();
-            if let Some(reason) = value.and_then(|value| self.guard.hear(name, value)) {
+            if let Some(reason) = value.and_then(|value| self.guard.hear(name, *alarm, value)) {
                 return Err(TrainError::Diverged {
                     step: self.step,
                     reason,

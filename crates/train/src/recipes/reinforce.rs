@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::Map;
 use warpsmith_machine::SharedDevice;
-use warpsmith_model::policy::LocalPolicy;
-use warpsmith_rollout::{Judge, StopRequest};
+use warpsmith_model::policy::{LocalPolicy, SamplingParams};
+use warpsmith_rollout::{EpisodeKind, Judge, StopRequest};
 use warpsmith_schema::{Event, Failure, RunHeader, RunMetrics, Task};
 use warpsmith_store::RunFolder;
 
@@ -51,6 +51,10 @@ const TOLD: [&str; 7] = [
 impl ReinforceRun<'_> {
     pub fn run(self, host: &dyn RunHost) -> Result<LearntRun, TrainError> {
         let (learning, folder) = (self.learning, self.folder);
+        require_on_policy(match &self.collect.kind {
+            EpisodeKind::Single(settings) => &settings.sampling,
+            EpisodeKind::Agent(settings) => &settings.sampling,
+        })?;
         let model_to_train = learning.load(self.base)?;
         let networks = NetworkFactory::open(&model_to_train, learning, host)?;
         let mut actor = networks.actor()?;
@@ -105,6 +109,22 @@ impl ReinforceRun<'_> {
             folder: folder.path().to_path_buf(),
             about: Map::new(),
         })
+    }
+}
+
+/// What learns is the distribution of the model itself. Replies drawn from another, sharper or flatter or cut off, are those of
+/// another policy: their probabilities would have to be that policy's, and neither the sampler nor the learner computes them.
+pub fn require_on_policy(sampling: &SamplingParams) -> Result<(), TrainError> {
+    let settings = [
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+    ];
+    match settings
+        .into_iter()
+        .find(|(_, value)| (value - 1.0).abs() > f32::EPSILON)
+    {
+        None => Ok(()),
+        Some((setting, value)) => Err(TrainError::OffPolicy { setting, value }),
     }
 }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
 use serde_json::{Value, json};
 use warpsmith_model::Weights;
 use warpsmith_model::policy::{ChatCodec, ChatModel, LocalPolicy, RunsOn};
@@ -80,6 +79,8 @@ pub struct Rollouts<'a> {
     stop_request: fn() -> StopRequest,
     watch: &'a mut dyn FnMut(Option<&Event>, &RunMetrics),
     curriculum: Curriculum,
+    /// Tasks of this step so far, round after round.
+    tried: Vec<String>,
     pace: Pace,
     /// Whoever speaks, from one collection to the next while nothing is learnt.
     speaking: Option<(PolicyVersion, Arc<LocalPolicy>)>,
@@ -137,21 +138,27 @@ impl<'a> Rollouts<'a> {
             stop_request,
             watch,
             curriculum,
+            tried: Vec::new(),
             pace: Pace::default(),
             speaking: None,
             llm_scores: Vec::new(),
         }
     }
 
-    /// The tasks of one collection, by a draw among those that are practised.
-    fn chosen(&self, step: u64, round: u32) -> Vec<Arc<Task>> {
-        let mut names = self.curriculum.practised();
-        let mixed = self.settings.seed ^ (step * 1009 + u64::from(round));
-        names.shuffle(&mut StdRng::seed_from_u64(mixed));
-        names.truncate(self.settings.tasks_per_step);
+    /// The tasks of one collection, by a draw of the curriculum. A later round of a step has others while there are some.
+    fn chosen(&mut self, step: u64, round: u32) -> Vec<Arc<Task>> {
+        if round == 0 {
+            self.tried.clear();
+        }
+        let mut random = StdRng::seed_from_u64(round_seed(self.settings.seed, step, round));
+        let count = self.settings.tasks_per_step;
+        let names = self.curriculum.draw(count, &self.tried, &mut random);
+        let mut names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         names.sort_unstable();
-        let named = |task: &&Arc<Task>| names.binary_search(&task.id.as_str()).is_ok();
-        self.settings.tasks.iter().filter(named).cloned().collect()
+        let named = |task: &&Arc<Task>| names.binary_search(&task.id).is_ok();
+        let chosen = self.settings.tasks.iter().filter(named).cloned().collect();
+        self.tried.extend(names);
+        chosen
     }
 
     /// Of a policy that has learnt in so many steps.
@@ -171,15 +178,15 @@ impl<'a> Rollouts<'a> {
         }
     }
 
-    /// With a seed of its own at every step.
-    fn kind(&self, step: u64) -> EpisodeKind {
+    /// With a seed of its own in every round of every step. Each episode makes its own of it, by its task and its number.
+    fn kind(&self, step: u64, round: u32) -> EpisodeKind {
         let mut kind = self.settings.kind.clone();
         let sampling = match &mut kind {
             EpisodeKind::Single(settings) => &mut settings.sampling,
             EpisodeKind::Agent(settings) => &mut settings.sampling,
         };
         let seed = sampling.seed.unwrap_or(self.settings.seed);
-        sampling.seed = Some(seed.wrapping_add(step.wrapping_mul(0x9e37_79b9)));
+        sampling.seed = Some(round_seed(seed, step, round));
         kind
     }
 
@@ -301,7 +308,7 @@ impl Collector for Rollouts<'_> {
             place: self.folder.join(format!("step-{step:06}-{round}")),
             tasks: self.chosen(step, round),
             samples: self.settings.samples,
-            kind: self.kind(step),
+            kind: self.kind(step, round),
             version: self.version(step - 1, policy),
         };
         let found = self.played(&round, policy)?;
@@ -330,7 +337,7 @@ impl Collector for Rollouts<'_> {
             tasks: examination.tasks.clone(),
             samples: examination.samples,
             // With the same seed every time: what differs is the policy.
-            kind: self.kind(0),
+            kind: self.kind(0, 0),
             version: self.version(step, policy),
         };
         let found = self.played(&round, policy)?;
@@ -363,11 +370,21 @@ impl Collector for Rollouts<'_> {
         json!(self.curriculum)
     }
 
-    fn recall(&mut self, memory: Value) {
-        if let Ok(curriculum) = serde_json::from_value(memory) {
-            self.curriculum = curriculum;
-        }
+    fn recall(&mut self, memory: Value) -> Result<(), serde_json::Error> {
+        self.curriculum = serde_json::from_value(memory)?;
+        Ok(())
     }
+}
+
+/// No two rounds of a run draw the same, and one that is made again draws what it drew.
+fn round_seed(run: u64, step: u64, round: u32) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    for number in [run, step, u64::from(round)] {
+        hasher.update(&number.to_le_bytes());
+    }
+    let mut first = [0; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(first)
 }
 
 /// Of each number, over collections of a step: they are alike in size.

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
-use crate::TrainError;
 use crate::algorithms::{Aggregation, negative_log_likelihood, token_weights};
 use crate::data::{Example, batches, packs};
 use crate::metrics::Numbers;
 use crate::network::{Actor, TokenSequence};
+use crate::{Alarm, TrainError};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SftSettings {
@@ -79,7 +79,7 @@ pub fn sft(
             merit,
             published: Some(&|| actor.publish()),
         };
-        if progress.stepped(&numbers, &["loss"], &kept, watch)? {
+        if progress.stepped(&numbers, &[("loss", Alarm::Rise)], &kept, watch)? {
             return Ok(progress.outcome(true));
         }
     }

@@ -9,11 +9,11 @@ use warpsmith_model::HostTensor;
 
 use super::policy::batch::Batch;
 use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
-use crate::TrainError;
 use crate::algorithms::{Aggregation, Gae, explained_variance, value_loss};
 use crate::data::{TokenEpisode, batches};
 use crate::metrics::Numbers;
 use crate::network::Critic;
+use crate::{Alarm, TrainError};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ValueSettings {
@@ -26,8 +26,11 @@ pub struct ValueSettings {
     pub tokens_per_microbatch: usize,
     /// Of the order.
     pub seed: u64,
-    /// The first epoch learns what was paid; later ones what these make of it, from the critic at the epoch's beginning.
-    pub gae: Gae,
+    /// What later rewards are worth.
+    pub gamma: f64,
+    /// Of the targets. With 1 they are what was paid, whatever the critic believes. With less the first epoch learns what was
+    /// paid, and later ones what the critic at the epoch's beginning makes of it.
+    pub lam: f64,
     /// Done after the epoch in which the critic explains this share of the variance held out.
     pub enough: f64,
 }
@@ -69,13 +72,13 @@ pub fn pretrain_value(
         let epoch = progress.step / in_epoch;
         let within = progress.step % in_epoch;
         if within == 0 {
-            let gae = if epoch == 0 { PAID } else { settings.gae };
+            let lam = if epoch == 0 { 1.0 } else { settings.lam };
             let values = batch.values(critic, settings.tokens_per_microbatch)?;
-            targets = batch.estimates(&values, &gae).returns;
+            targets = batch.estimates(&values, &settings.gae(lam)).returns;
         }
         let order = batches(batch.len(), settings.batch, settings.seed, epoch);
         let chosen = &order[within as usize];
-        let weights = batch.weights(settings.aggregation, chosen, &|_| true);
+        let weights = batch.weights(settings.aggregation, chosen);
         let mut loss = 0.0;
         for pack in batch.packs(chosen, settings.tokens_per_microbatch) {
             let (targets, weights) = (batch.gather(&pack, &targets), batch.gather(&pack, &weights));
@@ -116,7 +119,7 @@ pub fn pretrain_value(
             merit: None,
             published: None,
         };
-        if progress.stepped(&numbers, &["value_loss"], &kept, watch)? {
+        if progress.stepped(&numbers, &[("value_loss", Alarm::Rise)], &kept, watch)? {
             return Ok(progress.outcome(true));
         }
         if enough {
@@ -126,20 +129,24 @@ pub fn pretrain_value(
     Ok(progress.outcome(false))
 }
 
-/// What was really paid, whatever the critic believes.
-const PAID: Gae = Gae {
-    gamma: 1.0,
-    lam: 1.0,
-    critic_lambda: 1.0,
-};
+impl ValueSettings {
+    fn gae(&self, lam: f64) -> Gae {
+        Gae {
+            gamma: self.gamma,
+            lam,
+            critic_lambda: lam,
+        }
+    }
+}
 
+/// Of what was really paid.
 fn held_out_variance(
     critic: &dyn Critic,
     held_out: &Batch,
     settings: &ValueSettings,
 ) -> Result<Option<f64>, TrainError> {
     let values = held_out.values(critic, settings.tokens_per_microbatch)?;
-    let returns = held_out.estimates(&values, &PAID).returns;
+    let returns = held_out.estimates(&values, &settings.gae(1.0)).returns;
     Ok(explained_variance(
         &values,
         &returns,

@@ -12,6 +12,7 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
         Examples {
             codec: &codec,
             tools: &[],
+            replies: LearntReplies::All,
             max_tokens,
             too_long,
         }
@@ -76,6 +77,87 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
         "the trajectory of task 1, sample 1 has no record of its tokens"
     );
     assert!(error.hint().unwrap().contains("`local:` policy"));
+}
+
+/// Three replies, of which the first was judged wrong, the second right and the third made nothing better: only the second is
+/// learnt, and what came before it is read. So it is with and without a record of tokens.
+#[test]
+fn only_the_solution_and_what_led_to_it_is_learnt() {
+    let tiny = Tiny::new();
+    let codec = ChatCodec::open(&tiny.path(), None).unwrap();
+    let solution = LearntReplies::Solution(CountedAttempt::Best);
+    let of = |replies, trajectory: &Trajectory| {
+        let examples = Examples {
+            replies,
+            ..maker(&codec)
+        };
+        examples.of(trajectory)
+    };
+    let mut trajectory = trajectory(1);
+    let add = |trajectory: &mut Trajectory, user: &str, reply: &str| {
+        trajectory
+            .messages
+            .push(Message::User { text: user.into() });
+        trajectory.messages.push(Message::Assistant {
+            text: reply.into(),
+            calls: Vec::new(),
+        });
+    };
+    trajectory.messages.clear();
+    add(&mut trajectory, "Write.", "void;");
+    add(&mut trajectory, "It is wrong.", "int x;");
+    add(&mut trajectory, "It is right.", "float;");
+    let attempt = |message, passed| Attempt {
+        message,
+        files: BTreeMap::new(),
+        verdict: verdict(passed),
+    };
+    trajectory.attempts = vec![attempt(1, false), attempt(3, true), attempt(5, false)];
+    trajectory.best = Some(1);
+    let said = |example: &Example| -> String {
+        let tokens = example.sequences.iter().flat_map(|one| {
+            let places = one.loss_positions().iter();
+            places.map(|place| one.tokens()[*place]).collect::<Vec<_>>()
+        });
+        codec
+            .tokenizer()
+            .decode(&tokens.collect::<Vec<_>>())
+            .unwrap()
+    };
+    let read = |example: &Example| {
+        let tokens = example.sequences[0].tokens();
+        codec.tokenizer().decode(tokens).unwrap()
+    };
+    let all = of(LearntReplies::All, &trajectory).unwrap().unwrap();
+    for reply in ["void;", "int x;", "float;"] {
+        assert!(said(&all).contains(reply), "{}", said(&all));
+    }
+    let learnt = of(solution, &trajectory).unwrap().unwrap();
+    assert_eq!(said(&learnt).replace("<|im_end|>", ""), "int x;");
+    assert!(read(&learnt).contains("void;") && !read(&learnt).contains("right"));
+
+    let origin = codec.origin().clone();
+    trajectory.tokens = Some(vec![TokenRecord {
+        ids: vec![1, 2, 3, 4, 5, 6, 7, 8],
+        logprobs: vec![None; 8],
+        loss_mask: [0, 1, 0, 1, 1, 0, 1, 0].map(|one| one == 1).to_vec(),
+        replies: vec![1, 3, 5],
+        template: Some(origin.template.clone()),
+        tokenizer: Some(origin.tokenizer.clone()),
+    }]);
+    let learnt = of(solution, &trajectory).unwrap().unwrap();
+    assert_eq!(learnt.sequences[0].tokens(), [1, 2, 3, 4, 5]);
+    assert_eq!(learnt.sequences[0].loss_positions(), [3, 4]);
+    // A reply that led there and was not judged is learnt too.
+    trajectory.attempts.remove(0);
+    trajectory.best = Some(0);
+    let learnt = of(solution, &trajectory).unwrap().unwrap();
+    assert_eq!(learnt.sequences[0].loss_positions(), [1, 3, 4]);
+    for record in trajectory.tokens.iter_mut().flatten() {
+        record.replies.pop();
+    }
+    let error = of(solution, &trajectory).unwrap_err();
+    assert!(error.to_string().ends_with("does not add up"), "{error}");
 }
 
 #[test]

@@ -191,11 +191,8 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
         aggregation: Aggregation::Trajectory,
         tokens_per_microbatch: 256,
         seed: 1,
-        gae: Gae {
-            gamma: 1.0,
-            lam: 0.95,
-            critic_lambda: 0.95,
-        },
+        gamma: 1.0,
+        lam: 0.95,
         enough: 0.3,
     };
     let run = |folder: &Path, mut watch: Until| {

@@ -49,7 +49,7 @@ fn a_corrupt_checkpoint_is_told_and_the_one_before_it_is_good() {
     assert_eq!(left(folder.path()), left(whole.path()));
 }
 
-/// Names of its files and tensors may have changed since.
+/// Names of its files and tensors, or what a recipe remembers, may have changed since.
 #[test]
 fn a_checkpoint_of_another_format_is_refused_with_the_reason() {
     let (tiny, folder) = (Tiny::new(), tempfile::tempdir().unwrap());
@@ -58,11 +58,11 @@ fn a_checkpoint_of_another_format_is_refused_with_the_reason() {
     let checkpoints = Checkpoints::new(folder.path().join("checkpoints"), 2);
     let manifest = checkpoints.last().unwrap().unwrap().join("checkpoint.json");
     let text = fs_err::read_to_string(&manifest).unwrap();
-    let older = text.replacen("\"format\": 2", "\"format\": 1", 1);
+    let older = text.replacen("\"format\": 3", "\"format\": 2", 1);
     assert_ne!(text, older);
     fs_err::write(&manifest, older).unwrap();
     let error = again(Until(4)).unwrap_err();
-    let reason = "has format 1, and this program reads format 2";
+    let reason = "has format 2, and this program reads format 3";
     assert!(error.to_string().contains(reason), "{error}");
     assert!(error.hint().unwrap().contains("start a new run"));
 }

@@ -25,11 +25,11 @@ use warpsmith_schema::{
     Target, Task, TokenRecord, Trajectory, Verdict,
 };
 use warpsmith_train::TrainError;
-use warpsmith_train::algorithms::{Aggregation, Gae};
+use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::checkpoint::Checkpoints;
 use warpsmith_train::data::{
-    Example, Examples, Finding, RewardKind, RewardRule, TokenEpisode, Tokens, TooLong,
-    read_trajectories,
+    Example, Examples, Finding, LearntReplies, RewardKind, RewardRule, TokenEpisode, Tokens,
+    TooLong, read_trajectories,
 };
 use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::metrics;
@@ -85,6 +85,7 @@ fn maker(codec: &ChatCodec) -> Examples<'_> {
     Examples {
         codec,
         tools: &[],
+        replies: LearntReplies::All,
         max_tokens: 256,
         too_long: TooLong::Drop,
     }

@@ -64,9 +64,6 @@ pub(super) struct LearningSettings {
     /// Gradients longer than this are shortened to it
     #[arg(long, value_name = "X", default_value = "1")]
     max_grad_norm: Positive,
-    /// Whether trajectories count the same, or tokens
-    #[arg(long, value_enum, default_value_t)]
-    aggregation: AggregationChoice,
     /// Tokens that go through the model together
     #[arg(long, value_name = "N", default_value = "4096")]
     tokens_per_microbatch: Count,
@@ -117,11 +114,10 @@ enum LrSchedulerChoice {
     Cosine,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum AggregationChoice {
+pub(super) enum AggregationChoice {
     /// The mean over each trajectory's tokens, then over trajectories
-    #[default]
     Trajectory,
     /// The mean over all tokens
     Token,
@@ -186,8 +182,13 @@ impl LearningSettings {
         same(self) == same(other)
     }
 
-    /// At this learning rate, on this GPU.
-    pub(super) fn options(&self, learning_rate: Positive, device: u32) -> LearningOptions {
+    /// At this learning rate, with losses put together in this way, on this GPU.
+    pub(super) fn options(
+        &self,
+        learning_rate: Positive,
+        aggregation: AggregationChoice,
+        device: u32,
+    ) -> LearningOptions {
         LearningOptions {
             model: self.model.clone(),
             tuning: self.tuning(),
@@ -198,7 +199,7 @@ impl LearningSettings {
             },
             device,
             rates: self.rates(learning_rate),
-            aggregation: match self.aggregation {
+            aggregation: match aggregation {
                 AggregationChoice::Trajectory => Aggregation::Trajectory,
                 AggregationChoice::Token => Aggregation::Token,
             },

@@ -122,6 +122,8 @@ pub(super) fn ppo(
     printer: &Printer,
 ) -> Result<LearntRun, Stop> {
     settings.check()?;
+    // What it comes to is part of the run's configuration: it cannot go on with another.
+    let settings = &settings.with_critic(critic.is_some());
     let job = Job {
         verb: "ppo",
         places,

@@ -1,16 +1,18 @@
 //! `warpsmith train sft` and `warpsmith train rft`: learning to say what was said.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use warpsmith_train::algorithms::Rejection;
+use warpsmith_train::algorithms::{PerTask, Rejection};
 use warpsmith_train::data::{RewardKind, RewardRule, TooLong};
 use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{Imitation, Objective, OfflineRun, Selection};
 
-use super::learning::{DataSettings, LearningSettings, Places};
+use super::learning::{AggregationChoice, DataSettings, LearningSettings, Places};
 use super::offline::{OfflineArgs, OfflineSettings};
-use crate::args::{Count, CountsChoice, Finite, Positive};
+use crate::args::{Count, CountsChoice, Finite, Positive, ShareBelowOne};
 use crate::config::{Settings, object};
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -28,7 +30,8 @@ pub(crate) struct SftArgs {
 /// Rejection fine-tuning: learn the replies of trajectories that were paid for
 ///
 /// Left out, and counted: those whose reward is not above a bar, that said the same again and again, or that called tools
-/// with arguments these do not take.
+/// with arguments these do not take; the same solution twice; more than a few of one task. Learnt is the attempt that counts
+/// and what led to it.
 #[derive(Debug, Args)]
 pub(crate) struct RftArgs {
     #[command(flatten)]
@@ -57,6 +60,9 @@ pub(super) struct SftSettings {
     /// Steps between looks at what is held out
     #[arg(long, value_name = "N", default_value = "20")]
     evaluate_every: Count,
+    /// Whether tokens count the same, or trajectories
+    #[arg(long, value_enum, default_value_t = AggregationChoice::Token)]
+    aggregation: AggregationChoice,
     #[command(flatten)]
     #[serde(flatten)]
     data: DataSettings,
@@ -84,6 +90,15 @@ pub(super) struct RftSettings {
     /// Replies that say the same this often in a row are a loop
     #[arg(long, value_name = "N", default_value = "3")]
     repeats: Count,
+    /// Most trajectories of one task; one where nearly all or hardly any of its trajectories solved it
+    #[arg(long, value_name = "N", default_value = "4")]
+    max_per_task: Count,
+    /// Demonstrations to mix in: a run's folder, or a JSONL of trajectories; as often as you like
+    #[arg(long, value_name = "RUN")]
+    demonstrations: Vec<PathBuf>,
+    /// Share of demonstrations in what is learnt, where there are some
+    #[arg(long, value_name = "X", default_value = "0.2")]
+    demonstration_share: ShareBelowOne,
     #[command(flatten)]
     #[serde(flatten)]
     sft: SftSettings,
@@ -162,15 +177,18 @@ impl SftSettings {
         &self,
         verb: &'static str,
         config: Map<String, Value>,
-        selection: Option<Selection>,
+        (selection, demonstrations): (Option<Selection>, Vec<PathBuf>),
         places: &'a Places,
     ) -> OfflineRun<'a> {
         OfflineRun {
             verb,
             data: &places.data,
+            demonstrations,
             out: places.out.as_deref(),
             config,
-            learning: self.learning.options(self.learning_rate, self.data.device),
+            learning: self
+                .learning
+                .options(self.learning_rate, self.aggregation, self.data.device),
             epochs: u32::from(self.epochs).into(),
             batch: u32::from(self.batch) as usize,
             held_out: self.data.held_out.into(),
@@ -197,7 +215,7 @@ impl OfflineSettings for SftSettings {
     }
 
     fn job<'a>(&self, places: &'a Places) -> Result<OfflineRun<'a>, Stop> {
-        Ok(self.run_of("sft", object(self)?, None, places))
+        Ok(self.run_of("sft", object(self)?, (None, Vec::new()), places))
     }
 
     fn stage(&self, replies: f64) -> OfflineStage {
@@ -224,9 +242,14 @@ impl OfflineSettings for RftSettings {
                 kind: self.reward.into(),
                 counts: self.counts.into(),
             },
+            per_task: PerTask {
+                most: u32::from(self.max_per_task) as usize,
+            },
+            demonstration_share: self.demonstration_share.into(),
         };
         let config = object(self)?;
-        Ok(self.sft.run_of("rft", config, Some(selection), places))
+        let imitated = (Some(selection), self.demonstrations.clone());
+        Ok(self.sft.run_of("rft", config, imitated, places))
     }
 
     /// At most: how many are left out is found out on the way.

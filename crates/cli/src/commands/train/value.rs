@@ -2,12 +2,11 @@
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use warpsmith_train::algorithms::Gae;
 use warpsmith_train::data::RewardRule;
 use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{Objective, OfflineRun, ValueTargets};
 
-use super::learning::{DataSettings, LearningSettings, Places};
+use super::learning::{AggregationChoice, DataSettings, LearningSettings, Places};
 use super::offline::{OfflineArgs, OfflineSettings};
 use super::sft::RewardChoice;
 use crate::args::{Count, CountsChoice, Positive, Share};
@@ -45,7 +44,7 @@ pub(super) struct ValueSettings {
     #[arg(long, value_name = "X", default_value = "1.0")]
     gamma: Share,
     /// How far ahead targets look after the first pass; 1 takes only what was paid
-    #[arg(long, value_name = "X", default_value = "0.95")]
+    #[arg(long, value_name = "X", default_value = "1.0")]
     lam: Share,
     /// Which reward counts
     #[arg(long, value_enum, default_value_t)]
@@ -53,6 +52,9 @@ pub(super) struct ValueSettings {
     /// Which attempt of a trajectory is its result
     #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     counts: CountsChoice,
+    /// Whether trajectories count the same, or tokens
+    #[arg(long, value_enum, default_value_t = AggregationChoice::Trajectory)]
+    aggregation: AggregationChoice,
     #[command(flatten)]
     #[serde(flatten)]
     data: DataSettings,
@@ -83,9 +85,12 @@ impl OfflineSettings for ValueSettings {
         Ok(OfflineRun {
             verb: "value",
             data: &places.data,
+            demonstrations: Vec::new(),
             out: places.out.as_deref(),
             config: object(self)?,
-            learning: self.learning.options(self.learning_rate, self.data.device),
+            learning: self
+                .learning
+                .options(self.learning_rate, self.aggregation, self.data.device),
             epochs: u32::from(self.epochs).into(),
             batch: u32::from(self.batch) as usize,
             held_out: self.data.held_out.into(),
@@ -94,11 +99,8 @@ impl OfflineSettings for ValueSettings {
                     kind: self.reward.into(),
                     counts: self.counts.into(),
                 },
-                gae: Gae {
-                    gamma: self.gamma.into(),
-                    lam: self.lam.into(),
-                    critic_lambda: self.lam.into(),
-                },
+                gamma: self.gamma.into(),
+                lam: self.lam.into(),
                 enough: self.enough.into(),
             }),
         })

@@ -83,14 +83,13 @@ impl Batch {
         }
     }
 
-    /// Of all tokens; zero in episodes that are not chosen or do not count.
+    /// Of all tokens; zero in episodes that are not chosen.
     pub(in crate::recipes) fn weights(
         &self,
         aggregation: Aggregation,
         chosen: &[usize],
-        counts: &dyn Fn(&TokenEpisode) -> bool,
     ) -> Vec<f32> {
-        let mask = |place: &usize| vec![counts(&self.episodes[*place]); self.spans[*place].len()];
+        let mask = |place: &usize| vec![true; self.spans[*place].len()];
         let masks: Vec<Vec<bool>> = chosen.iter().map(mask).collect();
         let masks: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
         let mut weights = vec![0.0; self.said()];

@@ -1,126 +1,151 @@
 //! One step's learning.
 
 use super::batch::Batch;
+use super::collect::{Collected, replies};
+use super::critic::Expected;
 use super::numbers::{self, Means};
-use super::{Advantages, Counters, CriticSettings, CutReplies, PolicyRun, replies};
+use super::{Advantages, Counters, PolicyRun};
 use crate::TrainError;
 use crate::algorithms::{
-    GroupAdvantages, Kl, Loss, Mismatch, entropy_coeff, explained_variance, kl_loss, policy_loss,
-    truncated_importance, value_loss, whiten,
+    GroupAdvantages, Kl, Loss, Mismatch, entropy_coeff, kl_loss, policy_loss, truncated_importance,
+    whiten,
 };
-use crate::data::{TokenEpisode, batches};
+use crate::data::batches;
 use crate::metrics::Numbers;
-use crate::network::{Critic, TokenScores};
-use warpsmith_kernels::training::AdamWStep;
+use crate::network::TokenScores;
 
 /// Before anything was learnt, ratios are one but for this.
 const REPEATABLE: f64 = 1e-5;
 
-/// Everything about the tokens of a batch that stays the same while it is learnt from.
+/// Everything about the tokens of a batch that stays the same while it is learnt from; zero where nothing is.
 struct Known {
+    /// How the tokens of all that is learnt from count together.
+    weights: Vec<f32>,
     /// By the policy that is to learn, in its own arithmetic.
     old: Vec<f32>,
     importance: Vec<f32>,
     advantages: Vec<f32>,
     /// By the reference, where there is one.
     reference: Option<Vec<f32>>,
-    /// The critic's values and what they should have been, where there is one.
-    expected: Option<Expected>,
 }
 
-/// Values, and what they should have been.
-type Expected = (Vec<f32>, Vec<f32>);
-
 /// Packs of episodes for each update.
-type Plan = Vec<Vec<Vec<usize>>>;
+pub(super) type Plan = Vec<Vec<Vec<usize>>>;
 
 impl PolicyRun<'_> {
     pub(super) fn learn(
         &mut self,
-        batch: &Batch,
+        collected: &Collected,
         counters: &mut Counters,
         step: u64,
         numbers: &mut Numbers,
     ) -> Result<(), TrainError> {
-        let plan = self.plan(batch, step);
-        let known = self.known(batch, &plan[0], numbers)?;
-        let mut means = Means::default();
-        let (mut actor_norm, mut critic_norm) = (0.0_f64, 0.0_f64);
-        let (mut policy_total, mut value_total) = (0.0, 0.0);
-        let updates = plan.iter().map(Vec::len).sum::<usize>() as f64;
-        for (pass, minibatches) in plan.iter().enumerate() {
-            for (place, packs) in minibatches.iter().enumerate() {
-                let chosen = packs.clone();
-                let first = pass == 0 && place == 0;
-                policy_total += self.push_actor(batch, &chosen, &known, first, &mut means)?;
-                counters.updates += 1;
-                let update = self.update(step, counters.updates);
-                actor_norm = actor_norm.max(self.actor.step(&update)?);
-                numbers.insert("learning_rate", update.learning_rate);
-                if let (Some(critic), Advantages::Critic(settings)) =
-                    (&mut self.critic, &self.settings.advantages)
-                {
-                    let aggregation = self.settings.aggregation;
-                    value_total += push_critic(
-                        &mut **critic,
-                        batch,
-                        packs,
-                        &known,
-                        settings,
-                        aggregation,
-                        &mut means,
-                    )?;
-                    let steps = self.settings.steps;
-                    let update = settings.rates.update(step, steps, counters.updates);
-                    critic_norm = critic_norm.max(critic.step(&update)?);
+        let (batch, taught) = (&collected.batch, collected.taught());
+        let settings = &self.settings;
+        let (advantages, expected) = match (&settings.advantages, &self.critic) {
+            (Advantages::Critic(critic_settings), Some(critic)) => {
+                let microbatch = settings.tokens_per_microbatch;
+                let expected =
+                    Expected::of(batch, &**critic, critic_settings, microbatch, numbers)?;
+                let mut advantages = expected.estimates.advantages.clone();
+                if critic_settings.whiten {
+                    whiten(
+                        &mut advantages,
+                        &batch.weights(settings.aggregation, &taught),
+                    );
                 }
+                (advantages, Some(expected))
             }
+            (Advantages::Critic(_), None) => {
+                return Err(TrainError::NothingToLearn {
+                    why: "PPO needs a critic".into(),
+                });
+            }
+            (Advantages::Group { rule }, _) => (by_group(collected, rule), None),
+        };
+        if !taught.is_empty() {
+            self.learn_actor(batch, &taught, advantages, counters, step, numbers)?;
         }
-        means.into(numbers);
-        numbers.insert("policy_loss", policy_total / updates);
-        numbers.insert("grad_norm", actor_norm);
-        if known.expected.is_some() {
-            numbers.insert("value_loss", value_total / updates);
-            numbers.insert("critic_grad_norm", critic_norm);
+        if let Some(expected) = expected {
+            self.learn_critic(batch, &expected, counters, step, numbers)?;
         }
         Ok(())
     }
 
-    fn update(&self, step: u64, number: u64) -> AdamWStep {
-        let settings = &self.settings;
-        settings.rates.update(step, settings.steps, number)
+    fn learn_actor(
+        &mut self,
+        batch: &Batch,
+        taught: &[usize],
+        advantages: Vec<f32>,
+        counters: &mut Counters,
+        step: u64,
+        numbers: &mut Numbers,
+    ) -> Result<(), TrainError> {
+        let plan = self.plan(batch, taught, step, self.settings.epochs);
+        let scored = plan[0].concat();
+        let known = self.known(batch, advantages, &scored, numbers)?;
+        let mut means = Means::default();
+        let (mut norm, mut total, mut made, mut moved) = (0.0_f64, 0.0, 0, 0.0);
+        let planned = plan.iter().map(Vec::len).sum::<usize>();
+        for packs in plan.iter().flatten() {
+            total += self.push_actor(batch, packs, &known, made == 0, &mut means)?;
+            counters.updates += 1;
+            made += 1;
+            let settings = &self.settings;
+            let update = settings
+                .rates
+                .update(step, settings.steps, counters.updates);
+            norm = norm.max(self.actor.step(&update)?);
+            numbers.insert("learning_rate", update.learning_rate);
+            let target_kl = self.settings.target_kl;
+            if made == planned || target_kl.is_some() {
+                moved = self.moved(batch, &scored, &known)?;
+            }
+            if target_kl.is_some_and(|target_kl| moved > target_kl) {
+                break;
+            }
+        }
+        means.into(numbers);
+        numbers.insert("kl_step", moved);
+        numbers.insert("updates", made as f64);
+        numbers.insert("policy_loss", total / made as f64);
+        numbers.insert("grad_norm", norm);
+        Ok(())
     }
 
-    /// For each pass, each update's packs.
-    fn plan(&self, batch: &Batch, step: u64) -> Vec<Plan> {
+    /// For each pass over the chosen episodes, each update's packs.
+    pub(super) fn plan(
+        &self,
+        batch: &Batch,
+        chosen: &[usize],
+        step: u64,
+        epochs: u64,
+    ) -> Vec<Plan> {
         let settings = &self.settings;
-        let size = batch.len().div_ceil(settings.minibatches.max(1));
-        (0..settings.epochs.max(1))
+        let size = chosen.len().div_ceil(settings.minibatches.max(1));
+        let packs = |places: &Vec<usize>| {
+            let episodes: Vec<usize> = places.iter().map(|place| chosen[*place]).collect();
+            batch.packs(&episodes, settings.tokens_per_microbatch)
+        };
+        (0..epochs.max(1))
             .map(|pass| {
-                let epoch = step * settings.epochs.max(1) + pass;
-                let order = batches(batch.len(), size, settings.seed, epoch);
-                let packs =
-                    |chosen: &Vec<usize>| batch.packs(chosen, settings.tokens_per_microbatch);
+                let epoch = step * epochs.max(1) + pass;
+                let order = batches(chosen.len(), size, settings.seed, epoch);
                 order.iter().map(packs).collect()
             })
             .collect()
     }
 
-    fn counts(&self, episode: &TokenEpisode) -> bool {
-        !(episode.cut && self.settings.cut_replies == CutReplies::Mask)
-    }
-
     fn known(
         &self,
         batch: &Batch,
-        first_pass: &Plan,
+        advantages: Vec<f32>,
+        packs: &[Vec<usize>],
         numbers: &mut Numbers,
     ) -> Result<Known, TrainError> {
         let settings = &self.settings;
-        let packs = first_pass.concat();
-        let scores = batch.scores(self.actor, &packs)?;
-        let all: Vec<usize> = (0..batch.len()).collect();
-        let weights = batch.weights(settings.aggregation, &all, &|_| true);
+        let scores = batch.scores(self.actor, packs)?;
+        let weights = batch.weights(settings.aggregation, &packs.concat());
         let entropy: f64 = weights
             .iter()
             .zip(&scores.entropies)
@@ -128,24 +153,13 @@ impl PolicyRun<'_> {
             .sum();
         numbers.insert("entropy", entropy);
         let sampled = batch.sampled();
-        let mask = vec![true; batch.said()];
+        let mask: Vec<bool> = weights.iter().map(|weight| *weight > 0.0).collect();
         let cap = settings.importance_cap;
         if let Some(mismatch) = Mismatch::of(&scores.logprobs, &sampled, &mask, cap) {
             numbers::of_mismatch(&mismatch, numbers);
         }
-        let (advantages, expected) = match (&settings.advantages, &self.critic) {
-            (Advantages::Critic(settings), Some(critic)) => {
-                self.by_critic(batch, &**critic, settings, numbers)?
-            }
-            (Advantages::Critic(_), None) => {
-                return Err(TrainError::NothingToLearn {
-                    why: "PPO needs a critic".into(),
-                });
-            }
-            (Advantages::Group { rule, .. }, _) => (by_group(batch, rule), None),
-        };
         let reference = match self.reference {
-            Some(reference) => Some(batch.scores(reference, &packs)?.logprobs),
+            Some(reference) => Some(batch.scores(reference, packs)?.logprobs),
             None => None,
         };
         if let Some(reference) = &reference {
@@ -154,36 +168,18 @@ impl PolicyRun<'_> {
         }
         Ok(Known {
             importance: truncated_importance(&scores.logprobs, &sampled, cap),
+            weights,
             old: scores.logprobs,
             advantages,
             reference,
-            expected,
         })
     }
 
-    fn by_critic(
-        &self,
-        batch: &Batch,
-        critic: &dyn Critic,
-        settings: &CriticSettings,
-        numbers: &mut Numbers,
-    ) -> Result<(Vec<f32>, Option<Expected>), TrainError> {
-        let values = batch.values(critic, self.settings.tokens_per_microbatch)?;
-        let mut estimates = batch.estimates(&values, &settings.gae);
-        let mask = vec![true; values.len()];
-        if let Some(explained) = explained_variance(&values, &estimates.returns, &mask) {
-            numbers.insert("explained_variance", explained);
-        }
-        if settings.whiten {
-            let counted: Vec<bool> = batch
-                .episodes()
-                .iter()
-                .flat_map(|episode| vec![self.counts(episode); episode.tokens.said()])
-                .collect();
-            whiten(&mut estimates.advantages, &counted);
-        }
-        let expected = Some((values, estimates.returns));
-        Ok((estimates.advantages, expected))
+    /// How far the policy is by now from what it was at the step's beginning.
+    fn moved(&self, batch: &Batch, packs: &[Vec<usize>], known: &Known) -> Result<f64, TrainError> {
+        let new = batch.scores(self.actor, packs)?.logprobs;
+        // The tokens are the old policy's, so that is whose divergence they can tell.
+        Ok(kl_loss(Kl::K3, &known.old, &new, &known.weights).value)
     }
 
     /// Adds the gradient of one update's episodes. Gives the loss.
@@ -196,8 +192,7 @@ impl PolicyRun<'_> {
         means: &mut Means,
     ) -> Result<f64, TrainError> {
         let settings = self.settings;
-        let chosen = packs.concat();
-        let weights = batch.weights(settings.aggregation, &chosen, &|one| self.counts(one));
+        let weights = batch.weights(settings.aggregation, &packs.concat());
         let mut total = 0.0;
         for pack in packs {
             let gather = |numbers: &[f32]| batch.gather(pack, numbers);
@@ -226,7 +221,6 @@ impl PolicyRun<'_> {
                 let bonus = entropy_coeff(&scores.entropies, &weights, settings.entropy_coeff);
                 total += finite(&loss)? + bonus.value;
                 means.policy(&part);
-                means.moved(&old, new);
                 Ok(TokenScores {
                     logprobs: loss.gradient,
                     entropies: bonus.gradient,
@@ -237,48 +231,18 @@ impl PolicyRun<'_> {
     }
 }
 
-fn by_group(batch: &Batch, rule: &GroupAdvantages) -> Vec<f32> {
-    let mut advantages = Vec::with_capacity(batch.len());
-    let groups = batch
-        .episodes()
-        .chunk_by(|one, other| one.task == other.task);
-    for group in groups {
-        let found = rule.of(&replies(group));
-        advantages.extend(found.unwrap_or_else(|| vec![0.0; group.len()]));
+fn by_group(collected: &Collected, rule: &GroupAdvantages) -> Vec<f32> {
+    let episodes = collected.batch.episodes();
+    let mut advantages = vec![0.0; episodes.len()];
+    for group in &collected.groups {
+        if let Some(found) = rule.of(&replies(&episodes[group.clone()])) {
+            advantages[group.clone()].copy_from_slice(&found);
+        }
     }
-    batch.spread(&advantages)
+    collected.batch.spread(&advantages)
 }
 
-fn push_critic(
-    critic: &mut dyn Critic,
-    batch: &Batch,
-    packs: &[Vec<usize>],
-    known: &Known,
-    settings: &CriticSettings,
-    aggregation: crate::algorithms::Aggregation,
-    means: &mut Means,
-) -> Result<f64, TrainError> {
-    let Some((values, returns)) = &known.expected else {
-        return Ok(0.0);
-    };
-    let chosen = packs.concat();
-    // A critic learns from all episodes, also from those that were cut.
-    let weights = batch.weights(aggregation, &chosen, &|_| true);
-    let mut total = 0.0;
-    for pack in packs {
-        let gather = |numbers: &[f32]| batch.gather(pack, numbers);
-        let (old, returns, weights) = (gather(values), gather(returns), gather(&weights));
-        critic.backward(&batch.sequences(pack), &mut |values| {
-            let part = value_loss(values, &old, &returns, &weights, settings.value_clip);
-            total += finite(&part.loss)?;
-            means.value(&part);
-            Ok(part.loss.gradient)
-        })?;
-    }
-    Ok(total)
-}
-
-fn finite(loss: &Loss) -> Result<f64, TrainError> {
+pub(super) fn finite(loss: &Loss) -> Result<f64, TrainError> {
     if loss.value.is_finite() {
         Ok(loss.value)
     } else {

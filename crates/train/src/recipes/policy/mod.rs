@@ -1,6 +1,8 @@
 //! Reinforcement: the policy tries, is paid, and learns what paid (PPO with a critic, GRPO without).
 
 pub(super) mod batch;
+mod collect;
+mod critic;
 mod learn;
 mod numbers;
 
@@ -10,13 +12,13 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use self::batch::Batch;
+pub use self::collect::CutReplies;
 use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
-use crate::TrainError;
 use crate::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};
 use crate::data::TokenEpisode;
 use crate::metrics::Numbers;
 use crate::network::{Actor, Critic, Published, Trainable};
+use crate::{Alarm, TrainError};
 
 /// Where episodes come from.
 pub trait Collector {
@@ -51,7 +53,9 @@ pub trait Collector {
         Value::Null
     }
 
-    fn recall(&mut self, _memory: Value) {}
+    fn recall(&mut self, _memory: Value) -> Result<(), serde_json::Error> {
+        Ok(())
+    }
 }
 
 /// How an advantage is found.
@@ -60,33 +64,19 @@ pub enum Advantages {
     /// PPO: by a critic.
     Critic(CriticSettings),
     /// GRPO: by the other episodes of the same task.
-    Group {
-        rule: GroupAdvantages,
-        /// How often to collect again where groups without a difference were dropped.
-        refills: u32,
-    },
+    Group { rule: GroupAdvantages },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CriticSettings {
     pub gae: Gae,
     pub rates: Rates,
+    /// Passes over what was collected: more than the policy's do not wear it out.
+    pub epochs: u64,
     /// How far a value may move before it is no longer pushed.
     pub value_clip: Option<f32>,
     /// Brings advantages to mean 0 and variance 1 over the batch.
     pub whiten: bool,
-}
-
-/// What becomes of an episode that ended for want of room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CutReplies {
-    /// It is not learnt from.
-    Mask,
-    /// It is paid −1, whatever it was worth.
-    Penalise,
-    /// It is paid and learnt from like any other.
-    Keep,
 }
 
 /// Keeps the policy near a reference.
@@ -111,6 +101,10 @@ pub struct PolicySettings {
     pub aggregation: Aggregation,
     /// Passes over what was collected.
     pub epochs: u64,
+    /// No further update of a step is made once the policy has moved further than this from where the step began.
+    pub target_kl: Option<f64>,
+    /// How often to collect again where groups without a difference were dropped.
+    pub refills: u32,
     /// Updates in each pass.
     pub minibatches: usize,
     pub cut_replies: CutReplies,
@@ -137,6 +131,7 @@ pub struct PolicyRun<'a> {
 struct Counters {
     /// Updates that were made: a step may have several.
     updates: u64,
+    critic_updates: u64,
 }
 
 impl PolicyRun<'_> {
@@ -156,9 +151,10 @@ impl PolicyRun<'_> {
         progress.arrived(&|| self.actor.publish())?;
         let mut counters = Counters::default();
         if let Some(mut recalled) = recalled {
-            counters =
-                serde_json::from_value(recalled.memory["counters"].take()).unwrap_or_default();
-            self.collector.recall(recalled.memory["collector"].take());
+            let collector = recalled.memory["collector"].take();
+            counters = serde_json::from_value(recalled.memory["counters"].take())
+                .and_then(|counters| self.collector.recall(collector).map(|()| counters))
+                .map_err(|error| progress.broken(&error))?;
         }
         if progress.step == 0
             && let Some(found) = self.examine(0)?
@@ -170,18 +166,15 @@ impl PolicyRun<'_> {
             let begun = Instant::now();
             let collected = self.collect(step)?;
             let collecting = begun.elapsed().as_secs_f64();
-            let mut numbers = collected.numbers;
+            let mut numbers = collected.numbers.clone();
             numbers.extend(self.collector.numbers());
             self.collector.rest();
-            if collected.batch.len() > 0 {
-                self.learn(&collected.batch, &mut counters, step, &mut numbers)?;
-            }
+            self.learn(&collected, &mut counters, step, &mut numbers)?;
             let learning = begun.elapsed().as_secs_f64() - collecting;
             numbers.insert("seconds_collect", collecting);
             numbers.insert("seconds_learn", learning);
-            let tokens: usize = (0..collected.batch.len())
-                .map(|episode| collected.batch.length(episode))
-                .sum();
+            let learnt = collected.taught().into_iter();
+            let tokens: usize = learnt.map(|place| collected.batch.length(place)).sum();
             numbers.insert("tokens_per_second", tokens as f64 / learning.max(1e-9));
             let due = step.is_multiple_of(self.settings.evaluate_every.max(1)) || step == steps;
             let found = if due { self.examine(step)? } else { None };
@@ -200,8 +193,7 @@ impl PolicyRun<'_> {
                 merit,
                 published: Some(&|| self.actor.publish()),
             };
-            let guarded = ["entropy", "value_loss", "mismatch_mean"];
-            if progress.stepped(&numbers, &guarded, &kept, watch)? {
+            if progress.stepped(&numbers, &guarded(&numbers), &kept, watch)? {
                 return Ok(progress.outcome(true));
             }
         }
@@ -209,10 +201,20 @@ impl PolicyRun<'_> {
     }
 }
 
-/// What a step learns from, and what it was like.
-struct Collected {
-    batch: Batch,
-    numbers: Numbers,
+/// Numbers that tell a run gone wrong.
+fn guarded(numbers: &Numbers) -> Vec<(&'static str, Alarm)> {
+    /// A policy that is right so often may be certain of it.
+    const CERTAIN: f64 = 0.9;
+    let mut guarded = vec![
+        ("entropy", Alarm::Rise),
+        ("value_loss", Alarm::Rise),
+        ("mismatch_mean", Alarm::Rise),
+        ("kl_step", Alarm::Spike),
+    ];
+    if numbers.get("pass_rate").is_none_or(|rate| *rate < CERTAIN) {
+        guarded.push((numbers::SAMPLED_ENTROPY, Alarm::Collapse));
+    }
+    guarded
 }
 
 impl PolicyRun<'_> {
@@ -232,91 +234,4 @@ impl PolicyRun<'_> {
         self.collector.numbers();
         Ok(Some(numbers))
     }
-
-    /// Episodes for one step. Groups that teach nothing are left out, and others collected in their place.
-    fn collect(&mut self, step: u64) -> Result<Collected, TrainError> {
-        let policy = self.actor.publish()?;
-        let mut all: Vec<TokenEpisode> = Vec::new();
-        let mut useful: Vec<TokenEpisode> = Vec::new();
-        let (mut wanted, mut dropped) = (0, 0);
-        let refills = match self.settings.advantages {
-            Advantages::Critic(_) => 0,
-            Advantages::Group { refills, .. } => refills,
-        };
-        for round in 0..=refills {
-            let mut found = self.collector.collect(step, round, &policy)?;
-            if found.iter().any(|one| !one.reward.is_finite()) {
-                return Err(TrainError::NotFinite { what: "a reward" });
-            }
-            if self.settings.cut_replies == CutReplies::Penalise {
-                for episode in found.iter_mut().filter(|episode| episode.cut) {
-                    episode.reward = -1.0;
-                }
-            }
-            all.extend(found.iter().cloned());
-            let groups = groups(found);
-            if round == 0 {
-                wanted = groups.len();
-            }
-            let mut have = groups_of(&useful);
-            for (_, group) in groups {
-                if have == wanted {
-                    break;
-                }
-                if self.settings.advantages.teaches(&group) {
-                    useful.extend(group);
-                    have += 1;
-                } else {
-                    dropped += 1;
-                }
-            }
-            if have == wanted {
-                break;
-            }
-        }
-        if all.is_empty() {
-            return Err(TrainError::NothingToLearn {
-                why: format!("no episode of step {step} came to an end"),
-            });
-        }
-        let mut numbers = numbers::of_episodes(&all);
-        numbers.insert("groups", groups_of(&useful) as f64);
-        numbers.insert("groups_dropped", f64::from(dropped));
-        Ok(Collected {
-            batch: Batch::new(useful),
-            numbers,
-        })
-    }
-}
-
-/// Episodes by task; a task's are neighbours from here on.
-fn groups(episodes: Vec<TokenEpisode>) -> BTreeMap<String, Vec<TokenEpisode>> {
-    let mut groups: BTreeMap<String, Vec<TokenEpisode>> = BTreeMap::new();
-    for episode in episodes {
-        groups
-            .entry(episode.task.clone())
-            .or_default()
-            .push(episode);
-    }
-    groups
-}
-
-fn groups_of(episodes: &[TokenEpisode]) -> usize {
-    episodes
-        .chunk_by(|one, other| one.task == other.task)
-        .count()
-}
-
-impl Advantages {
-    fn teaches(&self, group: &[TokenEpisode]) -> bool {
-        match self {
-            Self::Critic(_) => true,
-            Self::Group { rule, .. } => rule.of(&replies(group)).is_some(),
-        }
-    }
-}
-
-fn replies(group: &[TokenEpisode]) -> Vec<(f64, usize)> {
-    let reply = |episode: &TokenEpisode| (episode.reward, episode.tokens.said());
-    group.iter().map(reply).collect()
 }

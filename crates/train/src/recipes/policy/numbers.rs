@@ -1,11 +1,21 @@
 //! What is written down of a step.
 
-use crate::algorithms::{Kl, Mismatch, PolicyLoss, ValueLoss};
+use crate::algorithms::{Mismatch, PolicyLoss, ValueLoss};
 use crate::data::{Standings, TokenEpisode};
 use crate::metrics::Numbers;
 
 /// What the best checkpoint is best at.
 pub(super) const VALIDATION_REWARD: &str = "validation_reward";
+
+/// Also of episodes that teach nothing: a policy that says the same every time has no others.
+pub(super) const SAMPLED_ENTROPY: &str = "sampled_entropy";
+
+/// The mean surprise at tokens that were sampled, which is an estimate of the entropy.
+fn sampled_entropy(episodes: &[TokenEpisode]) -> f64 {
+    let tokens = || episodes.iter().flat_map(|one| &one.tokens.sampled);
+    let sum: f64 = tokens().map(|logprob| -f64::from(*logprob)).sum();
+    sum / tokens().count().max(1) as f64
+}
 
 /// What the policy did.
 pub(super) fn of_episodes(episodes: &[TokenEpisode]) -> Numbers {
@@ -26,6 +36,7 @@ pub(super) fn of_episodes(episodes: &[TokenEpisode]) -> Numbers {
         ("reward_p90", quantile(0.9)),
         ("length", mean(&|one| one.tokens.said() as f64)),
         ("cut_share", share(&|one| one.cut)),
+        (SAMPLED_ENTROPY, sampled_entropy(episodes)),
     ]);
     if let Some(standings) = standings(episodes) {
         numbers.extend([
@@ -81,7 +92,7 @@ pub(super) fn of_mismatch(mismatch: &Mismatch, numbers: &mut Numbers) {
     numbers.insert("mismatch_healthy", healthy);
 }
 
-/// Means over the parts of a step, by the tokens they have.
+/// Means over the parts of what one network learns in a step, by the tokens they have.
 #[derive(Default)]
 pub(super) struct Means {
     tokens: f64,
@@ -96,6 +107,7 @@ impl Means {
         for (name, value) in [
             ("clip_fraction_low", part.clipped_low),
             ("clip_fraction_high", part.clipped_high),
+            ("clip_fraction_c", part.clipped_c),
         ] {
             *self.sums.entry(name).or_default() += tokens * value;
         }
@@ -103,15 +115,9 @@ impl Means {
         self.ratios = Some((low.min(part.ratios.0), high.max(part.ratios.1)));
     }
 
-    /// How far this step has moved the policy from where it was at its beginning.
-    pub(super) fn moved(&mut self, old: &[f32], new: &[f32]) {
-        let each = old.iter().zip(new);
-        let sum: f64 = each.map(|(old, new)| Kl::K3.estimate(*old, *new)).sum();
-        *self.sums.entry("kl_step").or_default() += sum;
-    }
-
     pub(super) fn value(&mut self, part: &ValueLoss) {
         let tokens = part.loss.gradient.len() as f64;
+        self.tokens += tokens;
         *self.sums.entry("value_clip").or_default() += tokens * part.clipped;
     }
 

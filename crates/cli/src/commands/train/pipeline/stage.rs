@@ -90,6 +90,10 @@ impl PipelineSettings {
         if stage.judges() {
             put("mode", json!(mode));
         }
+        // What the policy was taught at first must not be forgotten.
+        if stage == Stage::Rft && !self.no_sft {
+            put("demonstrations", json!(self.teacher));
+        }
         decided
     }
 }

@@ -17,10 +17,10 @@ use warpsmith_train::algorithms::{
 use warpsmith_train::data::RewardRule;
 use warpsmith_train::recipes::{
     Advantages, CollectSettings, CriticSettings, CutReplies, Examination, LearningOptions,
-    LlmJudge, Penalty, PolicySettings,
+    LlmJudge, Penalty, PolicySettings, require_on_policy,
 };
 
-use super::super::learning::LearningSettings;
+use super::super::learning::{AggregationChoice, LearningSettings};
 use super::super::sft::RewardChoice;
 use crate::args::{
     Count, CountsChoice, IsolationChoice, LocalModelOptions, MachineArgs, NotNegative, Positive,
@@ -41,12 +41,15 @@ pub(in super::super) struct PpoSettings {
     /// How much of later values counts
     #[arg(long, value_name = "X", default_value = "1.0")]
     gamma: Share,
-    /// How far ahead advantages look
-    #[arg(long, value_name = "X", default_value = "0.95")]
-    lam: Share,
+    /// How far ahead advantages look; else 1, and 0.95 once a critic is pretrained (`--critic`)
+    #[arg(long, value_name = "X")]
+    lam: Option<Share>,
     /// How far ahead the critic's targets look
     #[arg(long, value_name = "X", default_value = "1.0")]
     critic_lam: Share,
+    /// The critic's passes over what a step collected
+    #[arg(long, value_name = "N", default_value = "2")]
+    critic_ppo_epochs: Count,
     /// How far a value may move before it is no longer pushed; else no limit
     #[arg(long, value_name = "X")]
     value_clip: Option<Positive>,
@@ -69,9 +72,6 @@ pub(in super::super) struct GrpoSettings {
     /// Have rare successes and rare failures count more
     #[arg(long)]
     difficulty_weight: bool,
-    /// How often to collect again in place of groups that teach nothing
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    refills: u32,
     #[command(flatten)]
     #[serde(flatten)]
     pub(super) trying: TryingSettings,
@@ -89,6 +89,9 @@ pub(in super::super) struct TryingSettings {
     /// Episodes of each task in a step
     #[arg(long, value_name = "K", default_value = "8")]
     pub(super) samples: Count,
+    /// How often a step collects again in place of groups whose replies all earn the same
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    refills: u32,
     /// One reply and repairs, or a loop of tool calls
     #[arg(long, value_enum, default_value_t = ModeChoice::Single)]
     mode: ModeChoice,
@@ -101,7 +104,7 @@ pub(in super::super) struct TryingSettings {
     /// Most tokens of the conversation (`agent`), old tool output left out first; else 8192
     #[arg(long, value_name = "N")]
     tokens: Option<u64>,
-    /// How freely to sample
+    /// How freely to sample: 1, as only such replies are the policy's own
     #[arg(long, value_name = "T", default_value = "1")]
     temperature: Positive,
     /// Most tokens of one reply
@@ -131,6 +134,9 @@ pub(in super::super) struct TryingSettings {
     /// Tasks whose running pass rate is higher are done
     #[arg(long, value_name = "X", default_value = "0.9")]
     highest_pass_rate: Share,
+    /// Share of a step's tasks that are tried again though their pass rate is lower or higher than that
+    #[arg(long, value_name = "X", default_value = "0.125")]
+    retry_share: Share,
     /// Tasks with this many operators (levels, where they are not known) or fewer are open from the beginning
     #[arg(long, value_name = "N", default_value_t = 2)]
     open_operators: u32,
@@ -143,6 +149,12 @@ pub(in super::super) struct TryingSettings {
     /// How much likelier a token may become before it is no longer pushed
     #[arg(long, value_name = "X", default_value = "0.28")]
     clip_ratio_high: NotNegative,
+    /// How many times likelier a bad token may become before it is no longer pushed (dual clip), above 1
+    #[arg(long, value_name = "X", default_value = "3.0")]
+    clip_ratio_c: Positive,
+    /// No further update of a step is made once the policy has moved this far from where it began; 0 for no limit
+    #[arg(long, value_name = "X", default_value = "0.05")]
+    target_kl: NotNegative,
     /// Largest weight that makes up for the sampler's arithmetic
     #[arg(long, value_name = "X", default_value = "2.0")]
     importance_cap: Positive,
@@ -158,6 +170,9 @@ pub(in super::super) struct TryingSettings {
     /// Updates in each pass
     #[arg(long, value_name = "N", default_value = "1")]
     minibatches: Count,
+    /// Whether trajectories count the same, or tokens: in the loss and in whitening
+    #[arg(long, value_enum, default_value_t = AggregationChoice::Trajectory)]
+    aggregation: AggregationChoice,
     /// Steps between looks at the tasks of `--validation`
     #[arg(long, value_name = "N", default_value = "10")]
     evaluate_every: Count,
@@ -187,8 +202,10 @@ pub(in super::super) struct TryingSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum CutChoice {
-    /// They are not learnt from
+    /// `mask` while more than 10 % of a step's episodes are cut, else `penalise`
     #[default]
+    Auto,
+    /// They are not learnt from
     Mask,
     /// They are paid −1
     Penalise,
@@ -219,14 +236,25 @@ impl PpoSettings {
         &self.trying.learning
     }
 
+    /// With every setting said that depends on whether the critic is pretrained: values of a critic that knows nothing yet must
+    /// not stand between a token and its reward.
+    pub(super) fn with_critic(&self, pretrained: bool) -> Self {
+        let usual = if pretrained { 0.95 } else { 1.0 };
+        Self {
+            lam: self.lam.or_else(|| Share::try_from(usual).ok()),
+            ..self.clone()
+        }
+    }
+
     pub(super) fn advantages(&self) -> Advantages {
         Advantages::Critic(CriticSettings {
             gae: Gae {
                 gamma: self.gamma.into(),
-                lam: self.lam.into(),
+                lam: self.lam.map_or(1.0, f64::from),
                 critic_lambda: self.critic_lam.into(),
             },
             rates: self.trying.learning.rates(self.critic_learning_rate),
+            epochs: u32::from(self.critic_ppo_epochs).into(),
             value_clip: self.value_clip.map(|clip| f64::from(clip) as f32),
             whiten: !self.no_whitening,
         })
@@ -256,7 +284,6 @@ impl GrpoSettings {
                 }),
                 difficulty: self.difficulty_weight.then(Difficulty::default),
             },
-            refills: self.refills,
         }
     }
 }
@@ -272,6 +299,10 @@ impl TryingSettings {
         if f64::from(self.lowest_pass_rate) > f64::from(self.highest_pass_rate) {
             return refuse("`lowest_pass_rate` must not be above `highest_pass_rate`");
         }
+        if f64::from(self.clip_ratio_c) <= 1.0 {
+            return refuse("`clip_ratio_c` must be above 1");
+        }
+        require_on_policy(&self.sampling())?;
         if f64::from(self.llm_judge_weight) > 1.0 {
             // Else somebody who is wrong could be paid more than somebody who is right.
             return refuse("`llm_judge_weight` must be at most 1");
@@ -339,14 +370,18 @@ impl TryingSettings {
         }
     }
 
-    fn kind(&self, engine: &Engine) -> EpisodeKind {
-        // All of the distribution: what is cut off could not be learnt about.
-        let sampling = SamplingParams {
+    /// All of the distribution: what is cut off could not be learnt about.
+    fn sampling(&self) -> SamplingParams {
+        SamplingParams {
             temperature: f64::from(self.temperature) as f32,
             top_p: 1.0,
             seed: Some(self.learning.seed),
             max_tokens: self.max_tokens.into(),
-        };
+        }
+    }
+
+    fn kind(&self, engine: &Engine) -> EpisodeKind {
+        let sampling = self.sampling();
         match self.mode {
             ModeChoice::Single => EpisodeKind::Single(SingleSettings {
                 target: engine.target,
@@ -395,6 +430,7 @@ impl TryingSettings {
             band: Band {
                 lowest: self.lowest_pass_rate.into(),
                 highest: self.highest_pass_rate.into(),
+                retry: self.retry_share.into(),
                 ..Band::default()
             },
             open: self.open_operators,
@@ -408,7 +444,7 @@ impl TryingSettings {
 
     pub(super) fn options(&self) -> LearningOptions {
         self.learning
-            .options(self.learning_rate, self.machine.device)
+            .options(self.learning_rate, self.aggregation, self.machine.device)
     }
 
     pub(super) fn recipe(&self, advantages: Advantages) -> PolicySettings {
@@ -420,6 +456,7 @@ impl TryingSettings {
             clip: Some(Clip {
                 low: f64::from(self.clip_ratio_low) as f32,
                 high: f64::from(self.clip_ratio_high) as f32,
+                c: Some(f64::from(self.clip_ratio_c) as f32),
             }),
             importance_cap: f64::from(self.importance_cap) as f32,
             penalty: self.has_reference().then_some(Penalty {
@@ -429,8 +466,11 @@ impl TryingSettings {
             entropy_coeff: self.entropy_coeff.into(),
             aggregation: learning.aggregation,
             epochs: u32::from(self.ppo_epochs).into(),
+            target_kl: Some(f64::from(self.target_kl)).filter(|target_kl| *target_kl > 0.0),
+            refills: self.refills,
             minibatches: u32::from(self.minibatches) as usize,
             cut_replies: match self.cut_replies {
+                CutChoice::Auto => CutReplies::Auto,
                 CutChoice::Mask => CutReplies::Mask,
                 CutChoice::Penalise => CutReplies::Penalise,
                 CutChoice::Keep => CutReplies::Keep,
@@ -443,12 +483,4 @@ impl TryingSettings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_text_says_the_defaults() {
-        crate::config::assert_text_says_the_defaults::<PpoSettings>();
-        crate::config::assert_text_says_the_defaults::<GrpoSettings>();
-    }
-}
+mod tests;

@@ -8,13 +8,14 @@ use crate::episodes::ModeChoice;
 
 impl PpoSettings {
     pub(in super::super::super) fn stage(&self, stage: &'static str) -> ReinforceStage {
-        self.trying.stage(stage, 2, 0)
+        self.trying
+            .stage(stage, Some(self.critic_ppo_epochs.into()))
     }
 }
 
 impl GrpoSettings {
     pub(in super::super) fn stage(&self, stage: &'static str) -> ReinforceStage {
-        self.trying.stage(stage, 1, self.refills)
+        self.trying.stage(stage, None)
     }
 }
 
@@ -35,8 +36,8 @@ impl TryingSettings {
         }
     }
 
-    /// What an estimate needs to know, with so many networks that learn.
-    fn stage(&self, stage: &'static str, learners: u32, refills: u32) -> ReinforceStage {
+    /// What an estimate needs to know, with so many passes of the critic where there is one.
+    fn stage(&self, stage: &'static str, critic_ppo_epochs: Option<u32>) -> ReinforceStage {
         let (replies, judgements) = self.replies();
         ReinforceStage {
             stage,
@@ -45,11 +46,16 @@ impl TryingSettings {
             steps: self.steps.into(),
             tasks_per_step: self.tasks_per_step.into(),
             samples: self.samples.into(),
-            refills,
+            // A reply without others to differ from is never replaced.
+            refills: if u32::from(self.samples) > 1 {
+                self.refills
+            } else {
+                0
+            },
             evaluate_every: self.evaluate_every.into(),
             validation_samples: self.validation_samples.into(),
             ppo_epochs: self.ppo_epochs.into(),
-            learners,
+            critic_ppo_epochs,
             reference: self.has_reference(),
             replies,
             judgements,

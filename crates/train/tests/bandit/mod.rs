@@ -1,6 +1,8 @@
 //! PPO and GRPO from end to end, on a game small enough for a test: a model of random numbers is shown one of a few signs and
 //! paid for answering with the two tokens that belong to it. It samples with the model that users run.
 
+mod steps;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ struct Game {
     samples: usize,
     /// −1 turns what is good into what is bad.
     sign: f64,
+    /// So many episodes of each sign count as cut, the first.
+    cut: usize,
     /// What the policy was really worth, step by step.
     worth: Vec<f64>,
 }
@@ -57,7 +61,7 @@ impl Game {
         let mut random = StdRng::seed_from_u64(seed);
         let mut episodes = Vec::new();
         for sign in SIGNS {
-            for _ in 0..self.samples {
+            for number in 0..self.samples {
                 let mut cache = model.new_cache();
                 let mut tokens = vec![1, sign];
                 let mut sampled = Vec::new();
@@ -86,7 +90,7 @@ impl Game {
                         robust: if right == 2 { 1.0 } else { -1.0 },
                         ..Finding::NOTHING
                     },
-                    cut: false,
+                    cut: number < self.cut,
                 });
             }
         }
@@ -154,12 +158,15 @@ fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
         clip: Some(Clip {
             low: 0.2,
             high: 0.28,
+            c: Some(3.0),
         }),
         importance_cap: 2.0,
         penalty: None,
         entropy_coeff,
         aggregation: Aggregation::Trajectory,
         epochs: 2,
+        target_kl: None,
+        refills: 1,
         minibatches,
         cut_replies: CutReplies::Mask,
         tokens_per_microbatch: 64,
@@ -186,32 +193,51 @@ const PPO: Advantages = Advantages::Critic(CriticSettings {
             max_grad_norm: 1.0,
         },
     },
+    epochs: 2,
     value_clip: Some(0.5),
     whiten: true,
 });
 
 const GRPO: Advantages = Advantages::Group {
     rule: GroupAdvantages::PLAIN,
-    refills: 1,
 };
+
+/// What must be the same whenever the same is done.
+fn lines(folder: &Path) -> Vec<metrics::Line> {
+    let mut lines = metrics::read(folder).unwrap();
+    for (_, numbers) in &mut lines {
+        numbers.retain(|name, _| !name.contains("second"));
+    }
+    lines
+}
 
 /// What the policy is worth in the first steps and in the last.
 fn played(settings: &PolicySettings, sign: f64) -> (f64, f64, Vec<metrics::Line>) {
     let folder = tempfile::tempdir().unwrap();
-    let (outcome, worth) = played_in(folder.path(), settings, sign, None);
+    let (outcome, worth) = played_in(folder.path(), settings, (sign, 0), None);
     assert_eq!((outcome.step, outcome.interrupted), (settings.steps, false));
     let mean = |worth: &[f64]| worth.iter().sum::<f64>() / worth.len() as f64;
     let lines = metrics::read(folder.path()).unwrap();
     (mean(&worth[..3]), mean(&worth[worth.len() - 3..]), lines)
 }
 
-/// Up to a step, or to the end.
+/// Up to a step, or to the end, in a game with this sign and so many that are cut.
 fn played_in(
     folder: &Path,
     settings: &PolicySettings,
-    sign: f64,
+    game: (f64, usize),
     until: Option<u64>,
 ) -> (RecipeOutcome, Vec<f64>) {
+    let (outcome, worth) = try_in(folder, settings, game, until);
+    (outcome.unwrap(), worth)
+}
+
+fn try_in(
+    folder: &Path,
+    settings: &PolicySettings,
+    (sign, cut): (f64, usize),
+    until: Option<u64>,
+) -> (Result<RecipeOutcome, TrainError>, Vec<f64>) {
     let tiny = Tiny::with_vocabulary(VOCABULARY);
     let weights = Weights::load(&tiny.path()).unwrap();
     let model = TrainingModel::on_cpu(&weights, &FineTuning::Full, 0).unwrap();
@@ -225,6 +251,7 @@ fn played_in(
             Advantages::Group { .. } => 12,
         },
         sign,
+        cut,
         worth: Vec::new(),
     };
     let keeping = Keeping {
@@ -240,15 +267,17 @@ fn played_in(
         collector: &mut game,
         settings: *settings,
     }
-    .run(&keeping, &mut Until(until, 0))
-    .unwrap();
+    .run(&keeping, &mut Until(until, 0));
+    let Ok(outcome) = outcome else {
+        return (outcome, game.worth);
+    };
     // What was published is what was learnt.
     let published = Weights::load(outcome.published.as_ref().unwrap()).unwrap();
     let Published::Weights(learnt) = actor.publish().unwrap() else {
         panic!("all of it learns")
     };
     assert_eq!(published.final_norm, learnt.final_norm);
-    (outcome, game.worth)
+    (Ok(outcome), game.worth)
 }
 
 #[test]
@@ -287,6 +316,9 @@ fn ppo_learns_and_with_the_sign_flipped_unlearns() {
         "ratio_max",
         "clip_fraction_low",
         "clip_fraction_high",
+        "clip_fraction_c",
+        "sampled_entropy",
+        "updates",
         "mismatch_mean",
         "mismatch_usual",
         "importance_truncated",
@@ -348,18 +380,11 @@ fn a_stopped_run_goes_on_with_what_it_knows_of_the_best() {
         ..settings(9, PPO)
     };
     let [whole, parts] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let (outcome, _) = played_in(whole.path(), &settings, 1.0, None);
+    let (outcome, _) = played_in(whole.path(), &settings, (1.0, 0), None);
     for until in [Some(1), Some(5), None] {
-        let (part, _) = played_in(parts.path(), &settings, 1.0, until);
+        let (part, _) = played_in(parts.path(), &settings, (1.0, 0), until);
         assert_eq!(part.step, until.unwrap_or(9));
     }
-    let lines = |folder: &Path| {
-        let mut lines = metrics::read(folder).unwrap();
-        for (_, numbers) in &mut lines {
-            numbers.retain(|name, _| !name.contains("second"));
-        }
-        lines
-    };
     assert_eq!(lines(parts.path()), lines(whole.path()));
     let merits = lines(whole.path());
     let merits = merits.iter().filter(|(step, _)| *step > 0);
