@@ -144,16 +144,14 @@ impl OfflineRun<'_> {
             ..
         } = imitation;
         let trajectories = &data.trajectories;
-        let (kept, rejections) = match &selection {
-            Some(selection) => selection.select(trajectories)?,
-            None => {
-                let kept = trajectories.len();
-                let rejections = Rejections {
-                    kept,
-                    ..Rejections::default()
-                };
-                (trajectories.iter().collect(), rejections)
-            }
+        let (kept, rejections) = if let Some(selection) = &selection {
+            selection.select(trajectories)?
+        } else {
+            let rejections = Rejections {
+                kept: trajectories.len(),
+                ..Rejections::default()
+            };
+            (trajectories.iter().collect(), rejections)
         };
         let begun = self.begin(data, demonstrations, host)?;
         let tools = tool_schemas();

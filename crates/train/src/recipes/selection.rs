@@ -81,14 +81,14 @@ impl Selection {
             .messages
             .iter()
             .filter(|message| matches!(message, Message::Assistant { .. }));
-        let text: String = match files.filter(|files| !files.is_empty()) {
-            Some(files) => files.values().map(|file| format!("{file}\n")).collect(),
-            None => replies.clone().map(|one| format!("{one:?}\n")).collect(),
+        let said: Vec<String> = match files.filter(|files| !files.is_empty()) {
+            Some(files) => files.values().cloned().collect(),
+            None => replies.clone().map(|one| format!("{one:?}")).collect(),
         };
-        let words: Vec<&str> = text.split_whitespace().collect();
+        let words = said.iter().flat_map(|text| text.split_whitespace());
         ImitationCandidate {
             task: &trajectory.task.id,
-            solution: words.join(" "),
+            solution: words.collect::<Vec<_>>().join(" "),
             reward,
             length: replies.map(|message| message.text().len()).sum(),
         }
