@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::args::OutputArgs;
 use crate::commands::{
-    bench, bench_judge, cache, completions, doctor, exploits, graph, judge, mcp, new, optimize,
-    profile, replay, report, rollout, schema, serve, setup, synth,
+    bench, bench_judge, cache, completions, doctor, explain, exploits, graph, judge, mcp, new,
+    optimize, profile, replay, report, rollout, schema, serve, setup, synth,
 };
 #[cfg(feature = "local-models")]
 use crate::commands::{models, train};
@@ -36,6 +36,7 @@ enum Verb {
     Judge(Box<judge::JudgeArgs>),
     Profile(profile::ProfileArgs),
     Graph(graph::GraphArgs),
+    Explain(explain::ExplainArgs),
     Replay(replay::ReplayArgs),
     Optimize(Box<optimize::OptimizeArgs>),
     Synth(Box<synth::SynthArgs>),
@@ -64,6 +65,7 @@ impl Cli {
             Verb::Judge(args) => judge::run(args, printer),
             Verb::Profile(args) => profile::run(args, printer),
             Verb::Graph(args) => graph::run(args, printer),
+            Verb::Explain(args) => explain::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Optimize(args) => optimize::run(args, printer),
             Verb::Synth(args) => synth::run(args, printer),

@@ -24,6 +24,7 @@ fn help_names_every_verb() {
       judge        Compile, verify and time one solution; no argument: an embedded example
       profile      Say where the time goes, by operator and kernel, against the machine's roofline
       graph        Show what a module computes, operator by operator
+      explain      Say what the compiler would do with a module
       replay       Reach a verdict again, from its evidence
       optimize     Write a faster module; no argument: an embedded example
       synth        Compose tasks that no benchmark contains

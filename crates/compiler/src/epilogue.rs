@@ -15,7 +15,8 @@ pub(super) fn fuse(planned: &mut LoweredGraph) {
     let mut place = 0;
     while place + 1 < planned.plan.steps.len() {
         if let Some((bias, relu, out)) = fusable(&mut planned.plan, place, &planned.returns) {
-            planned.plan.steps.remove(place + 1);
+            let step = planned.plan.steps.remove(place + 1);
+            planned.plan.steps[place].operators.extend(step.operators);
             if let Kernel::Library(library) = &mut planned.plan.steps[place].kernel {
                 *library.epilogue() = crate::library::Epilogue { bias, relu };
                 match library {
@@ -28,6 +29,7 @@ pub(super) fn fuse(planned: &mut LoweredGraph) {
             let step = planned.plan.steps.remove(place + 1);
             let before = &mut planned.plan.steps[place];
             before.name = format!("{}_{}", before.name, step.name);
+            before.operators.extend(step.operators);
             if let (Kernel::Scan(scan), Kernel::Rows(rows)) = (&mut before.kernel, step.kernel) {
                 scan.out = rows.out;
                 scan.epilogue = Some(then);

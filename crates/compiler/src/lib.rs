@@ -5,6 +5,7 @@
 
 mod emit;
 mod epilogue;
+mod explain;
 mod index;
 mod library;
 mod lower;
@@ -17,8 +18,9 @@ mod tensor;
 
 use warpsmith_schema::{Target, Task};
 
+pub use explain::{ExplainedKernel, Explanation, Gap, explain};
 pub use not_covered::NotCovered;
-pub use plan::Strategy;
+pub use plan::{FusedOperator, Strategy};
 pub use solution::{Solution, SolutionFiles, compile};
 
 /// The solutions of a task by all strategies, from simple to fast, each with the name of its strategy.

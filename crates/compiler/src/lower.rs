@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use warpsmith_schema::{Dtype, OpGraph, Target, ValueSource};
+use warpsmith_schema::{Dtype, GraphValue, OpGraph, Target, ValueSource};
 
 use uses::{is_read_often, is_shared, needed};
 
@@ -53,6 +53,17 @@ pub(super) fn lower(
     target: Target,
     strategy: Strategy,
 ) -> Result<LoweredGraph, NotCovered> {
+    lower_around(graph, target, strategy, &mut Err)
+}
+
+/// Lowers what has a rule. `on_gap` is told what has none; if it does not return that as an error, the value is taken for one
+/// that somebody else has computed from what is stored.
+pub(super) fn lower_around(
+    graph: &OpGraph,
+    target: Target,
+    strategy: Strategy,
+    on_gap: &mut dyn FnMut(NotCovered) -> Result<(), NotCovered>,
+) -> Result<LoweredGraph, NotCovered> {
     let extents = |shape: &[u64]| shape.iter().map(|extent| *extent as i64).collect();
     let told = graph.values.iter().map(|value| extents(&value.shape));
     let mut plan = Plan::new(target, strategy, told.collect());
@@ -67,8 +78,16 @@ pub(super) fn lower(
     let needed = needed(graph);
     for (number, value) in graph.values.iter().enumerate() {
         let tensor = if needed.contains(&number) {
-            let lowered = lower_value(&mut plan, graph, number, &values);
-            Some(lowered.map_err(|reason| reason.at(value.line))?)
+            plan.line = value.line;
+            let chain = plan.chain.clone();
+            match lower_value(&mut plan, graph, number, &values) {
+                Ok(tensor) => Some(tensor),
+                Err(reason) => {
+                    on_gap(reason.at(value.line))?;
+                    plan.chain = chain;
+                    Some(somebody_elses(&mut plan, value, &mut values))
+                }
+            }
         } else {
             None
         };
@@ -173,6 +192,29 @@ fn lower_value(
     })
 }
 
+/// A value that no kernel of the plan computes. What it is computed from has to be stored.
+fn somebody_elses(plan: &mut Plan, value: &GraphValue, values: &mut [Option<Tensor>]) -> Tensor {
+    let shape: Vec<i64> = value.shape.iter().map(|extent| *extent as i64).collect();
+    let kind = kind(value.dtype).unwrap_or(ScalarType::Float);
+    let origin = match &value.from {
+        ValueSource::Input { position } | ValueSource::Scalar { position } => {
+            BufferOrigin::Input(*position)
+        }
+        ValueSource::State { name } => BufferOrigin::State(name.clone()),
+        ValueSource::Constant { .. } => BufferOrigin::Computed,
+        ValueSource::Applied { inputs, .. } => {
+            for place in inputs.iter().flatten() {
+                if let Some(Some(tensor)) = values.get_mut(*place) {
+                    *tensor = plan.realize(tensor).1;
+                }
+            }
+            BufferOrigin::Computed
+        }
+    };
+    let buffer = plan.allocate(origin, &shape, kind);
+    Tensor::of_buffer(buffer, &shape, kind)
+}
+
 /// What has to lie in memory for a result: PyTorch itself hands over a view of it where dimensions only change places.
 fn in_memory(plan: &Plan, tensor: Tensor) -> (Tensor, Option<Vec<usize>>) {
     match &tensor.turned {
@@ -200,7 +242,7 @@ fn lower_operator(
 ) -> Result<Tensor, NotCovered> {
     let name = call.op.trim_start_matches("warpsmith_");
     name.clone_into(&mut plan.current);
-    plan.chain.push(name.to_owned());
+    plan.chain.push(name, plan.line);
     let rules = [
         pointwise::rule,
         reduce::rule,

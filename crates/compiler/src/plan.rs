@@ -4,9 +4,12 @@
 //! A reduction is fused into the kernel that needs it if that kernel has one row for each of the reduction's results.
 //! Otherwise an earlier kernel computes it into a buffer.
 
+mod chain;
 mod rows;
 mod split;
 
+pub(super) use chain::Chain;
+pub use chain::FusedOperator;
 pub(super) use split::PairedReduction;
 
 use std::collections::HashMap;
@@ -213,6 +216,8 @@ pub(super) enum Kernel {
 #[derive(Clone)]
 pub(super) struct KernelStep {
     pub(super) name: String,
+    /// What it computes in one go.
+    pub(super) operators: Vec<FusedOperator>,
     pub(super) kernel: Kernel,
 }
 
@@ -228,9 +233,11 @@ pub(super) struct Plan {
     pairs: Vec<split::ReductionPair>,
     pub(super) steps: Vec<KernelStep>,
     /// Operators that were lowered since the last step. They name the next one.
-    pub(super) chain: Vec<String>,
+    pub(super) chain: Chain,
     /// The operator that was lowered last.
     pub(super) current: String,
+    /// Its line in `model.py`.
+    pub(super) line: Option<u32>,
 }
 
 impl Plan {
@@ -245,8 +252,9 @@ impl Plan {
             materialized: HashMap::new(),
             pairs: Vec::new(),
             steps: Vec::new(),
-            chain: Vec::new(),
+            chain: Chain::default(),
             current: String::new(),
+            line: None,
         }
     }
 
@@ -270,21 +278,12 @@ impl Plan {
 
     pub(super) fn push(&mut self, kernel: Kernel) {
         let chain = std::mem::take(&mut self.chain);
-        let mut name = chain.join("_");
-        if name.len() > 40 {
-            // The first and the last operator.
-            let ends = [chain.first(), chain.last()];
-            name = ends
-                .into_iter()
-                .flatten()
-                .cloned()
-                .collect::<Vec<_>>()
-                .join("_to_");
-        }
-        if name.is_empty() {
-            name.clone_from(&self.current);
-        }
-        self.steps.push(KernelStep { name, kernel });
+        let name = chain.name().unwrap_or_else(|| self.current.clone());
+        self.steps.push(KernelStep {
+            name,
+            operators: chain.operators,
+            kernel,
+        });
     }
 
     fn reduction(

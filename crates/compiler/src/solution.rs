@@ -84,15 +84,15 @@ fn names(planned: &LoweredGraph, module: &Module) -> Result<Vec<String>, NotCove
     Ok(names)
 }
 
-struct SolutionEmitter {
-    planned: LoweredGraph,
-    names: Vec<String>,
-    module: Module,
-    title: String,
+pub(super) struct SolutionEmitter {
+    pub(super) planned: LoweredGraph,
+    pub(super) names: Vec<String>,
+    pub(super) module: Module,
+    pub(super) title: String,
 }
 
 /// The name of the launcher and its file. It is the same for all strategies, so a later solution replaces an earlier one.
-fn title(graph: &OpGraph) -> String {
+pub(super) fn title(graph: &OpGraph) -> String {
     let mut title = "run".to_owned();
     for value in &graph.values {
         if let ValueSource::Applied { op, .. } = &value.from {
@@ -125,13 +125,13 @@ fn joined_extents(shape: &[i64]) -> String {
 }
 
 /// A kernel as text.
-struct EmittedKernel {
+pub(super) struct EmittedKernel {
     /// The whole function, where there is one.
     function: Option<String>,
     /// The statements that run it.
     call: String,
     /// The buffers it writes and reads, in the order of its parameters.
-    buffers: Vec<Buffer>,
+    pub(super) buffers: Vec<Buffer>,
 }
 
 impl SolutionEmitter {
@@ -200,7 +200,7 @@ impl SolutionEmitter {
     }
 
     /// `mean`: 8 x 64 rows of 256 (sum), to (8, 64).
-    fn describe_step(&self, step: &KernelStep) -> String {
+    pub(super) fn describe_step(&self, step: &KernelStep) -> String {
         let plan = self.plan();
         let what = match &step.kernel {
             Kernel::Rows(rows) => {
@@ -252,7 +252,7 @@ impl SolutionEmitter {
         format!("`{}`: {what}", step.name)
     }
 
-    fn step(
+    pub(super) fn step(
         &mut self,
         step: &KernelStep,
         name: &str,

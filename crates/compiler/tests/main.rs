@@ -9,6 +9,7 @@ use warpsmith_schema::{OpGraph, Task};
 
 mod calls;
 mod cpu;
+mod explain;
 mod kernels;
 
 fn task(name: &str, number: u64, source: &str, graph: Option<OpGraph>) -> Task {

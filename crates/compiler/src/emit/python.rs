@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::not_covered::NotCovered;
 
 /// What a solution needs to know of a task's module.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Module {
     /// Imports and constants before the class.
     preamble: String,

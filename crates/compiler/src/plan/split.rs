@@ -5,7 +5,8 @@ use std::rc::Rc;
 use warpsmith_schema::Target;
 
 use super::{
-    PAIR_LENGTH, Plan, REDUCTION_WORK, ReduceOp, Reduction, ReductionBody, Strategy, StridedSlice,
+    Chain, PAIR_LENGTH, Plan, REDUCTION_WORK, ReduceOp, Reduction, ReductionBody, Strategy,
+    StridedSlice,
 };
 use crate::index::{Index, coordinates, linear};
 use crate::scalar::{Arena, Binary, BoundsCheck, ReductionId, Scalar, ScalarType, Unary};
@@ -251,7 +252,7 @@ impl Plan {
             return;
         }
         let reduction = self.reductions[number.0].clone();
-        let chain = std::mem::replace(&mut self.chain, vec![reduction.name.to_owned()]);
+        let chain = std::mem::replace(&mut self.chain, Chain::part(reduction.name.to_owned()));
         let whole = if long {
             self.split(&reduction)
         } else {
@@ -272,12 +273,12 @@ impl Plan {
         let outer = self.reductions[pair.first.0].outer.clone();
         let (_, name) = pair.how.first();
         let name = format!("{name}_{}", pair.how.second());
-        let chain = std::mem::replace(&mut self.chain, vec![format!("{name}_parts")]);
+        let chain = std::mem::replace(&mut self.chain, Chain::part(format!("{name}_parts")));
         let (first, second) = match parts {
             None => (pair.first, pair.second),
             Some(parts) => self.split_pair(pair, parts),
         };
-        self.chain = vec![name];
+        self.chain = Chain::part(name);
         let both = interleaved(&outer, first, second);
         let buffer = self.materialize(&both);
         self.chain = chain;
@@ -375,7 +376,10 @@ impl Plan {
             let nothing = arena.constant(fold.identity());
             arena.select(inside, value, nothing)
         });
-        let chain = std::mem::replace(&mut self.chain, vec![format!("{}_parts", reduction.name)]);
+        let chain = std::mem::replace(
+            &mut self.chain,
+            Chain::part(format!("{}_parts", reduction.name)),
+        );
         let buffer = self.materialize(&partial);
         self.chain = chain;
         let parts_of = Tensor::of_buffer(buffer, &outer, ScalarType::Float);

@@ -1,0 +1,47 @@
+//! Operators on their way into a kernel.
+
+use serde::Serialize;
+
+/// An operator of the graph that a kernel computes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FusedOperator {
+    pub op: String,
+    /// Its line in `model.py`, where the graph was captured.
+    pub line: Option<u32>,
+}
+
+/// What was lowered since the last kernel, and the names that make up the next one's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Chain {
+    names: Vec<String>,
+    pub(super) operators: Vec<FusedOperator>,
+}
+
+impl Chain {
+    /// A part of an operator, which is a kernel of its own.
+    pub(super) fn part(name: String) -> Self {
+        Self {
+            names: vec![name],
+            operators: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, op: &str, line: Option<u32>) {
+        self.names.push(op.to_owned());
+        self.operators.push(FusedOperator {
+            op: op.to_owned(),
+            line,
+        });
+    }
+
+    /// All names, or the first and the last of many.
+    pub(super) fn name(&self) -> Option<String> {
+        let all = self.names.join("_");
+        let name = match &self.names[..] {
+            [first, .., last] if all.len() > 40 => format!("{first}_to_{last}"),
+            [only] if all.len() > 40 => format!("{only}_to_{only}"),
+            _ => all,
+        };
+        (!name.is_empty()).then_some(name)
+    }
+}
