@@ -360,6 +360,15 @@ class Translator:
 
     op_max = op_min = extremum
 
+    def op_elu(self, node, given, meta):
+        """ATen's has two scales more; with some of them it is `celu` or `selu`."""
+        alpha, scale, inner = (given.pop(name) for name in ("alpha", "scale", "input_scale"))
+        if (scale, inner) == (1, 1):
+            return self.emit("elu", {**given, "alpha": alpha}, meta)
+        if scale == 1 and inner * alpha == 1:
+            return self.emit("celu", {**given, "alpha": alpha}, meta)
+        raise CaptureError("translate", "`elu` with a scale", "elu", self.line())
+
     def op_div(self, node, given, meta):
         mode = given.get("rounding_mode")
         if mode is None:

@@ -100,6 +100,12 @@ fn what_people_write_is_captured() {
             "[torch.rand(2, 3, 4), torch.rand(2, 4, 5)]",
         ),
         (
+            "exponential units",
+            "self.units = nn.Sequential(nn.ELU(0.5), nn.CELU(0.5), nn.SELU())",
+            "def forward(self, x):\n        return self.units(F.elu(x))",
+            "[torch.randn(64)]",
+        ),
+        (
             "in place",
             "pass",
             "def forward(self, x):\n        y = x * 2\n        y.add_(1).relu_()\n        return y",
