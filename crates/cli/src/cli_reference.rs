@@ -21,7 +21,7 @@ This page is generated from the program's own help texts.
 ";
 
 /// A flag is shared where at least this many verbs have it with the same text.
-const SHARED_BY: usize = 3;
+const SHARED_BY: usize = 2;
 
 /// Name of the flag and its help.
 type Entry = (String, String);

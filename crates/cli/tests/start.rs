@@ -170,7 +170,7 @@ fn a_policy_starts_from_a_folder_of_the_users() {
 /// What it computes depends on a value. The policy alone tries, and is told nothing that it is not told with `none`.
 #[test]
 fn a_module_without_a_graph_is_left_to_the_policy() {
-    let forward = "for _ in range(4):";
+    let forward = "for _ in range(16):";
     assert!(TASK.contains(forward));
     let branch = "if x.abs().max() > 1e30:\n            x = -x\n        ";
     let task = TASK.replace(forward, &format!("{branch}{forward}"));
