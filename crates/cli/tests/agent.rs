@@ -3,13 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use crate::common::scale_relu::{KERNEL, MODEL_NEW, TASK};
 use crate::common::{Context, code, json, judged, with_fewer_rows};
 use serde_json::{Value, json};
-
-const TASK: &str = include_str!("common/scale_relu.py");
-
-const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
-const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
 
 fn call(name: &str, arguments: &Value) -> Value {
     json!({ "id": name, "name": name, "arguments": arguments })

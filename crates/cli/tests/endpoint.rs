@@ -3,13 +3,10 @@
 
 use std::sync::mpsc::Receiver;
 
+use crate::common::scale_relu::{KERNEL, MODEL_NEW, TASK};
 use crate::common::{Context, code, json, judged};
 use crate::replay;
 use serde_json::{Value, json};
-
-const TASK: &str = include_str!("common/scale_relu.py");
-const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
-const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
 
 /// The last answer for ever.
 fn serve(answers: Vec<String>) -> (String, Receiver<Value>) {

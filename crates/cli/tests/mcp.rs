@@ -7,16 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::processes::{assert_gone, descendants, ended_within};
+use crate::common::scale_relu::{KERNEL, MODEL_NEW, TASK};
 use crate::common::venv::python_with;
 use crate::common::{Context, code};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use warpsmith_machine::Caches;
 
-const TASK: &str = include_str!("common/scale_relu.py");
-
-const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
-const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
 const CLIENT: &str = "mcp==2.3.0";
 
 /// A name of this run's own, by which its evidence is found.

@@ -1,12 +1,8 @@
 //! `optimize` by the real binary, with a policy that follows a script: the judge, the sandbox and the compiler are real.
 
+use crate::common::scale_relu::{KERNEL, TASK, reply};
 use crate::common::{Context, code, json, judged};
 use serde_json::{Value, json};
-
-const TASK: &str = include_str!("common/scale_relu.py");
-
-const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
-const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
 
 /// A user's own program, without Warpsmith.
 const USE: &str = "
@@ -19,12 +15,6 @@ assert 'warpsmith_kernels' not in sys.modules
 model, faster, x = Model(256), ModelNew(256), torch.randn(64, 256)
 torch.testing.assert_close(faster(x), model(x))
 ";
-
-fn reply(kernel: &str) -> String {
-    format!(
-        "write model_new.py\n```python\n{MODEL_NEW}```\n\nwrite kernels/scale_relu.cpp\n```cpp\n{kernel}```\n"
-    )
-}
 
 /// A folder with the task and a script of these replies.
 fn context(replies: &[String]) -> Context {
@@ -108,11 +98,7 @@ fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
     );
 
     // What was handed over stands by itself: it builds its kernels and agrees with the original.
-    let doctor = context.command(&["doctor", "--json"]).output().unwrap();
-    let python = json(&doctor)["python"]["executable"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let python = context.python();
     let used = std::process::Command::new(python)
         .args(["-I", "-c", USE])
         .current_dir(context.path("."))

@@ -5,18 +5,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::scale_relu::{KERNEL, MODEL_NEW, TASK, reply};
 use crate::common::{Context, code, json};
 use serde_json::{Value, json};
-
-const TASK: &str = include_str!("common/scale_relu.py");
-const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
-const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
-
-fn reply(kernel: &str) -> String {
-    format!(
-        "write model_new.py\n```python\n{MODEL_NEW}```\n\nwrite kernels/scale_relu.cpp\n```cpp\n{kernel}```\n"
-    )
-}
 
 /// The same task under several names, and one that is broken; each episode fails first, and no two submit the same.
 fn context(tasks: &[&str], samples: u32) -> Context {

@@ -2,12 +2,9 @@
 
 use std::process::Command;
 
+use crate::common::scale_relu::{KERNEL, MODEL_NEW, TASK, reply};
 use crate::common::{Context, code, json, judged};
 use serde_json::{Value, json};
-
-const TASK: &str = include_str!("common/scale_relu.py");
-const MODEL_NEW: &str = include_str!("../../agent/src/prompts/example.py");
-const KERNEL: &str = include_str!("../../agent/src/prompts/example.cpp");
 
 /// A user's own program, without Warpsmith: the faster module and the original.
 const USE: &str = "
@@ -38,12 +35,6 @@ fn optimize(context: &Context, more: &[&str]) -> Command {
 
 const SCRIPT: [&str; 2] = ["--policy", "script:script.jsonl"];
 
-fn python(context: &Context) -> String {
-    let doctor = context.command(&["doctor", "--json"]).output().unwrap();
-    let found = json(&doctor)["python"]["executable"].clone();
-    found.as_str().unwrap().to_owned()
-}
-
 /// The first thing that a policy is told about the task.
 fn told(context: &Context) -> String {
     let trajectories = context.trajectories("run");
@@ -55,7 +46,7 @@ fn told(context: &Context) -> String {
 #[test]
 fn the_embedded_example_gets_faster_without_a_model() {
     let context = Context::new();
-    let python = python(&context);
+    let python = context.python();
     let run = || {
         judged(|| {
             let _ = fs_err::remove_dir_all(context.path("run"));
@@ -130,8 +121,8 @@ fn a_policy_starts_from_a_folder_of_the_users() {
     context.write("mine/model_new.py", MODEL_NEW);
     context.write("mine/kernels/scale_relu.cpp", KERNEL);
     // Only the file that changes.
-    let reply = format!("write kernels/scale_relu.cpp\n```cpp\n// another\n{KERNEL}```\n");
-    write_script(&context, &[reply]);
+    let changed = format!("write kernels/scale_relu.cpp\n```cpp\n// another\n{KERNEL}```\n");
+    write_script(&context, &[changed]);
     let arguments = [
         &["task.py", "-q", "--start", "mine", "--repairs", "0"][..],
         &SCRIPT,
@@ -176,10 +167,7 @@ fn a_module_without_a_graph_is_left_to_the_policy() {
     let task = TASK.replace(forward, &format!("{branch}{forward}"));
     let context = Context::new();
     context.write("task.py", &task);
-    let files = format!(
-        "write model_new.py\n```python\n{MODEL_NEW}```\n\nwrite kernels/scale_relu.cpp\n```cpp\n{KERNEL}```\n"
-    );
-    write_script(&context, &[files]);
+    write_script(&context, &[reply(KERNEL)]);
     let arguments = [&["task.py", "-q"][..], &SCRIPT].concat();
     let output = judged(|| optimize(&context, &arguments));
     let found = json(&output);

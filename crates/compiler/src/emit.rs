@@ -7,6 +7,7 @@ pub(super) mod library;
 mod loops;
 mod operators;
 pub(super) mod python;
+mod row_kernel;
 mod strides;
 
 use std::collections::{BTreeSet, HashMap};

@@ -86,7 +86,8 @@ fn row(kernel: &ExplainedKernel) -> [String; 4] {
         provided => format!("{} ({provided})", kernel.name),
     };
     let fused = if fused.is_empty() {
-        "a part of what follows".to_owned()
+        // An operator of several kernels is named with one of them.
+        "a step of the operator beside it".to_owned()
     } else {
         fused.join(", ")
     };

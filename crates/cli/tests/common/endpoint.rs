@@ -5,14 +5,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use warpsmith_machine::http_agent;
 
+use super::scale_relu::TASK;
 use super::{Context, code, json};
 
 pub(crate) const MODEL: &str = "smollm2-135m";
 
 /// Enough to see that it speaks.
 const REPLY_TOKENS: u64 = 16;
-
-const TASK: &str = include_str!("scale_relu.py");
 
 /// Status and body.
 pub(crate) fn post(base_url: &str, body: &str, headers: &[(&str, &str)]) -> (u16, String) {

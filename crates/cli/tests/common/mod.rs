@@ -4,6 +4,7 @@
 mod core;
 pub(crate) mod endpoint;
 pub(crate) mod processes;
+pub(crate) mod scale_relu;
 pub(crate) mod server;
 pub(crate) mod venv;
 
@@ -68,6 +69,13 @@ impl Context {
             .env_remove("COLUMNS")
             .env("NO_COLOR", "1");
         command
+    }
+
+    /// The Python that the program itself uses.
+    pub(crate) fn python(&self) -> String {
+        let doctor = self.command(&["doctor", "--json"]).output().unwrap();
+        let found = json(&doctor)["python"]["executable"].clone();
+        found.as_str().unwrap().to_owned()
     }
 
     /// For what needs no torch: an empty cache, and none of the user's settings.

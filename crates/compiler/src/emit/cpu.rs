@@ -12,11 +12,11 @@ pub(crate) use helpers::preamble;
 pub(crate) use mathematics::SimdFunction;
 pub(crate) use scan::scan;
 
+use super::KernelWriter;
 use super::loops::nest;
-use super::{KernelWriter, integer};
-use crate::index::{Index, Var, linear};
-use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction, Strategy};
-use crate::scalar::Scalar;
+use super::row_kernel::{store, stored_value};
+use crate::index::Index;
+use crate::plan::{RowKernel, Strategy};
 use division::with_reciprocals;
 use lanes::{lanes, lanes_of};
 use row_by_row::row_by_row;
@@ -84,57 +84,5 @@ fn elementwise(writer: &mut KernelWriter<'_>, kernel: &RowKernel) {
     writer.close();
     if nest.outer.extent > 1 {
         writer.close();
-    }
-}
-
-fn stored_value(plan: &mut Plan, kernel: &RowKernel, at: &[Index]) -> Scalar {
-    let value = (kernel.value)(&mut plan.arena, at);
-    plan.resolve(value, &kernel.reductions)
-}
-
-fn store(writer: &mut KernelWriter<'_>, kernel: &RowKernel, at: &[Index], value: Scalar) {
-    let place = writer.index(&linear(&kernel.shape, at));
-    let value = writer.value(value);
-    let out = writer.buffer(kernel.out).to_owned();
-    writer.line(format!("{out}[{place}] = {value};"));
-}
-
-/// What goes into a pass, for a row and an element.
-fn folded(
-    plan: &mut Plan,
-    pass: &RowReduction,
-    passes: &[RowReduction],
-    row: &[Index],
-    at: &[Index],
-) -> Scalar {
-    let body = plan.reductions[pass.reduction.0].body.clone();
-    let value = body(&mut plan.arena, &(pass.outer)(row), at);
-    plan.resolve(value, passes)
-}
-
-/// Opens a loop for each variable; says how many.
-pub(super) fn open_loops(writer: &mut KernelWriter<'_>, vars: &[Var]) -> usize {
-    let mut opened = 0;
-    for var in vars.iter().filter(|var| var.extent > 1) {
-        let name = writer.unique(["k", "l", "m", "n", "o"][opened.min(4)]);
-        writer.name_variable(*var, &name);
-        let int = integer(writer.plan);
-        writer.open(format!(
-            "for ({int} {name} = 0; {name} < {}; ++{name}) {{",
-            var.extent
-        ));
-        opened += 1;
-    }
-    opened
-}
-
-/// A statement that takes another element in.
-pub(super) fn combine(fold: ReduceOp, into: &str, value: &str) -> String {
-    match fold {
-        ReduceOp::Sum => format!("{into} += {value};"),
-        ReduceOp::Product => format!("{into} *= {value};"),
-        ReduceOp::Max => format!("{into} = {into} < {value} ? {value} : {into};"),
-        ReduceOp::Min => format!("{into} = {value} < {into} ? {value} : {into};"),
-        ReduceOp::ArgMax => format!("if ({into} < {value}) {into} = {value};"),
     }
 }

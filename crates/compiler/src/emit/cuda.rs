@@ -15,11 +15,12 @@ pub(crate) use helpers::helper;
 pub(crate) use launch::LaunchConfig;
 pub(crate) use scan::scan;
 
-use super::cpu::{combine, open_loops};
+use super::row_kernel::{
+    close_loops, combine, open_loops, reduction_operand, store, stored_value, variables,
+};
 use super::{KernelWriter, float, integer};
-use crate::index::{Index, Var, coordinates, linear};
-use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction};
-use crate::scalar::Scalar;
+use crate::index::{coordinates, linear};
+use crate::plan::{Plan, ReduceOp, RowKernel};
 use elementwise::elementwise;
 use rows::threads_per_row;
 use schedule::schedule_rows;
@@ -54,23 +55,6 @@ fn thread_number(writer: &mut KernelWriter<'_>, name: &str, count: i64) {
     }
 }
 
-fn stored_value(plan: &mut Plan, kernel: &RowKernel, at: &[Index]) -> Scalar {
-    let value = (kernel.value)(&mut plan.arena, at);
-    plan.resolve(value, &kernel.reductions)
-}
-
-fn reduction_operand(
-    plan: &mut Plan,
-    pass: &RowReduction,
-    passes: &[RowReduction],
-    row: &[Index],
-    at: &[Index],
-) -> Scalar {
-    let body = plan.reductions[pass.reduction.0].body.clone();
-    let value = body(&mut plan.arena, &(pass.outer)(row), at);
-    plan.resolve(value, passes)
-}
-
 /// The extents of a kernel's rows as the tensor has them, where the kernel flattened them.
 fn rows_of(plan: &Plan, kernel: &RowKernel) -> Vec<i64> {
     let [count] = kernel.outer[..] else {
@@ -96,12 +80,7 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
     let row = coordinates(&kernel.outer, &flat.into());
     for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
-        let vars: Vec<Var> = reduction
-            .extents
-            .iter()
-            .map(|extent| writer.plan.arena.var(*extent))
-            .collect();
-        let at: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
+        let (vars, at) = variables(writer.plan, &reduction.extents);
         let value = reduction_operand(writer.plan, pass, &kernel.reductions, &row, &at);
         writer.define(&[value], &vars);
         let name = writer.unique(reduction.name);
@@ -118,9 +97,7 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
             writer.line(format!("{best} = {value};"));
             writer.line(format!("{name} = {place};"));
             writer.close();
-            for _ in 0..opened {
-                writer.close();
-            }
+            close_loops(writer, opened);
         } else {
             writer.line(format!(
                 "float {name} = {};",
@@ -130,31 +107,19 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
             writer.define(&[value], &[]);
             let value = writer.operand(value);
             writer.line(combine(reduction.op, &name, &value));
-            for _ in 0..opened {
-                writer.close();
-            }
+            close_loops(writer, opened);
         }
         writer.exit_scope(scope);
         let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
         writer.set(finished, name);
     }
-    let vars: Vec<Var> = kernel
-        .row_shape
-        .iter()
-        .map(|extent| writer.plan.arena.var(*extent))
-        .collect();
-    let element: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
+    let (vars, element) = variables(writer.plan, &kernel.row_shape);
     let at = (kernel.index_map)(&row, &element);
     let value = stored_value(writer.plan, kernel, &at);
     writer.define(&[value], &vars);
     let opened = open_loops(writer, &vars);
     writer.define(&[value], &[]);
-    let place = writer.index(&linear(&kernel.shape, &at));
-    let value = writer.value(value);
-    let out = writer.buffer(kernel.out).to_owned();
-    writer.line(format!("{out}[{place}] = {value};"));
-    for _ in 0..opened {
-        writer.close();
-    }
+    store(writer, kernel, &at, value);
+    close_loops(writer, opened);
     LaunchConfig::over(&rows_of(writer.plan, kernel), 1)
 }

@@ -1,8 +1,9 @@
 //! What the last reduction of a row computes and the stored elements need again: computed once and kept in the result.
 
-use super::{SimdFunction, folded, stored_value};
+use super::SimdFunction;
 use crate::emit::KernelWriter;
 use crate::emit::loops::is_steady;
+use crate::emit::row_kernel::{reduction_operand, stored_value};
 use crate::index::{Index, Var, coordinates, linear};
 use crate::plan::{Plan, ReduceOp, RowKernel, Strategy};
 use crate::scalar::{Buffer, Node, Scalar, ScalarType};
@@ -34,7 +35,7 @@ impl Kept {
         }
         let var = plan.arena.var(cells);
         let element = coordinates(&reduction.extents, &var.into());
-        let term = folded(plan, last, &kernel.reductions, row, &element);
+        let term = reduction_operand(plan, last, &kernel.reductions, row, &element);
         let at = (kernel.index_map)(row, &coordinates(&kernel.row_shape, &var.into()));
         let stored = stored_value(plan, kernel, &at);
         let place = linear(&kernel.shape, &at);

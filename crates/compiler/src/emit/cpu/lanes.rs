@@ -1,7 +1,10 @@
 //! Rows side by side: each is a lane of a vector.
 
-use super::{LANES, combine, folded, open_loops, store, stored_value};
+use super::LANES;
 use crate::emit::loops::is_steady;
+use crate::emit::row_kernel::{
+    close_loops, combine, open_loops, reduction_operand, store, stored_value, variables,
+};
 use crate::emit::{KernelWriter, float};
 use crate::index::{Index, Var, coordinates};
 use crate::plan::{ReduceOp, RowKernel};
@@ -33,7 +36,7 @@ pub(super) fn lanes_of(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> Opt
         let (outer, lane) = (plan.arena.var(count / width), plan.arena.var(width));
         let row = row_at(kernel, outer, lane);
         let at = coordinates(&reduction.extents, &length.into());
-        let value = folded(plan, first, &kernel.reductions, &row, &at);
+        let value = reduction_operand(plan, first, &kernel.reductions, &row, &at);
         if !is_steady(plan, &[value], lane) {
             continue;
         }
@@ -92,13 +95,8 @@ pub(super) fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Va
         };
         writer.line(format!("{kind} {name}[{width}];"));
         writer.line(format!("{each} {name}[i - first] = {start};"));
-        let vars: Vec<Var> = reduction
-            .extents
-            .iter()
-            .map(|extent| writer.plan.arena.var(*extent))
-            .collect();
-        let at: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
-        let value = folded(writer.plan, pass, &kernel.reductions, &row, &at);
+        let (vars, at) = variables(writer.plan, &reduction.extents);
+        let value = reduction_operand(writer.plan, pass, &kernel.reductions, &row, &at);
         let scope = writer.scope();
         let opened = open_loops(writer, &vars);
         writer.line("#pragma omp simd");
@@ -108,9 +106,7 @@ pub(super) fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Va
         let into = format!("{name}[i - first]");
         writer.line(combine(reduction.op, &into, &value));
         writer.close();
-        for _ in 0..opened {
-            writer.close();
-        }
+        close_loops(writer, opened);
         writer.exit_scope(scope);
         let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
         let text = if long {
@@ -120,12 +116,7 @@ pub(super) fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Va
         };
         writer.set(finished, text);
     }
-    let vars: Vec<Var> = kernel
-        .row_shape
-        .iter()
-        .map(|extent| writer.plan.arena.var(*extent))
-        .collect();
-    let element: Vec<Index> = vars.iter().map(|var| (*var).into()).collect();
+    let (vars, element) = variables(writer.plan, &kernel.row_shape);
     let at = (kernel.index_map)(&row, &element);
     let value = stored_value(writer.plan, kernel, &at);
     let opened = open_loops(writer, &vars);
@@ -134,8 +125,6 @@ pub(super) fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Va
     writer.define(&[value], &[]);
     store(writer, kernel, &at, value);
     writer.close();
-    for _ in 0..opened {
-        writer.close();
-    }
+    close_loops(writer, opened);
     writer.close();
 }

@@ -76,44 +76,77 @@ pub(crate) const BITS: &str = "// Functions without branches: loops over them be
 static inline int32_t bits_of(float f) { int32_t i; std::memcpy(&i, &f, 4); return i; }
 static inline float float_of(int32_t i) { float f; std::memcpy(&f, &i, 4); return f; }";
 
-const EXP: &str = "static inline float simd_exp(float x) {
+/// `c = n ln 2 + r`. The large number rounds to a whole one, which is then in the low bits of `shifted`.
+macro_rules! split_exponent {
+    () => {
+        "    const float shifted = c * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
+    const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
+"
+    };
+}
+
+/// `p = exp(r)`.
+macro_rules! exp_polynomial {
+    () => {
+        "    float p = 1.381422314e-3f;
+    p = p * r + 8.368898989e-3f;
+    p = p * r + 4.166840571e-2f;
+    p = p * r + 1.666651913e-1f;
+    p = p * r + 4.999999335e-1f;
+    p = p * (r * r) + r + 1.0f;
+"
+    };
+}
+
+/// `r = log(1 + f)`.
+macro_rules! log_polynomial {
+    () => {
+        "    const float s = f * f;
+    float r = -0.130310059f * s + -0.121484190f;
+    float t = 0.140869141f * s + 0.139814854f;
+    r = r * s + -0.166846052f;
+    t = t * s + 0.200120345f;
+    r = r * s + -0.249996200f;
+    r = t * f + r;
+    r = r * f + 0.333331972f;
+    r = r * f + -0.5f;
+    r = r * s + f;
+"
+    };
+}
+
+const EXP: &str = concat!(
+    "static inline float simd_exp(float x) {
     // Beyond these the result is 0 or infinite. What is no number stays so.
     const float low = -104.0f > x ? -104.0f : x, c = 89.0f < low ? 89.0f : low;
     // c = n ln 2 + r; the large number rounds to a whole one, which is then in the low bits.
-    const float shifted = c * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
-    const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.381422314e-3f;
-    p = p * r + 8.368898989e-3f;
-    p = p * r + 4.166840571e-2f;
-    p = p * r + 1.666651913e-1f;
-    p = p * r + 4.999999335e-1f;
-    p = p * (r * r) + r + 1.0f;
-    // 2^n in two steps, each of them within the range of powers of two.
+",
+    split_exponent!(),
+    exp_polynomial!(),
+    "    // 2^n in two steps, each of them within the range of powers of two.
     const int32_t part = x < 0.0f ? 24 << 23 : -(24 << 23);
     return p * float_of((bits_of(shifted) << 23) + 0x3f800000 + part) * float_of(0x3f800000 - part);
-}";
+}"
+);
 
-const EXP_NEGATIVE: &str =
+const EXP_NEGATIVE: &str = concat!(
     "// The exponential of what is never positive. Below the normal numbers it is 0.
 static inline float simd_exp_negative(float x) {
     const float c = -87.0f > x ? -87.0f : x;
-    const float shifted = c * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
-    const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.381422314e-3f;
-    p = p * r + 8.368898989e-3f;
-    p = p * r + 4.166840571e-2f;
-    p = p * r + 1.666651913e-1f;
-    p = p * r + 4.999999335e-1f;
-    p = p * (r * r) + r + 1.0f;
-    p = p * float_of((bits_of(shifted) << 23) + 0x3f800000);
+",
+    split_exponent!(),
+    exp_polynomial!(),
+    "    p = p * float_of((bits_of(shifted) << 23) + 0x3f800000);
     return x < -87.0f ? 0.0f : p;
-}";
+}"
+);
 
-const EXPM1: &str = "static inline float simd_expm1(float x) {
+const EXPM1: &str = concat!(
+    "static inline float simd_expm1(float x) {
     const float low = -20.0f > x ? -20.0f : x, c = 89.0f < low ? 89.0f : low;
-    const float shifted = c * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
-    const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.984589503e-4f;
+",
+    split_exponent!(),
+    "    float p = 1.984589503e-4f;
     p = p * r + 1.394089336e-3f;
     p = p * r + 8.333389961e-3f;
     p = p * r + 4.166635777e-2f;
@@ -124,49 +157,38 @@ const EXPM1: &str = "static inline float simd_expm1(float x) {
     const int32_t whole = bits_of(shifted) - 0x4b400000, half = whole >> 1, rest = whole - half;
     const float scale = float_of((half + 127) << 23);
     return (p * scale + (scale - float_of((127 - rest) << 23))) * float_of((rest + 127) << 23);
-}";
+}"
+);
 
-const LOG: &str = "static inline float simd_log(float x) {
+const LOG: &str = concat!(
+    "static inline float simd_log(float x) {
     const bool tiny = x < 1.17549435e-38f;
     const float scaled = tiny ? x * 8388608.0f : x;
     const int32_t e = (bits_of(scaled) - 0x3f2aaaab) & int32_t(0xff800000);
     const float f = float_of(bits_of(scaled) - e) - 1.0f;
-    const float s = f * f;
-    float r = -0.130310059f * s + -0.121484190f;
-    float t = 0.140869141f * s + 0.139814854f;
-    r = r * s + -0.166846052f;
-    t = t * s + 0.200120345f;
-    r = r * s + -0.249996200f;
-    r = t * f + r;
-    r = r * f + 0.333331972f;
-    r = r * f + -0.5f;
-    r = r * s + f;
-    const float n = float(e) * 1.1920929e-7f - (tiny ? 23.0f : 0.0f);
+",
+    log_polynomial!(),
+    "    const float n = float(e) * 1.1920929e-7f - (tiny ? 23.0f : 0.0f);
     const float inside = n * 0.693147182f + r;
     const float outside = x == 0.0f ? -INFINITY : x < 0.0f ? NAN : x;
     return x > 0.0f && x < INFINITY ? inside : outside;
-}";
+}"
+);
 
-const LOG1P: &str = "static inline float simd_log1p(float x) {
+const LOG1P: &str = concat!(
+    "static inline float simd_log1p(float x) {
     const float u = 1.0f + x;
     const int32_t e = (bits_of(u) - 0x3f2aaaab) & int32_t(0xff800000);
     // u / 2^n - 1, from x and not from u, which has lost digits of it.
     const float scale = float_of(0x3f800000 - e);
     const float f = x > 1e9f ? float_of(bits_of(u) - e) - 1.0f : x * scale + (scale - 1.0f);
-    const float s = f * f;
-    float r = -0.130310059f * s + -0.121484190f;
-    float t = 0.140869141f * s + 0.139814854f;
-    r = r * s + -0.166846052f;
-    t = t * s + 0.200120345f;
-    r = r * s + -0.249996200f;
-    r = t * f + r;
-    r = r * f + 0.333331972f;
-    r = r * f + -0.5f;
-    r = r * s + f;
-    const float inside = float(e) * 1.1920929e-7f * 0.693147182f + r;
+",
+    log_polynomial!(),
+    "    const float inside = float(e) * 1.1920929e-7f * 0.693147182f + r;
     const float outside = x == -1.0f ? -INFINITY : x < -1.0f ? NAN : x;
     return x > -1.0f && x < INFINITY ? inside : outside;
-}";
+}"
+);
 
 const TANH: &str = "static inline float simd_tanh(float x) {
     const float a = std::fabs(x);

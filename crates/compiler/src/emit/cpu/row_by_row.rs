@@ -1,9 +1,12 @@
 //! One row after another: vectors along each.
 
+use super::PART;
 use super::division::with_reciprocals;
 use super::kept::Kept;
-use super::{PART, combine, folded, open_loops, store, stored_value};
 use crate::emit::loops::{Nest, is_steady, nest};
+use crate::emit::row_kernel::{
+    close_loops, combine, open_loops, reduction_operand, store, stored_value,
+};
 use crate::emit::{KernelWriter, float};
 use crate::index::{Index, coordinates, linear};
 use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction, Strategy};
@@ -109,9 +112,7 @@ fn in_nest(
     if nest.inner.extent > 1 {
         writer.close();
     }
-    for _ in 0..opened {
-        writer.close();
-    }
+    close_loops(writer, opened);
     writer.exit_scope(scope);
 }
 
@@ -128,11 +129,11 @@ fn fold(
         (Nest::flat(writer.plan, kept.var), at)
     } else {
         let nest = nest(writer.plan, &reduction.extents, &mut |plan, at| {
-            vec![folded(plan, pass, &kernel.reductions, row, at)]
+            vec![reduction_operand(plan, pass, &kernel.reductions, row, at)]
         });
         (nest, nest.coordinates(&reduction.extents))
     };
-    let value = folded(writer.plan, pass, &kernel.reductions, row, &at);
+    let value = reduction_operand(writer.plan, pass, &kernel.reductions, row, &at);
     let name = writer.unique(reduction.name);
     let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
     let long = reduction.op == ReduceOp::Sum && reduction.length() > PART;

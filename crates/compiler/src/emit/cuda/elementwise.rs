@@ -2,8 +2,9 @@
 
 use super::unroll::{overlap, unroll};
 use super::vectors::{unpack, vector, wide};
-use super::{LaunchConfig, stored_value, thread_number};
+use super::{LaunchConfig, thread_number};
 use crate::emit::KernelWriter;
+use crate::emit::row_kernel::stored_value;
 use crate::index::{Index, Var, coordinates, linear};
 use crate::plan::{Plan, RowKernel, Strategy};
 use crate::scalar::{Node, Scalar, ScalarType};

@@ -3,8 +3,8 @@
 use super::register_cache::{CachedValues, cache_in_registers, choose_cached_values};
 use super::schedule::RowSchedule;
 use super::vectors::{unpack, vector, wide};
-use super::{LaunchConfig, reduction_operand, rows_of, stored_value};
-use crate::emit::cpu::combine;
+use super::{LaunchConfig, rows_of};
+use crate::emit::row_kernel::{combine, reduction_operand, stored_value};
 use crate::emit::{KernelWriter, float};
 use crate::index::{Index, Var, coordinates, linear};
 use crate::plan::{RowKernel, Strategy};

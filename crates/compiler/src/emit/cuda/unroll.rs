@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::stored_value;
 use super::vectors::source;
 use crate::emit::KernelWriter;
+use crate::emit::row_kernel::stored_value;
 use crate::index::{Index, Var};
 use crate::plan::{Plan, RowKernel};
 use crate::scalar::{BoundsCheck, Buffer, Node, Scalar, ScalarType};
