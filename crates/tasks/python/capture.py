@@ -1,201 +1,124 @@
-"""Captures what a module computes as an operator graph.
+"""Captures what modules compute as operator graphs, one after another.
 
-    python capture.py MODEL.PY [SMALLER.PY]
+Each line on stdin is a request: `{"model": TEXT, "smaller": TEXT or null}`, where `smaller` is the module with smaller constants.
+Each gets one line on stdout: `{"graph": ...}`, `{"failed": {"stage", "message", "operator", "line"}}`, or `{"error": TEXT}` where
+nothing is known about the module, as when memory runs out.
 
-Prints one line of JSON: `{"graph": ...}` or `{"failed": {"stage", "message", "operator", "line"}}`.
+`torch.export` traces the module under fake tensors (`tracer.py`). Its ATen graph is then written in PyTorch's functional names with
+every default filled in (`translate.py`). Before anyone relies on a graph, it is interpreted by functional forms alone
+(`functional.py`) and compared with the module on real inputs (`compare.py`).
 
-`torch.export` traces the module under fake tensors, so shapes of any size cost nothing. Its ATen graph is then written in
-PyTorch's functional names with every default filled in. Before anyone relies on a graph, it is interpreted by functional
-forms alone and compared with the module on real inputs. Where these are too large for that, the same module with smaller
-constants is captured, held to the same operators, and compared instead.
-
-Tasks are trusted: this process runs the task's own code.
+Tasks are trusted: this process runs the task's own code. What a task leaves behind must still not change the next one's graph:
+settings are reset, and a process whose PyTorch a task has altered ends after its answer.
 """
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import json
-import linecache
+import os
+import random
 import sys
-import types
+import threading
 import warnings
-from unittest import mock
 
 import torch
-from torch._decomp import decompositions
-from torch._subclasses.fake_tensor import FakeTensorMode
+import torch._dynamo
 
-from functional import CaptureError, interpret
-from translate import FILE, Translator
+from compare import captured_and_compared
+from functional import CaptureError
 
-warnings.filterwarnings("ignore")
-
-# All values of a graph together, beyond which the smaller module is compared.
-COMPARE_BYTES = 1 << 29
-# Beyond this no comparison is tried.
-LARGEST_COMPARE_BYTES = 8 << 30
-# Relative distance in the Euclidean norm. Functional forms call the same kernels as the module, so that differences come
-# from another order of sums only.
-LARGEST_ERROR = 1e-4
-LARGEST_HALF_ERROR = 1e-2
+# Imports what `torch.export` imports when it is first used.
+FIRST = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+def get_inputs():
+    return [torch.rand(2)]
+"""
 
 
-def load(source: str):
-    space = types.ModuleType("model")
-    linecache.cache[FILE] = (len(source), None, source.splitlines(True), FILE)
-    sys.modules["model"] = space
+class Settings:
+    """Of the process and of PyTorch, as they were before any task."""
+
+    def __init__(self) -> None:
+        self.threads, self.folder = torch.get_num_threads(), os.getcwd()
+        self.variables, self.path, self.arguments = dict(os.environ), list(sys.path), list(sys.argv)
+        self.spaces = {space: dict(vars(space)) for space in patchable()}
+
+    def reset(self) -> None:
+        sys.modules.pop("model", None)
+        sys.path[:], sys.argv[:] = self.path, self.arguments
+        os.chdir(self.folder)
+        if dict(os.environ) != self.variables:
+            os.environ.clear()
+            os.environ.update(self.variables)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        warnings.resetwarnings()
+        warnings.filterwarnings("ignore")
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+        torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision("highest")
+        torch.use_deterministic_algorithms(False)
+        torch.set_flush_denormal(False)
+        torch.set_autocast_enabled("cpu", False)
+        torch.compiler.reset()
+        torch._subclasses.FakeTensorMode.cache_clear()
+        torch.manual_seed(0)
+        random.seed(0)
+        gc.collect()
+
+    def altered(self) -> bool:
+        """Whether something is left that `reset` does not undo."""
+        modes = torch._C._len_torch_dispatch_stack() + torch._C._len_torch_function_stack()
+        closed = sys.__stdout__.closed or sys.__stderr__.closed
+        patched = any(differs(vars(space), before) for space, before in self.spaces.items())
+        return modes > 0 or closed or patched or threading.active_count() > 1
+
+
+def patchable() -> list:
+    """Where assignments to PyTorch's own names would change other modules."""
+    spaces = [torch, torch.nn, torch.nn.functional, torch.nn.init, torch.special, torch.linalg, torch.Tensor]
+    return spaces + [one for one in vars(torch.nn).values() if isinstance(one, type)]
+
+
+def differs(now, before: dict) -> bool:
+    # Names that only appear are modules that were imported later, or caches.
+    return any(now.get(name) is not value for name, value in before.items())
+
+
+def answered(request: dict) -> dict:
     try:
-        exec(compile(source, FILE, "exec"), space.__dict__)
-    except Exception as error:
-        raise CaptureError("load", f"`{FILE}` does not load: {type(error).__name__}: {error}") from None
-    return space
-
-
-def build(space):
-    init = space.get_init_inputs() if hasattr(space, "get_init_inputs") else []
-    model = space.Model(**init) if isinstance(init, dict) else space.Model(*init)
-    return model.eval(), list(space.get_inputs())
-
-
-def as_tensors(inputs: list) -> tuple[list, set[int]]:
-    """Python numbers become tensors without dimensions, so that they stay arguments of the graph."""
-    scalars = {place for place, value in enumerate(inputs) if isinstance(value, (bool, int, float))}
-    given = [torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None) if place in scalars else value
-             for place, value in enumerate(inputs)]
-    return given, scalars
-
-
-def recurrent_shapes(inp, hidden, *rest, **options):
-    """One layer of a recurrence, of which a trace under fake tensors needs shapes alone."""
-    last = hidden if isinstance(hidden, torch.Tensor) else hidden[0]
-    return inp.new_empty((*inp.shape[:-1], last.shape[-1])), hidden
-
-
-def export(model, inputs: list):
-    """Without a loop over every step of a recurrence: that takes minutes, and gives an LSTM's states a dimension too many."""
-    layers = {"one_layer_rnn": recurrent_shapes, "select_one_layer_lstm_function": lambda *given: recurrent_shapes}
-    with torch.no_grad(), contextlib.ExitStack() as stack:
-        for name, replacement in layers.items():
-            if hasattr(decompositions, name):
-                stack.enter_context(mock.patch.object(decompositions, name, replacement))
-        return torch.export.export(model, tuple(inputs), strict=False)
-
-
-def capture(source: str) -> tuple[dict, list]:
-    space = load(source)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with mode:
-            model, inputs = build(space)
-    except CaptureError:
-        raise
-    except Exception as error:
-        raise CaptureError("load", f"the module cannot be made: {type(error).__name__}: {error}") from None
-    tensors, scalars = as_tensors(inputs)
-    first = None
-    for given, kept in ((tensors, scalars), (inputs, set())) if scalars else ((inputs, set()),):
-        try:
-            program = export(model, given)
-            break
-        except Exception as error:
-            first = first or error
-    else:
-        raise explained(first)
-    translator = Translator(program, kept)
-    return translator.run(), translator.captured.calls
-
-
-def explained(error: Exception) -> CaptureError:
-    text = f"{type(error).__name__}: {error}".split("\n\n")[0].strip()
-    line = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == FILE:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return CaptureError("trace", text[:600], None, line)
-
-
-def flat(result) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, (list, tuple)):
-        return [tensor for one in result for tensor in flat(one)]
-    return []
-
-
-def compare(source: str, graph: dict, calls: list) -> None:
-    """Interprets the graph and holds it against the module, with state that no structure can hide behind."""
-    space = load(source)
-    torch.manual_seed(0)
-    model, inputs = build(space)
-    with torch.no_grad():
-        for tensor in model.state_dict().values():
-            if tensor.is_floating_point():
-                tensor.add_(0.1 * torch.rand_like(tensor))
-        state = dict(model.state_dict(keep_vars=True))
-        for name, buffer in model.named_buffers():
-            state.setdefault(name, buffer)
-        found = interpret(graph, calls, state, [one.clone() if isinstance(one, torch.Tensor) else one for one in inputs])
-        expected = flat(model(*inputs))
-    if len(found) != len(expected):
-        raise CaptureError("compare", f"the graph returns {len(found)} tensors, the module {len(expected)}")
-    for left, right in zip(found, expected, strict=True):
-        if left.shape != right.shape or left.dtype != right.dtype:
-            raise CaptureError("compare", "the graph's result has another shape or type than the module's")
-        off = distance(left, right)
-        largest = LARGEST_HALF_ERROR if right.dtype in (torch.bfloat16, torch.float16) else LARGEST_ERROR
-        if not off <= largest:
-            raise CaptureError("compare", f"the graph computes something else than the module (off by {off:.2g})")
-
-
-def distance(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Of finite elements relative to their norm; infinite where others are not the same."""
-    left, right = left.double(), right.double()
-    finite = right.isfinite()
-    if not torch.equal(finite, left.isfinite()) or not torch.equal(left[~finite].nan_to_num(), right[~finite].nan_to_num()):
-        return float("inf")
-    left, right = left[finite], right[finite]
-    return float((left - right).norm() / right.norm().clamp(min=1e-30)) if right.numel() else 0.0
-
-
-def bytes_of(graph: dict) -> int:
-    return sum(torch.Size(value["shape"]).numel() * getattr(torch, value["dtype"]).itemsize for value in graph["values"])
-
-
-def operators(graph: dict) -> list:
-    return [value["from"].get("op", value["from"]["kind"]) for value in graph["values"]]
-
-
-def captured_and_compared(source: str, smaller: str | None) -> dict:
-    graph, calls = capture(source)
-    if smaller is not None and bytes_of(graph) > COMPARE_BYTES:
-        try:
-            small, small_calls = capture(smaller)
-        except CaptureError:
-            small = None
-        if small is not None and operators(small) == operators(graph):
-            compare(smaller, small, small_calls)
-            return graph
-    if bytes_of(graph) > LARGEST_COMPARE_BYTES:
-        raise CaptureError("compare", f"its values take {bytes_of(graph) / 2**30:.0f} GiB, too much to compare the graph with the module")
-    compare(source, graph, calls)
-    return graph
+        return {"graph": captured_and_compared(request["model"], request["smaller"])}
+    except CaptureError as error:
+        return {"failed": error.reply}
+    # A module may call `sys.exit`.
+    except BaseException as error:
+        return {"error": f"{type(error).__name__}: {error}"[:600]}
 
 
 def main() -> None:
-    sources = []
-    for path in sys.argv[1:]:
-        with open(path, encoding="utf-8") as file:
-            sources.append(file.read())
-    # What the module prints is not the answer.
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
-            reply = {"graph": captured_and_compared(sources[0], sources[1] if len(sources) > 1 else None)}
-        except CaptureError as error:
-            reply = {"failed": error.reply}
-    print(json.dumps(reply))
+    # Requests and answers have descriptors of their own. What tasks and libraries print goes to stderr, and they read nothing.
+    requests, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with open(os.devnull, encoding="utf-8") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    answered({"model": FIRST, "smaller": None})
+    settings = Settings()
+    # PyTorch's own objects are never garbage: without them a collection takes milliseconds, and one after each task is enough.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    settings.reset()
+    for line in requests:
+        answers.write(json.dumps(answered(json.loads(line))) + "\n")
+        answers.flush()
+        settings.reset()
+        if settings.altered():
+            break
 
 
 if __name__ == "__main__":

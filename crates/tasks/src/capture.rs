@@ -4,36 +4,40 @@
 //! functional names, interprets that graph and compares the result with the module on real inputs. A graph that does not compute what
 //! the module computes is never handed out. Tasks are trusted: their code runs in this user's own Python.
 
+mod process;
+
 use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use warpsmith_machine::{Caches, MachineError, Python, run_briefly};
+use warpsmith_machine::{Caches, MachineError, Python};
 use warpsmith_schema::{OpGraph, Task};
 
 use crate::scaled;
+use process::{CaptureWorker, Request};
 
 /// By name; the first is run, the others are what it imports.
-const SCRIPTS: [(&str, &str); 3] = [
+const SCRIPTS: [(&str, &str); 5] = [
     ("capture.py", include_str!("../python/capture.py")),
+    ("compare.py", include_str!("../python/compare.py")),
+    ("tracer.py", include_str!("../python/tracer.py")),
     ("translate.py", include_str!("../python/translate.py")),
     ("functional.py", include_str!("../python/functional.py")),
 ];
 
-/// A graph whose values are too large to compute here is compared on the module with its constants divided by this.
+/// A graph whose values are large is compared on the module with its constants divided by this.
 const SMALLER_BY: u32 = 16;
 
-/// Tracing takes seconds; the comparison runs the module twice on real inputs, which takes longer on a slow processor.
+/// For one task. Most take a tenth of a second; where no smaller shapes have the same graph, the module runs twice on its own.
 const LIMIT: Duration = Duration::from_mins(5);
 
 /// Captures side by side at most: each holds PyTorch and a module's values in memory.
 const MAX_CAPTURES: usize = 8;
 
-/// What the script prints, and what the cache keeps.
+/// What is known about a module, and what the cache keeps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Reply {
@@ -105,6 +109,51 @@ impl CaptureError {
 
 /// The graph of a task's module. It is kept by the hash of the source, the scripts and PyTorch's version, refusals too.
 pub fn capture(task: &Task, python: &Python, caches: &Caches) -> Result<OpGraph, CaptureError> {
+    let mut worker = CaptureWorker::new(python, cores(), LIMIT);
+    capture_by(&mut worker, task, python, caches)
+}
+
+/// The graphs of tasks that came without one, in the order of `tasks`; several are captured side by side.
+pub fn capture_missing(
+    tasks: &[Task],
+    python: &Python,
+    caches: &Caches,
+) -> Vec<Option<Result<OpGraph, CaptureError>>> {
+    let missing = tasks.iter().filter(|task| task.graph.is_none()).count();
+    let workers = cores().min(MAX_CAPTURES).min(missing);
+    // Together the processes have as many threads as there are cores.
+    let threads = cores() / workers.max(1);
+    let captures: Vec<OnceLock<Result<OpGraph, CaptureError>>> =
+        tasks.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                let mut worker = CaptureWorker::new(python, threads, LIMIT);
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(task) = tasks.get(index) else { break };
+                    if task.graph.is_none() {
+                        captures[index]
+                            .get_or_init(|| capture_by(&mut worker, task, python, caches));
+                    }
+                }
+            });
+        }
+    });
+    captures.into_iter().map(OnceLock::into_inner).collect()
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn capture_by(
+    worker: &mut CaptureWorker<'_>,
+    task: &Task,
+    python: &Python,
+    caches: &Caches,
+) -> Result<OpGraph, CaptureError> {
     let mut hasher = blake3::Hasher::new();
     let scripts = SCRIPTS.iter().map(|(_, script)| *script);
     for part in scripts.chain([python.torch.version.as_str(), task.source.as_str()]) {
@@ -116,7 +165,13 @@ pub fn capture(task: &Task, python: &Python, caches: &Caches) -> Result<OpGraph,
     let reply = if let Some(reply) = read_kept(&kept) {
         reply
     } else {
-        let reply = run(task, python)?;
+        tracing::info!(task = task.id, "capturing the graph of a module");
+        let smaller = scaled(task, SMALLER_BY).source;
+        let differs = smaller.trim_end() != task.source.trim_end();
+        let reply = worker.capture(&Request {
+            model: &task.source,
+            smaller: differs.then_some(smaller.as_str()),
+        })?;
         keep(&folder, &kept, &reply).map_err(CaptureError::Cache)?;
         reply
     };
@@ -124,32 +179,6 @@ pub fn capture(task: &Task, python: &Python, caches: &Caches) -> Result<OpGraph,
         Reply::Graph(graph) => Ok(*graph),
         Reply::Failed(reason) => Err(reason.into()),
     }
-}
-
-/// The graphs of tasks that came without one, in the order of `tasks`; several are captured side by side.
-pub fn capture_missing(
-    tasks: &[Task],
-    python: &Python,
-    caches: &Caches,
-) -> Vec<Option<Result<OpGraph, CaptureError>>> {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let captures: Vec<OnceLock<Result<OpGraph, CaptureError>>> =
-        tasks.iter().map(|_| OnceLock::new()).collect();
-    let next = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..cores.min(MAX_CAPTURES).min(tasks.len()) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(task) = tasks.get(index) else { break };
-                    if task.graph.is_none() {
-                        captures[index].get_or_init(|| capture(task, python, caches));
-                    }
-                }
-            });
-        }
-    });
-    captures.into_iter().map(OnceLock::into_inner).collect()
 }
 
 /// A file that is broken or of an older program is made again.
@@ -164,35 +193,4 @@ fn keep(folder: &Path, path: &Path, reply: &Reply) -> std::io::Result<()> {
     serde_json::to_writer(&mut file, reply)?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
-}
-
-fn run(task: &Task, python: &Python) -> Result<Reply, CaptureError> {
-    let folder = tempfile::tempdir().map_err(CaptureError::Cache)?;
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs_err::write(&path, text).map_err(CaptureError::Cache)?;
-        Ok::<_, CaptureError>(path)
-    };
-    for (name, script) in SCRIPTS {
-        write(name, script)?;
-    }
-    let mut command = Command::new(&python.executable);
-    command
-        .current_dir(folder.path())
-        .args(["-B", SCRIPTS[0].0]);
-    command.arg(write("model.py", &task.source)?);
-    let smaller = scaled(task, SMALLER_BY).source;
-    if smaller.trim_end() != task.source.trim_end() {
-        command.arg(write("smaller.py", &smaller)?);
-    }
-    tracing::info!(task = task.id, "capturing the graph of a module");
-    let answer = run_briefly(&mut command, LIMIT)?;
-    // Whatever the module prints goes to stderr; libraries may still write before the answer.
-    let last = answer.stdout.lines().last().unwrap_or_default();
-    serde_json::from_str(last).map_err(|_| {
-        let tail: Vec<&str> = answer.stderr.lines().rev().take(3).collect();
-        CaptureError::NoAnswer {
-            message: tail.into_iter().rev().collect::<Vec<_>>().join("; "),
-        }
-    })
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use warpsmith_machine::{Caches, Python, PythonChoice, find_python};
 use warpsmith_schema::{OpGraph, Task, ValueSource};
-use warpsmith_tasks::{CaptureError, CaptureStage, capture};
+use warpsmith_tasks::{CaptureError, CaptureStage, capture, capture_missing};
 
 fn python() -> Python {
     let found = find_python(&PythonChoice::Auto, &Caches::locate().unwrap());
@@ -269,4 +269,85 @@ fn a_graph_is_kept() {
         ..python()
     };
     assert_eq!(capture(&task, &gone, &caches).unwrap(), first);
+}
+
+#[test]
+fn a_task_that_ends_its_process_costs_itself_alone() {
+    let forward = "def forward(self, x):\n        return x.exp()";
+    let plain = module("pass", forward, "[torch.rand(3)]");
+    let ending = ["os._exit(0)", "os._exit(3)", "os.abort()"];
+    let mut tasks = Vec::new();
+    for line in ending {
+        tasks.push(task(&format!("import os\n{line}\n")));
+        tasks.push(task(&format!("{}\n# after {line}\n", plain.source)));
+    }
+    // It is in nobody's way.
+    let mut with_graph = plain.clone();
+    with_graph.graph = Some(captured(&plain).unwrap());
+    tasks.push(with_graph);
+    let folder = tempfile::tempdir().unwrap();
+    let caches = Caches {
+        root: folder.path().into(),
+    };
+    let found = capture_missing(&tasks, &python(), &caches);
+    let names: Vec<&str> = found
+        .iter()
+        .map(|found| match found {
+            None => "none",
+            Some(Ok(graph)) => operators(graph)[0],
+            Some(Err(CaptureError::NoAnswer { .. })) => "no answer",
+            Some(Err(error)) => panic!("{error}"),
+        })
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "no answer",
+            "exp",
+            "no answer",
+            "exp",
+            "no answer",
+            "exp",
+            "none"
+        ]
+    );
+}
+
+/// On its real shapes, this module's values are too large to compare at all.
+#[test]
+fn large_shapes_are_compared_on_small_ones() {
+    let source = "import torch\nimport torch.nn as nn\n\n\
+        class Model(nn.Module):\n    def __init__(self, channels):\n        super().__init__()\n        \
+        self.conv = nn.Conv2d(channels, 128, 3, padding=1)\n        self.pool = nn.MaxPool2d(2)\n\n    \
+        def forward(self, x):\n        return self.pool(torch.sigmoid(self.conv(x))).mean(dim=(2, 3))\n\n\
+        batch_size = 128\nchannels = 64\nheight = width = 256\n\n\
+        def get_inputs():\n    return [torch.rand(batch_size, channels, height, width)]\n\n\
+        def get_init_inputs():\n    return [channels]\n";
+    let found = captured(&task(source)).unwrap();
+    assert_eq!(
+        operators(&found),
+        ["conv2d", "sigmoid", "max_pool2d", "mean"]
+    );
+    assert!(
+        found
+            .values
+            .iter()
+            .any(|value| value.shape == [128, 128, 256, 256])
+    );
+}
+
+/// With fewer rows the module is another one, which says nothing about this one.
+#[test]
+fn a_graph_that_small_shapes_do_not_have_is_compared_on_its_own() {
+    let forward = |many: &str| {
+        format!("def forward(self, x):\n        return {many} if x.shape[0] > 512 else x.exp()")
+    };
+    let inputs = "[torch.rand(2048, 1024)]";
+    let found = captured(&module("pass", &forward("x.relu()"), inputs)).unwrap();
+    assert_eq!(operators(&found), ["relu"]);
+    let random = module("pass", &forward("x + torch.rand(1024)"), inputs);
+    assert!(matches!(
+        captured(&random),
+        Err(CaptureError::NotCaptured(_))
+    ));
 }
