@@ -23,7 +23,7 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-HARNESS = Path(__file__).resolve().parents[2] / "crates" / "judge" / "harness"
+JUDGE = Path(__file__).resolve().parents[2] / "crates" / "judge"
 COMPILERS = 7  # processes that compile references ahead
 ROUNDS, WARM = 14, 3
 FASTER = 1 / 0.95
@@ -64,7 +64,7 @@ def compile_ahead(tasks: list[Path], until: float) -> None:
 
 
 def build(nvcc: str, task: Path, library: Path) -> None:
-    flags = ["-O3", "-std=c++17", "-arch=native", "-Xcompiler=-fPIC", "--use_fast_math", "-shared", "-cudart=shared"]
+    flags = ["-O3", "-std=c++17", "-arch=native", "-Xcompiler=-fPIC", "--use_fast_math", "-shared", "-cudart=shared", f"-I{JUDGE / 'provided'}"]
     subprocess.run([nvcc, *flags, "-o", library, *(task / "tuned" / "kernels").glob("*.cu")])
 
 
@@ -116,7 +116,7 @@ def main() -> None:
     if not found:
         sys.exit(f"error: no solutions of the teacher's are in {arguments.folder}")
     sources = {task: "".join(one.read_text() for one in (task / "tuned" / "kernels").iterdir()) for task in found}
-    tasks = [task for task in found if not "warpsmith.h" in sources[task]]
+    tasks = [task for task in found if not re.search("warpsmith_(gemm|conv)", sources[task])]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "warpsmith-beside"))
     if arguments.ahead is not None:
         return compile_ahead(tasks[arguments.ahead :: COMPILERS], until)
@@ -125,7 +125,7 @@ def main() -> None:
 
     if not torch.cuda.is_available():
         sys.exit("error: this machine has no GPU: nothing was measured")
-    sys.path.insert(0, str(HARNESS))
+    sys.path.insert(0, str(JUDGE / "harness"))
     nvcc = os.environ.get("NVCC", "/usr/local/cuda/bin/nvcc")
     again = [sys.executable, __file__, str(arguments.folder), "--only", arguments.only, "--seconds", str(arguments.seconds / 2)]
     ahead = [subprocess.Popen([*again, "--ahead", str(part)]) for part in range(COMPILERS)]

@@ -21,7 +21,8 @@ import torch
 
 HERE = Path(__file__).resolve()
 HARNESS = HERE.parents[2] / "judge" / "harness"
-HEADER = HERE.parents[2] / "judge" / "provided" / "warpsmith.h"
+PROVIDED = HERE.parents[2] / "judge" / "provided"
+HEADERS = ["warpsmith.h", "warpsmith_device.h"]
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fopenmp", "-march=native", "-shared"]
 # Vectors are taken by their first number's address, which a compiler may not think of.
 EMULATED = ["-O1", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-w", f"-I{HERE.parent}"]
@@ -76,10 +77,12 @@ def build(folder: Path) -> str | None:
     sources, flags = sorted((folder / "kernels").glob("*.cpp")), FLAGS
     for path in sorted((folder / "kernels").glob("*.cu")):
         sources.append(path.with_suffix(".emulated.cc"))
-        sources[-1].write_text(emulated(path.read_text()))
         flags = [*EMULATED, f"-I{folder}"]
-        if '"warpsmith.h"' in path.read_text():
-            (folder / "warpsmith.h").write_text(emulated(HEADER.read_text()))
+        code = path.read_text()
+        sources[-1].write_text(emulated(code))
+        for header in HEADERS if '"warpsmith.h"' in code else []:
+            (folder / header).write_text(emulated((PROVIDED / header).read_text()))
+        if "warpsmith_gemm" in code or "warpsmith_conv" in code:
             sources.append(HERE.parent / "emulated_calls.cc")
     made = subprocess.run(["g++", *flags, "-o", str(folder / "kernels.so"), *map(str, sources)], capture_output=True, text=True)
     return None if made.returncode == 0 else made.stderr[:1500]

@@ -14,6 +14,8 @@
 #include <functional>
 #include <vector>
 
+// As nvcc does; after the library's headers, which it would change.
+#define __CUDACC__
 #define __global__
 #define __device__
 #define __host__

@@ -20,32 +20,11 @@ use crate::index::{Index, IndexNames, Var};
 use crate::plan::{Plan, Strategy};
 use crate::scalar::{BoundsCheck, Buffer, Node, Scalar, ScalarType};
 
-/// A function that is emitted because a kernel calls it.
+/// What a file declares or includes because a kernel calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Helper {
-    Tanh,
-    Log,
-    LogAdd,
-    /// Used by sines and cosines, so it is emitted before them.
-    Quadrant,
-    Sin,
-    Cos,
-    Tan,
-    Pow,
-    WarpSum,
-    WarpProduct,
-    WarpMax,
-    WarpMin,
-    WarpArgMax,
-    BlockSum,
-    BlockProduct,
-    BlockMax,
-    BlockMin,
-    BlockArgMax,
-    ColumnSum,
-    ColumnProduct,
-    ColumnMax,
-    ColumnMin,
+    /// A device function of `warpsmith.h`.
+    Provided,
     /// A function of the C library, declared so that loops over it are vectorised.
     Vectorised(&'static str),
     /// One of our own for vectors on a CPU.
@@ -181,6 +160,12 @@ impl<'p> KernelWriter<'p> {
 
     pub(super) fn text(&self) -> String {
         self.lines.join("\n")
+    }
+
+    /// The full name of a device function or type of `warpsmith.h`, which the file then includes.
+    pub(super) fn provided(&mut self, name: &str) -> String {
+        self.helpers.insert(Helper::Provided);
+        format!("warpsmith::{name}")
     }
 
     pub(super) fn unique(&mut self, wanted: &str) -> String {

@@ -497,16 +497,12 @@ impl SolutionEmitter {
                 text.push_str(&cpu::preamble(helpers, vectors, provided));
             }
             Target::Cuda => {
-                text.push_str(if libraries.is_empty() {
+                let alone = libraries.is_empty() && !helpers.contains(&Helper::Provided);
+                text.push_str(if alone {
                     "#include <cuda_runtime.h>\n#include <cstdint>"
                 } else {
                     "#include \"warpsmith.h\""
                 });
-                for helper in helpers {
-                    if let Some(function) = cuda::helper(*helper) {
-                        let _ = write!(text, "\n\n{function}");
-                    }
-                }
             }
         }
         text

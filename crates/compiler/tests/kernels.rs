@@ -1,5 +1,6 @@
 //! What tuned CUDA kernels look like: how many there are, what they read, and in what order.
 
+use std::path::Path;
 use std::process::Command;
 
 use warpsmith_compiler::solutions;
@@ -330,6 +331,10 @@ fn a_transposed_copy_is_tiled() {
 #[test]
 fn functions_of_our_own_are_exact() {
     let folder = tempfile::tempdir().unwrap();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = package.join("../judge/provided/warpsmith_device.h");
+    let functions = fs_err::read_to_string(header).unwrap();
+    let functions = functions.replace("#include <cuda_runtime.h>", "");
     let range = "std::uniform_real_distribution<float>";
     for (op, inputs, most, draws) in [
         ("sin", 1, 2.0, format!("{range}(-90000, 90000)")),
@@ -342,20 +347,12 @@ fn functions_of_our_own_are_exact() {
         let ops: &[(&str, &[usize], serde_json::Value, &[u64])] =
             &[(op, &given, serde_json::json!({}), shape)];
         let text = tuned(&chain(&vec![shape; inputs], ops));
-        let (functions, _) = text.split_once("__global__").unwrap();
-        let functions = functions.replace("#include <cuda_runtime.h>", "");
+        assert!(text.contains(&format!("warpsmith::{op}(")), "{text}");
         let arguments = ["a", "b"][..inputs].join(", ");
         let doubles = ["double(a)", "double(b)"][..inputs].join(", ");
         let program = format!(
-            "#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <random>
-#define __device__
-#define __forceinline__ inline
-static int __float_as_int(float f) {{ int i; memcpy(&i, &f, 4); return i; }}
-static float __int_as_float(int i) {{ float f; memcpy(&f, &i, 4); return f; }}
-static float __fdiv_rn(float a, float b) {{ return a / b; }}
+            "#include <random>
+#include \"emulated_cuda.h\"
 {functions}
 int main() {{
     std::mt19937 random(1);
@@ -363,8 +360,8 @@ int main() {{
     for (int i = 0; i < 300000; ++i) {{
         const float a = draw(random), b = draw(random) - 4.0f;
         (void)b;
-        const double exact = {op}({doubles});
-        const float own = exact_{op}({arguments});
+        const double exact = std::{op}({doubles});
+        const float own = warpsmith::{op}({arguments});
         if (std::fabs(exact) > 1e39 && !std::isinf(own)) return 3;
         if (std::fabs(exact) < 1e-46 && own != 0) return 4;
         if (!(std::fabs(exact) > 1e-30 && std::fabs(exact) < 1e30)) continue;
@@ -372,7 +369,7 @@ int main() {{
         const double unit = std::nextafter(size, INFINITY) - size;
         if (!(std::fabs(own - exact) <= {most} * unit)) return 1;
     }}
-    return std::isnan(exact_{op}({nans})) ? 0 : 2;
+    return std::isnan(warpsmith::{op}({nans})) ? 0 : 2;
 }}
 ",
             nans = ["NAN", "NAN"][..inputs].join(", "),
@@ -380,7 +377,9 @@ int main() {{
         let (source, built) = (folder.path().join("exact.cpp"), folder.path().join("exact"));
         fs_err::write(&source, program).unwrap();
         let compiler = Command::new("g++")
-            .args(["-std=c++17", "-O2", "-o"])
+            .args(["-std=c++17", "-O2", "-w", "-I"])
+            .arg(package.join("python"))
+            .arg("-o")
             .args([&built, &source])
             .output()
             .unwrap();
@@ -391,5 +390,56 @@ int main() {{
             Some(0),
             "{op}"
         );
+    }
+}
+
+#[test]
+fn functions_of_many_kernels_are_included() {
+    let nothing = || serde_json::json!({});
+    let shape: &[u64] = &[512, 4096];
+    let kernel = tuned(&chain(&[shape], &[("relu", &[0], nothing(), shape)]));
+    let alone = "#include <cuda_runtime.h>\n#include <cstdint>\n\n__global__";
+    assert!(kernel.starts_with(alone), "{kernel}");
+
+    let cases: [(&str, serde_json::Value, &[u64], &[&str]); 4] = [
+        (
+            "softmax",
+            serde_json::json!({ "dim": 1 }),
+            shape,
+            &[
+                "top = warpsmith::block_max<128>(top);",
+                "sum = warpsmith::block_sum<128>(sum);",
+            ],
+        ),
+        (
+            "argmax",
+            serde_json::json!({ "dim": 1 }),
+            &[512],
+            &[
+                "warpsmith::ArgMax place = {-INFINITY, 0};",
+                "place.take(",
+                "place = warpsmith::block_arg_max<128>(place);",
+                "out[row] = place.index;",
+            ],
+        ),
+        ("tanh", nothing(), shape, &["warpsmith::tanh("]),
+        (
+            "logcumsumexp",
+            serde_json::json!({ "dim": 1 }),
+            shape,
+            &["warpsmith::logaddexp("],
+        ),
+    ];
+    for (op, arguments, result, calls) in cases {
+        let mut task = chain(&[shape], &[(op, &[0], arguments, result)]);
+        if op == "argmax" {
+            task.graph.as_mut().unwrap().values[1].dtype = Dtype::Int64;
+        }
+        let kernel = tuned(&task);
+        let includes = "#include \"warpsmith.h\"\n\n__global__";
+        assert!(kernel.starts_with(includes), "{kernel}");
+        for call in calls {
+            assert!(kernel.contains(call), "{call}: {kernel}");
+        }
     }
 }

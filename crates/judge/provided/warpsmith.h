@@ -1,4 +1,5 @@
-// Provided to CUDA solutions in the plain form: matrix products and convolutions by NVIDIA's libraries, without descriptors.
+// Provided to CUDA solutions in the plain form: matrix products and convolutions by NVIDIA's libraries, without descriptors, and
+// functions for kernels (warpsmith_device.h).
 //
 //     WarpsmithGemm gemm{rows, columns, inner};
 //     gemm.transpose_b = true;
@@ -13,6 +14,11 @@
 
 #include <array>
 #include <cstdint>
+
+// A file that g++ compiles has no kernels.
+#ifdef __CUDACC__
+#include "warpsmith_device.h"
+#endif
 
 enum WarpsmithActivation { WARPSMITH_NO_ACTIVATION, WARPSMITH_RELU };
 

@@ -107,9 +107,11 @@ impl Toolchain {
             files.insert("binding.cpp".to_owned(), MODULE.as_bytes().to_vec());
         }
         let provided = provided::of_unit(unit, submission.form, self.target);
-        if let Some(header) = provided.get(provided::HEADER) {
-            files.retain(|path, _| path.rsplit('/').next() != Some(provided::HEADER));
-            files.insert(provided::HEADER.to_owned(), header.as_bytes().to_vec());
+        if !provided.is_empty() {
+            for (name, text) in provided::VISIBLE {
+                files.retain(|path, _| path.rsplit('/').next() != Some(name));
+                files.insert(name.to_owned(), text.as_bytes().to_vec());
+            }
         }
         let jobs: Vec<CompileJob<'_>> = files
             .iter()

@@ -1,9 +1,7 @@
 //! Kernels as CUDA C++.
 
 mod elementwise;
-mod helpers;
 mod launch;
-mod mathematics;
 mod register_cache;
 mod rows;
 mod scan;
@@ -11,7 +9,6 @@ mod schedule;
 mod unroll;
 mod vectors;
 
-pub(crate) use helpers::helper;
 pub(crate) use launch::LaunchConfig;
 pub(crate) use scan::scan;
 

@@ -54,8 +54,8 @@ impl KernelWriter<'_> {
                 (format!("!{x}"), Precedence::Atom)
             }
             Unary::ToFloat => call("float", &inner),
-            // The compiler's fast mathematics has none of these exact enough. In double it has, which is short to write; the last
-            // word is a function of our own in single precision.
+            // The compiler's fast mathematics has none of these exact enough. In double it has, which needs no header; the last
+            // word is a provided function in single precision.
             Unary::Tanh
             | Unary::Log
             | Unary::Log2
@@ -68,36 +68,16 @@ impl KernelWriter<'_> {
                 let name = function(op);
                 (format!("float({name}(double({inner})))"), Precedence::Atom)
             }
-            Unary::Tanh if cuda => {
-                self.helpers.insert(Helper::Tanh);
-                call("exact_tanh", &inner)
+            Unary::Tanh | Unary::Log | Unary::Sin | Unary::Cos | Unary::Tan if cuda => {
+                call(&self.provided(function(op)), &inner)
             }
-            Unary::Log if cuda => {
-                self.helpers.insert(Helper::Log);
-                call("exact_log", &inner)
-            }
-            Unary::Log2 if cuda => {
-                self.helpers.insert(Helper::Log);
-                (
-                    format!("exact_log({inner}) * 1.44269504f"),
-                    Precedence::Product,
-                )
-            }
-            Unary::Log10 if cuda => {
-                self.helpers.insert(Helper::Log);
-                (
-                    format!("exact_log({inner}) * 0.434294482f"),
-                    Precedence::Product,
-                )
-            }
-            Unary::Sin | Unary::Cos | Unary::Tan if cuda => {
-                self.helpers.insert(Helper::Quadrant);
-                self.helpers.insert(match op {
-                    Unary::Sin => Helper::Sin,
-                    Unary::Cos => Helper::Cos,
-                    _ => Helper::Tan,
-                });
-                call(&format!("exact_{}", function(op)), &inner)
+            Unary::Log2 | Unary::Log10 if cuda => {
+                let log = self.provided("log");
+                let scale = match op {
+                    Unary::Log2 => "1.44269504f",
+                    _ => "0.434294482f",
+                };
+                (format!("{log}({inner}) * {scale}"), Precedence::Product)
             }
             Unary::Rsqrt if cuda => call("rsqrtf", &inner),
             Unary::Rsqrt => (format!("1.0f / sqrtf({inner})"), Precedence::Product),
@@ -153,8 +133,8 @@ impl KernelWriter<'_> {
                             Precedence::Atom,
                         );
                     }
-                    self.helpers.insert(Helper::Pow);
-                    return (format!("exact_pow({a}, {b})"), Precedence::Atom);
+                    let pow = self.provided(name);
+                    return (format!("{pow}({a}, {b})"), Precedence::Atom);
                 }
                 let name = match op {
                     Binary::Pow => self.vectorised("powf").to_owned(),

@@ -12,12 +12,18 @@ use super::{CompileJob, Toolchain, compile_all};
 use crate::JudgeError;
 use crate::submission::{BuildUnit, SubmissionForm};
 
-/// What a solution includes. A folder's own file of this name is ignored.
-pub(super) const HEADER: &str = "warpsmith.h";
-const HEADERS: [(&str, &str); 2] = [
+/// What a solution includes.
+const HEADER: &str = "warpsmith.h";
+/// That header, and what it includes itself. A folder's own files of these names are ignored.
+pub(super) const VISIBLE: [(&str, &str); 2] = [
     (HEADER, include_str!("../../provided/warpsmith.h")),
-    ("provided.h", include_str!("../../provided/provided.h")),
+    (
+        "warpsmith_device.h",
+        include_str!("../../provided/warpsmith_device.h"),
+    ),
 ];
+/// What the files of the calls include besides.
+const SHARED: (&str, &str) = ("provided.h", include_str!("../../provided/provided.h"));
 /// A call, and the file that defines it.
 const CALLS: [(&str, &str, &str); 2] = [
     (
@@ -46,7 +52,11 @@ pub fn provided_sources<'a>(
         .iter()
         .filter(|(call, ..)| texts.iter().any(|text| text.contains(call)))
         .map(|(_, path, text)| (*path, *text));
-    HEADERS.into_iter().chain(called).collect()
+    headers().chain(called).collect()
+}
+
+fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
+    VISIBLE.into_iter().chain([SHARED])
 }
 
 /// The same for a library of a submission.
@@ -98,7 +108,7 @@ impl Toolchain {
             return Ok(());
         }
         let units = CALLS.iter().map(|(_, path, text)| (*path, *text));
-        let all = HEADERS.into_iter().chain(units).collect();
+        let all = headers().chain(units).collect();
         self.provided_objects(&all).map(drop)
     }
 }
@@ -129,6 +139,17 @@ extern \"C\" int convolution(float* out, const float* x, const float* weight, co
 }
 ";
 
+    /// A function of its own beside the provided one of that name.
+    const SUM: &str = "#include \"warpsmith.h\"
+template <int threads>
+__device__ float block_sum(float v) { return warpsmith::block_sum<threads>(v); }
+__global__ void sum_kernel(float* out, const float* x) { *out = warpsmith::log(block_sum<256>(x[threadIdx.x])); }
+extern \"C\" int sum(float* out, const float* x, cudaStream_t stream) {
+    sum_kernel<<<1, 256, 0, stream>>>(out, x);
+    return cudaGetLastError();
+}
+";
+
     fn files(sources: &[&str]) -> Vec<&'static str> {
         let sources = sources.iter().map(|source| source.as_bytes());
         provided_sources(sources).into_keys().collect()
@@ -139,12 +160,12 @@ extern \"C\" int convolution(float* out, const float* x, const float* weight, co
         let own = "extern \"C\" void warpsmith_gemm(int, int);";
         assert_eq!(files(&[own, "// warpsmith_conv in warpsmith.h"]), [""; 0]);
         let header = "#include \"warpsmith.h\"";
-        assert_eq!(files(&[header]), ["provided.h", "warpsmith.h"]);
-        assert_eq!(files(&[GEMM]), ["gemm.cu", "provided.h", "warpsmith.h"]);
-        assert_eq!(
-            files(&["return warpsmith_conv(out, x);", header]),
-            ["conv.cu", "provided.h", "warpsmith.h"]
-        );
+        let headers = ["provided.h", "warpsmith.h", "warpsmith_device.h"];
+        assert_eq!(files(&[header]), headers);
+        let with = |call| [&[call], &headers[..]].concat();
+        assert_eq!(files(&[GEMM]), with("gemm.cu"));
+        let conv = "return warpsmith_conv(out, x);";
+        assert_eq!(files(&[conv, header]), with("conv.cu"));
     }
 
     /// They are linked where they are called, and import what every candidate may.
@@ -190,9 +211,12 @@ extern \"C\" int convolution(float* out, const float* x, const float* weight, co
         };
         let empty = "extern \"C\" int nothing(cudaStream_t) { return 0; }\n";
         assert_eq!(build(&[("kernels/a.cu", empty)]), [false, false]);
-        // A folder's own header of that name is not read.
-        let own = ("kernels/warpsmith.h", "#error ours");
-        assert_eq!(build(&[("kernels/a.cu", GEMM), own]), [true, false]);
+        assert_eq!(build(&[("kernels/a.cu", SUM)]), [false, false]);
+        // A folder's own headers of these names are not read.
+        for own in ["kernels/warpsmith.h", "kernels/warpsmith_device.h"] {
+            let own = (own, "#error ours");
+            assert_eq!(build(&[("kernels/a.cu", GEMM), own]), [true, false]);
+        }
         let below = ("kernels/below/b.cu", CONV);
         assert_eq!(build(&[("kernels/a.cu", GEMM), below]), [true, true]);
         let by_cxx = [("kernels/a.cpp", CONV)];

@@ -91,7 +91,10 @@ mod tests {
         };
         assert_eq!(provided("int run();"), [""; 0]);
         let kernel = "#include \"warpsmith.h\"\nint run() { return warpsmith_gemm(); }";
-        assert_eq!(provided(kernel), ["gemm.cu", "provided.h", "warpsmith.h"]);
+        assert_eq!(
+            provided(kernel),
+            ["gemm.cu", "provided.h", "warpsmith.h", "warpsmith_device.h"]
+        );
     }
 
     #[test]

@@ -132,7 +132,8 @@ fn reduce(
         let reduction = writer.plan.reductions[number.0].clone();
         let name = writer.unique(reduction.name);
         if reduction.kind == ScalarType::Int {
-            writer.line(format!("Best {name} = {{-INFINITY, 0}};"));
+            let arg_max = writer.provided("ArgMax");
+            writer.line(format!("{arg_max} {name} = {{-INFINITY, 0}};"));
         } else {
             let start = float(reduction.op.identity());
             writer.line(format!("float {name} = {start};"));
@@ -143,7 +144,7 @@ fn reduce(
         for ((_, reduction, name), value) in found.iter().zip(values) {
             if reduction.kind == ScalarType::Int {
                 let at = writer.index(&one.place);
-                writer.line(format!("take({name}, {value}, {at});"));
+                writer.line(format!("{name}.take({value}, {at});"));
             } else {
                 writer.line(combine(reduction.op, name, value));
             }
@@ -153,7 +154,7 @@ fn reduce(
         schedule.combine(writer, reduction.op, &name);
         let finished = writer.plan.arena.finished(number, reduction.kind);
         let text = if reduction.kind == ScalarType::Int {
-            format!("{name}.place")
+            format!("{name}.index")
         } else {
             name
         };

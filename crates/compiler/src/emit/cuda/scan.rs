@@ -32,14 +32,14 @@ impl Step {
             ScanOp::Product => format!("{a} * {b}"),
             ScanOp::Max => format!("fmaxf({a}, {b})"),
             ScanOp::Min => format!("fminf({a}, {b})"),
-            ScanOp::LogSum => format!("log_add({a}, {b})"),
+            ScanOp::LogSum => format!("warpsmith::logaddexp({a}, {b})"),
         }
     }
 }
 
 pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     if kernel.op == ScanOp::LogSum {
-        writer.helpers.insert(Helper::LogAdd);
+        writer.helpers.insert(Helper::Provided);
     }
     let [_, _, after] = kernel.shape;
     if after > 1 || writer.plan.strategy == Strategy::Plain {

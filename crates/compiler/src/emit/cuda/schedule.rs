@@ -2,7 +2,7 @@
 
 use super::launch::blocks;
 use super::{LaunchConfig, THREADS, integer};
-use crate::emit::{Helper, KernelWriter};
+use crate::emit::KernelWriter;
 use crate::plan::{ReduceOp, RowKernel, Strategy};
 
 /// Threads that hide the memory latency of a GPU.
@@ -86,44 +86,24 @@ impl RowSchedule {
 
     /// What the threads of a row have found, put together for all of them.
     pub(super) fn combine(self, writer: &mut KernelWriter<'_>, fold: ReduceOp, name: &str) {
-        let (warp, block, column, word) = match fold {
-            ReduceOp::Sum => (Helper::WarpSum, Helper::BlockSum, Helper::ColumnSum, "sum"),
-            ReduceOp::Product => (
-                Helper::WarpProduct,
-                Helper::BlockProduct,
-                Helper::ColumnProduct,
-                "product",
-            ),
-            ReduceOp::Max => (Helper::WarpMax, Helper::BlockMax, Helper::ColumnMax, "max"),
-            ReduceOp::Min => (Helper::WarpMin, Helper::BlockMin, Helper::ColumnMin, "min"),
-            // Threads of a column never look for a place together.
-            ReduceOp::ArgMax => (
-                Helper::WarpArgMax,
-                Helper::BlockArgMax,
-                Helper::WarpArgMax,
-                "best",
-            ),
+        let word = match fold {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Product => "product",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+            // Threads of a column never look for an index together.
+            ReduceOp::ArgMax => "arg_max",
         };
         let threads = self.threads;
-        let (helpers, call) = match self.contiguity {
-            Contiguity::Rows if threads == 1 => {
-                if fold == ReduceOp::ArgMax {
-                    writer.helpers.insert(Helper::WarpArgMax);
-                }
-                return;
-            }
-            Contiguity::Rows => (vec![column], format!("column_{word}<{threads}>({name})")),
-            Contiguity::Elements if threads == 32 => (vec![warp], format!("warp_{word}({name})")),
-            Contiguity::Elements if threads < 32 => {
-                (vec![warp], format!("warp_{word}<{threads}>({name})"))
-            }
-            Contiguity::Elements => (
-                vec![warp, block],
-                format!("block_{word}<{threads}>({name})"),
-            ),
+        let function = match self.contiguity {
+            Contiguity::Rows if threads == 1 => return,
+            Contiguity::Rows => format!("column_{word}<{threads}>"),
+            Contiguity::Elements if threads == 32 => format!("warp_{word}"),
+            Contiguity::Elements if threads < 32 => format!("warp_{word}<{threads}>"),
+            Contiguity::Elements => format!("block_{word}<{threads}>"),
         };
-        writer.helpers.extend(helpers);
-        writer.line(format!("{name} = {call};"));
+        let function = writer.provided(&function);
+        writer.line(format!("{name} = {function}({name});"));
     }
 }
 
