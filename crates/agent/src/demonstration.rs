@@ -6,16 +6,18 @@ use warpsmith_schema::{
 
 use crate::episode::identity;
 use crate::prompt;
+use crate::settings::PromptStyle;
 
 /// An episode of one reply that nobody judged: the prompt as a policy gets it, and the reply.
 pub fn unjudged_trajectory(
     task: &Task,
     target: Target,
+    prompt: PromptStyle,
     policy: &PolicyVersion,
     sample: u32,
     reply: String,
 ) -> Trajectory {
-    let mut messages = prompt::for_single(task, target, None);
+    let mut messages = prompt::for_single(task, target, prompt, None);
     messages.push(Message::Assistant {
         text: reply,
         calls: Vec::new(),

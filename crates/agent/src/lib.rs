@@ -39,7 +39,7 @@ pub use observer::{EpisodeObserver, EpisodeProgress};
 pub use profile::render_profile;
 pub use prompt::skill;
 pub use react::run_agent;
-pub use settings::{AgentLimits, AgentSettings, ModelSize, SingleSettings};
+pub use settings::{AgentLimits, AgentSettings, ModelSize, PromptStyle, SingleSettings};
 pub use shell::ShellSandbox;
 pub use single::run_single;
 pub use start::StartingPoint;

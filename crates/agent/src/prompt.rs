@@ -3,10 +3,11 @@
 use warpsmith_schema::{Message, Target, Task};
 
 use crate::StartingPoint;
-use crate::settings::{AgentSettings, ModelSize};
+use crate::settings::{AgentSettings, ModelSize, PromptStyle};
 use crate::wire::WireFormat;
 
 const SINGLE: &str = include_str!("prompts/single.md");
+const SHORT: &str = include_str!("prompts/short.md");
 const SKILL: &str = include_str!("prompts/skill.md");
 const SKILL_SMALL: &str = include_str!("prompts/skill_small.md");
 /// For a policy that nobody watches.
@@ -20,11 +21,16 @@ const CUDA: &str = include_str!("prompts/example.cu");
 pub(crate) fn for_single(
     task: &Task,
     target: Target,
+    style: PromptStyle,
     start: Option<&StartingPoint>,
 ) -> Vec<Message> {
+    let rules = match style {
+        PromptStyle::Full => SINGLE,
+        PromptStyle::Short => SHORT,
+    };
     begin(
         task,
-        fill(SINGLE, target),
+        fill(rules, target),
         start.map(StartingPoint::with_files),
     )
 }
@@ -76,6 +82,7 @@ fn fill(text: &str, target: Target) -> String {
         .replace("{advice}", words.advice)
         .replace("{libraries}", words.libraries)
         .replace("{tuning}", words.tuning)
+        .replace("{provided}", words.provided)
         .replace("{example}", &example)
 }
 
@@ -90,6 +97,8 @@ struct TargetWords {
     libraries: &'static str,
     /// Items of a list.
     tuning: &'static str,
+    /// What need not be written, in one line.
+    provided: &'static str,
     /// Path, language of the fence, code.
     kernel: (&'static str, &'static str, &'static str),
 }
@@ -108,6 +117,7 @@ fn target_words(target: Target) -> TargetWords {
             tuning: "- Threads over rows or blocks that fit the cache; `#pragma omp simd` on inner loops over neighbouring addresses.\n   \
                      - Several independent sums, so that additions do not wait for one another. No `std::exp` a thousand times \
                      where a polynomial in vectors is exact enough.",
+            provided: " `warpsmith_gemm` is provided.",
             kernel: ("kernels/scale_relu.cpp", "cpp", CPU),
         },
         Target::Cuda => TargetWords {
@@ -122,6 +132,7 @@ fn target_words(target: Target) -> TargetWords {
                      spills in what `compile` says.\n   \
                      - Shared memory without bank conflicts; asynchronous copies where there is something to overlap.\n   \
                      - One launch instead of several: for short kernels the launch is the time.",
+            provided: " `warpsmith.h` provides `warpsmith_gemm`, `warpsmith_conv` and reductions.",
             kernel: ("kernels/scale_relu.cu", "cuda", CUDA),
         },
     }
@@ -161,7 +172,7 @@ mod tests {
     #[test]
     fn no_place_is_left_empty() {
         for (target, _) in TARGETS {
-            for text in [SINGLE, SKILL, SKILL_SMALL] {
+            for text in [SINGLE, SHORT, SKILL, SKILL_SMALL] {
                 let filled = fill(text, target);
                 for place in [
                     "language",
@@ -172,6 +183,7 @@ mod tests {
                     "example",
                     "libraries",
                     "tuning",
+                    "provided",
                 ] {
                     assert!(!filled.contains(&format!("{{{place}}}")), "{place}");
                 }
@@ -184,6 +196,7 @@ mod tests {
     fn the_rules_are_short() {
         for (target, _) in TARGETS {
             assert!(fill(SINGLE, target).len() < 3300);
+            assert!(fill(SHORT, target).len() < 760);
             assert!(fill(SKILL_SMALL, target).len() + FENCED.len() < 4300);
         }
     }

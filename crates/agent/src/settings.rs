@@ -12,11 +12,22 @@ use crate::wire::WireFormat;
 #[derive(Debug, Clone, Copy)]
 pub struct SingleSettings {
     pub target: Target,
+    pub prompt: PromptStyle,
     /// Attempts after the first, each told what was wrong with the one before.
     pub repairs: u32,
     /// The policy is not asked after this moment.
     pub deadline: Option<Instant>,
     pub sampling: SamplingParams,
+}
+
+/// How much a policy is told before a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PromptStyle {
+    /// All rules and an example, for a policy that has never seen them.
+    #[default]
+    Full,
+    /// The form of a reply alone, for a policy that was trained on demonstrations with the same words.
+    Short,
 }
 
 /// How an episode of tool calls is run.

@@ -21,7 +21,7 @@ pub fn run_single(
     let task = judge.task;
     let kind = (EpisodeMode::Single, settings.target);
     let start = sample.start.clone();
-    let opening = || prompt::for_single(task, settings.target, start.as_deref());
+    let opening = || prompt::for_single(task, settings.target, settings.prompt, start.as_deref());
     let mut conversation = Conversation {
         start: start.as_deref(),
         episode: Episode::begin(sample, &*policy, task, kind, opening),

@@ -7,7 +7,9 @@ use warpsmith_machine::{Caches, GpuInfo, Python, cpu, ensure_python, find_nvcc, 
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Profile, Target};
 
-use crate::args::{IsolationChoice, JudgingArgs, MachineArgs, ProfileChoice, TargetChoice};
+use crate::args::{
+    IsolationChoice, JudgingArgs, MachineArgs, ProfileChoice, PythonArgs, TargetChoice,
+};
 use crate::failure::Stop;
 use crate::printer::Printer;
 
@@ -31,22 +33,23 @@ pub(crate) struct JudgingOptions {
 
 impl Engine {
     /// Fetches torch if it must, and says beforehand how long and how large.
-    pub(crate) fn prepare(args: &MachineArgs, printer: &Printer) -> Result<Self, Stop> {
+    pub(crate) fn python(args: &PythonArgs, printer: &Printer) -> Result<(Python, Caches), Stop> {
         let caches = Caches::locate()?;
         let progress = printer.progress();
-        let python = ensure_python(
-            &args.python.choice(),
-            &caches,
-            progress.as_ref(),
-            args.python.offline,
-        )
-        .map_err(|error| Stop::python(error, &args.python.choice()))?;
+        let python = ensure_python(&args.choice(), &caches, progress.as_ref(), args.offline)
+            .map_err(|error| Stop::python(error, &args.choice()))?;
         if !python.torch.tested() {
             printer.note(&format!(
                 "warning: torch {} is outside the tested range",
                 python.torch.version
             ));
         }
+        Ok((python, caches))
+    }
+
+    /// With torch, and with the target that this machine has.
+    pub(crate) fn prepare(args: &MachineArgs, printer: &Printer) -> Result<Self, Stop> {
+        let (python, caches) = Self::python(&args.python, printer)?;
         let (target, why) = choose(args.target, Some(&python));
         if let Some(why) = why {
             printer.note(&format!("target: {} ({why})", target.name()));

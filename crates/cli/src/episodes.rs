@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use warpsmith_agent::{
-    AgentLimits, AgentSettings, ModelSize, ShellSandbox, SingleSettings, WireFormat,
+    AgentLimits, AgentSettings, ModelSize, PromptStyle, ShellSandbox, SingleSettings, WireFormat,
 };
 use warpsmith_model::policy::SamplingParams;
 use warpsmith_rollout::EpisodeKind;
@@ -53,6 +53,10 @@ pub(crate) struct EpisodeSettings {
     /// Attempts after a failed one, each told what was wrong (`single`); else 2, and none for `bench`
     #[arg(long, value_name = "N")]
     repairs: Option<u32>,
+    /// What the policy is told before a task (`single`)
+    #[arg(long, value_enum, default_value_t)]
+    #[serde(default)]
+    prompt: PromptChoice,
     /// Most replies of the policy (`agent`); else 8 for a small model and 40 for a large one
     #[arg(long, value_name = "N")]
     turns: Option<Count>,
@@ -79,6 +83,25 @@ pub(crate) struct EpisodeSettings {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) judging: JudgingArgs,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PromptChoice {
+    /// All rules and an example
+    #[default]
+    Full,
+    /// The form of a reply alone, for a model that was trained with it
+    Short,
+}
+
+impl From<PromptChoice> for PromptStyle {
+    fn from(choice: PromptChoice) -> Self {
+        match choice {
+            PromptChoice::Full => Self::Full,
+            PromptChoice::Short => Self::Short,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -179,7 +202,7 @@ impl EpisodeSettings {
     pub(crate) fn idle(&self, said: &BTreeSet<String>) -> Option<String> {
         let (mode, others): (_, &[&str]) = match self.mode? {
             ModeChoice::Single => (ModeChoice::Single, &["turns", "tokens", "wire"]),
-            ModeChoice::Agent => (ModeChoice::Agent, &["repairs"]),
+            ModeChoice::Agent => (ModeChoice::Agent, &["repairs", "prompt"]),
         };
         let idle: Vec<String> = others
             .iter()
@@ -215,6 +238,7 @@ pub(crate) fn episode_kind(
     if settings.mode != Some(ModeChoice::Agent) {
         return EpisodeKind::Single(SingleSettings {
             target: engine.target,
+            prompt: settings.prompt.into(),
             repairs: settings.repairs.unwrap_or_default(),
             deadline,
             sampling,

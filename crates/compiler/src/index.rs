@@ -90,9 +90,18 @@ impl Index {
         }
     }
 
-    /// `k (x / k) + x % k` is `x`.
+    /// `k (x / k) + x % k` is `x`, and `k (x / k % n) + x % k` is `x % (k n)`.
     fn recombined(mut self) -> Self {
         loop {
+            if let Some((fine, coarse, whole)) = self.split_remainder() {
+                self.terms
+                    .retain(|(atom, _)| *atom != fine && *atom != coarse);
+                self.constant += whole.constant;
+                for (atom, factor) in whole.terms {
+                    self.add(atom, factor);
+                }
+                continue;
+            }
             let pair = self.terms.iter().find_map(|(atom, factor)| {
                 let Atom::Mod(inner, by) = atom else {
                     return None;
@@ -120,6 +129,24 @@ impl Index {
                 self.add(atom, factor);
             }
         }
+    }
+
+    /// Two terms that are one remainder, and that remainder.
+    fn split_remainder(&self) -> Option<(Atom, Atom, Self)> {
+        self.terms.iter().find_map(|(fine, factor)| {
+            let Atom::Mod(inner, by) = fine else {
+                return None;
+            };
+            let quotient = inner.divided(*by);
+            self.terms.iter().find_map(|(coarse, times)| match coarse {
+                Atom::Mod(known, of) if **known == quotient && *times == factor * by => Some((
+                    fine.clone(),
+                    coarse.clone(),
+                    inner.remainder(by * of).times(*factor),
+                )),
+                _ => None,
+            })
+        })
     }
 
     /// The least and the greatest value.
@@ -433,6 +460,21 @@ mod tests {
         let flat = Index::from(var(0, 640));
         let apart = reshaped(&[640], &[10, 64], std::slice::from_ref(&flat));
         assert_eq!(apart, coordinates(&[10, 64], &flat));
+    }
+
+    #[test]
+    fn a_remainder_in_two_parts_is_one() {
+        let i = Index::from(var(0, 32 * 64 * 224));
+        let columns = i.divided(224).remainder(32).times(224);
+        let place = columns.plus(&i.remainder(224));
+        assert_eq!(place, i.remainder(32 * 224));
+        // Rows of another length are no neighbours.
+        let apart = i
+            .divided(224)
+            .remainder(32)
+            .times(256)
+            .plus(&i.remainder(224));
+        assert_ne!(apart, i.remainder(32 * 256));
     }
 
     #[test]

@@ -147,6 +147,14 @@ fn lower_value(
                 what: "a number among its arguments".to_owned(),
             });
         }
+        // One number is part of the code.
+        ValueSource::Constant { data } if data.len() == 1 && kind == ScalarType::Float => {
+            let number = data[0].as_f64().ok_or_else(|| NotCovered::Given {
+                op: "forward".to_owned(),
+                what: "a tensor that holds no finite number".to_owned(),
+            })?;
+            Tensor::constant(number, &shape)
+        }
         ValueSource::Constant { .. } => {
             return Err(NotCovered::Given {
                 op: "forward".to_owned(),

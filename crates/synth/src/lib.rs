@@ -10,6 +10,7 @@ mod demos;
 mod exercises;
 mod filter;
 mod grammar;
+mod handwritten;
 mod llm;
 mod mix;
 mod record;
@@ -28,6 +29,7 @@ pub use filter::{
 };
 pub use filter::{FilterSeconds, FilterStage, FilterStageSummary};
 pub use grammar::{Composition, MAX_OPS, TaskSize};
+pub use handwritten::handwritten;
 pub use llm::LlmComposer;
 pub use mix::{TaskGroup, TaskMix};
 pub use record::{CandidateOutcome, CandidateRecord, SynthRow};

@@ -188,7 +188,9 @@ fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCove
             })?
         }
         "var" | "std" => {
-            let correction = call.integer_or("correction", 1)?;
+            // Two spellings of one thing: captured graphs have PyTorch's older one.
+            let unbiased = i64::from(call.flag("unbiased", true)?);
+            let correction = call.integer_or("correction", unbiased)?;
             let Spread { squares, .. } = spread(plan, call, x, &dims)?;
             let by = (count - correction).max(0) as f64;
             let root = call.op == "std";

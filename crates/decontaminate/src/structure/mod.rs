@@ -60,6 +60,11 @@ pub enum SimilarityBasis {
 }
 
 impl Structure {
+    /// Whether the module applies one operator and nothing else.
+    pub fn is_single_operator(&self) -> bool {
+        self.only_operator.is_some()
+    }
+
     /// Reads a module's source without running it.
     pub fn of(source: &str) -> Result<Self, TaskError> {
         let module = parse(source);

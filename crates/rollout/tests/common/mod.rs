@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
-use warpsmith_agent::SingleSettings;
+use warpsmith_agent::{PromptStyle, SingleSettings};
 use warpsmith_judge::profile::{Bound, ProfileReport, ReferenceProfile, Roofline};
 use warpsmith_judge::{CheckDepth, Judge, JudgeError};
 use warpsmith_model::policy::{SamplingParams, ScriptPolicy, SharedPolicy};
@@ -213,6 +213,7 @@ pub(crate) fn plan(tasks: Vec<Task>, samples: u32, concurrency: usize) -> Rollou
         samples,
         kind: EpisodeKind::Single(SingleSettings {
             target: Target::Cpu,
+            prompt: PromptStyle::Full,
             repairs: 2,
             deadline: None,
             sampling: SamplingParams::default(),

@@ -38,6 +38,10 @@ pub(super) struct TeachingPlan {
 /// What the teacher says about a task.
 #[derive(Debug, Clone)]
 pub(super) struct TaskFacts {
+    /// Parameters and buffers by their names in the state dict, with their shapes; inputs are named by the solution.
+    pub(super) states: Vec<(String, Vec<u64>)>,
+    /// Shapes of the inputs, in order.
+    pub(super) inputs: Vec<Vec<u64>>,
     /// Operators in the order of application, with the shapes of their results.
     pub(super) ops: Vec<(String, Vec<u64>)>,
     /// Bytes that any solution reads and writes.
@@ -105,7 +109,25 @@ impl TaskFacts {
         let returned = graph.returns.iter();
         let returned = returned.filter_map(|index| graph.values.get(*index));
         let written: u64 = returned.map(bytes).sum();
+        let states = graph.values.iter().filter_map(|value| match &value.from {
+            // A counter of batches is state too, and nobody's business.
+            ValueSource::State { name } if !name.ends_with("num_batches_tracked") => {
+                Some((name.clone(), value.shape.clone()))
+            }
+            _ => None,
+        });
+        let mut inputs: Vec<(usize, Vec<u64>)> = graph
+            .values
+            .iter()
+            .filter_map(|value| match &value.from {
+                ValueSource::Input { position } => Some((*position, value.shape.clone())),
+                _ => None,
+            })
+            .collect();
+        inputs.sort();
         Self {
+            states: states.collect(),
+            inputs: inputs.into_iter().map(|(_, shape)| shape).collect(),
             ops: ops.collect(),
             bytes: read + written,
         }

@@ -25,15 +25,34 @@ pub(super) fn opening(facts: &TaskFacts, rng: &mut SplitMix64) -> String {
 }
 
 fn operator_chain(facts: &TaskFacts) -> String {
-    let described = |(op, shape): &(String, Vec<u64>)| {
-        let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
-        format!("`{op}` to ({})", extents.join(", "))
-    };
-    let ops: Vec<String> = facts.ops.iter().map(described).collect();
-    match ops.split_last() {
+    let described = |(op, shape): &(String, Vec<u64>)| format!("`{op}` to {}", extents(shape));
+    listed(&facts.ops.iter().map(described).collect::<Vec<_>>())
+}
+
+fn extents(shape: &[u64]) -> String {
+    let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    format!("({})", extents.join(", "))
+}
+
+fn listed(all: &[String]) -> String {
+    match all.split_last() {
         None => "nothing".to_owned(),
         Some((only, [])) => only.clone(),
         Some((last, before)) => format!("{} and {last}", before.join(", ")),
+    }
+}
+
+/// The shapes that everything follows from. In a task they stand behind names; a model that has said them does not guess them.
+fn given_shapes(facts: &TaskFacts) -> String {
+    let inputs = facts.inputs.iter().map(|shape| extents(shape));
+    let states = facts.states.iter();
+    let states = states.map(|(name, shape)| format!("`{name}` {}", extents(shape)));
+    let inputs = listed(&inputs.collect::<Vec<_>>());
+    let states: Vec<String> = states.collect();
+    if states.is_empty() {
+        format!("Input {inputs}.")
+    } else {
+        format!("Input {inputs}; {}.", states.join(", "))
     }
 }
 
@@ -54,7 +73,8 @@ pub(super) fn introduce_with_shapes(
 ) -> String {
     let begin = rng.choose_of(["Step by step:", "The shapes:", "In order:"]);
     let shapes = operator_chain(facts);
-    format!("{begin} {shapes}. {}", introduce(attempt, rng))
+    let given = given_shapes(facts);
+    format!("{given} {begin} {shapes}. {}", introduce(attempt, rng))
 }
 
 /// Introduces a solution before its code.

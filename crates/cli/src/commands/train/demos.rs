@@ -9,22 +9,25 @@ use warpsmith_agent::unjudged_trajectory;
 use warpsmith_compiler::Strategy;
 use warpsmith_schema::{FORMAT, Target, Task};
 use warpsmith_store::StoreError;
-use warpsmith_synth::{DemoPlan, Demos, SeedCatalogue, demos, exercises, teacher};
-use warpsmith_tasks::load_all;
+use warpsmith_synth::{DemoPlan, Demos, SeedCatalogue, demos, exercises, handwritten, teacher};
+use warpsmith_tasks::{CaptureError, capture_missing, load_all};
 
+use crate::args::PythonArgs;
 use crate::commands::synth::broken_seeds;
+use crate::engine::Engine;
+use crate::episodes::PromptChoice;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-/// Write the teacher's single-turn demonstrations for tasks with graphs, without judging them
+/// Write the teacher's single-turn demonstrations, without judging them
 ///
 /// A demonstration is a prompt as a model gets it and a reply with a solution, in the form of a trajectory for `train sft --data`. It
-/// needs no GPU, whatever the target, and takes a moment for thousands of tasks. Nothing is planted and nothing was run:
-/// `rollout --policy teacher` collects demonstrations that are judged.
+/// needs no GPU, whatever the target. Composed tasks take a moment for thousands; the graphs of others are captured by
+/// PyTorch, a few a second. Nothing is planted and nothing was run: `rollout --policy teacher` collects demonstrations that are judged.
 #[derive(Debug, Args)]
 pub(crate) struct DemosArgs {
-    /// Tasks with graphs, as `synth` writes them; as often as you like
+    /// Tasks, as `synth` writes them or in `KernelBench`'s form; as often as you like
     #[arg(long, value_name = "FILE")]
     tasks: Vec<PathBuf>,
     /// So many tasks more, composed for this in many sizes and not run; none is in KernelBench
@@ -32,6 +35,10 @@ pub(crate) struct DemosArgs {
     // All of them are in memory together.
     #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     compose: u32,
+    /// So many tasks more, written as people write modules: constructor arguments, docstrings, single operators
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    handwritten: u32,
     /// The file to make, a JSONL of trajectories
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -44,6 +51,11 @@ pub(crate) struct DemosArgs {
     /// Which solutions of a task become demonstrations
     #[arg(long, value_name = "NAME,…", value_enum, value_delimiter = ',', default_values_t = [Style::Fused, Style::Tuned])]
     styles: Vec<Style>,
+    /// What the policy is told before a task
+    #[arg(long, value_enum, default_value_t)]
+    prompt: PromptChoice,
+    #[command(flatten)]
+    python: PythonArgs,
     /// Of the words around the code, and of composed tasks
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
@@ -91,14 +103,17 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         let seeds = SeedCatalogue::torch().map_err(|error| broken_seeds(&error))?;
         tasks.extend(exercises(&seeds, args.seed)?.take(args.compose as usize));
     }
+    tasks.extend(handwritten(args.seed)?.take(args.handwritten as usize));
     if tasks.is_empty() {
-        let hint = "`--tasks FILE` names some, `--compose N` makes some up".to_owned();
+        let hint = "`--tasks FILE` names some, `--compose N` and `--handwritten N` make some up"
+            .to_owned();
         return Err(Stop::config(
             "no_demo",
             "there is no task to teach",
             Some(hint),
         ));
     }
+    capture_graphs(&mut tasks, &args.python, printer)?;
     let mut except = Vec::new();
     for path in &args.except {
         except.extend(load_all(path)?);
@@ -117,7 +132,8 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
     };
     let policy = teacher::version();
     let found = demos(&plan, |demo, reply| {
-        unjudged_trajectory(demo.task, target, &policy, demo.sample, reply)
+        let prompt = args.prompt.into();
+        unjudged_trajectory(demo.task, target, prompt, &policy, demo.sample, reply)
     })?;
     let Demos {
         demos,
@@ -182,4 +198,23 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.lines(&lines)?;
     }
     Ok(Exit::DONE)
+}
+
+/// Gives tasks without a graph the one of their module. A module that has none is not covered, which is counted later.
+fn capture_graphs(tasks: &mut [Task], python: &PythonArgs, printer: &Printer) -> Result<(), Stop> {
+    let missing = tasks.iter().filter(|task| task.graph.is_none()).count();
+    if missing == 0 {
+        return Ok(());
+    }
+    let (python, caches) = Engine::python(python, printer)?;
+    printer.note(&format!("capturing the graphs of {missing} modules"));
+    let captures = capture_missing(tasks, &python, &caches);
+    for (task, captured) in tasks.iter_mut().zip(captures) {
+        match captured {
+            None | Some(Err(CaptureError::NotCaptured(_) | CaptureError::NoAnswer { .. })) => {}
+            Some(Ok(graph)) => task.graph = Some(graph),
+            Some(Err(error)) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! How many blocks a kernel has, and of how many threads.
 //!
-//! Numbers are written as what they are made of: `4096 * 163840 / 256` says where it comes from, and who learns from it can
-//! copy the parts from the task, where multiplying them would be guessing.
+//! Numbers are written as what they are made of: `(4096 * 163840 + 255) / 256` says where it comes from, and who learns from it
+//! can copy the parts from the task, where multiplying them would be guessing.
 
 use super::THREADS;
 
@@ -26,12 +26,9 @@ impl LaunchConfig {
 
 /// How many blocks there are, where each has so many places of a shape.
 pub(super) fn blocks(shape: &[i64], each: i64) -> String {
-    let count: i64 = shape.iter().product();
     let factors = product(shape);
     if each == 1 {
         factors
-    } else if count % each == 0 {
-        format!("{factors} / {each}")
     } else {
         format!("({factors} + {}) / {each}", each - 1)
     }
@@ -56,11 +53,14 @@ mod tests {
 
     #[test]
     fn numbers_say_what_they_are_made_of() {
-        assert_eq!(blocks(&[4096, 163_840], 256), "4096 * 163840 / 256");
+        assert_eq!(blocks(&[4096, 163_840], 256), "(4096 * 163840 + 255) / 256");
         assert_eq!(blocks(&[1, 1000], 256), "(1000 + 255) / 256");
         assert_eq!(blocks(&[8, 1, 512], 1), "8 * 512");
         assert_eq!(blocks(&[1, 1], 4), "(1 + 3) / 4");
         // 2^32 is more than an `int` holds, though the blocks are few.
-        assert_eq!(blocks(&[65_536, 65_536], 1024), "65536LL * 65536 / 1024");
+        assert_eq!(
+            blocks(&[65_536, 65_536], 1024),
+            "(65536LL * 65536 + 1023) / 1024"
+        );
     }
 }

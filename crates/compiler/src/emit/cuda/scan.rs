@@ -162,10 +162,8 @@ fn rows(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
         writer.line(format!(
             "const {int} row = blockIdx.x * {ROWS} + threadIdx.y;"
         ));
-        if before % ROWS != 0 {
-            let count = writer.count(before);
-            writer.line(format!("if (row >= {count}) return;"));
-        }
+        let count = writer.count(before);
+        writer.line(format!("if (row >= {count}) return;"));
         writer.line("const int lane = threadIdx.x;");
     } else {
         writer.line(format!("__shared__ float parts[{chunks}][{warps}];"));

@@ -64,7 +64,9 @@ impl RowSchedule {
             (Contiguity::Rows, rows) => format!("blockIdx.x * {rows} + threadIdx.x"),
         };
         writer.line(format!("const {int} row = {number};"));
-        if count % self.rows != 0 {
+        // Threads that leave early must not be waited for; where no thread waits the check is always there.
+        let waits = self.contiguity == Contiguity::Rows && self.threads > 1;
+        if self.rows > 1 && (!waits || count % self.rows != 0) {
             let count = writer.count(count);
             writer.line(format!("if (row >= {count}) return;"));
         }

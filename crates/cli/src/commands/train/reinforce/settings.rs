@@ -28,7 +28,7 @@ use crate::args::{
 };
 use crate::config::Settings;
 use crate::engine::{Engine, JudgingOptions};
-use crate::episodes::{ModeChoice, shell_sandbox};
+use crate::episodes::{ModeChoice, PromptChoice, shell_sandbox};
 use crate::failure::Stop;
 use crate::policy::{self, PolicyContext, PolicySpec};
 use crate::printer::Printer;
@@ -95,6 +95,10 @@ pub(in super::super) struct TryingSettings {
     /// One reply and repairs, or a loop of tool calls
     #[arg(long, value_enum, default_value_t = ModeChoice::Single)]
     mode: ModeChoice,
+    /// What the policy is told before a task (`single`)
+    #[arg(long, value_enum, default_value_t)]
+    #[serde(default)]
+    prompt: PromptChoice,
     /// Attempts after a failed one, each told what was wrong (`single`)
     #[arg(long, value_name = "N", default_value_t = 0)]
     repairs: u32,
@@ -385,6 +389,7 @@ impl TryingSettings {
         match self.mode {
             ModeChoice::Single => EpisodeKind::Single(SingleSettings {
                 target: engine.target,
+                prompt: self.prompt.into(),
                 repairs: self.repairs,
                 deadline: None,
                 sampling,

@@ -1,0 +1,377 @@
+//! What a block begins with: a convolution, a linear layer or a product, with an input that fits it.
+
+use super::Chain;
+use super::text::{Extent, InputDraw, Literal, extent};
+
+const SPACE: [&[&str]; 3] = [
+    &["length"],
+    &["height", "width"],
+    &["depth", "height", "width"],
+];
+
+/// A window over space, one number for each of its dimensions.
+pub(super) struct Window {
+    kernel: Vec<u64>,
+    stride: Vec<u64>,
+    padding: Vec<u64>,
+    dilation: Vec<u64>,
+    output_padding: Vec<u64>,
+    groups: u64,
+}
+
+impl Window {
+    /// The extent after a convolution or a pool; `None` where the window does not fit.
+    fn after(&self, length: u64, dim: usize) -> Option<u64> {
+        let reach = self.dilation[dim] * (self.kernel[dim] - 1) + 1;
+        Some((length + 2 * self.padding[dim]).checked_sub(reach)? / self.stride[dim] + 1)
+    }
+
+    fn after_transposed(&self, length: u64, dim: usize) -> Option<u64> {
+        let grown = (length - 1) * self.stride[dim]
+            + self.dilation[dim] * (self.kernel[dim] - 1)
+            + self.output_padding[dim]
+            + 1;
+        grown.checked_sub(2 * self.padding[dim])
+    }
+}
+
+impl Chain<'_> {
+    fn uniform(&mut self) -> InputDraw {
+        self.text
+            .rng
+            .choose_of([InputDraw::Uniform, InputDraw::Normal])
+    }
+
+    /// The extents of space for so many dimensions.
+    fn space(&mut self, dims: usize) -> Vec<Extent> {
+        let rng = &mut *self.text.rng;
+        let lengths: &[u64] = match dims {
+            1 => &[
+                512, 1000, 1024, 2048, 3000, 4096, 8192, 16384, 32768, 65536, 131_072,
+            ],
+            2 => &[
+                14, 27, 28, 32, 48, 56, 64, 65, 96, 100, 112, 128, 130, 200, 224, 256, 384, 512,
+            ],
+            _ => &[8, 10, 12, 16, 20, 24, 32, 40, 48, 64],
+        };
+        let first = lengths[rng.below(lengths.len())];
+        let square = rng.chance(70);
+        SPACE[dims - 1]
+            .iter()
+            .map(|name| {
+                let length = if square {
+                    first
+                } else {
+                    lengths[rng.below(lengths.len())]
+                };
+                extent(name, length)
+            })
+            .collect()
+    }
+
+    fn batch(&mut self, dims: usize) -> u64 {
+        let rng = &mut *self.text.rng;
+        match dims {
+            0 => rng.choose_of([1, 32, 64, 100, 128, 256, 512, 1000, 1024, 2048, 4096, 16384]),
+            1 => rng.choose_of([1, 8, 16, 24, 32, 64, 128]),
+            2 => rng.choose_of([1, 4, 8, 10, 16, 32, 48, 64, 128]),
+            _ => rng.choose_of([1, 2, 4, 8, 16, 32, 64, 128]),
+        }
+    }
+
+    /// An input `x` of a batch of channels over space, not larger than a GPU would hold several of.
+    pub(super) fn spatial_input(&mut self, dims: usize, channels: u64) {
+        let space = self.space(dims);
+        let mut batch = self.batch(dims);
+        let rest: u64 = channels * space.iter().map(|one| one.length).product::<u64>();
+        while batch > 1 && batch * rest > 1 << 28 {
+            batch /= 2;
+        }
+        let mut extents = vec![
+            extent("batch_size", batch),
+            extent(
+                if self.text.rng.chance(50) {
+                    "in_channels"
+                } else {
+                    "channels"
+                },
+                channels,
+            ),
+        ];
+        extents.extend(space);
+        self.begin("x", extents);
+    }
+
+    pub(super) fn begin(&mut self, name: &'static str, extents: Vec<Extent>) {
+        self.shape = extents.iter().map(|one| one.length).collect();
+        let draw = self.uniform();
+        self.text.input(name, extents, draw);
+        self.value = name.to_owned();
+    }
+
+    fn channels(&mut self) -> u64 {
+        self.text.rng.choose_of([
+            3, 3, 8, 12, 16, 24, 32, 32, 40, 48, 64, 64, 96, 128, 128, 192, 256,
+        ])
+    }
+
+    /// One number for all dimensions of space, mostly; else one for each.
+    fn for_space(&mut self, dims: usize, uneven: bool, choices: &[u64]) -> Vec<u64> {
+        let rng = &mut *self.text.rng;
+        let one = choices[rng.below(choices.len())];
+        if !uneven || dims == 1 {
+            return vec![one; dims];
+        }
+        (0..dims)
+            .map(|_| choices[rng.below(choices.len())])
+            .collect()
+    }
+
+    /// The number, or the tuple where its numbers differ.
+    fn spelled(numbers: &[u64]) -> Literal {
+        match numbers {
+            [first, rest @ ..] if rest.iter().all(|other| other == first) => Literal::from(*first),
+            _ => Literal::Tuple(numbers.iter().map(|one| one.cast_signed()).collect()),
+        }
+    }
+
+    pub(super) fn convolution(&mut self, dims: usize, plain: bool) -> Option<()> {
+        let mut from = self.channels();
+        let mut to = self.channels();
+        let uneven = !plain && self.text.rng.chance(25);
+        let kernel = self.for_space(dims, uneven, &[1, 2, 3, 3, 3, 4, 5, 7]);
+        let fancy = if plain { 15 } else { 45 };
+        let stride = if self.text.rng.chance(fancy) {
+            self.for_space(dims, uneven, &[1, 2, 2, 3])
+        } else {
+            vec![1; dims]
+        };
+        let padding = if self.text.rng.chance(fancy) {
+            self.for_space(dims, uneven, &[0, 1, 1, 2, 3])
+        } else {
+            vec![0; dims]
+        };
+        let dilation = if self.text.rng.chance(fancy / 2) {
+            self.for_space(dims, uneven, &[1, 2, 3])
+        } else {
+            vec![1; dims]
+        };
+        let mut groups = 1;
+        if self.text.rng.chance(if plain { 6 } else { 25 }) {
+            from = self.text.rng.choose_of([16, 32, 64, 96, 128]);
+            if self.text.rng.chance(50) {
+                // A depthwise one.
+                groups = from;
+                to = from * self.text.rng.choose_of([1, 1, 1, 2]);
+            } else {
+                groups = self.text.rng.choose_of([2, 4, 8]);
+                to = self.text.rng.choose_of([32, 64, 128]);
+            }
+        }
+        let window = Window {
+            kernel,
+            stride,
+            padding,
+            dilation,
+            output_padding: vec![0; dims],
+            groups,
+        };
+        self.spatial_input(dims, from);
+        let mut shape = vec![self.shape[0], to];
+        for dim in 0..dims {
+            shape.push(
+                window
+                    .after(self.shape[dim + 2], dim)
+                    .filter(|length| *length > 0)?,
+            );
+        }
+        self.convolve(&format!("Conv{dims}d"), "conv", from, to, &window, shape)
+    }
+
+    pub(super) fn transposed_convolution(&mut self, dims: usize, plain: bool) -> Option<()> {
+        let mut from = self.channels();
+        let mut to = self.channels();
+        let uneven = !plain && self.text.rng.chance(25);
+        let kernel = self.for_space(dims, uneven, &[2, 3, 3, 3, 4, 5]);
+        let stride = if self.text.rng.chance(60) {
+            self.for_space(dims, uneven, &[1, 2, 2, 2, 3])
+        } else {
+            vec![1; dims]
+        };
+        let padding = if self.text.rng.chance(50) {
+            self.for_space(dims, uneven, &[0, 1, 1, 2])
+        } else {
+            vec![0; dims]
+        };
+        let output_padding = if self.text.rng.chance(35) {
+            stride.iter().map(|step| (step - 1).min(1)).collect()
+        } else {
+            vec![0; dims]
+        };
+        let dilation = if self.text.rng.chance(if plain { 3 } else { 15 }) {
+            self.for_space(dims, false, &[1, 2])
+        } else {
+            vec![1; dims]
+        };
+        let mut groups = 1;
+        if !plain && self.text.rng.chance(20) {
+            (from, to) = self.text.rng.choose_of([(32, 32), (64, 32), (32, 64)]);
+            groups = self.text.rng.choose_of([2, 4, 8]);
+        }
+        let window = Window {
+            kernel,
+            stride,
+            padding,
+            dilation,
+            output_padding,
+            groups,
+        };
+        self.spatial_input(dims, from);
+        let mut shape = vec![self.shape[0], to];
+        for dim in 0..dims {
+            shape.push(
+                window
+                    .after_transposed(self.shape[dim + 2], dim)
+                    .filter(|length| *length > 0)?,
+            );
+        }
+        let class = format!("ConvTranspose{dims}d");
+        self.convolve(&class, "conv_transpose", from, to, &window, shape)
+    }
+
+    fn convolve(
+        &mut self,
+        class: &str,
+        attribute: &str,
+        from: u64,
+        to: u64,
+        window: &Window,
+        shape: Vec<u64>,
+    ) -> Option<()> {
+        if shape.iter().product::<u64>() > 1 << 30 {
+            return None;
+        }
+        let text = &mut self.text;
+        let mut given = vec![
+            text.made_with("in_channels", "channels of the input", from),
+            text.made_with("out_channels", "channels of the result", to),
+            text.made_with(
+                "kernel_size",
+                "extent of the filters",
+                Self::spelled(&window.kernel),
+            ),
+        ];
+        if text.rng.chance(30) {
+            given[2] = format!("kernel_size={}", given[2]);
+        }
+        let rest: [(&str, &'static str, &[u64], u64); 4] = [
+            ("stride", "step of the filters", &window.stride, 1),
+            ("padding", "zeros added at each border", &window.padding, 0),
+            (
+                "output_padding",
+                "added to one side of the result",
+                &window.output_padding,
+                0,
+            ),
+            ("dilation", "step inside a filter", &window.dilation, 1),
+        ];
+        for (name, about, numbers, usual) in rest {
+            // What is left at its default is mostly not written.
+            if numbers.iter().any(|number| *number != usual)
+                || (text.rng.chance(15) && name != "output_padding")
+            {
+                let value = text.made_with(name, about, Self::spelled(numbers));
+                given.push(format!("{name}={value}"));
+            }
+        }
+        if window.groups != 1 {
+            let value = if window.groups == from && text.rng.chance(60) {
+                given[0].clone()
+            } else {
+                text.made_with("groups", "channels are divided into these", window.groups)
+            };
+            given.push(format!("groups={value}"));
+        }
+        match text.rng.below(10) {
+            0..=1 => given.push("bias=False".to_owned()),
+            2 => {
+                let value = text.made_with("bias", "whether there is a bias", Literal::Bool(false));
+                given.push(format!("bias={value}"));
+            }
+            3 => given.push("bias=True".to_owned()),
+            _ => {}
+        }
+        let name = if text.rng.chance(70) {
+            attribute.to_owned()
+        } else {
+            class.to_lowercase().replace("transpose", "_transpose")
+        };
+        let layer = text.attribute(&name, &format!("nn.{class}({})", given.join(", ")));
+        let words = if attribute == "conv" {
+            "a convolution"
+        } else {
+            "a transposed convolution"
+        };
+        self.step(&format!("{layer}({})", self.value), words);
+        self.shape = shape;
+        Some(())
+    }
+
+    /// A linear layer, or a product with a parameter, on rows or on positions of a sequence.
+    pub(super) fn linear(&mut self) -> Option<()> {
+        let rng = &mut *self.text.rng;
+        let from = rng.choose_of([
+            64, 100, 128, 256, 300, 512, 768, 1000, 1024, 2048, 4096, 8192, 16384,
+        ]);
+        let to = rng.choose_of([
+            64, 100, 128, 256, 300, 512, 768, 1000, 1024, 2048, 4096, 8192, 16384,
+        ]);
+        let batch = self.batch(0);
+        let (words_in, words_out) = self.text.rng.choose_of([
+            ("in_features", "out_features"),
+            ("in_features", "out_features"),
+            ("input_size", "hidden_size"),
+            ("input_size", "output_size"),
+            ("dim", "hidden_dim"),
+        ]);
+        let mut extents = vec![extent("batch_size", batch)];
+        if self.text.rng.chance(12) {
+            let length = self.text.rng.choose_of([16, 50, 128, 256]);
+            extents.push(extent("seq_len", length));
+        }
+        extents.push(extent(words_in, from));
+        let elements: u64 = extents.iter().map(|one| one.length).product();
+        if elements > 1 << 28 || elements / from * to > 1 << 28 {
+            return None;
+        }
+        self.begin("x", extents);
+        let text = &mut self.text;
+        let given_in = text.made_with(words_in, "features of the input", from);
+        let given_out = text.made_with(words_out, "features of the result", to);
+        let expression = if text.rng.chance(85) {
+            let bias = if text.rng.chance(12) {
+                ", bias=False"
+            } else {
+                ""
+            };
+            let name = text
+                .rng
+                .choose_of(["linear", "fc", "gemm", "matmul", "proj"]);
+            let layer = text.attribute(name, &format!("nn.Linear({given_in}, {given_out}{bias})"));
+            format!("{layer}({})", self.value)
+        } else if text.rng.chance(60) {
+            let value = format!("nn.Parameter(torch.randn({given_out}, {given_in}))");
+            let weight = text.attribute("weight", &value);
+            format!("torch.matmul({}, {weight}.T)", self.value)
+        } else {
+            let value = format!("nn.Parameter(torch.randn({given_in}, {given_out}) * 0.02)");
+            let weight = text.attribute("weight", &value);
+            format!("{} @ {weight}", self.value)
+        };
+        self.step(&expression, "a linear layer");
+        if let Some(last) = self.shape.last_mut() {
+            *last = to;
+        }
+        Some(())
+    }
+}

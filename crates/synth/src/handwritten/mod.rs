@@ -1,0 +1,129 @@
+//! Tasks as people write them, in the form of `KernelBench`'s: docstrings and constants, constructor arguments, numbers as
+//! attributes, extents that are no powers of two. The composed tasks of the grammar have none of this.
+//!
+//! Only the text is written here. What it computes is captured by PyTorch, so that text and graph cannot disagree; a text that
+//! PyTorch refuses is dropped there. The words are our own: no sentence of a benchmark is in them.
+
+mod layers;
+mod lone;
+mod steps;
+mod style;
+mod text;
+
+use warpsmith_decontaminate::{FingerprintIndex, Structure};
+use warpsmith_schema::Task;
+use warpsmith_tasks::TaskError;
+
+use crate::splitmix::SplitMix64;
+use text::ModuleText;
+
+/// What a written module is: one operator, or a layer and so many steps after it.
+const LONE_PERCENT: usize = 40;
+
+/// A module while it is written.
+struct Chain<'a> {
+    text: ModuleText<'a>,
+    /// The expression of the value so far.
+    value: String,
+    shape: Vec<u64>,
+    /// Lines so far, for names with numbers.
+    steps: usize,
+    /// Whether there is a residual, and a second input; one of each is enough.
+    residual: bool,
+    second_input: bool,
+}
+
+/// Tasks without end; the same seed gives the same ones.
+///
+/// A chain that is a near-duplicate of one of `KernelBench`'s tasks is dropped. A single operator is kept: its extents, arguments
+/// and words are drawn here, and there is no other way to learn it alone.
+pub fn handwritten(seed: u64) -> Result<impl Iterator<Item = Task>, TaskError> {
+    let benchmark = FingerprintIndex::kernelbench()?;
+    Ok((0_u64..).filter_map(move |index| {
+        let mut rng = SplitMix64::of_index(seed ^ 0x7772_6974, index);
+        let source = write(&mut rng)?;
+        let structure = Structure::of(&source).ok()?;
+        if !structure.is_single_operator() && benchmark.near_duplicate(&structure).is_some() {
+            return None;
+        }
+        let id = format!("handwritten-{seed}-{index:06}");
+        Some(Task {
+            name: id.clone(),
+            id,
+            source,
+            level: None,
+            problem_id: None,
+            origin: "handwritten".into(),
+            graph: None,
+        })
+    }))
+}
+
+/// One module's text; `None` if what was drawn does not fit together.
+fn write(rng: &mut SplitMix64) -> Option<String> {
+    let lone = rng.chance(LONE_PERCENT);
+    let mut chain = Chain {
+        text: ModuleText::new(rng),
+        value: String::new(),
+        shape: Vec::new(),
+        steps: 0,
+        residual: false,
+        second_input: false,
+    };
+    if lone {
+        chain.lone()?;
+    } else {
+        chain.block()?;
+    }
+    let value = chain.value.clone();
+    Some(chain.text.finish(&value))
+}
+
+impl Chain<'_> {
+    /// A layer and what follows it.
+    fn block(&mut self) -> Option<()> {
+        match self.text.rng.weighted(&[26, 10, 3, 12, 12, 2, 30])? {
+            0 => self.convolution(2, true)?,
+            1 => self.convolution(3, true)?,
+            2 => self.convolution(1, true)?,
+            3 => self.transposed_convolution(2, true)?,
+            4 => self.transposed_convolution(3, true)?,
+            5 => self.transposed_convolution(1, true)?,
+            _ => self.linear()?,
+        }
+        let steps = 1 + self.text.rng.weighted(&[14, 24, 26, 20, 10, 6])?;
+        let mut tries = 0;
+        let mut done = 0;
+        while done < steps {
+            tries += 1;
+            if tries > 40 {
+                return None;
+            }
+            // A step that does not fit leaves nothing behind: each looks before it writes.
+            if self.any_step().is_some() {
+                done += 1;
+            }
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_many_and_the_same_again() {
+        let some: Vec<Task> = handwritten(5).unwrap().take(200).collect();
+        let again: Vec<Task> = handwritten(5).unwrap().take(200).collect();
+        assert_eq!(some, again);
+        let sources: std::collections::BTreeSet<&str> =
+            some.iter().map(|task| task.source.as_str()).collect();
+        assert_eq!(sources.len(), 200);
+        let with_arguments = some
+            .iter()
+            .filter(|task| task.source.contains("def __init__(self, "))
+            .count();
+        assert!(with_arguments > 100, "{with_arguments}");
+    }
+}

@@ -1,0 +1,491 @@
+//! A module's source while it is written: constructor, `forward`, inputs and constants, in one person's style.
+
+use std::fmt::Write;
+
+use super::style::{ConstantStyle, WritingStyle};
+use crate::splitmix::SplitMix64;
+
+/// What an input holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InputDraw {
+    Uniform,
+    Normal,
+    /// Integers from zero to below this.
+    Below(u64),
+    Boolean,
+    /// One and minus one.
+    Signs,
+    /// Probabilities along the last dimension.
+    Probabilities,
+}
+
+/// An extent and the word for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) name: &'static str,
+    pub(super) length: u64,
+}
+
+pub(super) fn extent(name: &'static str, length: u64) -> Extent {
+    Extent { name, length }
+}
+
+/// A value of Python that a module is made with.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Literal {
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    Tuple(Vec<i64>),
+}
+
+impl Literal {
+    pub(super) fn source(&self) -> String {
+        match self {
+            Self::Int(number) => number.to_string(),
+            Self::Float(number) => float(*number),
+            Self::Bool(true) => "True".to_owned(),
+            Self::Bool(false) => "False".to_owned(),
+            Self::Tuple(numbers) => tuple(numbers),
+        }
+    }
+
+    fn annotation(&self) -> &'static str {
+        match self {
+            Self::Int(_) => "int",
+            Self::Float(_) => "float",
+            Self::Bool(_) => "bool",
+            Self::Tuple(_) => "tuple",
+        }
+    }
+}
+
+impl From<u64> for Literal {
+    fn from(number: u64) -> Self {
+        Self::Int(number.cast_signed())
+    }
+}
+
+pub(super) fn float(number: f64) -> String {
+    if number != 0.0 && number.abs() < 1e-3 {
+        // As people write an epsilon: 1e-05 is what Python prints, 1e-5 what is typed.
+        return format!("{number:e}");
+    }
+    let text = number.to_string();
+    if text.contains('.') {
+        text
+    } else {
+        text + ".0"
+    }
+}
+
+pub(super) fn tuple<T: ToString>(numbers: &[T]) -> String {
+    let items: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    let comma = if items.len() == 1 { "," } else { "" };
+    format!("({}{comma})", items.join(", "))
+}
+
+struct Argument {
+    name: String,
+    value: Literal,
+    /// The words of a docstring.
+    about: &'static str,
+}
+
+struct Input {
+    name: &'static str,
+    extents: Vec<Extent>,
+    draw: InputDraw,
+}
+
+/// The text so far. What is added in order of computation comes out in the order that Python needs.
+pub(super) struct ModuleText<'a> {
+    pub(super) rng: &'a mut SplitMix64,
+    pub(super) style: WritingStyle,
+    arguments: Vec<Argument>,
+    constructor: Vec<String>,
+    forward: Vec<(String, String)>,
+    inputs: Vec<Input>,
+    constants: Vec<(String, String)>,
+    /// What each step does, in words.
+    steps: Vec<String>,
+    uses_functional: bool,
+    uses_math: bool,
+}
+
+impl<'a> ModuleText<'a> {
+    pub(super) fn new(rng: &'a mut SplitMix64) -> Self {
+        let style = WritingStyle::draw(rng);
+        Self {
+            rng,
+            style,
+            arguments: Vec::new(),
+            constructor: Vec::new(),
+            forward: Vec::new(),
+            inputs: Vec::new(),
+            constants: Vec::new(),
+            steps: Vec::new(),
+            uses_functional: false,
+            uses_math: false,
+        }
+    }
+
+    pub(super) fn input(&mut self, name: &'static str, extents: Vec<Extent>, draw: InputDraw) {
+        self.inputs.push(Input {
+            name,
+            extents,
+            draw,
+        });
+    }
+
+    /// A number that `__init__` uses: the name of an argument, or the number itself where this person writes it there.
+    pub(super) fn made_with(
+        &mut self,
+        wanted: &str,
+        about: &'static str,
+        value: impl Into<Literal>,
+    ) -> String {
+        let value = value.into();
+        if !self.style.arguments {
+            return value.source();
+        }
+        // Two layers of the same width share the argument, as people have it.
+        if let Some(known) = self
+            .arguments
+            .iter()
+            .find(|known| known.name == wanted && known.value == value)
+        {
+            return known.name.clone();
+        }
+        let mut name = wanted.to_owned();
+        let mut number = 2;
+        while self.arguments.iter().any(|known| known.name == name) {
+            name = format!("{wanted}{number}");
+            number += 1;
+        }
+        self.arguments.push(Argument {
+            name: name.clone(),
+            value,
+            about,
+        });
+        name
+    }
+
+    /// A number that `forward` uses: an attribute, or the number itself.
+    pub(super) fn setting(
+        &mut self,
+        name: &str,
+        about: &'static str,
+        value: impl Into<Literal>,
+    ) -> String {
+        let value = value.into();
+        if !self.style.settings {
+            return value.source();
+        }
+        let given = self.made_with(name, about, value);
+        if self.constructor.contains(&format!("self.{name} = {given}")) {
+            return format!("self.{name}");
+        }
+        self.attribute(name, &given)
+    }
+
+    /// `self.NAME = VALUE`; the attribute as `forward` says it.
+    pub(super) fn attribute(&mut self, wanted: &str, value: &str) -> String {
+        let mut name = wanted.to_owned();
+        let mut number = 2;
+        let is_taken = |name: &str| {
+            let begin = format!("self.{name} = ");
+            self.constructor.iter().any(|line| line.starts_with(&begin))
+        };
+        while is_taken(&name) {
+            name = format!("{wanted}{number}");
+            number += 1;
+        }
+        self.constructor.push(format!("self.{name} = {value}"));
+        format!("self.{name}")
+    }
+
+    pub(super) fn has_argument(&self, name: &str, value: u64) -> bool {
+        let value = Literal::from(value);
+        let mut known = self.arguments.iter();
+        known.any(|argument| argument.name == name && argument.value == value)
+    }
+
+    /// What the module does, in words, where no line of `forward` says it.
+    pub(super) fn says(&mut self, about: &str) {
+        self.steps.push(about.to_owned());
+    }
+
+    /// The path of a functional operator, as this person imports it.
+    pub(super) fn functional(&mut self, name: &str) -> String {
+        if self.style.imports_functional {
+            self.uses_functional = true;
+            format!("F.{name}")
+        } else {
+            format!("torch.nn.functional.{name}")
+        }
+    }
+
+    pub(super) fn math(&mut self, expression: &str) -> String {
+        self.uses_math = true;
+        format!("math.{expression}")
+    }
+
+    /// A line of `forward` that gives `target` a value.
+    pub(super) fn assign(&mut self, target: &str, expression: &str, about: impl Into<String>) {
+        let about = about.into();
+        self.forward
+            .push((format!("{target} = {expression}"), about.clone()));
+        if !about.is_empty() {
+            self.steps.push(about);
+        }
+    }
+
+    /// The whole file, for a `forward` that ends with this expression.
+    pub(super) fn finish(mut self, returned: &str) -> String {
+        let constants = self.constants_of_arguments();
+        let (draws, input_constants) = self.input_lines();
+        let mut text = String::new();
+        if self.uses_math {
+            text.push_str("import math\n");
+        }
+        text.push_str("import torch\nimport torch.nn as nn\n");
+        if self.uses_functional {
+            text.push_str("import torch.nn.functional as F\n");
+        }
+        let mut lines = input_constants;
+        for (name, value) in constants.iter().chain(&self.constants) {
+            let line = format!("{name} = {value}");
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        let lines = self.style.spaces.joined(lines);
+        let gap = if self.style.airy { "\n\n" } else { "\n" };
+        if self.style.constants == ConstantStyle::Above && !lines.is_empty() {
+            let _ = write!(text, "{gap}{}\n", lines.join("\n"));
+        }
+        let _ = write!(text, "{gap}class Model(nn.Module):\n");
+        self.write_class(&mut text, returned);
+        if self.style.constants == ConstantStyle::Below && !lines.is_empty() {
+            let _ = write!(text, "{gap}{}\n", lines.join("\n"));
+        }
+        let _ = write!(text, "{gap}def get_inputs():\n{draws}");
+        let values: Vec<String> = self
+            .arguments
+            .iter()
+            .map(|argument| match self.style.constants {
+                ConstantStyle::None => argument.value.source(),
+                _ => argument.name.clone(),
+            })
+            .collect();
+        let _ = write!(
+            text,
+            "{gap}def get_init_inputs():\n    return [{}]\n",
+            values.join(", ")
+        );
+        text
+    }
+
+    fn write_class(&mut self, text: &mut String, returned: &str) {
+        if self.style.class_doc {
+            let words = self.class_words();
+            if self.style.long_docs && !self.arguments.is_empty() && self.rng.chance(60) {
+                let _ = write!(text, "    \"\"\"\n    {words}\n\n    Args:\n");
+                for argument in &self.arguments {
+                    let _ = writeln!(
+                        text,
+                        "        {} ({}): {}",
+                        argument.name,
+                        argument.value.annotation(),
+                        argument.about
+                    );
+                }
+                text.push_str("    \"\"\"\n");
+            } else if self.rng.chance(60) {
+                let _ = write!(text, "    \"\"\"\n    {words}\n    \"\"\"\n");
+            } else {
+                let _ = writeln!(text, "    \"\"\"{words}\"\"\"");
+            }
+            if self.style.airy && self.rng.chance(50) {
+                text.push('\n');
+            }
+        }
+        if !self.constructor.is_empty() || !self.arguments.is_empty() || self.style.empty_init {
+            let arguments: String = self
+                .arguments
+                .iter()
+                .map(|argument| {
+                    if self.style.hints {
+                        format!(", {}: {}", argument.name, argument.value.annotation())
+                    } else {
+                        format!(", {}", argument.name)
+                    }
+                })
+                .collect();
+            let _ = writeln!(text, "    def __init__(self{arguments}):");
+            text.push_str(if self.style.old_super {
+                "        super(Model, self).__init__()\n"
+            } else {
+                "        super().__init__()\n"
+            });
+            for line in &self.constructor {
+                let _ = writeln!(text, "        {line}");
+            }
+            text.push('\n');
+        }
+        let hint = if self.style.hints {
+            ": torch.Tensor"
+        } else {
+            ""
+        };
+        let inputs: String = self
+            .inputs
+            .iter()
+            .map(|input| format!(", {}{hint}", input.name))
+            .collect();
+        let result = if self.style.hints {
+            " -> torch.Tensor"
+        } else {
+            ""
+        };
+        let _ = writeln!(text, "    def forward(self{inputs}){result}:");
+        if self.style.forward_doc {
+            self.write_forward_doc(text);
+        }
+        for (line, about) in &self.forward {
+            if self.style.comments && !about.is_empty() && self.rng.chance(60) {
+                let _ = if self.style.comments_above {
+                    writeln!(text, "        # {about}\n        {line}")
+                } else {
+                    writeln!(text, "        {line}  # {about}")
+                };
+            } else {
+                let _ = writeln!(text, "        {line}");
+            }
+        }
+        let _ = writeln!(text, "        return {returned}");
+    }
+
+    fn class_words(&mut self) -> String {
+        let steps = match self.steps.split_last() {
+            None => "one operation".to_owned(),
+            Some((only, [])) => only.clone(),
+            Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        };
+        let begin = self.rng.choose_of([
+            "Computes",
+            "Block with",
+            "Applies",
+            "Layer:",
+            "Runs, in this order:",
+            "Module for",
+        ]);
+        format!("{begin} {steps}.")
+    }
+
+    fn write_forward_doc(&mut self, text: &mut String) {
+        let shapes: Vec<(&str, String)> = self
+            .inputs
+            .iter()
+            .map(|input| {
+                let names: Vec<&str> = input.extents.iter().map(|extent| extent.name).collect();
+                (input.name, format!("({})", names.join(", ")))
+            })
+            .collect();
+        let verb = self.rng.choose_of(["Takes", "Expects", "Input:"]);
+        if self.style.long_docs {
+            text.push_str("        \"\"\"\n        Args:\n");
+            for (name, shape) in &shapes {
+                let _ = writeln!(
+                    text,
+                    "            {name} (torch.Tensor): tensor of shape {shape}"
+                );
+            }
+            text.push_str(
+                "\n        Returns:\n            torch.Tensor: the result\n        \"\"\"\n",
+            );
+        } else {
+            let all: Vec<String> = shapes
+                .iter()
+                .map(|(name, shape)| format!("{name} {shape}"))
+                .collect();
+            let _ = writeln!(text, "        \"\"\"{verb} {}.\"\"\"", all.join(" and "));
+        }
+    }
+
+    fn constants_of_arguments(&self) -> Vec<(String, String)> {
+        if self.style.constants == ConstantStyle::None {
+            return Vec::new();
+        }
+        let line = |argument: &Argument| (argument.name.clone(), argument.value.source());
+        self.arguments.iter().map(line).collect()
+    }
+
+    /// The body of `get_inputs` and the constants it needs.
+    fn input_lines(&mut self) -> (String, Vec<String>) {
+        let mut constants: Vec<(String, u64)> = Vec::new();
+        let mut draws: Vec<(String, String)> = Vec::new();
+        for input in &self.inputs {
+            let mut dims = Vec::new();
+            for extent in &input.extents {
+                dims.push(match self.style.constants {
+                    ConstantStyle::None => extent.length.to_string(),
+                    _ => named(extent, &self.arguments, &mut constants),
+                });
+            }
+            let dims = dims.join(", ");
+            let comma = if input.extents.len() == 1 { "," } else { "" };
+            let expression = match input.draw {
+                InputDraw::Uniform => format!("torch.rand({dims})"),
+                InputDraw::Normal => format!("torch.randn({dims})"),
+                InputDraw::Below(bound) => format!("torch.randint(0, {bound}, ({dims}{comma}))"),
+                InputDraw::Boolean => format!("torch.randint(0, 2, ({dims}{comma})).bool()"),
+                InputDraw::Signs => {
+                    format!("torch.randint(0, 2, ({dims}{comma})).float() * 2 - 1")
+                }
+                InputDraw::Probabilities => format!("torch.rand({dims}).softmax(dim=-1)"),
+            };
+            draws.push((input.name.to_owned(), expression));
+        }
+        let mut text = String::new();
+        if self.rng.chance(50) {
+            for (name, expression) in &draws {
+                let _ = writeln!(text, "    {name} = {expression}");
+            }
+            let names: Vec<&str> = draws.iter().map(|(name, _)| name.as_str()).collect();
+            let _ = writeln!(text, "    return [{}]", names.join(", "));
+        } else {
+            let all: Vec<&str> = draws.iter().map(|(_, drawn)| drawn.as_str()).collect();
+            let _ = writeln!(text, "    return [{}]", all.join(", "));
+        }
+        let lines = constants
+            .into_iter()
+            .map(|(name, length)| format!("{name} = {length}"));
+        (text, lines.collect())
+    }
+}
+
+/// The constant for an extent: that of an argument with the same name and value, or one of its own.
+fn named(extent: &Extent, arguments: &[Argument], constants: &mut Vec<(String, u64)>) -> String {
+    let wanted = extent.name;
+    let value = Literal::from(extent.length);
+    let mut name = wanted.to_owned();
+    let mut number = 2;
+    loop {
+        let argument = arguments.iter().find(|argument| argument.name == name);
+        let constant = constants.iter().find(|(known, _)| *known == name);
+        match (argument, constant) {
+            (Some(argument), _) if argument.value == value => return name,
+            (None, Some((_, length))) if *length == extent.length => return name,
+            (None, None) => {
+                constants.push((name.clone(), extent.length));
+                return name;
+            }
+            _ => {
+                name = format!("{wanted}{number}");
+                number += 1;
+            }
+        }
+    }
+}
