@@ -7,7 +7,8 @@
 //! - `id`,
 //! - `parts`: hexadecimal hashes of subgraphs, separated by blanks, in ascending order; `*3` follows one that occurs three times,
 //! - `operators`: how many operators the task applies; `only`: the hash of the operator if there is exactly one,
-//! - `ranks`: the number of dimensions of each input tensor, null if the source does not tell.
+//! - `ranks`: the number of dimensions of each input tensor, null if the source does not tell,
+//! - `extents`: the hash of the sizes that the source names, null if they are not known.
 //!
 //! Hashes are comparable only between files of the same `format`.
 
@@ -111,6 +112,18 @@ impl FingerprintIndex {
         most_similar(near_duplicates).map(|found| self.similar_task(&found))
     }
 
+    /// As [`Self::near_duplicate`], but a single operator in other sizes is none: for demonstrations, where an operator that never
+    /// stands alone could not be learnt alone.
+    pub fn near_duplicate_or_same_sizes(&self, structure: &Structure) -> Option<SimilarTask> {
+        let near_duplicates = self
+            .more_similar_than(structure, NEAR_DUPLICATE_THRESHOLD)
+            .filter(|found| {
+                let known = &self.tasks[found.place].1;
+                !structure.is_same_operator_in_other_sizes(known)
+            });
+        most_similar(near_duplicates).map(|found| self.similar_task(&found))
+    }
+
     /// All tasks more similar than `above`, which must be at least [`crate::FAMILY_THRESHOLD`]: less similar tasks need not
     /// share an index key.
     pub(crate) fn more_similar_than(
@@ -180,6 +193,7 @@ impl FingerprintIndex {
                 "operators": structure.operators,
                 "only": structure.only_operator.map(|only| format!("{only:08x}")),
                 "ranks": structure.input_ranks,
+                "extents": structure.extents.map(|extents| format!("{extents:08x}")),
             })
             .to_string()
         });
@@ -230,6 +244,8 @@ struct FingerprintLine {
     operators: u32,
     only: Option<String>,
     ranks: Option<Vec<u8>>,
+    #[serde(default)]
+    extents: Option<String>,
 }
 
 fn parse_fingerprint(line: &str) -> Result<(String, Structure), String> {
@@ -259,6 +275,7 @@ fn parse_fingerprint(line: &str) -> Result<(String, Structure), String> {
         operators: line.operators,
         only_operator,
         input_ranks: line.ranks,
+        extents: line.extents.as_deref().map(hash).transpose()?,
     };
     Ok((line.id, structure))
 }

@@ -4,6 +4,7 @@
 //! compared by the multisets of their small subgraphs: each operator alone, with its operands, and with the operands of these
 //! (Weisfeiler-Lehman hashes of depth 0 to 2). Only hashes are stored, so a benchmark can be recognised without its source.
 
+mod extents;
 mod graph;
 mod interpreter;
 mod operators;
@@ -46,6 +47,8 @@ pub struct Structure {
     pub(crate) only_operator: Option<SubgraphHash>,
     /// The number of dimensions of each input tensor; `None` where the source does not tell.
     pub(crate) input_ranks: Option<Vec<u8>>,
+    /// The hash of the sizes that the source names, where it names any.
+    pub(crate) extents: Option<SubgraphHash>,
 }
 
 /// What the similarity of two tasks rests on.
@@ -60,16 +63,14 @@ pub enum SimilarityBasis {
 }
 
 impl Structure {
-    /// Whether the module applies one operator and nothing else.
-    pub fn is_single_operator(&self) -> bool {
-        self.only_operator.is_some()
-    }
-
     /// Reads a module's source without running it.
     pub fn of(source: &str) -> Result<Self, TaskError> {
         let module = parse(source);
         let traced = trace(&module).ok_or(TaskError::NoForward)?;
-        Ok(Self::from_trace(&traced))
+        Ok(Self {
+            extents: extents::hash(source),
+            ..Self::from_trace(&traced)
+        })
     }
 
     fn from_trace(traced: &TracedModule) -> Self {
@@ -123,6 +124,7 @@ impl Structure {
                 _ => None,
             },
             input_ranks: traced.ranks.clone(),
+            extents: None,
         }
     }
 
@@ -151,6 +153,12 @@ impl Structure {
             _ => true,
         };
         self.only_operator.is_some() && self.only_operator == other.only_operator && same_ranks
+    }
+
+    /// Whether both are one operator, the same one, in different sizes. Sizes that are not known are different from all.
+    pub fn is_same_operator_in_other_sizes(&self, other: &Self) -> bool {
+        let same_sizes = self.extents.is_some() && self.extents == other.extents;
+        self.is_same_operator(other) && !same_sizes
     }
 
     /// Dice's coefficient of the two multisets of subgraphs.
