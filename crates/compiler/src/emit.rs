@@ -99,6 +99,9 @@ impl<'p> KernelWriter<'p> {
     pub(super) fn new(plan: &'p mut Plan, buffers: &'p [String]) -> Self {
         let taken = buffers.iter().cloned().collect();
         let told = plan.known_shapes.iter().map(Vec::as_slice);
+        // What is reduced may be part of an extent: a group of channels.
+        let reduced = plan.reductions.iter();
+        let told = told.chain(reduced.map(|reduction| reduction.extents.as_slice()));
         let strides = Strides::of(told, plan.strategy == Strategy::Tuned);
         Self {
             plan,

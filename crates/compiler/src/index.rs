@@ -216,6 +216,12 @@ impl Index {
         if let ([(Atom::Div(inner, first), 1)], 0) = (rest.terms.as_slice(), rest.constant) {
             return whole.plus(&inner.divided(first * by));
         }
+        // `x % (k n) / k` is `x / k % n`.
+        if let ([(Atom::Mod(inner, first), 1)], 0) = (rest.terms.as_slice(), rest.constant)
+            && first % by == 0
+        {
+            return whole.plus(&inner.divided(by).remainder(first / by));
+        }
         let mut quotient = whole;
         quotient.add(Atom::Div(Box::new(rest), by), 1);
         quotient.recombined()
@@ -468,6 +474,10 @@ mod tests {
         let columns = i.divided(224).remainder(32).times(224);
         let place = columns.plus(&i.remainder(224));
         assert_eq!(place, i.remainder(32 * 224));
+        // Channels in groups, and back.
+        let channel = i.divided(224).remainder(64);
+        let (group, within) = (channel.divided(8), channel.remainder(8));
+        assert_eq!(group.times(8).plus(&within), channel);
         // Rows of another length are no neighbours.
         let apart = i
             .divided(224)

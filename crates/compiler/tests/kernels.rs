@@ -305,7 +305,10 @@ fn a_block_has_several_short_scans() {
     let shape: &[u64] = &[4096, 128];
     let scan = serde_json::json!({ "dim": 1 });
     let kernel = tuned(&chain(&[shape], &[("cumsum", &[0], scan, shape)]));
-    assert!(kernel.contains("<<<(4096 + 7) / 8, dim3(32, 8)"), "{kernel}");
+    assert!(
+        kernel.contains("<<<(4096 + 7) / 8, dim3(32, 8)"),
+        "{kernel}"
+    );
     assert!(!kernel.contains("__syncthreads"), "{kernel}");
 }
 

@@ -1,5 +1,6 @@
 //! `model_new.py`: the original's constructor, and a `forward` that calls kernels.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::not_covered::NotCovered;
@@ -81,15 +82,8 @@ impl Module {
             let text = lines.join("\n").trim_end().to_owned();
             text.replace("super(Model, self).__init__()", "super().__init__()")
         });
-        let mut preamble: Vec<&str> = lines[..class].to_vec();
-        while preamble
-            .last()
-            .is_some_and(|line| line.trim().is_empty() || line.starts_with('@'))
-        {
-            preamble.pop();
-        }
         Ok(Self {
-            preamble: preamble.join("\n"),
+            preamble: preamble(&lines[..class], constructor.as_deref().unwrap_or_default()),
             constructor,
             inputs,
         })
@@ -102,10 +96,7 @@ impl Module {
         returned: &[String],
         device: &str,
     ) -> String {
-        let mut text = format!(
-            "{}\nfrom warpsmith_kernels import kernels\n\n\nclass ModelNew(nn.Module):\n",
-            self.preamble
-        );
+        let mut text = format!("{}\n\n\nclass ModelNew(nn.Module):\n", self.preamble);
         // The functions are not called any more.
         text = text.replace("import torch.nn.functional as F\n", "");
         if let Some(constructor) = &self.constructor {
@@ -137,6 +128,41 @@ impl Module {
     }
 }
 
+/// Imports, ours after them, and what else `__init__` may need. Sizes of the inputs are often written there too.
+fn preamble(before: &[&str], constructor: &str) -> String {
+    let words = |text: &str| -> BTreeSet<String> {
+        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let parts = text.split(|letter| !is_word(letter));
+        parts.map(str::to_owned).collect()
+    };
+    let (signature, body) = constructor.split_once("):").unwrap_or_default();
+    let (given, used) = (words(signature), words(body));
+    let is_unused = |line: &str| {
+        let name = line.split_once(" = ").map_or("", |(name, _)| name);
+        let is_number = line.ends_with(|letter: char| letter.is_ascii_digit() || letter == ')');
+        let is_name = !name.is_empty() && words(name).len() == 1;
+        is_name && is_number && (given.contains(name) || !used.contains(name))
+    };
+    let mut kept: Vec<&str> = Vec::new();
+    for line in before {
+        let is_blank = line.trim().is_empty();
+        if !is_unused(line) && !(is_blank && kept.last().is_none_or(|last| last.trim().is_empty()))
+        {
+            kept.push(line);
+        }
+    }
+    while kept
+        .last()
+        .is_some_and(|line| line.trim().is_empty() || line.starts_with('@'))
+    {
+        kept.pop();
+    }
+    let is_import = |line: &&str| line.starts_with("import ") || line.starts_with("from ");
+    let after = kept.iter().rposition(is_import).map_or(0, |last| last + 1);
+    kept.insert(after, "from warpsmith_kernels import kernels");
+    kept.join("\n")
+}
+
 /// A parameter or buffer by its name in the state dict: `layers.0.weight` is `self.layers[0].weight`.
 pub(crate) fn attribute(name: &str) -> String {
     let mut text = "self".to_owned();
@@ -161,8 +187,10 @@ mod tests {
         assert_eq!(module.inputs, ["x", "y"]);
         assert_eq!(
             module.preamble,
-            "import torch\nimport torch.nn as nn\n\nSIZE = 4"
+            "import torch\nimport torch.nn as nn\nfrom warpsmith_kernels import kernels\n\nSIZE = 4"
         );
+        let unused = source.replace("SIZE = 4", "SIZE = 4\nsize = 8\nbatch = (2, 3)");
+        assert_eq!(Module::read(&unused).unwrap(), module);
         assert_eq!(
             module.constructor.as_deref(),
             Some(
