@@ -151,6 +151,8 @@ pub(crate) enum ProfileChoice {
     Full,
     /// For reinforcement learning: stops as soon as the answer is clear
     Rl,
+    /// Compile and verify; time nothing
+    Verify,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]

@@ -152,6 +152,7 @@ impl From<ProfileChoice> for Profile {
         match choice {
             ProfileChoice::Full => Self::Full,
             ProfileChoice::Rl => Self::Rl,
+            ProfileChoice::Verify => Self::Verify,
         }
     }
 }

@@ -199,7 +199,11 @@ impl Supervisor {
         task: &Task,
         submission: &Submission,
     ) -> Result<Judged, JudgeError> {
-        self.judge_with_retry(task, submission, JudgeDepth::Timed)
+        let depth = match self.config.profile {
+            Profile::Full | Profile::Rl => JudgeDepth::Timed,
+            Profile::Verify => JudgeDepth::Verified,
+        };
+        self.judge_with_retry(task, submission, depth)
     }
 
     /// Goes part of the way: `None` if nothing is wrong that far, else the verdict that judging would end with.

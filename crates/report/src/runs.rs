@@ -224,6 +224,7 @@ fn notes(run: &Run, metrics: &ReportMetrics) -> Vec<String> {
     let devices: BTreeSet<&str> = verdicts.iter().map(|one| one.device.as_str()).collect();
     let weak = count(|one| one.isolation.is_some() && !one.trust.contained);
     let quick = count(|one| one.profile == Profile::Rl);
+    let untimed = count(|one| one.profile == Profile::Verify);
     let mut notes = Vec::new();
     let mut note = |applies: bool, text: String| {
         if applies {
@@ -252,6 +253,10 @@ fn notes(run: &Run, metrics: &ReportMetrics) -> Vec<String> {
         format!(
             "{quick} verdicts are of profile `rl`: their times are rougher than those of `full`"
         ),
+    );
+    note(
+        untimed > 0,
+        format!("{untimed} verdicts are of profile `verify`: nothing was timed"),
     );
     note(
         devices.len() > 1,

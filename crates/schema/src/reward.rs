@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AttemptProgress, Number, Status, Verdict};
+use crate::{AttemptProgress, Number, Profile, Status, Verdict};
 
 /// Every reward of one verdict. A trainer chooses one of them without judging again.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -119,10 +119,15 @@ impl Reward {
     }
 
     fn of_passed(verdict: &Verdict) -> Option<Self> {
-        let candidate = verdict.times_us.as_ref()?.candidate.0;
-        let matched = verdict.matched_precision?;
-        let eager = matched.eager_us.0;
-        let compile = matched.compile_us.map(|time| time.0);
+        let (candidate, eager, compile) = if verdict.profile == Profile::Verify {
+            // Nothing is known of its time: it earns what one earns that is as fast as eager.
+            (1.0, 1.0, None)
+        } else {
+            let matched = verdict.matched_precision?;
+            let compile = matched.compile_us.map(|time| time.0);
+            let candidate = verdict.times_us.as_ref()?.candidate.0;
+            (candidate, matched.eager_us.0, compile)
+        };
         if !(candidate.is_finite() && candidate > 0.0 && eager.is_finite()) {
             return None;
         }

@@ -119,6 +119,8 @@ pub enum Profile {
     Full,
     /// For reinforcement learning: stops at the first mismatch, times until the 5 % line is clear.
     Rl,
+    /// Compiles and verifies; nothing is timed, no baseline measured.
+    Verify,
 }
 
 /// Where kernels run.

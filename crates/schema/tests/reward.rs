@@ -219,3 +219,18 @@ fn a_verdict_survives_json_with_every_key_present() {
     let back: Verdict = serde_json::from_str(&text).unwrap();
     assert_eq!(back, original);
 }
+
+/// What was only verified earns as much as what is as fast as eager, and no more.
+#[test]
+fn untimed_solutions_earn_what_correctness_is_worth() {
+    let mut verdict =
+        Verdict::unreached(Status::Passed, Target::Cuda, Profile::Verify, String::new());
+    verdict.compiled = true;
+    let reward = Reward::of(&verdict);
+    assert_eq!(
+        (reward.robust, reward.ladder),
+        (1.0, robust_reward(1.0, 1.0, None))
+    );
+    verdict.profile = Profile::Rl;
+    assert_eq!(Reward::of(&verdict), Reward::lowest());
+}

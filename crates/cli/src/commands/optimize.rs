@@ -19,7 +19,7 @@ use warpsmith_schema::{CountedAttempt, Failure, FailureKind, RunHeader, Task};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::capture;
 
-use crate::args::Positive;
+use crate::args::{Positive, ProfileChoice};
 use crate::config::ConfigArgs;
 use crate::engine::Engine;
 use crate::episodes::episode_kind;
@@ -63,6 +63,11 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     settings.episodes.check()?;
     if let Some(exit) = args.config.print(settings, printer)? {
         return Ok(exit);
+    }
+    if settings.episodes.judging.profile == ProfileChoice::Verify {
+        let message = "profile `verify` times nothing, and `optimize` looks for the fastest";
+        let hint = "use `--profile rl` for quick times, `full` for exact ones".to_owned();
+        return Err(Stop::config("config", message, Some(hint)));
     }
     let source = match &args.task {
         Some(task) => Source::given(task, None)?,

@@ -242,7 +242,7 @@ impl Supervisor {
         let variants = session.loaded.variants.len();
         let checks = match profile {
             Profile::Full => 5,
-            Profile::Rl => 3,
+            Profile::Rl | Profile::Verify => 3,
         };
         let mut class = Precision::Fp32;
         let mut plain = None;

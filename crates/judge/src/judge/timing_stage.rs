@@ -20,7 +20,7 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Measurem
     let (singles, budget) = match profile {
         Profile::Full if bursts.is_empty() => (100, 20),
         Profile::Full => (40, 20),
-        Profile::Rl => (24, 4),
+        Profile::Rl | Profile::Verify => (24, 4),
     };
     MeasurementPlan {
         single_calls: singles,
@@ -28,7 +28,7 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Measurem
         bursts_among: match profile {
             Profile::Full => usize::MAX,
             // Timing cannot end before them.
-            Profile::Rl => 8,
+            Profile::Rl | Profile::Verify => 8,
         },
         budget: Duration::from_secs(budget),
         outputs: OutputHandling::Compared,

@@ -103,7 +103,7 @@ impl Session {
             (true, Profile::Rl) if !few => vec![8; 2],
             (true, _) => vec![8; 4],
             (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
-            (false, Profile::Rl) => [2, 4, 6, 8].repeat(2),
+            (false, Profile::Rl | Profile::Verify) => [2, 4, 6, 8].repeat(2),
         }
     }
 
@@ -169,7 +169,7 @@ impl Session {
             // A host's threads hardly compute there.
             (Target::Cuda, _) => return 0,
             (Target::Cpu, Profile::Full) => 24,
-            (Target::Cpu, Profile::Rl) => 8,
+            (Target::Cpu, Profile::Rl | Profile::Verify) => 8,
         };
         let calls = f64::from(self.sampled_calls(variant));
         let fit = SAMPLED_US / (calls * self.variant(variant).eager_us.max(1.0));
