@@ -86,7 +86,7 @@ impl<'a> Report<'a> {
                 let first = counted(first);
                 others
                     .iter()
-                    .map(|other| compare(&first, &counted(other)))
+                    .map(|other| compare(&first, &counted(other), seed))
                     .collect()
             }
             [] => Vec::new(),

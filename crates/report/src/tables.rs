@@ -6,7 +6,7 @@ mod tasks;
 
 use std::collections::BTreeSet;
 
-use crate::metrics::{Budget, Comparison, Curve, Share};
+use crate::metrics::{Budget, Comparison, Curve, PairedDifference, Share};
 use crate::page::{UNKNOWN, duration, percent, times};
 use crate::{Report, RunReport};
 
@@ -24,7 +24,8 @@ impl Table {
     /// Whether a column is read rather than compared: it names the rows, or not all of it are numbers.
     pub fn is_words(&self, column: usize) -> bool {
         let number = |cell: &Cell| {
-            cell.text == UNKNOWN || cell.text.starts_with(|first: char| first.is_ascii_digit())
+            let digits = cell.text.trim_start_matches(['+', '-']);
+            cell.text == UNKNOWN || digits.starts_with(|first: char| first.is_ascii_digit())
         };
         column == 0
             || !self
@@ -57,6 +58,7 @@ pub fn tables(report: &Report<'_>) -> Vec<Table> {
     let runs = &report.runs;
     let mut tables = vec![summary::summary(runs), groups::counts(runs), fast_p(runs)];
     tables.extend(comparisons(report));
+    tables.extend(differences(report));
     tables.extend(
         runs.iter()
             .filter_map(|run| groups::groups(run, runs.len() > 1)),
@@ -145,6 +147,40 @@ fn comparisons(report: &Report<'_>) -> Option<Table> {
         title: format!("Beside {}", first.name),
         head: head("run", columns),
         rows: others.iter().zip(&report.comparisons).map(of).collect(),
+    })
+}
+
+/// Shares over the tasks that another run has in common with the first.
+fn differences(report: &Report<'_>) -> Option<Table> {
+    let (first, others) = report.runs.split_first()?;
+    let points = |share: f64| format!("{:+.1}", 100.0 * share);
+    let of = |run: &RunReport<'_>, found: &PairedDifference| {
+        let name = found.metric.replace('_', " ");
+        let chance = found.bootstrap.as_ref();
+        let difference = Cell {
+            text: points(found.difference),
+            range: chance.map(|chance| {
+                let interval = chance.interval;
+                format!("{} to {}", points(interval.low), points(interval.high))
+            }),
+        };
+        let p_value = chance.map_or_else(
+            || UNKNOWN.to_owned(),
+            |chance| format!("{:.4}", chance.p_value),
+        );
+        let shares: [Cell; 2] = [found.first, found.other].map(|share| percent(Some(share)).into());
+        row(
+            format!("{}, {name}", run.name),
+            shares.into_iter().chain([difference, p_value.into()]),
+        )
+    };
+    let rows: Vec<Vec<Cell>> = (others.iter().zip(&report.comparisons))
+        .flat_map(|(run, found)| found.differences.iter().map(move |one| of(run, one)))
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        title: format!("Beside {}, means over shared tasks", first.name),
+        head: head("share", [first.name, "this run", "points", "p"]),
+        rows,
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::paired::{PairedDifference, paired};
 use super::{EpisodeMetrics, best_of_samples, geomean};
 
 /// Times that differ by less are the same.
@@ -53,11 +54,18 @@ pub struct Comparison {
     pub slower: usize,
     /// Geometric mean of how many times as quick, over tasks that both solved on the same device.
     pub times_as_quick: Option<f64>,
+    /// Shares over all samples of the shared tasks, with a paired test.
+    pub differences: Vec<PairedDifference>,
     pub tasks: Vec<TaskChange>,
 }
 
-/// Compares by each task's best sample.
-pub fn compare(first: &[EpisodeMetrics<'_>], other: &[EpisodeMetrics<'_>]) -> Comparison {
+/// Compares tasks by their best samples, and shares by all samples. `seed` is that of the resampling.
+pub fn compare(
+    first: &[EpisodeMetrics<'_>],
+    other: &[EpisodeMetrics<'_>],
+    seed: u64,
+) -> Comparison {
+    let differences = paired(first, other, seed);
     let (first, other) = (best_of_samples(first), best_of_samples(other));
     let by_task = |episodes: &[EpisodeMetrics<'_>]| -> BTreeMap<String, usize> {
         let tasks = episodes.iter().map(|one| one.task().to_owned());
@@ -91,6 +99,7 @@ pub fn compare(first: &[EpisodeMetrics<'_>], other: &[EpisodeMetrics<'_>]) -> Co
         quicker: count(|change| matches!(change, Change::Quicker { .. })),
         slower: count(|change| matches!(change, Change::Slower { .. })),
         times_as_quick: geomean(&ratios),
+        differences,
         tasks,
     }
 }

@@ -11,6 +11,7 @@ mod curve;
 mod episode;
 mod family;
 mod group;
+mod paired;
 mod pass_at_k;
 mod speed;
 mod statistics;
@@ -21,7 +22,7 @@ mod tests;
 use serde::Serialize;
 use warpsmith_schema::{CountedAttempt, Trajectory};
 
-pub use bootstrap::{Interval, Intervals, RESAMPLES};
+pub use bootstrap::{Interval, Intervals, MEAN_RESAMPLES, MeanBootstrap, RESAMPLES};
 pub use cheating::Cheating;
 pub use comparison::{Change, Comparison, TaskChange, compare};
 pub use cost::{Budget, Cost};
@@ -29,6 +30,7 @@ pub use curve::{Curve, FastP, fast_p};
 pub use episode::{EpisodeMetrics, EpisodeOutcome, best_of_samples, by_task, episodes};
 pub use family::TaskFamily;
 pub use group::{Group, by_family, by_level, by_name};
+pub use paired::PairedDifference;
 pub use pass_at_k::{PassAtK, pass_at_k};
 pub use speed::{Against, Baseline, Baselines, Measured, PrecisionClass, Speed, Way};
 pub use statistics::{geomean, mean, median};
@@ -90,7 +92,7 @@ impl ReportMetrics {
                 last: Summary::of(&last),
             },
             best_of_samples: (of_samples.len() < all.len()).then(|| Summary::of(&of_samples)),
-            pass_at_k: PassAtK::of(all),
+            pass_at_k: PassAtK::of(all, counting.seed),
             fast_p: FastP::of(all),
             by_level: by_level(all),
             by_family: by_family(all),

@@ -128,16 +128,12 @@ fn pass_at_k(runs: &[RunReport<'_>]) -> Vec<Vec<Cell>> {
         .map(|one| one.k);
     // Of one sample it is the correct share.
     let wanted: BTreeSet<u32> = all.filter(|k| *k > 1).collect();
-    let value = |run: &RunReport<'_>, k: u32| {
-        let mut found = run.metrics.pass_at_k.iter();
-        found.find(|one| one.k == k).map(|one| one.value)
+    let cell = |run: &RunReport<'_>, k: u32| {
+        let found = run.metrics.pass_at_k.iter().find(|one| one.k == k);
+        let interval = found.and_then(|one| one.interval);
+        ranged(found.map(|one| one.value), interval, percent)
     };
     (wanted.into_iter())
-        .map(|k| {
-            row(
-                format!("pass@{k}"),
-                runs.iter().map(|run| percent(value(run, k)).into()),
-            )
-        })
+        .map(|k| row(format!("pass@{k}"), runs.iter().map(|run| cell(run, k))))
         .collect()
 }

@@ -245,6 +245,7 @@ fn runs_are_compared_task_by_task() {
     let mut found = compare(
         &episodes(&first, CountedAttempt::Best),
         &episodes(&other, CountedAttempt::Best),
+        0,
     );
     let changes: Vec<(&str, Change)> = found
         .tasks
@@ -279,11 +280,95 @@ fn runs_are_compared_task_by_task() {
     found = compare(
         &episodes(&first, CountedAttempt::Best),
         &episodes(&other, CountedAttempt::Best),
+        0,
     );
     assert_eq!(
         (found.tasks[0].change, found.shared),
         (Change::OtherTask, 6)
     );
+}
+
+/// Samples of tasks `a`, `b` and so on, of which so many are correct and quicker than eager.
+fn correct_samples(tasks: &[(usize, usize)]) -> Vec<Trajectory> {
+    let of_one = |(place, (correct, samples)): (usize, &(usize, usize))| {
+        let id = char::from(b'a' + place as u8).to_string();
+        let one = |sample: usize| {
+            let verdict = if sample < *correct {
+                passed(10.0, 20.0, None)
+            } else {
+                failed(Status::Mismatch, true)
+            };
+            episode(task(&id, &id), sample as u32 + 1, vec![verdict])
+        };
+        (0..*samples).map(one).collect::<Vec<_>>()
+    };
+    tasks.iter().enumerate().flat_map(of_one).collect()
+}
+
+#[test]
+fn shares_of_two_runs_differ_by_tasks_that_both_have() {
+    // Means over tasks: (1/4 + 2/4 + 0) / 3 and (3/4 + 2/4 + 1/2) / 3; `d` is in one run only.
+    let first = correct_samples(&[(1, 4), (2, 4), (0, 4)]);
+    let other = correct_samples(&[(3, 4), (2, 4), (1, 2), (4, 4)]);
+    let of = |other: &[Trajectory]| {
+        let first = episodes(&first, CountedAttempt::Best);
+        compare(&first, &episodes(other, CountedAttempt::Best), 0).differences
+    };
+    let found = of(&other);
+    let names: Vec<&str> = found.iter().map(|one| one.metric.as_str()).collect();
+    // Nothing was compared with `torch.compile`; of `c` there are but two samples.
+    assert_eq!(
+        names,
+        ["compiled", "correct", "faster_than_eager", "pass@2"]
+    );
+    let correct = &found[1];
+    close(Some(correct.first), 0.25);
+    close(Some(correct.other), 7.0 / 12.0);
+    close(Some(correct.difference), 1.0 / 3.0);
+    // Differences of 1/2, 0 and 1/2: three times the 0 in one of 27 resamples, which is more than 2.5 %.
+    let bootstrap = correct.bootstrap.unwrap();
+    assert_eq!(
+        (bootstrap.interval.low, bootstrap.interval.high),
+        (0.0, 0.5)
+    );
+    assert!(
+        (bootstrap.p_value - 2.0 / 27.0).abs() < 0.01,
+        "{bootstrap:?}"
+    );
+    // 1/2, 5/6 and 0; 1, 5/6 and 1.
+    close(Some(found[3].first), 4.0 / 9.0);
+    close(Some(found[3].other), 17.0 / 18.0);
+    close(Some(found[3].difference), 0.5);
+    assert_eq!(found, of(&other));
+    // Of one task, and of none.
+    assert_eq!(of(&other[..4])[1].bootstrap, None);
+    assert_eq!(of(&[]), []);
+}
+
+#[test]
+fn pass_at_k_has_an_interval_over_tasks() {
+    let run = correct_samples(&[
+        (0, 2),
+        (0, 2),
+        (2, 2),
+        (2, 2),
+        (0, 2),
+        (2, 2),
+        (1, 2),
+        (1, 2),
+    ]);
+    let of = |run: &[Trajectory]| ReportMetrics::of(run, Counting::default()).pass_at_k;
+    let found = of(&run);
+    assert_eq!(found, of(&run));
+    // 0, 0, 1, 1, 0, 1, 1/2, 1/2: 0.5 +- 1.96 * sqrt(0.1875 / 8) = 0.2 to 0.8.
+    let interval = found[0].interval.unwrap();
+    assert!((interval.low - 0.2).abs() < 0.07, "{interval:?}");
+    assert!((interval.high - 0.8).abs() < 0.07, "{interval:?}");
+    // 5 of 8: 0.625 +- 1.96 * sqrt(0.234 / 8) = 0.29 to 0.96, in steps of 1/8.
+    close(Some(found[1].value), 0.625);
+    let interval = found[1].interval.unwrap();
+    assert_eq!((interval.low, interval.high), (0.25, 0.875));
+    assert_eq!(of(&run[..2])[0].interval, None);
 }
 
 #[test]

@@ -69,8 +69,12 @@ proptest! {
     #[test]
     fn a_run_beside_itself_has_no_changes(run in run()) {
         let all = episodes(&run, CountedAttempt::Best);
-        let found = compare(&all, &all);
+        let found = compare(&all, &all, 0);
         prop_assert!(found.tasks.iter().all(|one| matches!(one.change, Change::Same | Change::Neither)));
         prop_assert!(found.times_as_quick.is_none_or(|times| (times - 1.0).abs() < 1e-12));
+        for one in &found.differences {
+            prop_assert_eq!((one.first, one.difference), (one.other, 0.0));
+            prop_assert!(one.bootstrap.is_none_or(|found| found.p_value == 1.0));
+        }
     }
 }
