@@ -16,9 +16,10 @@ use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use warpsmith_machine::{Caches, NoProgress, PythonChoice, ensure_python};
 use warpsmith_train::algorithms::{
-    Aggregation, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Loss, Mismatch, Spread,
-    cross_entropy, entropy, entropy_coeff, explained_variance, generalised_advantages, kl_loss,
-    negative_log_likelihood, policy_loss, token_weights, truncated_importance, value_loss, whiten,
+    Aggregation, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Loss, Mismatch,
+    PolicyTokens, Spread, cross_entropy, entropy, entropy_coeff, explained_variance,
+    generalised_advantages, gspo_loss, kl_loss, negative_log_likelihood, policy_loss,
+    token_weights, truncated_importance, value_loss, whiten,
 };
 
 const GOLDEN: &str = include_str!("losses.json");
@@ -32,6 +33,7 @@ const DUAL: Clip = Clip {
     c: Some(1.2),
     ..CLIP
 };
+const DR_GRPO: Aggregation = Aggregation::Constant { tokens: 16 };
 
 #[derive(Deserialize)]
 struct Golden {
@@ -59,6 +61,7 @@ struct Inputs {
 struct Outputs {
     trajectory: Losses,
     token: Losses,
+    constant: Losses,
     advantages: BTreeMap<String, Vec<f64>>,
     whitened: BTreeMap<String, Vec<f64>>,
     explained_variance: f64,
@@ -153,9 +156,19 @@ impl Inputs {
 
     fn losses(&self, weights: &[f32]) -> Vec<(&'static str, Loss)> {
         let logits = self.logits.concat();
+        let tokens = PolicyTokens {
+            logprobs: &self.logprobs,
+            old: &self.old,
+            advantages: &self.advantages,
+            importance: None,
+            weights,
+        };
         let policy = |importance, clip| {
-            let (new, old, advantages) = (&self.logprobs, &self.old, &self.advantages);
-            policy_loss(new, old, advantages, importance, weights, clip).loss
+            let tokens = PolicyTokens {
+                importance,
+                ..tokens
+            };
+            policy_loss(&tokens, clip).loss
         };
         let value = |clip| {
             let (values, old, returns) = (&self.values, &self.old_values, &self.rewards);
@@ -173,6 +186,7 @@ impl Inputs {
             ("clipped", policy(None, Some(CLIP))),
             ("dual", policy(None, Some(DUAL))),
             ("importance", policy(Some(&importance), Some(CLIP))),
+            ("gspo", gspo_loss(&tokens, &self.lengths, Some(CLIP)).loss),
             ("k1", kl(Kl::K1)),
             ("k3", kl(Kl::K3)),
             ("value", value(None)),
@@ -185,6 +199,7 @@ impl Inputs {
         for (aggregation, expected) in [
             (Aggregation::Trajectory, &expected.trajectory),
             (Aggregation::Token, &expected.token),
+            (DR_GRPO, &expected.constant),
         ] {
             let weights = token_weights(aggregation, &masks);
             all_close(&weights, &expected.weights, "weights");
@@ -255,6 +270,13 @@ impl Inputs {
                 "deviation",
                 GroupAdvantages {
                     spread: Spread::Deviation,
+                    ..plain
+                },
+            ),
+            (
+                "leave_one_out",
+                GroupAdvantages {
+                    spread: Spread::LeaveOneOut,
                     ..plain
                 },
             ),
@@ -380,6 +402,21 @@ fn masks(batch: &[Vec<(bool, [f32; 4])>]) -> Vec<Vec<bool>> {
     batch.iter().map(mask).collect()
 }
 
+fn tokens<'a>(
+    logprobs: &'a [f32],
+    old: &'a [f32],
+    advantages: &'a [f32],
+    weights: &'a [f32],
+) -> PolicyTokens<'a> {
+    PolicyTokens {
+        logprobs,
+        old,
+        advantages,
+        importance: None,
+        weights,
+    }
+}
+
 proptest! {
     #[test]
     fn weights_sum_to_one_and_ignore_what_was_given(batch in batch()) {
@@ -408,11 +445,14 @@ proptest! {
             pairs.map(|(one, said)| if *said { *one } else { noise * f32::INFINITY }).collect()
         });
         let of = |[a, b, c, d]: &[Vec<f32>; 4]| {
-            let policy = policy_loss(a, b, c, Some(d), &weights, Some(CLIP));
+            let tokens = PolicyTokens { importance: Some(d), ..tokens(a, b, c, &weights) };
+            let policy = policy_loss(&tokens, Some(CLIP));
+            let lengths: Vec<usize> = batch.iter().map(Vec::len).collect();
+            let gspo = gspo_loss(&tokens, &lengths, Some(CLIP));
             let value = value_loss(a, b, c, &weights, Some(0.2));
             let kl = kl_loss(Kl::K3, a, b, &weights);
             let advantages = generalised_advantages(a, b, &mask, 1.0, 0.95);
-            (policy, value, kl, advantages, negative_log_likelihood(a, &weights))
+            (policy, gspo, value, kl, advantages, negative_log_likelihood(a, &weights))
         };
         prop_assert_eq!(of(&numbers), of(&spoilt));
     }
@@ -423,7 +463,7 @@ proptest! {
         let slices: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
         let weights = token_weights(Aggregation::Token, &slices);
         let (logprobs, advantages) = (column(&batch, 0), column(&batch, 1));
-        let found = policy_loss(&logprobs, &logprobs, &advantages, None, &weights, Some(CLIP));
+        let found = policy_loss(&tokens(&logprobs, &logprobs, &advantages, &weights), Some(CLIP));
         let expected: Vec<f32> = weights.iter().zip(&advantages).map(|(w, a)| -w * a).collect();
         prop_assert_eq!(&found.loss.gradient, &expected);
         prop_assert_eq!((found.clipped_low, found.clipped_high, found.ratios), (0.0, 0.0, (1.0, 1.0)));
@@ -433,7 +473,7 @@ proptest! {
     fn a_clipped_token_is_pushed_back_but_never_further(
         new in -3.0_f32..0.0, old in -3.0_f32..0.0, advantage in -3.0_f32..3.0,
     ) {
-        let found = policy_loss(&[new], &[old], &[advantage], None, &[1.0], Some(CLIP));
+        let found = policy_loss(&tokens(&[new], &[old], &[advantage], &[1.0]), Some(CLIP));
         let ratio = (new - old).exp();
         let beyond = (advantage > 0.0 && ratio > 1.2801) || (advantage < 0.0 && ratio < 0.7999);
         if beyond {
@@ -499,7 +539,7 @@ proptest! {
     fn a_bad_token_that_became_likely_is_bounded_by_the_dual_clip(
         old in -3.0_f32..0.0, gain in 0.5_f32..4.0, advantage in -3.0_f32..-0.1,
     ) {
-        let of = |clip| policy_loss(&[old + gain], &[old], &[advantage], None, &[1.0], Some(clip));
+        let of = |clip| policy_loss(&tokens(&[old + gain], &[old], &[advantage], &[1.0]), Some(clip));
         let (free, bounded) = (of(CLIP), of(DUAL));
         prop_assert!(free.loss.value >= bounded.loss.value);
         prop_assert!(bounded.loss.value <= 1.2001 * f64::from(-advantage) + 1e-6);
@@ -510,9 +550,9 @@ proptest! {
 
     #[test]
     fn group_advantages_sum_to_zero_and_keep_the_order(
-        rewards in prop::collection::vec((-1.0_f64..3.0, 1_usize..500), 2..9), deviation: bool,
+        rewards in prop::collection::vec((-1.0_f64..3.0, 1_usize..500), 2..9),
+        spread in prop::sample::select(vec![Spread::Absolute, Spread::Deviation, Spread::LeaveOneOut]),
     ) {
-        let spread = if deviation { Spread::Deviation } else { Spread::Absolute };
         let rule = GroupAdvantages { spread, ..GroupAdvantages::PLAIN };
         if let Some(found) = rule.of(&rewards) {
             prop_assert!(found.iter().sum::<f64>().abs() < 1e-9);
@@ -528,6 +568,7 @@ proptest! {
         for rule in [
             GroupAdvantages::PLAIN,
             GroupAdvantages { spread: Spread::Deviation, ..GroupAdvantages::PLAIN },
+            GroupAdvantages { spread: Spread::LeaveOneOut, ..GroupAdvantages::PLAIN },
         ] {
             prop_assert_eq!(rule.of(&vec![(reward, 7); size]), None);
         }

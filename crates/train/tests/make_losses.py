@@ -14,6 +14,7 @@ import torch
 torch.set_default_dtype(torch.float64)
 VOCABULARY = 7
 LENGTHS = [5, 3, 9, 1]
+MOST_TOKENS = 16
 
 
 def random_inputs(seed: int) -> dict:
@@ -45,12 +46,14 @@ def random_inputs(seed: int) -> dict:
     )
 
 
-def weights(mask: torch.Tensor, lengths: list[int], per_trajectory: bool) -> torch.Tensor:
+def weights(mask: torch.Tensor, lengths: list[int], aggregation: str) -> torch.Tensor:
     mask = mask.double()
-    if not per_trajectory:
+    if aggregation == "token":
         return mask / mask.sum()
-    parts = [part / part.sum() if part.sum() > 0 else part for part in mask.split(lengths)]
     said = sum(1 for part in mask.split(lengths) if part.sum() > 0)
+    if aggregation == "constant":
+        return mask / MOST_TOKENS / said
+    parts = [part / part.sum() if part.sum() > 0 else part for part in mask.split(lengths)]
     return torch.cat(parts) / said
 
 
@@ -82,8 +85,8 @@ def outputs(given: dict) -> dict:
     logits, logprobs, values = tensor["logits"], tensor["logprobs"], tensor["values"]
     targets = torch.tensor(given["targets"])
     found: dict = {}
-    for name, per_trajectory in [("trajectory", True), ("token", False)]:
-        w = weights(mask, lengths, per_trajectory)
+    for name in ["trajectory", "token", "constant"]:
+        w = weights(mask, lengths, name)
         log_softmax = torch.log_softmax(logits, -1)
         losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
         ratio = torch.exp(logprobs - const["old"])
@@ -91,6 +94,10 @@ def outputs(given: dict) -> dict:
         clipped = torch.min(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
         # As in verl: where the advantage is negative, the loss is at most -c times it.
         dual = torch.where(advantage < 0, torch.max(clipped, 1.2 * advantage), clipped)
+        moved = zip((logprobs - const["old"]).split(lengths), mask.double().split(lengths))
+        means = [(part * said).sum() / said.sum().clamp(min=1) for part, said in moved]
+        of_sequence = torch.cat([mean.exp().expand(length) for mean, length in zip(means, lengths)])
+        gspo = torch.min(of_sequence * advantage, of_sequence.clamp(0.8, 1.28) * advantage)
         importance = torch.exp(const["old"] - const["sampler"]).clamp(max=2.0)
         behind = const["old"] - logprobs
         v_clipped = const["old_values"] + (values - const["old_values"]).clamp(-0.2, 0.2)
@@ -104,6 +111,7 @@ def outputs(given: dict) -> dict:
             clipped=with_gradient((w * -clipped).sum(), logprobs),
             dual=with_gradient((w * -dual).sum(), logprobs),
             importance=with_gradient((w * -clipped * importance).sum(), logprobs),
+            gspo=with_gradient((w * -gspo).sum(), logprobs),
             k1=with_gradient((w * -behind).sum(), logprobs),
             k3=with_gradient((w * (behind.exp() - 1 - behind)).sum(), logprobs),
             value=with_gradient((w * (values - returns) ** 2 / 2).sum(), values),
@@ -116,7 +124,7 @@ def outputs(given: dict) -> dict:
             advantages[lam] += gae(reward, value, said, 0.99, float(lam)).tolist()
     found["advantages"] = advantages
     said = torch.tensor(advantages["0.95"])[mask]
-    w = weights(mask, lengths, True)[mask]
+    w = weights(mask, lengths, "trajectory")[mask]
     mean = (w * said).sum()
     # Unbiased for weights that say how much each counts.
     variance = (w * (said - mean) ** 2).sum() / (1 - (w**2).sum())
@@ -140,8 +148,10 @@ def outputs(given: dict) -> dict:
     rate = passed.double().mean()
     weight = lambda rho: 0.4 + 1.1 / (1 + torch.exp(10 * (rho - 0.75)))  # noqa: E731
     centred = rewards - rewards.mean()
+    others = [torch.cat([rewards[:place], rewards[place + 1 :]]).mean() for place in range(len(rewards))]
     found["group"] = dict(
         absolute=centred.tolist(),
+        leave_one_out=(rewards - torch.stack(others)).tolist(),
         deviation=(centred / (rewards.std(unbiased=False) + 1e-6)).tolist(),
         length=(short - short.mean()).tolist(),
         difficulty=torch.where(centred > 0, centred * weight(rate), centred * weight(1 - rate)).tolist(),

@@ -1,4 +1,4 @@
-//! Advantages without a critic: several replies to one prompt are each other's expectation (GRPO).
+//! Advantages without a critic: several replies to one prompt are each other's expectation (GRPO, RLOO).
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,9 @@ pub enum Spread {
     Absolute,
     /// Divided by the group's standard deviation, which makes small differences as loud as large ones.
     Deviation,
+    /// RLOO: `A = R − mean of the others`. A baseline that the reply itself has no part in is unbiased; it is `n / (n − 1)`
+    /// times the plain difference.
+    LeaveOneOut,
 }
 
 /// GRPO-LEAD's shorter-is-better: a reply that passed is worth `exp(−alpha·z)` of its reward, with `z` how much longer it is
@@ -86,6 +89,8 @@ impl GroupAdvantages {
         let scale = match self.spread {
             Spread::Absolute => 1.0,
             Spread::Deviation => (deviation + SMALL).recip(),
+            // At least two, as they differ.
+            Spread::LeaveOneOut => rewards.len() as f64 / (rewards.len() - 1) as f64,
         };
         let rate = replies.iter().filter(|(reward, _)| *reward > 0.0).count() as f64
             / replies.len() as f64;
@@ -125,4 +130,27 @@ fn mean_and_deviation(numbers: &[f64]) -> (f64, f64) {
     let mean = numbers.iter().sum::<f64>() / count;
     let squares: f64 = numbers.iter().map(|one| (one - mean).powi(2)).sum();
     (mean, (squares / count).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each reward minus the mean of the other three, by hand.
+    #[test]
+    fn rloo_compares_a_reply_with_the_mean_of_the_others() {
+        let rloo = GroupAdvantages {
+            spread: Spread::LeaveOneOut,
+            ..GroupAdvantages::PLAIN
+        };
+        let replies = [(3.0, 10), (1.0, 20), (-1.0, 30), (-1.0, 40)];
+        let expected = [10.0 / 3.0, 2.0 / 3.0, -2.0, -2.0];
+        for (found, expected) in rloo.of(&replies).unwrap().iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-12, "{found}, {expected}");
+        }
+        assert_eq!(rloo.of(&[(1.0, 10), (0.0, 5)]), Some(vec![1.0, -1.0]));
+        // Nobody else, or nobody who differs.
+        assert_eq!(rloo.of(&replies[..1]), None);
+        assert_eq!(rloo.of(&replies[2..]), None);
+    }
 }

@@ -26,7 +26,7 @@ pub use entropy::{entropy, entropy_coeff};
 pub use group::{Difficulty, GroupAdvantages, LengthPenalty, Spread};
 pub use kl::{Kl, kl_loss};
 pub use mismatch::{Mismatch, truncated_importance};
-pub use policy_loss::{Clip, PolicyLoss, policy_loss};
+pub use policy_loss::{Clip, LossMode, PolicyLoss, PolicyTokens, gspo_loss, policy_loss};
 pub use rejection::{Flaw, Rejection, Rejections};
 pub use selection::{ImitationCandidate, ImitationChoice, PerTask};
 pub use value_loss::{ValueLoss, explained_variance, value_loss};

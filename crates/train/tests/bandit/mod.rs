@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use warpsmith_kernels::training::AdamW;
 use warpsmith_model::{LogitsFor, Segment, Transformer, Weights};
 use warpsmith_train::TrainError;
-use warpsmith_train::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};
+use warpsmith_train::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl, LossMode, Spread};
 use warpsmith_train::data::{Finding, TokenEpisode, Tokens};
 use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::metrics::{self, Numbers};
@@ -155,6 +155,7 @@ fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
         steps,
         rates: rates(rate),
         advantages,
+        loss_mode: LossMode::Vanilla,
         clip: Some(Clip {
             low: 0.2,
             high: 0.28,
@@ -354,6 +355,45 @@ fn grpo_learns_and_with_the_sign_flipped_unlearns() {
     assert!(!lines[60].1.contains_key("explained_variance"));
     let (_, flipped, _) = played(&settings(60, GRPO), -1.0);
     assert!(flipped < 0.1, "{flipped}");
+}
+
+/// RLOO, Dr. GRPO and GSPO learn the same game. With PPO's rate and bonus, as with GRPO's rate whether a policy collapses before
+/// it is right depends on the seed, by whichever of them it learns.
+#[test]
+fn rloo_dr_grpo_and_gspo_learn() {
+    let of = |spread| PolicySettings {
+        rates: rates(0.003),
+        entropy_coeff: 0.05,
+        ..settings(
+            60,
+            Advantages::Group {
+                rule: GroupAdvantages {
+                    spread,
+                    ..GroupAdvantages::PLAIN
+                },
+            },
+        )
+    };
+    let dr_grpo = PolicySettings {
+        aggregation: Aggregation::Constant { tokens: 4 },
+        ..of(Spread::Absolute)
+    };
+    let gspo = PolicySettings {
+        loss_mode: LossMode::Gspo,
+        ..of(Spread::Absolute)
+    };
+    for (name, settings) in [
+        ("RLOO", of(Spread::LeaveOneOut)),
+        ("Dr. GRPO", dr_grpo),
+        ("GSPO", gspo),
+    ] {
+        let (first, last, lines) = played(&settings, 1.0);
+        assert!(first < 0.3 && last > 0.9, "{name}: {first} to {last}");
+        // A mean, whatever the weights of the loss sum to: of a policy that begins with next to no preference.
+        let entropy = lines[1].1["entropy"];
+        let most = (VOCABULARY as f64).ln();
+        assert!((0.8 * most..=most).contains(&entropy), "{name}: {entropy}");
+    }
 }
 
 /// A strong pull to where it was keeps the policy there.

@@ -123,6 +123,15 @@ pub(super) enum AggregationChoice {
     Token,
 }
 
+impl From<AggregationChoice> for Aggregation {
+    fn from(choice: AggregationChoice) -> Self {
+        match choice {
+            AggregationChoice::Trajectory => Self::Trajectory,
+            AggregationChoice::Token => Self::Token,
+        }
+    }
+}
+
 /// As PEFT calls them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[expect(clippy::enum_variant_names, reason = "the names are PEFT's")]
@@ -186,7 +195,7 @@ impl LearningSettings {
     pub(super) fn options(
         &self,
         learning_rate: Positive,
-        aggregation: AggregationChoice,
+        aggregation: Aggregation,
         device: u32,
     ) -> LearningOptions {
         LearningOptions {
@@ -199,10 +208,7 @@ impl LearningSettings {
             },
             device,
             rates: self.rates(learning_rate),
-            aggregation: match aggregation {
-                AggregationChoice::Trajectory => Aggregation::Trajectory,
-                AggregationChoice::Token => Aggregation::Token,
-            },
+            aggregation,
             tokens_per_microbatch: self.tokens_per_microbatch(),
             seed: self.seed,
             checkpoint_every: u32::from(self.checkpoint_every).into(),

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use warpsmith_schema::{EpisodeMode, RunHeader, Task};
 use warpsmith_tasks::load_all;
+use warpsmith_train::algorithms::LossMode;
 use warpsmith_train::estimate::KnownBefore;
 use warpsmith_train::recipes::{
     Advantages, LearntRun, ReinforceRun, RunHost, require_disjoint, run_folder,
@@ -129,6 +130,7 @@ pub(super) fn ppo(
         places,
         settings: &settings.trying,
         advantages: settings.advantages(),
+        loss_mode: LossMode::Vanilla,
         critic,
     };
     job.run(serde_json::to_value(settings)?, printer)
@@ -150,6 +152,7 @@ pub(crate) fn run_grpo(args: &GrpoArgs, printer: &Printer) -> Result<Exit, Stop>
         places: &args.places,
         settings: &settings.trying,
         advantages: settings.advantages(),
+        loss_mode: settings.loss_mode(),
         critic: None,
     };
     report(
@@ -163,6 +166,7 @@ struct Job<'a> {
     places: &'a Tried,
     settings: &'a TryingSettings,
     advantages: Advantages,
+    loss_mode: LossMode,
     /// Where a critic goes on from, for those who have one.
     critic: Option<&'a Path>,
 }
@@ -198,7 +202,7 @@ impl Job<'_> {
             folder: &folder,
             base: &base,
             learning: &settings.options(),
-            settings: settings.recipe(self.advantages),
+            settings: settings.recipe(self.advantages, self.loss_mode),
             head: self.head(&engine, &judging_options, collect.kind.mode(), &config),
             collect,
             critic: self.critic,

@@ -88,9 +88,11 @@ impl OfflineSettings for ValueSettings {
             demonstrations: Vec::new(),
             out: places.out.as_deref(),
             config: object(self)?,
-            learning: self
-                .learning
-                .options(self.learning_rate, self.aggregation, self.data.device),
+            learning: self.learning.options(
+                self.learning_rate,
+                self.aggregation.into(),
+                self.data.device,
+            ),
             epochs: u32::from(self.epochs).into(),
             batch: u32::from(self.batch) as usize,
             held_out: self.data.held_out.into(),

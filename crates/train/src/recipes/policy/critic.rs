@@ -55,7 +55,7 @@ impl PolicyRun<'_> {
         let mut means = Means::default();
         let (mut norm, mut total, mut updates) = (0.0_f64, 0.0, 0.0);
         for packs in plan.iter().flatten() {
-            let aggregation = self.settings.aggregation;
+            let aggregation = self.settings.aggregation.of_means();
             let critic = &mut **critic;
             total += push(
                 critic,

@@ -7,8 +7,8 @@ use super::numbers::{self, Means};
 use super::{Advantages, Counters, PolicyRun};
 use crate::TrainError;
 use crate::algorithms::{
-    GroupAdvantages, Kl, Loss, Mismatch, entropy_coeff, kl_loss, policy_loss, truncated_importance,
-    whiten,
+    GroupAdvantages, Kl, Loss, LossMode, Mismatch, PolicyTokens, entropy_coeff, gspo_loss, kl_loss,
+    policy_loss, truncated_importance, whiten,
 };
 use crate::data::batches;
 use crate::metrics::Numbers;
@@ -19,7 +19,7 @@ const REPEATABLE: f64 = 1e-5;
 
 /// Everything about the tokens of a batch that stays the same while it is learnt from; zero where nothing is.
 struct Known {
-    /// How the tokens of all that is learnt from count together.
+    /// How the tokens of all that is learnt from count together in means.
     weights: Vec<f32>,
     /// By the policy that is to learn, in its own arithmetic.
     old: Vec<f32>,
@@ -145,7 +145,7 @@ impl PolicyRun<'_> {
     ) -> Result<Known, TrainError> {
         let settings = &self.settings;
         let scores = batch.scores(self.actor, packs)?;
-        let weights = batch.weights(settings.aggregation, &packs.concat());
+        let weights = batch.weights(settings.aggregation.of_means(), &packs.concat());
         let entropy: f64 = weights
             .iter()
             .zip(&scores.entropies)
@@ -200,16 +200,20 @@ impl PolicyRun<'_> {
             let (old, advantages) = (gather(&known.old), gather(&known.advantages));
             let importance = gather(&known.importance);
             let reference = known.reference.as_deref().map(gather);
+            let lengths: Vec<usize> = pack.iter().map(|place| batch.span(*place).len()).collect();
             self.actor.backward(&batch.sequences(pack), &mut |scores| {
                 let new = &scores.logprobs;
-                let part = policy_loss(
-                    new,
-                    &old,
-                    &advantages,
-                    Some(&importance),
-                    &weights,
-                    settings.clip,
-                );
+                let tokens = PolicyTokens {
+                    logprobs: new,
+                    old: &old,
+                    advantages: &advantages,
+                    importance: Some(&importance),
+                    weights: &weights,
+                };
+                let part = match settings.loss_mode {
+                    LossMode::Vanilla => policy_loss(&tokens, settings.clip),
+                    LossMode::Gspo => gspo_loss(&tokens, &lengths, settings.clip),
+                };
                 if first {
                     check_ratios(part.ratios)?;
                 }

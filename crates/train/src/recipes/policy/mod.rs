@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub use self::collect::CutReplies;
 use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
-use crate::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl};
+use crate::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl, LossMode};
 use crate::data::TokenEpisode;
 use crate::metrics::Numbers;
 use crate::network::{Actor, Critic, Published, Trainable};
@@ -63,7 +63,7 @@ pub trait Collector {
 pub enum Advantages {
     /// PPO: by a critic.
     Critic(CriticSettings),
-    /// GRPO: by the other episodes of the same task.
+    /// GRPO and RLOO: by the other episodes of the same task.
     Group { rule: GroupAdvantages },
 }
 
@@ -91,6 +91,8 @@ pub struct PolicySettings {
     pub steps: u64,
     pub rates: Rates,
     pub advantages: Advantages,
+    /// Whose ratio is clipped.
+    pub loss_mode: LossMode,
     /// Without it, plain policy gradient.
     pub clip: Option<Clip>,
     /// Of the importance weight that makes up for the sampler's arithmetic.

@@ -12,7 +12,7 @@ use warpsmith_model::policy::SamplingParams;
 use warpsmith_rollout::EpisodeKind;
 use warpsmith_schema::{EpisodeMode, Task};
 use warpsmith_train::algorithms::{
-    Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, Spread,
+    Aggregation, Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, LossMode, Spread,
 };
 use warpsmith_train::data::RewardRule;
 use warpsmith_train::recipes::{
@@ -20,7 +20,7 @@ use warpsmith_train::recipes::{
     LlmJudge, Penalty, PolicySettings, require_on_policy,
 };
 
-use super::super::learning::{AggregationChoice, LearningSettings};
+use super::super::learning::LearningSettings;
 use super::super::sft::RewardChoice;
 use crate::args::{
     Count, CountsChoice, IsolationChoice, LocalModelOptions, MachineArgs, NotNegative, Positive,
@@ -63,6 +63,14 @@ pub(in super::super) struct PpoSettings {
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(in super::super) struct GrpoSettings {
+    /// What a reply's reward is compared with
+    #[arg(long, value_enum, default_value_t)]
+    #[serde(default)]
+    adv_estimator: AdvEstimatorChoice,
+    /// Whose probability ratio is clipped
+    #[arg(long, value_enum, default_value_t)]
+    #[serde(default)]
+    loss_mode: LossModeChoice,
     /// Divide advantages by the deviation within their group
     #[arg(long)]
     normalize_std: bool,
@@ -175,8 +183,8 @@ pub(in super::super) struct TryingSettings {
     #[arg(long, value_name = "N", default_value = "1")]
     minibatches: Count,
     /// Whether trajectories count the same, or tokens: in the loss and in whitening
-    #[arg(long, value_enum, default_value_t = AggregationChoice::Trajectory)]
-    aggregation: AggregationChoice,
+    #[arg(long, value_enum, default_value_t)]
+    aggregation: LossAggChoice,
     /// Steps between looks at the tasks of `--validation`
     #[arg(long, value_name = "N", default_value = "10")]
     evaluate_every: Count,
@@ -201,6 +209,39 @@ pub(in super::super) struct TryingSettings {
     #[command(flatten)]
     #[serde(flatten)]
     pub(in super::super) learning: LearningSettings,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum AdvEstimatorChoice {
+    /// The mean of its group
+    #[default]
+    Grpo,
+    /// The mean of the others in its group
+    Rloo,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LossModeChoice {
+    /// Each token's
+    #[default]
+    Vanilla,
+    /// The whole reply's: with `clip_ratio_low` 0.0003 and `clip_ratio_high` 0.0004, as published
+    Gspo,
+}
+
+/// How the losses of tokens become one number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LossAggChoice {
+    /// The mean over each trajectory's tokens, then over trajectories
+    #[default]
+    Trajectory,
+    /// The mean over all tokens
+    Token,
+    /// The sum over each trajectory's tokens divided by `max_tokens`, then the mean over trajectories (Dr. GRPO)
+    SeqMeanTokenSumNorm,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -272,16 +313,27 @@ impl GrpoSettings {
                 "`samples` must be at least 2: what is learnt is how replies to one task differ";
             return Err(Stop::config("config", message, None));
         }
+        if self.normalize_std && self.adv_estimator == AdvEstimatorChoice::Rloo {
+            let message = "`normalize_std` is an option of `adv_estimator` \"grpo\" alone";
+            return Err(Stop::config("config", message, None));
+        }
         self.trying.check()
+    }
+
+    pub(super) fn loss_mode(&self) -> LossMode {
+        match self.loss_mode {
+            LossModeChoice::Vanilla => LossMode::Vanilla,
+            LossModeChoice::Gspo => LossMode::Gspo,
+        }
     }
 
     pub(super) fn advantages(&self) -> Advantages {
         Advantages::Group {
             rule: GroupAdvantages {
-                spread: if self.normalize_std {
-                    Spread::Deviation
-                } else {
-                    Spread::Absolute
+                spread: match self.adv_estimator {
+                    AdvEstimatorChoice::Rloo => Spread::LeaveOneOut,
+                    AdvEstimatorChoice::Grpo if self.normalize_std => Spread::Deviation,
+                    AdvEstimatorChoice::Grpo => Spread::Absolute,
                 },
                 length: self.length_alpha.map(|alpha| LengthPenalty {
                     alpha: alpha.into(),
@@ -447,17 +499,29 @@ impl TryingSettings {
         }
     }
 
-    pub(super) fn options(&self) -> LearningOptions {
-        self.learning
-            .options(self.learning_rate, self.aggregation, self.machine.device)
+    fn aggregation(&self) -> Aggregation {
+        match self.aggregation {
+            LossAggChoice::Trajectory => Aggregation::Trajectory,
+            LossAggChoice::Token => Aggregation::Token,
+            LossAggChoice::SeqMeanTokenSumNorm => Aggregation::Constant {
+                tokens: self.max_tokens.into(),
+            },
+        }
     }
 
-    pub(super) fn recipe(&self, advantages: Advantages) -> PolicySettings {
+    pub(super) fn options(&self) -> LearningOptions {
+        let device = self.machine.device;
+        self.learning
+            .options(self.learning_rate, self.aggregation(), device)
+    }
+
+    pub(super) fn recipe(&self, advantages: Advantages, loss_mode: LossMode) -> PolicySettings {
         let learning = self.options();
         PolicySettings {
             steps: u32::from(self.steps).into(),
             rates: learning.rates,
             advantages,
+            loss_mode,
             clip: Some(Clip {
                 low: f64::from(self.clip_ratio_low) as f32,
                 high: f64::from(self.clip_ratio_high) as f32,

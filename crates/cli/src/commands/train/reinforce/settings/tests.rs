@@ -31,3 +31,37 @@ fn every_token_hears_of_the_reward_until_a_critic_is_pretrained() {
         assert_eq!(serde_json::to_value(found).unwrap()["lam"], 0.99);
     }
 }
+
+/// Each by the words that verl has for it.
+#[test]
+fn rloo_dr_grpo_and_gspo_are_settings() {
+    let said = |table: serde_json::Value| -> GrpoSettings {
+        from_table(table.as_object().unwrap(), "a table").unwrap()
+    };
+    let spread = |settings: &GrpoSettings| match settings.advantages() {
+        Advantages::Group { rule } => rule.spread,
+        Advantages::Critic(_) => unreachable!("GRPO has none"),
+    };
+    let usual = said(json!({}));
+    assert_eq!(
+        (
+            spread(&usual),
+            usual.loss_mode(),
+            usual.trying.aggregation()
+        ),
+        (Spread::Absolute, LossMode::Vanilla, Aggregation::Trajectory)
+    );
+    let rloo = said(json!({ "adv_estimator": "rloo" }));
+    assert_eq!(spread(&rloo), Spread::LeaveOneOut);
+    assert!(rloo.check().is_ok());
+    let both = said(json!({ "adv_estimator": "rloo", "normalize_std": true }));
+    assert!(both.check().is_err());
+    let gspo = said(json!({ "loss_mode": "gspo" }));
+    let recipe = gspo.trying.recipe(gspo.advantages(), gspo.loss_mode());
+    assert_eq!(recipe.loss_mode, LossMode::Gspo);
+    let dr_grpo = said(json!({ "aggregation": "seq-mean-token-sum-norm", "max_tokens": 512 }));
+    let recipe = dr_grpo
+        .trying
+        .recipe(dr_grpo.advantages(), dr_grpo.loss_mode());
+    assert_eq!(recipe.aggregation, Aggregation::Constant { tokens: 512 });
+}
