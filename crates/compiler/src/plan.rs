@@ -87,8 +87,9 @@ pub(super) const REDUCTION_WORK: u32 = 100;
 /// The two results of a pair of reductions are interleaved in one buffer.
 pub(super) const PAIR_LENGTH: i64 = 2;
 
-/// The largest window whose loop is unrolled.
+/// The largest window whose loop is unrolled; in simpler code only where a loop would be as long.
 const MAX_UNROLLED_WINDOW: i64 = 16;
+const MAX_UNROLLED_IN_FUSED: i64 = 4;
 
 /// A reduced tensor is cheap to store if the reduction reads this many times its elements.
 const CHEAP_STORE_RATIO: i64 = 16;
@@ -385,9 +386,12 @@ impl Plan {
 
     /// Whether a window of so many elements is unrolled.
     pub(super) fn unrolls_window(&self, taps: i64) -> bool {
-        self.target == Target::Cuda
-            && self.strategy != Strategy::Plain
-            && taps <= MAX_UNROLLED_WINDOW
+        let most = match self.strategy {
+            Strategy::Plain => 0,
+            Strategy::Fused => MAX_UNROLLED_IN_FUSED,
+            Strategy::Tuned => MAX_UNROLLED_WINDOW,
+        };
+        self.target == Target::Cuda && taps <= most
     }
 
     /// The tensor's buffer; computes it into one if it has none.

@@ -5,6 +5,7 @@
 
 mod bug;
 mod episode;
+mod extents;
 mod plan;
 mod prose;
 

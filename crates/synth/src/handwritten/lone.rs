@@ -67,8 +67,8 @@ impl Chain<'_> {
             1 => format!("{name}.transpose(0, 1)"),
             _ => format!("{name}.T"),
         };
-        let (expression, words, shape): (String, &str, Vec<u64>) = match self.text.rng.below(16) {
-            0..=3 => {
+        let (expression, words, shape): (String, &str, Vec<u64>) = match self.text.rng.below(20) {
+            0..=3 | 16 | 17 => {
                 self.two_inputs(names, vec![m_, k_], vec![k_, n_]);
                 let expression = if self.text.rng.chance(20) {
                     format!("torch.mm({a}, {b})")
@@ -124,7 +124,7 @@ impl Chain<'_> {
                     vec![batch, m, n],
                 )
             }
-            9 => {
+            9 | 18 => {
                 let batch = self.text.rng.choose_of([4, 8, 16, 24]);
                 let (m, k, n) = (m.min(2048), k.min(2048), n.min(2048));
                 self.two_inputs(

@@ -60,7 +60,7 @@ impl Chain<'_> {
     /// One step drawn from those that fit.
     pub(super) fn any_step(&mut self) -> Option<()> {
         let spatial = self.shape.len() >= 3;
-        let steps: [(usize, fn(&mut Self) -> Option<()>); 13] = [
+        let steps: [(usize, fn(&mut Self) -> Option<()>); 15] = [
             (26, Self::activation),
             (12, Self::scale),
             (10, Self::add_parameter),
@@ -74,6 +74,8 @@ impl Chain<'_> {
             (2, Self::dropout),
             (4, Self::with_input),
             (3, Self::with_itself),
+            (4, Self::normalise_by_formula),
+            (if self.shape.len() == 2 { 3 } else { 0 }, Self::triangle),
         ];
         let chosen = self.text.rng.weighted(&steps.map(|(weight, _)| weight))?;
         steps[chosen].1(self)
@@ -725,6 +727,55 @@ impl Chain<'_> {
             }
         };
         self.step(&expression, "itself and a value of it");
+        Some(())
+    }
+
+    /// A normalisation written out.
+    pub(super) fn normalise_by_formula(&mut self) -> Option<()> {
+        let rank = self.shape.len();
+        let dim = if rank > 2 && self.text.rng.chance(40) {
+            rank - 1
+        } else {
+            1
+        };
+        if self.shape.get(dim).is_none_or(|length| *length < 2) {
+            return None;
+        }
+        let value = self.value.clone();
+        let kept = format!("dim={dim}, keepdim=True");
+        match self.text.rng.below(4) {
+            0 => {
+                let eps = self.epsilon();
+                self.text.assign(
+                    "rms",
+                    &format!("torch.sqrt(torch.mean({value} ** 2, {kept}) + {eps})"),
+                    "the root mean square",
+                );
+                self.step(&format!("{value} / rms"), "RMS normalisation");
+            }
+            1 => {
+                let total = self.text.rng.choose_of(["sum", "mean"]);
+                let eps = self.epsilon();
+                let expression =
+                    format!("{value} / (torch.{total}(torch.abs({value}), {kept}) + {eps})");
+                self.step(&expression, "L1 normalisation");
+            }
+            2 => {
+                let expression = format!("{value} / torch.norm({value}, p=2, {kept})");
+                self.step(&expression, "L2 normalisation");
+            }
+            _ => {
+                let top = format!("torch.max({value}, {kept})[0]");
+                self.step(&format!("{value} - {top}"), "a shift by the maximum");
+            }
+        }
+        Some(())
+    }
+
+    /// Only what is on one side of the diagonal.
+    fn triangle(&mut self) -> Option<()> {
+        let part = self.text.rng.choose_of(["triu", "tril"]);
+        self.step(&format!("torch.{part}({})", self.value), "a triangle of it");
         Some(())
     }
 

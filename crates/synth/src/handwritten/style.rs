@@ -86,6 +86,10 @@ pub(super) struct WritingStyle {
     /// Comments stand above their lines.
     pub(super) comments_above: bool,
     pub(super) spaces: SpaceStyle,
+    /// Large constants are products: `1024 * 4`.
+    pub(super) products: bool,
+    /// Extents after the first are one constant: `input_shape = (64, 128)`.
+    pub(super) shape_constant: bool,
     /// What results are called.
     pub(super) variable: &'static str,
 }
@@ -112,6 +116,8 @@ impl WritingStyle {
             airy: rng.chance(40),
             numbered: rng.chance(8),
             comments_above: rng.chance(40),
+            products: rng.chance(12),
+            shape_constant: rng.chance(10),
             spaces: rng.choose_of([
                 SpaceStyle::OneALine,
                 SpaceStyle::OneALine,

@@ -426,13 +426,31 @@ impl<'a> ModuleText<'a> {
     fn input_lines(&mut self) -> (String, Vec<String>) {
         let mut constants: Vec<(String, u64)> = Vec::new();
         let mut draws: Vec<(String, String)> = Vec::new();
+        let mut shapes: Vec<String> = Vec::new();
         for input in &self.inputs {
             let mut dims = Vec::new();
-            for extent in &input.extents {
+            let together = self.style.shape_constant
+                && self.style.constants != ConstantStyle::None
+                && input.extents.len() > 1;
+            let (apart, rest) =
+                input
+                    .extents
+                    .split_at(if together { 1 } else { input.extents.len() });
+            for extent in apart {
                 dims.push(match self.style.constants {
                     ConstantStyle::None => extent.length.to_string(),
                     _ => named(extent, &self.arguments, &mut constants),
                 });
+            }
+            if !rest.is_empty() {
+                let lengths: Vec<u64> = rest.iter().map(|extent| extent.length).collect();
+                let value = tuple(&lengths);
+                let known = shapes.iter().position(|known| *known == value);
+                let number = known.unwrap_or_else(|| {
+                    shapes.push(value);
+                    shapes.len() - 1
+                });
+                dims.push(format!("*{}", shape_name(number)));
             }
             let dims = dims.join(", ");
             let comma = if input.extents.len() == 1 { "," } else { "" };
@@ -459,10 +477,28 @@ impl<'a> ModuleText<'a> {
             let all: Vec<&str> = draws.iter().map(|(_, drawn)| drawn.as_str()).collect();
             let _ = writeln!(text, "    return [{}]", all.join(", "));
         }
-        let lines = constants
-            .into_iter()
-            .map(|(name, length)| format!("{name} = {length}"));
-        (text, lines.collect())
+        let mut lines = Vec::new();
+        for (name, length) in constants {
+            let factor = self.rng.choose_of([2, 4, 8]);
+            lines.push(
+                if self.style.products && length >= 512 && length % factor == 0 {
+                    format!("{name} = {} * {factor}", length / factor)
+                } else {
+                    format!("{name} = {length}")
+                },
+            );
+        }
+        let shapes = shapes.iter().enumerate();
+        lines.extend(shapes.map(|(number, value)| format!("{} = {value}", shape_name(number))));
+        (text, lines)
+    }
+}
+
+/// What the extents of an input after the first are called together.
+fn shape_name(number: usize) -> String {
+    match number {
+        0 => "input_shape".to_owned(),
+        other => format!("input_shape{}", other + 1),
     }
 }
 

@@ -4,6 +4,7 @@ use warpsmith_compiler::{NotCovered, Solution, SolutionFiles, Strategy, compile}
 use warpsmith_schema::{EpisodeMode, GraphValue, OpGraph, Target, Task, ValueSource};
 
 use super::bug::InjectedBug;
+use super::extents;
 use crate::splitmix::SplitMix64;
 
 /// A solution, and the bug it has when it is first written.
@@ -35,6 +36,14 @@ pub(super) struct TeachingPlan {
     pub(super) facts: TaskFacts,
 }
 
+/// An operator, the shape of its result, and the sums that lead to it where it has a window.
+#[derive(Debug, Clone)]
+pub(super) struct AppliedOperator {
+    pub(super) op: String,
+    pub(super) shape: Vec<u64>,
+    pub(super) extents: Option<String>,
+}
+
 /// What the teacher says about a task.
 #[derive(Debug, Clone)]
 pub(super) struct TaskFacts {
@@ -42,8 +51,8 @@ pub(super) struct TaskFacts {
     pub(super) states: Vec<(String, Vec<u64>)>,
     /// Shapes of the inputs, in order.
     pub(super) inputs: Vec<Vec<u64>>,
-    /// Operators in the order of application, with the shapes of their results.
-    pub(super) ops: Vec<(String, Vec<u64>)>,
+    /// Operators in the order of application.
+    pub(super) ops: Vec<AppliedOperator>,
     /// Bytes that any solution reads and writes.
     pub(super) bytes: u64,
 }
@@ -100,7 +109,25 @@ impl TeachingPlan {
 impl TaskFacts {
     fn of(graph: &OpGraph) -> Self {
         let ops = graph.values.iter().filter_map(|value| match &value.from {
-            ValueSource::Applied { op, .. } => Some((op.clone(), value.shape.clone())),
+            ValueSource::Applied {
+                op,
+                inputs,
+                arguments,
+                ..
+            } => {
+                let shape_of = |place: usize| {
+                    let input = inputs.get(place).copied().flatten()?;
+                    graph.values.get(input).map(|value| value.shape.as_slice())
+                };
+                let sums = shape_of(0).and_then(|input| {
+                    extents::worked_out(op, input, shape_of(1), arguments, &value.shape)
+                });
+                Some(AppliedOperator {
+                    op: op.clone(),
+                    shape: value.shape.clone(),
+                    extents: sums,
+                })
+            }
             _ => None,
         });
         let bytes = |value: &GraphValue| 4 * value.shape.iter().product::<u64>();

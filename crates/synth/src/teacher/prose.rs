@@ -2,7 +2,7 @@
 //! wording. The sentences are training text: changing one changes demonstrations.
 
 use super::bug::{BugKind, InjectedBug};
-use super::plan::{SolutionAttempt, TaskFacts};
+use super::plan::{AppliedOperator, SolutionAttempt, TaskFacts};
 use crate::splitmix::SplitMix64;
 use warpsmith_compiler::Strategy;
 
@@ -25,11 +25,19 @@ pub(super) fn opening(facts: &TaskFacts, rng: &mut SplitMix64) -> String {
 }
 
 fn operator_chain(facts: &TaskFacts) -> String {
-    let described = |(op, shape): &(String, Vec<u64>)| format!("`{op}` to {}", extents(shape));
+    let described = |applied: &AppliedOperator| {
+        let AppliedOperator { op, shape, extents } = applied;
+        let sums = extents.as_ref().map(|sums| format!(" by {sums}"));
+        format!(
+            "`{op}` to {}{}",
+            shape_text(shape),
+            sums.unwrap_or_default()
+        )
+    };
     listed(&facts.ops.iter().map(described).collect::<Vec<_>>())
 }
 
-fn extents(shape: &[u64]) -> String {
+fn shape_text(shape: &[u64]) -> String {
     let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
     format!("({})", extents.join(", "))
 }
@@ -44,9 +52,9 @@ fn listed(all: &[String]) -> String {
 
 /// The shapes that everything follows from. In a task they stand behind names; a model that has said them does not guess them.
 fn given_shapes(facts: &TaskFacts) -> String {
-    let inputs = facts.inputs.iter().map(|shape| extents(shape));
+    let inputs = facts.inputs.iter().map(|shape| shape_text(shape));
     let states = facts.states.iter();
-    let states = states.map(|(name, shape)| format!("`{name}` {}", extents(shape)));
+    let states = states.map(|(name, shape)| format!("`{name}` {}", shape_text(shape)));
     let inputs = listed(&inputs.collect::<Vec<_>>());
     let states: Vec<String> = states.collect();
     if states.is_empty() {
