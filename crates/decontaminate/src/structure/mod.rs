@@ -155,10 +155,13 @@ impl Structure {
         self.only_operator.is_some() && self.only_operator == other.only_operator && same_ranks
     }
 
-    /// Whether both are one operator, the same one, in different sizes. Sizes that are not known are different from all.
+    /// Whether both are one operator, the same one, in different sizes or on inputs of other numbers of dimensions. Sizes that
+    /// are not known are different from all.
     pub fn is_same_operator_in_other_sizes(&self, other: &Self) -> bool {
+        let same_operator =
+            self.only_operator.is_some() && self.only_operator == other.only_operator;
         let same_sizes = self.extents.is_some() && self.extents == other.extents;
-        self.is_same_operator(other) && !same_sizes
+        same_operator && !(same_sizes && self.is_same_operator(other))
     }
 
     /// Dice's coefficient of the two multisets of subgraphs.

@@ -17,11 +17,14 @@ pub(super) fn worked_out(
     let kernel = if op.starts_with("conv") {
         weight?.get(2..)?.to_vec()
     } else if op.starts_with("max_pool") || op.starts_with("avg_pool") {
-        numbers(arguments.get("kernel_size"), 0)
+        numbers(arguments.get("kernel_size"), result.len().checked_sub(2)?)
     } else {
         return None;
     };
     let space = kernel.len();
+    if space == 0 {
+        return None;
+    }
     let first = result.len().checked_sub(space).filter(|first| *first > 0)?;
     let all = |name: &str, usual: u64| {
         let given = numbers(arguments.get(name), space);
