@@ -146,8 +146,8 @@ fn preamble(before: &[&str], constructor: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for line in before {
         let is_blank = line.trim().is_empty();
-        if !is_unused(line) && !(is_blank && kept.last().is_none_or(|last| last.trim().is_empty()))
-        {
+        let repeats_blank = is_blank && kept.last().is_none_or(|last| last.trim().is_empty());
+        if !is_unused(line) && !repeats_blank {
             kept.push(line);
         }
     }

@@ -106,7 +106,7 @@ impl Chain<'_> {
         self.shape = extents.iter().map(|one| one.length).collect();
         let draw = self.uniform();
         self.text.input(name, extents, draw);
-        self.value = name.to_owned();
+        name.clone_into(&mut self.value);
     }
 
     fn channels(&mut self) -> u64 {

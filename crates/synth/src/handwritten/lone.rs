@@ -1,5 +1,10 @@
 //! A module of one operator: a product, a convolution, an activation, a norm, a pool, a reduction, a scan, a loss.
 
+#![expect(
+    clippy::unnecessary_wraps,
+    reason = "a step may not fit, so all of them have one type"
+)]
+
 use super::Chain;
 use super::text::{Extent, InputDraw, Literal, extent};
 
@@ -52,6 +57,10 @@ impl Chain<'_> {
         self.text.input(names.1, b, draw);
     }
 
+    #[expect(
+        clippy::many_single_char_names,
+        reason = "a matrix product is m by n over k"
+    )]
     fn lone_product(&mut self) -> Option<()> {
         let names = self.operand_names();
         let (a, b) = names;

@@ -1,5 +1,10 @@
 //! What follows in a block: activations, scaling, normalisation, pooling, reductions.
 
+#![expect(
+    clippy::unnecessary_wraps,
+    reason = "a step may not fit, so all of them have one type"
+)]
+
 use super::Chain;
 use super::text::{InputDraw, Literal, extent, float, tuple};
 
@@ -24,6 +29,9 @@ const fn activation(
         torch,
     }
 }
+
+/// Something that may be added to a chain.
+type ChainStep<C> = fn(&mut C) -> Option<()>;
 
 /// Without arguments.
 const ACTIVATIONS: [Activation; 16] = [
@@ -60,7 +68,7 @@ impl Chain<'_> {
     /// One step drawn from those that fit.
     pub(super) fn any_step(&mut self) -> Option<()> {
         let spatial = self.shape.len() >= 3;
-        let steps: [(usize, fn(&mut Self) -> Option<()>); 15] = [
+        let steps: [(usize, ChainStep<Self>); 15] = [
             (26, Self::activation),
             (12, Self::scale),
             (10, Self::add_parameter),
@@ -377,11 +385,7 @@ impl Chain<'_> {
             .text
             .rng
             .choose_of([None, None, None, Some(2), Some(1)]);
-        let padding = if kernel >= 3 && self.text.rng.chance(40) {
-            1
-        } else {
-            0
-        };
+        let padding = u64::from(kernel >= 3 && self.text.rng.chance(40));
         let kind = self.text.rng.choose_of(["Max", "Max", "Avg"]);
         let dilation = if kind == "Max" && padding == 0 && self.text.rng.chance(10) {
             2

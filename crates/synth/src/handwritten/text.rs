@@ -263,12 +263,12 @@ impl<'a> ModuleText<'a> {
         let lines = self.style.spaces.joined(lines);
         let gap = if self.style.airy { "\n\n" } else { "\n" };
         if self.style.constants == ConstantStyle::Above && !lines.is_empty() {
-            let _ = write!(text, "{gap}{}\n", lines.join("\n"));
+            let _ = writeln!(text, "{gap}{}", lines.join("\n"));
         }
-        let _ = write!(text, "{gap}class Model(nn.Module):\n");
+        let _ = writeln!(text, "{gap}class Model(nn.Module):");
         self.write_class(&mut text, returned);
         if self.style.constants == ConstantStyle::Below && !lines.is_empty() {
-            let _ = write!(text, "{gap}{}\n", lines.join("\n"));
+            let _ = writeln!(text, "{gap}{}", lines.join("\n"));
         }
         let _ = write!(text, "{gap}def get_inputs():\n{draws}");
         let values: Vec<String> = self
@@ -339,11 +339,10 @@ impl<'a> ModuleText<'a> {
         } else {
             ""
         };
-        let inputs: String = self
-            .inputs
-            .iter()
-            .map(|input| format!(", {}{hint}", input.name))
-            .collect();
+        let mut inputs = String::new();
+        for input in &self.inputs {
+            let _ = write!(inputs, ", {}{hint}", input.name);
+        }
         let result = if self.style.hints {
             " -> torch.Tensor"
         } else {

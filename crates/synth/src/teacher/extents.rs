@@ -44,19 +44,24 @@ pub(super) fn worked_out(
     let mut sums: Vec<String> = Vec::new();
     for dim in 0..space {
         let (length, found) = (*input.get(first + dim)?, *result.get(first + dim)?);
-        let (k, s, p, d) = (kernel[dim], stride[dim], padding[dim], dilation[dim]);
+        let (taps, step) = (kernel[dim], stride[dim]);
+        let (border, apart) = (padding[dim], dilation[dim]);
         let sum = if transposed {
-            let o = output_padding[dim];
-            let after = ((length - 1) * s + d * (k - 1) + o + 1).checked_sub(2 * p)?;
+            let more = output_padding[dim];
+            let grown = (length - 1) * step + apart * (taps - 1) + more + 1;
+            let after = grown.checked_sub(2 * border)?;
             (after == found).then(|| {
-                format!("({length} - 1) * {s} - 2 * {p} + {d} * ({k} - 1) + {o} + 1 = {after}")
+                format!(
+                    "({length} - 1) * {step} - 2 * {border} + {apart} * ({taps} - 1) + {more} + 1 = {after}"
+                )
             })?
         } else {
-            let span = (length + 2 * p).checked_sub(d * (k - 1) + 1)?;
-            let after = span / s + 1;
+            let span = (length + 2 * border).checked_sub(apart * (taps - 1) + 1)?;
+            let after = span / step + 1;
             (after == found).then(|| {
-                let span_sum = format!("{length} + 2 * {p} - {d} * ({k} - 1) - 1 = {span}");
-                format!("{span_sum}, {span} / {s} + 1 = {after}")
+                let span_sum =
+                    format!("{length} + 2 * {border} - {apart} * ({taps} - 1) - 1 = {span}");
+                format!("{span_sum}, {span} / {step} + 1 = {after}")
             })?
         };
         if !sums.contains(&sum) {
