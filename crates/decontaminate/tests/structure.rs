@@ -555,3 +555,23 @@ proptest! {
         prop_assert_eq!(left.similarity(&left).to_bits(), 1.0_f64.to_bits());
     }
 }
+
+/// A demonstration may show an operator alone, but not in the benchmark's sizes, and no chain of the benchmark.
+#[test]
+fn a_lone_operator_may_be_taught_in_other_sizes() {
+    let mut known = FingerprintIndex::default();
+    let lone = module("", "return torch.tanh(x)");
+    known.insert("lone".into(), structure(&lone));
+    let chain = module("", "return torch.relu(torch.tanh(x).sum(1))");
+    known.insert("chain".into(), structure(&chain));
+    let taught = |source: &str| {
+        known
+            .near_duplicate_or_same_sizes(&structure(source))
+            .is_none()
+    };
+    let larger = |source: &str| source.replace("16, 32", "100, 3000");
+    assert!(!taught(&lone) && taught(&larger(&lone)));
+    assert!(!taught(&chain) && !taught(&larger(&chain)));
+    // Sets keep both out.
+    assert!(known.near_duplicate(&structure(&larger(&lone))).is_some());
+}

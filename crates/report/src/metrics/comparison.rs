@@ -24,7 +24,7 @@ pub enum Change {
     Slower {
         times: f64,
     },
-    /// Both correct and within 5 %.
+    /// Both correct and within 5 %, or one of them was not timed.
     Same,
     /// Neither is correct.
     Neither,
@@ -112,6 +112,9 @@ fn change(before: &EpisodeMetrics<'_>, now: &EpisodeMetrics<'_>) -> Change {
         (false, false, _) => Change::Neither,
         (false, true, _) => Change::Gained,
         (true, false, _) => Change::Lost,
+        (true, true, None) if before.measured().is_none() || now.measured().is_none() => {
+            Change::Same
+        }
         (true, true, None) => Change::OtherDevice,
         (true, true, Some(times)) if times > 1.0 + NOISE => Change::Quicker { times },
         (true, true, Some(times)) if times < 1.0 / (1.0 + NOISE) => {

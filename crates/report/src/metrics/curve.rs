@@ -13,9 +13,9 @@ pub type Curve = Vec<(f64, f64)>;
 /// `None` of no episodes.
 pub fn fast_p(episodes: &[EpisodeMetrics<'_>], baseline: Baseline, p: f64) -> Option<f64> {
     let counts = |episode: &&EpisodeMetrics<'_>| {
-        let speedup = episode.measured().map(|one| one.speedup(baseline));
-        // Any time is below a baseline's divided by nothing, also where that was not measured.
-        speedup.is_some_and(|speedup| speedup.map_or(p <= 0.0, |speedup| speedup > p))
+        let speedup = episode.measured().and_then(|one| one.speedup(baseline));
+        // Any time is below a baseline's divided by nothing, also where one of them was not measured.
+        episode.correct() && speedup.map_or(p <= 0.0, |speedup| speedup > p)
     };
     let count = episodes.iter().filter(counts).count();
     (!episodes.is_empty()).then(|| count as f64 / episodes.len() as f64)

@@ -1,7 +1,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use warpsmith_schema::{Attempt, CountedAttempt, EpisodeEnding, Trajectory, Verdict};
+use warpsmith_schema::{Attempt, CountedAttempt, EpisodeEnding, Profile, Trajectory, Verdict};
 
 use super::Measured;
 
@@ -17,18 +17,24 @@ pub struct EpisodeMetrics<'a> {
 /// What an attempt came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum EpisodeOutcome {
-    Failed { compiled: bool },
-    Correct(Measured),
+    Failed {
+        compiled: bool,
+    },
+    /// With its times, where it was timed.
+    Correct(Option<Measured>),
 }
 
 impl EpisodeOutcome {
     fn of(verdict: &Verdict) -> Self {
-        // The judge times what passes; a verdict without a usable time earns nothing as a reward either.
-        match Measured::of(verdict).filter(|_| verdict.passed()) {
-            Some(measured) => Self::Correct(measured),
-            None => Self::Failed {
+        let measured = Measured::of(verdict);
+        // Where the judge times what passes, a verdict without a usable time earns nothing as a reward either.
+        let is_whole = measured.is_some() || verdict.profile == Profile::Verify;
+        if verdict.passed() && is_whole {
+            Self::Correct(measured)
+        } else {
+            Self::Failed {
                 compiled: verdict.compiled,
-            },
+            }
         }
     }
 }
@@ -42,13 +48,13 @@ impl EpisodeMetrics<'_> {
     }
 
     pub fn correct(&self) -> bool {
-        self.measured().is_some()
+        matches!(self.outcome, EpisodeOutcome::Correct(_))
     }
 
-    /// The times of a correct one.
+    /// The times of a correct one that was timed.
     pub fn measured(&self) -> Option<Measured> {
         match self.outcome {
-            EpisodeOutcome::Correct(measured) => Some(measured),
+            EpisodeOutcome::Correct(measured) => measured,
             EpisodeOutcome::Failed { .. } => None,
         }
     }
@@ -69,9 +75,7 @@ impl EpisodeMetrics<'_> {
     fn order(&self, other: &Self) -> Ordering {
         match (self.measured(), other.measured()) {
             (Some(one), Some(another)) => another.runtime_us.total_cmp(&one.runtime_us),
-            (one, another) => {
-                (one.is_some(), self.compiled()).cmp(&(another.is_some(), other.compiled()))
-            }
+            _ => (self.correct(), self.compiled()).cmp(&(other.correct(), other.compiled())),
         }
     }
 }

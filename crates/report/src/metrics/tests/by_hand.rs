@@ -1,6 +1,6 @@
 use super::super::*;
 use super::{close, episode, failed, four, in_tf32, passed, share, task};
-use warpsmith_schema::{EpisodeEnding, Status, Trajectory};
+use warpsmith_schema::{EpisodeEnding, Profile, Status, Trajectory, Verdict};
 
 #[test]
 fn the_row_of_four_tasks() {
@@ -200,4 +200,31 @@ fn what_did_not_end_is_counted_apart() {
         (metrics.unfinished, metrics.overall.correct),
         (2, share(2, 2))
     );
+}
+
+/// What was only verified is correct, and faster than nothing.
+#[test]
+fn what_was_not_timed_is_correct_all_the_same() {
+    let verified = || Verdict {
+        profile: Profile::Verify,
+        times_us: None,
+        ..passed(1.0, 1.0, None)
+    };
+    let run = vec![
+        episode(task("level1/1", "a"), 1, vec![verified()]),
+        episode(
+            task("level1/2", "b"),
+            1,
+            vec![failed(Status::Mismatch, true)],
+        ),
+    ];
+    let all = episodes(&run, CountedAttempt::Best);
+    assert_eq!(
+        all.iter().map(EpisodeMetrics::correct).collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert_eq!(fast_p(&all, Baseline::EAGER, 0.0), Some(0.5));
+    assert_eq!(fast_p(&all, Baseline::EAGER, 1.0), Some(0.0));
+    let compared = compare(&all, &all, 0);
+    assert_eq!(compared.tasks[0].change, Change::Same);
 }
