@@ -357,7 +357,7 @@ fn settings_come_from_flags_set_and_file_in_that_order() {
         ),
         (
             ["--set", "profile=fast"],
-            "expected `full` or `rl`",
+            "expected one of `full`, `rl`, `verify`",
             "--print-config",
         ),
         (

@@ -115,9 +115,10 @@ fn demos_need_no_judge_and_are_what_a_student_learns() {
     let output = demos("cuda", &["--styles", "plain,tuned"]);
     assert_eq!(code(&output), 0);
     let told = json(&output);
+    // The last one came without a graph, and PyTorch captured it.
     assert_eq!(
         (&told["tasks"], &told["not_covered"]),
-        (&json!(4), &json!(1))
+        (&json!(4), &json!(0))
     );
     let file = fs_err::read_to_string(context.path("demos.jsonl")).unwrap();
     let lines: Vec<Value> = file
@@ -166,9 +167,9 @@ fn demos_need_no_judge_and_are_what_a_student_learns() {
         &json!({ "name": "bare", "code": "x" }).to_string(),
     );
     for (more, hint) in [
-        ("--tasks bare.jsonl", "demonstrations need the graphs"),
+        ("--tasks bare.jsonl", "says why a module has none"),
         ("--tasks tasks.jsonl --except tasks.jsonl", "fewer to spare"),
-        ("", "`--compose N` makes some up"),
+        ("", "`--handwritten N` make some up"),
     ] {
         let arguments = format!("train demos {more} --target cpu --out a/b/c.jsonl --json");
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -184,6 +185,12 @@ fn demos_need_no_judge_and_are_what_a_student_learns() {
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     assert_eq!(code(&context.command(&arguments).output().unwrap()), 0);
     assert!(context.path("a/b/c.jsonl").is_file());
+    // As people write them, for a model that was trained with few words before them.
+    let arguments = "train demos --handwritten 2 --prompt short --target cuda --out e.jsonl";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    assert_eq!(code(&context.command(&arguments).output().unwrap()), 0);
+    let written = context.read("e.jsonl");
+    assert!(written.contains(r#""id":"handwritten-0-"#) && written.contains("First the plan"));
     // More than memory holds.
     let arguments = "train demos --compose 99999999999 --target cpu --out d.jsonl";
     let arguments: Vec<&str> = arguments.split_whitespace().collect();

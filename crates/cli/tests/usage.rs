@@ -73,7 +73,8 @@ fn help_of_judge_lists_its_flags() {
           --max-autotune           Compare with `torch.compile` at its slowest and best
           --out <DIR>              Where the evidence goes; must not exist yet
           --repeat <N>             Judge the same again and again, to see the spread [default: 1]
-          --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl]
+          --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl,
+                                   verify]
           --no-compile             Do not measure `torch.compile`
           --isolation <ISOLATION>  What to do where a required protection cannot be had [default:
                                    strict] [possible values: strict, weak]

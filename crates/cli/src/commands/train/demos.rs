@@ -146,7 +146,7 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         let (why, hint) = match most {
             Some((why, _)) => (
                 why.as_str(),
-                "demonstrations need the graphs that `warpsmith synth` writes beside its tasks",
+                "demonstrations need graphs; `warpsmith graph TASK` says why a module has none",
             ),
             None => (
                 "all are among those of `--except`, or relatives of theirs",
