@@ -179,7 +179,9 @@ fn a_chain_is_one_kernel_with_wide_loads() {
         "{kernel}"
     );
     assert!(
-        kernel.contains("mul_relu_kernel<<<64 * 32 / 1024, 256, 0, stream>>>(out, x, scale);"),
+        kernel.contains(
+            "mul_relu_kernel<<<(64 * 32 + 1023) / 1024, 256, 0, stream>>>(out, x, scale);"
+        ),
         "{kernel}"
     );
     let module = &files["model_new.py"];
