@@ -7,7 +7,7 @@ use warpsmith_machine::SharedDevice;
 use warpsmith_model::policy::{OpenAiPolicy, Policy, PolicyError, ScriptPolicy, SharedPolicy};
 use warpsmith_schema::{EpisodeMode, Task};
 use warpsmith_synth::teacher::{self, Teacher};
-use warpsmith_tasks::{CaptureError, capture_missing};
+use warpsmith_tasks::{CaptureError, capture_graphs};
 
 use crate::args::LocalModelOptions;
 use crate::engine::Engine;
@@ -184,24 +184,15 @@ impl PolicySpec {
 /// Tasks that came without a graph get the one of their module. One whose module has none stays as it is, which is said: the
 /// teacher does not cover it.
 fn with_graphs(tasks: &[Task], engine: &Engine, printer: &Printer) -> Result<Vec<Task>, Stop> {
-    let captures = capture_missing(tasks, &engine.python, &engine.caches);
-    let with_capture = |(task, captured): (&Task, Option<_>)| {
-        let mut task = task.clone();
-        match captured {
-            None => {}
-            Some(Ok(graph)) => task.graph = Some(graph),
-            Some(Err(CaptureError::NotCaptured(reason))) => {
-                printer.note(&format!("`{}` has no graph: {reason}", task.id));
-            }
-            // One module that takes its process along does not end a run of many.
-            Some(Err(error @ CaptureError::NoAnswer { .. })) => {
-                printer.note(&format!("`{}` has no graph: {error}", task.id));
-            }
-            Some(Err(error)) => return Err(error.into()),
-        }
-        Ok(task)
-    };
-    tasks.iter().zip(captures).map(with_capture).collect()
+    let mut tasks = tasks.to_vec();
+    for (id, reason) in capture_graphs(&mut tasks, &engine.python, &engine.caches)? {
+        let reason = match reason {
+            CaptureError::NotCaptured(reason) => reason.to_string(),
+            other => other.to_string(),
+        };
+        printer.note(&format!("`{id}` has no graph: {reason}"));
+    }
+    Ok(tasks)
 }
 
 fn stop(error: &PolicyError) -> Stop {

@@ -113,6 +113,28 @@ pub fn capture(task: &Task, python: &Python, caches: &Caches) -> Result<OpGraph,
     capture_by(&mut worker, task, python, caches)
 }
 
+/// Gives tasks that came without a graph the one of their module. A task whose module has none stays as it is, and its id and
+/// the reason are handed back: one module that cannot be captured does not end a run of many.
+pub fn capture_graphs(
+    tasks: &mut [Task],
+    python: &Python,
+    caches: &Caches,
+) -> Result<Vec<(String, CaptureError)>, CaptureError> {
+    let captures = capture_missing(tasks, python, caches);
+    let mut refused = Vec::new();
+    for (task, captured) in tasks.iter_mut().zip(captures) {
+        match captured {
+            None => {}
+            Some(Ok(graph)) => task.graph = Some(graph),
+            Some(Err(reason @ (CaptureError::NotCaptured(_) | CaptureError::NoAnswer { .. }))) => {
+                refused.push((task.id.clone(), reason));
+            }
+            Some(Err(error)) => return Err(error),
+        }
+    }
+    Ok(refused)
+}
+
 /// The graphs of tasks that came without one, in the order of `tasks`; several are captured side by side.
 pub fn capture_missing(
     tasks: &[Task],

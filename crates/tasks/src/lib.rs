@@ -17,7 +17,9 @@ mod set;
 mod solution;
 mod split;
 
-pub use capture::{CaptureError, CaptureStage, NotCaptured, capture, capture_missing};
+pub use capture::{
+    CaptureError, CaptureStage, NotCaptured, capture, capture_graphs, capture_missing,
+};
 pub use error::TaskError;
 pub use kernelbench::load_all;
 pub use scale::scaled;

@@ -1,7 +1,8 @@
 //! What a block begins with: a convolution, a linear layer or a product, with an input that fits it.
 
 use super::Chain;
-use super::text::{Extent, InputDraw, Literal, extent};
+use super::literal::{Extent, Literal, extent};
+use super::text::InputDraw;
 
 const SPACE: [&[&str]; 3] = [
     &["length"],
@@ -17,21 +18,21 @@ pub(super) struct Window {
     dilation: Vec<u64>,
     output_padding: Vec<u64>,
     groups: u64,
+    transposed: bool,
 }
 
 impl Window {
-    /// The extent after a convolution or a pool; `None` where the window does not fit.
+    /// An extent after the convolution; `None` where the window does not fit.
     fn after(&self, length: u64, dim: usize) -> Option<u64> {
+        if self.transposed {
+            let grown = (length - 1) * self.stride[dim]
+                + self.dilation[dim] * (self.kernel[dim] - 1)
+                + self.output_padding[dim]
+                + 1;
+            return grown.checked_sub(2 * self.padding[dim]);
+        }
         let reach = self.dilation[dim] * (self.kernel[dim] - 1) + 1;
         Some((length + 2 * self.padding[dim]).checked_sub(reach)? / self.stride[dim] + 1)
-    }
-
-    fn after_transposed(&self, length: u64, dim: usize) -> Option<u64> {
-        let grown = (length - 1) * self.stride[dim]
-            + self.dilation[dim] * (self.kernel[dim] - 1)
-            + self.output_padding[dim]
-            + 1;
-        grown.checked_sub(2 * self.padding[dim])
     }
 }
 
@@ -175,17 +176,9 @@ impl Chain<'_> {
             dilation,
             output_padding: vec![0; dims],
             groups,
+            transposed: false,
         };
-        self.spatial_input(dims, from);
-        let mut shape = vec![self.shape[0], to];
-        for dim in 0..dims {
-            shape.push(
-                window
-                    .after(self.shape[dim + 2], dim)
-                    .filter(|length| *length > 0)?,
-            );
-        }
-        self.convolve(&format!("Conv{dims}d"), "conv", from, to, &window, shape)
+        self.convolve(from, to, &window)
     }
 
     pub(super) fn transposed_convolution(&mut self, dims: usize, plain: bool) -> Option<()> {
@@ -225,29 +218,29 @@ impl Chain<'_> {
             dilation,
             output_padding,
             groups,
+            transposed: true,
         };
-        self.spatial_input(dims, from);
-        let mut shape = vec![self.shape[0], to];
-        for dim in 0..dims {
-            shape.push(
-                window
-                    .after_transposed(self.shape[dim + 2], dim)
-                    .filter(|length| *length > 0)?,
-            );
-        }
-        let class = format!("ConvTranspose{dims}d");
-        self.convolve(&class, "conv_transpose", from, to, &window, shape)
+        self.convolve(from, to, &window)
     }
 
-    fn convolve(
-        &mut self,
-        class: &str,
-        attribute: &str,
-        from: u64,
-        to: u64,
-        window: &Window,
-        shape: Vec<u64>,
-    ) -> Option<()> {
+    /// The input, the layer and the line that applies it.
+    fn convolve(&mut self, from: u64, to: u64, window: &Window) -> Option<()> {
+        let dims = window.kernel.len();
+        let (class, attribute, words) = if window.transposed {
+            (
+                "ConvTranspose",
+                "conv_transpose",
+                "a transposed convolution",
+            )
+        } else {
+            ("Conv", "conv", "a convolution")
+        };
+        let class = format!("{class}{dims}d");
+        self.spatial_input(dims, from);
+        let mut shape = vec![self.shape[0], to];
+        for (dim, length) in self.shape[2..].iter().enumerate() {
+            shape.push(window.after(*length, dim).filter(|after| *after > 0)?);
+        }
         if shape.iter().product::<u64>() > 1 << 30 {
             return None;
         }
@@ -307,11 +300,6 @@ impl Chain<'_> {
             class.to_lowercase().replace("transpose", "_transpose")
         };
         let layer = text.attribute(&name, &format!("nn.{class}({})", given.join(", ")));
-        let words = if attribute == "conv" {
-            "a convolution"
-        } else {
-            "a transposed convolution"
-        };
         self.step(&format!("{layer}({})", self.value), words);
         self.shape = shape;
         Some(())

@@ -4,8 +4,13 @@
 //! Only the text is written here. What it computes is captured by PyTorch, so that text and graph cannot disagree; a text that
 //! PyTorch refuses is dropped there. The words are our own: no sentence of a benchmark is in them.
 
+mod activations;
 mod layers;
+mod literal;
 mod lone;
+mod normalise;
+mod products;
+mod reductions;
 mod steps;
 mod style;
 mod text;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::literal::{Extent, Literal, tuple};
 use super::style::{ConstantStyle, WritingStyle};
 use crate::splitmix::SplitMix64;
 
@@ -17,72 +18,6 @@ pub(super) enum InputDraw {
     Signs,
     /// Probabilities along the last dimension.
     Probabilities,
-}
-
-/// An extent and the word for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) name: &'static str,
-    pub(super) length: u64,
-}
-
-pub(super) fn extent(name: &'static str, length: u64) -> Extent {
-    Extent { name, length }
-}
-
-/// A value of Python that a module is made with.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Literal {
-    Int(i64),
-    Float(f64),
-    Bool(bool),
-    Tuple(Vec<i64>),
-}
-
-impl Literal {
-    pub(super) fn source(&self) -> String {
-        match self {
-            Self::Int(number) => number.to_string(),
-            Self::Float(number) => float(*number),
-            Self::Bool(true) => "True".to_owned(),
-            Self::Bool(false) => "False".to_owned(),
-            Self::Tuple(numbers) => tuple(numbers),
-        }
-    }
-
-    fn annotation(&self) -> &'static str {
-        match self {
-            Self::Int(_) => "int",
-            Self::Float(_) => "float",
-            Self::Bool(_) => "bool",
-            Self::Tuple(_) => "tuple",
-        }
-    }
-}
-
-impl From<u64> for Literal {
-    fn from(number: u64) -> Self {
-        Self::Int(number.cast_signed())
-    }
-}
-
-pub(super) fn float(number: f64) -> String {
-    if number != 0.0 && number.abs() < 1e-3 {
-        // As people write an epsilon: 1e-05 is what Python prints, 1e-5 what is typed.
-        return format!("{number:e}");
-    }
-    let text = number.to_string();
-    if text.contains('.') {
-        text
-    } else {
-        text + ".0"
-    }
-}
-
-pub(super) fn tuple<T: ToString>(numbers: &[T]) -> String {
-    let items: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-    let comma = if items.len() == 1 { "," } else { "" };
-    format!("({}{comma})", items.join(", "))
 }
 
 struct Argument {
@@ -106,7 +41,6 @@ pub(super) struct ModuleText<'a> {
     constructor: Vec<String>,
     forward: Vec<(String, String)>,
     inputs: Vec<Input>,
-    constants: Vec<(String, String)>,
     /// What each step does, in words.
     steps: Vec<String>,
     uses_functional: bool,
@@ -123,7 +57,6 @@ impl<'a> ModuleText<'a> {
             constructor: Vec::new(),
             forward: Vec::new(),
             inputs: Vec::new(),
-            constants: Vec::new(),
             steps: Vec::new(),
             uses_functional: false,
             uses_math: false,
@@ -157,12 +90,9 @@ impl<'a> ModuleText<'a> {
         {
             return known.name.clone();
         }
-        let mut name = wanted.to_owned();
-        let mut number = 2;
-        while self.arguments.iter().any(|known| known.name == name) {
-            name = format!("{wanted}{number}");
-            number += 1;
-        }
+        let name = unique(wanted, |name| {
+            self.arguments.iter().any(|known| known.name == name)
+        });
         self.arguments.push(Argument {
             name: name.clone(),
             value,
@@ -191,16 +121,10 @@ impl<'a> ModuleText<'a> {
 
     /// `self.NAME = VALUE`; the attribute as `forward` says it.
     pub(super) fn attribute(&mut self, wanted: &str, value: &str) -> String {
-        let mut name = wanted.to_owned();
-        let mut number = 2;
-        let is_taken = |name: &str| {
+        let name = unique(wanted, |name| {
             let begin = format!("self.{name} = ");
             self.constructor.iter().any(|line| line.starts_with(&begin))
-        };
-        while is_taken(&name) {
-            name = format!("{wanted}{number}");
-            number += 1;
-        }
+        });
         self.constructor.push(format!("self.{name} = {value}"));
         format!("self.{name}")
     }
@@ -254,7 +178,7 @@ impl<'a> ModuleText<'a> {
             text.push_str("import torch.nn.functional as F\n");
         }
         let mut lines = input_constants;
-        for (name, value) in constants.iter().chain(&self.constants) {
+        for (name, value) in &constants {
             let line = format!("{name} = {value}");
             if !lines.contains(&line) {
                 lines.push(line);
@@ -493,6 +417,17 @@ impl<'a> ModuleText<'a> {
     }
 }
 
+/// `wanted`, or with a number after it if that is taken.
+fn unique(wanted: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut name = wanted.to_owned();
+    let mut number = 2;
+    while is_taken(&name) {
+        name = format!("{wanted}{number}");
+        number += 1;
+    }
+    name
+}
+
 /// What the extents of an input after the first are called together.
 fn shape_name(number: usize) -> String {
     match number {
@@ -503,24 +438,16 @@ fn shape_name(number: usize) -> String {
 
 /// The constant for an extent: that of an argument with the same name and value, or one of its own.
 fn named(extent: &Extent, arguments: &[Argument], constants: &mut Vec<(String, u64)>) -> String {
-    let wanted = extent.name;
     let value = Literal::from(extent.length);
-    let mut name = wanted.to_owned();
-    let mut number = 2;
-    loop {
-        let argument = arguments.iter().find(|argument| argument.name == name);
-        let constant = constants.iter().find(|(known, _)| *known == name);
-        match (argument, constant) {
-            (Some(argument), _) if argument.value == value => return name,
-            (None, Some((_, length))) if *length == extent.length => return name,
-            (None, None) => {
-                constants.push((name.clone(), extent.length));
-                return name;
-            }
-            _ => {
-                name = format!("{wanted}{number}");
-                number += 1;
-            }
-        }
+    let argument = |name: &str| arguments.iter().find(|argument| argument.name == name);
+    let constant = |name: &str| constants.iter().find(|(known, _)| known == name);
+    let name = unique(extent.name, |name| match (argument(name), constant(name)) {
+        (Some(argument), _) => argument.value != value,
+        (None, Some((_, length))) => *length != extent.length,
+        (None, None) => false,
+    });
+    if argument(&name).is_none() && constant(&name).is_none() {
+        constants.push((name.clone(), extent.length));
     }
+    name
 }

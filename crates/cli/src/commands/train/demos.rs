@@ -10,7 +10,7 @@ use warpsmith_compiler::Strategy;
 use warpsmith_schema::{FORMAT, Target, Task};
 use warpsmith_store::StoreError;
 use warpsmith_synth::{DemoPlan, Demos, SeedCatalogue, demos, exercises, handwritten, teacher};
-use warpsmith_tasks::{CaptureError, capture_missing, load_all};
+use warpsmith_tasks::{capture_graphs, load_all};
 
 use crate::args::PythonArgs;
 use crate::commands::synth::broken_seeds;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
             Some(hint),
         ));
     }
-    capture_graphs(&mut tasks, &args.python, printer)?;
+    with_graphs(&mut tasks, &args.python, printer)?;
     let mut except = Vec::new();
     for path in &args.except {
         except.extend(load_all(path)?);
@@ -200,21 +200,13 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
     Ok(Exit::DONE)
 }
 
-/// Gives tasks without a graph the one of their module. A module that has none is not covered, which is counted later.
-fn capture_graphs(tasks: &mut [Task], python: &PythonArgs, printer: &Printer) -> Result<(), Stop> {
+/// A module that has no graph is not covered, which is counted later.
+fn with_graphs(tasks: &mut [Task], python: &PythonArgs, printer: &Printer) -> Result<(), Stop> {
     let missing = tasks.iter().filter(|task| task.graph.is_none()).count();
-    if missing == 0 {
-        return Ok(());
-    }
-    let (python, caches) = Engine::python(python, printer)?;
-    printer.note(&format!("capturing the graphs of {missing} modules"));
-    let captures = capture_missing(tasks, &python, &caches);
-    for (task, captured) in tasks.iter_mut().zip(captures) {
-        match captured {
-            None | Some(Err(CaptureError::NotCaptured(_) | CaptureError::NoAnswer { .. })) => {}
-            Some(Ok(graph)) => task.graph = Some(graph),
-            Some(Err(error)) => return Err(error.into()),
-        }
+    if missing > 0 {
+        let (python, caches) = Engine::python(python, printer)?;
+        printer.note(&format!("capturing the graphs of {missing} modules"));
+        capture_graphs(tasks, &python, &caches)?;
     }
     Ok(())
 }

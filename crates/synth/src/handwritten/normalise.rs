@@ -1,0 +1,246 @@
+//! Normalisations: modules, or written out.
+
+use super::Chain;
+use super::literal::{Literal, float};
+
+impl Chain<'_> {
+    pub(super) fn normalise(&mut self) -> Option<()> {
+        let rank = self.shape.len();
+        let channels = *self.shape.get(1)?;
+        let value = self.value.clone();
+        let dims = rank - 2;
+        let (layer, words) = match (self.text.rng.below(10), rank) {
+            (0..=3, 2..=5) => {
+                let given = self.channels_argument(channels);
+                let class = format!("BatchNorm{}d", dims.max(1));
+                let eps = if self.text.rng.chance(15) {
+                    ", eps=1e-4"
+                } else {
+                    ""
+                };
+                let name = self.text.rng.choose_of(["bn", "batch_norm", "norm"]);
+                (
+                    self.text
+                        .attribute(name, &format!("nn.{class}({given}{eps})")),
+                    "batch normalisation",
+                )
+            }
+            (4..=6, 2..=5) => {
+                let groups = self.text.rng.choose_of([2, 4, 8, 16]);
+                if channels % groups != 0 || channels < 2 * groups {
+                    return None;
+                }
+                let number =
+                    self.text
+                        .made_with("num_groups", "groups of the normalisation", groups);
+                let given = self.channels_argument(channels);
+                let name = self.text.rng.choose_of(["group_norm", "norm", "gn"]);
+                (
+                    self.text
+                        .attribute(name, &format!("nn.GroupNorm({number}, {given})")),
+                    "group normalisation",
+                )
+            }
+            (7, 3..=5) if self.shape[2..].iter().product::<u64>() > 1 => {
+                let given = self.channels_argument(channels);
+                let affine = if self.text.rng.chance(30) {
+                    ", affine=True"
+                } else {
+                    ""
+                };
+                (
+                    self.text.attribute(
+                        "instance_norm",
+                        &format!("nn.InstanceNorm{dims}d({given}{affine})"),
+                    ),
+                    "instance normalisation",
+                )
+            }
+            (8..=9, 2..=3) => {
+                let features = self.shape[rank - 1];
+                let given = self
+                    .text
+                    .made_with("norm_shape", "normalised features", features);
+                (
+                    self.text
+                        .attribute("layer_norm", &format!("nn.LayerNorm({given})")),
+                    "layer normalisation",
+                )
+            }
+            (8..=9, 4) if self.shape[2] * self.shape[3] * channels <= 1 << 22 => {
+                let shape: Vec<i64> = self.shape[1..]
+                    .iter()
+                    .map(|one| one.cast_signed())
+                    .collect();
+                let given = self.text.made_with(
+                    "normalized_shape",
+                    "normalised extents",
+                    Literal::Tuple(shape),
+                );
+                (
+                    self.text
+                        .attribute("layer_norm", &format!("nn.LayerNorm({given})")),
+                    "layer normalisation",
+                )
+            }
+            _ => return None,
+        };
+        self.step(&format!("{layer}({value})"), words);
+        Some(())
+    }
+
+    /// The channels, by the name that the layer before has for them.
+    fn channels_argument(&mut self, channels: u64) -> String {
+        let name = if self.shape.len() > 2 {
+            "out_channels"
+        } else {
+            "out_features"
+        };
+        if self.text.has_argument(name, channels) {
+            return name.to_owned();
+        }
+        self.text
+            .made_with("num_features", "channels of the normalisation", channels)
+    }
+
+    /// A normalisation written out.
+    pub(super) fn normalise_by_formula(&mut self) -> Option<()> {
+        let rank = self.shape.len();
+        let dim = if rank > 2 && self.text.rng.chance(40) {
+            rank - 1
+        } else {
+            1
+        };
+        if self.shape.get(dim).is_none_or(|length| *length < 2) {
+            return None;
+        }
+        let value = self.value.clone();
+        let kept = format!("dim={dim}, keepdim=True");
+        match self.text.rng.below(4) {
+            0 => {
+                let eps = self.epsilon();
+                self.text.assign(
+                    "rms",
+                    &format!("torch.sqrt(torch.mean({value} ** 2, {kept}) + {eps})"),
+                    "the root mean square",
+                );
+                self.step(&format!("{value} / rms"), "RMS normalisation");
+            }
+            1 => {
+                let total = self.text.rng.choose_of(["sum", "mean"]);
+                let eps = self.epsilon();
+                let expression =
+                    format!("{value} / (torch.{total}(torch.abs({value}), {kept}) + {eps})");
+                self.step(&expression, "L1 normalisation");
+            }
+            2 => {
+                let expression = format!("{value} / torch.norm({value}, p=2, {kept})");
+                self.step(&expression, "L2 normalisation");
+            }
+            _ => {
+                let top = format!("torch.max({value}, {kept})[0]");
+                self.step(&format!("{value} - {top}"), "a shift by the maximum");
+            }
+        }
+        Some(())
+    }
+
+    pub(super) fn epsilon(&mut self) -> String {
+        let eps = self.text.rng.choose_of([1e-5, 1e-6, 1e-8]);
+        if self.text.rng.chance(60) {
+            self.text
+                .setting("eps", "keeps a divisor from zero", Literal::Float(eps))
+        } else {
+            float(eps)
+        }
+    }
+
+    pub(super) fn lone_norm(&mut self) -> Option<()> {
+        if self.text.rng.chance(60) {
+            let dims = self.text.rng.choose_of([1, 2, 2, 2, 3]);
+            let channels = self.text.rng.choose_of([16, 32, 64, 96, 128]);
+            if self.text.rng.chance(15) {
+                self.any_input();
+            } else {
+                self.spatial_input(dims, channels);
+            }
+            return self.normalise();
+        }
+        self.any_input();
+        let rank = self.shape.len();
+        let dim = if rank == 2 || self.text.rng.chance(60) {
+            1
+        } else {
+            rank - 1
+        };
+        let value = self.value.clone();
+        let kept = "keepdim=True";
+        match self.text.rng.below(5) {
+            0 => {
+                let eps = self.epsilon();
+                let mean = format!("torch.mean({value} ** 2, dim={dim}, {kept})");
+                if self.text.rng.chance(50) {
+                    self.text.assign(
+                        "rms",
+                        &format!("torch.sqrt({mean} + {eps})"),
+                        "the root mean square",
+                    );
+                    self.step(&format!("{value} / rms"), "RMS normalisation");
+                } else {
+                    self.step(
+                        &format!("{value} * torch.rsqrt({mean} + {eps})"),
+                        "RMS normalisation",
+                    );
+                }
+            }
+            1 => {
+                let sum = match self.text.rng.below(2) {
+                    0 => format!("torch.sum(torch.abs({value}), dim={dim}, {kept})"),
+                    _ => format!("torch.mean({value}.abs(), dim={dim}, {kept})"),
+                };
+                self.step(&format!("{value} / {sum}"), "L1 normalisation");
+            }
+            2 => {
+                let norm = match self.text.rng.below(3) {
+                    0 => format!("{value}.norm(p=2, dim={dim}, {kept})"),
+                    1 => format!("torch.norm({value}, p=2, dim={dim}, {kept})"),
+                    _ => format!("torch.linalg.vector_norm({value}, dim={dim}, {kept})"),
+                };
+                self.step(&format!("{value} / {norm}"), "L2 normalisation");
+            }
+            3 => {
+                let norm = match self.text.rng.below(2) {
+                    0 => format!("torch.norm({value})"),
+                    _ => format!("torch.sqrt(torch.sum({value} * {value}))"),
+                };
+                if self.text.rng.chance(50) {
+                    self.text.assign("norm", &norm, "the norm of all elements");
+                    self.step(&format!("{value} / norm"), "normalisation by it");
+                } else {
+                    self.step(
+                        &format!("{value} / {norm}"),
+                        "normalisation by the norm of all",
+                    );
+                }
+            }
+            _ => {
+                let eps = self.epsilon();
+                self.text.assign(
+                    "mean",
+                    &format!("{value}.mean(dim={dim}, {kept})"),
+                    "the mean",
+                );
+                self.text.assign(
+                    "var",
+                    &format!("{value}.var(dim={dim}, unbiased=False, {kept})"),
+                    "the variance",
+                );
+                self.step(
+                    &format!("({value} - mean) / torch.sqrt(var + {eps})"),
+                    "standardisation",
+                );
+            }
+        }
+        Some(())
+    }
+}
