@@ -116,7 +116,7 @@ impl Chain<'_> {
         }
         let value = self.value.clone();
         let kept = format!("dim={dim}, keepdim=True");
-        match self.text.rng.below(4) {
+        match self.text.rng.below(6) {
             0 => {
                 let eps = self.epsilon();
                 self.text.assign(
@@ -137,9 +137,32 @@ impl Chain<'_> {
                 let expression = format!("{value} / torch.norm({value}, p=2, {kept})");
                 self.step(&expression, "L2 normalisation");
             }
-            _ => {
+            3 => {
                 let top = format!("torch.max({value}, {kept})[0]");
                 self.step(&format!("{value} - {top}"), "a shift by the maximum");
+            }
+            4 => {
+                let norm = self
+                    .text
+                    .rng
+                    .choose_of([
+                        "torch.norm({value})",
+                        "torch.sqrt(torch.sum({value} * {value}))",
+                    ])
+                    .replace("{value}", &value);
+                self.text.assign("norm", &norm, "the norm of all elements");
+                self.step(&format!("{value} / norm"), "normalisation by it");
+            }
+            _ => {
+                let eps = self.epsilon();
+                let mean = format!("{value}.mean({kept})");
+                self.text.assign("mean", &mean, "the mean");
+                let var = format!("{value}.var(dim={dim}, unbiased=False, keepdim=True)");
+                self.text.assign("var", &var, "the variance");
+                self.step(
+                    &format!("({value} - mean) / torch.sqrt(var + {eps})"),
+                    "standardisation",
+                );
             }
         }
         Some(())
@@ -167,80 +190,6 @@ impl Chain<'_> {
             return self.normalise();
         }
         self.any_input();
-        let rank = self.shape.len();
-        let dim = if rank == 2 || self.text.rng.chance(60) {
-            1
-        } else {
-            rank - 1
-        };
-        let value = self.value.clone();
-        let kept = "keepdim=True";
-        match self.text.rng.below(5) {
-            0 => {
-                let eps = self.epsilon();
-                let mean = format!("torch.mean({value} ** 2, dim={dim}, {kept})");
-                if self.text.rng.chance(50) {
-                    self.text.assign(
-                        "rms",
-                        &format!("torch.sqrt({mean} + {eps})"),
-                        "the root mean square",
-                    );
-                    self.step(&format!("{value} / rms"), "RMS normalisation");
-                } else {
-                    self.step(
-                        &format!("{value} * torch.rsqrt({mean} + {eps})"),
-                        "RMS normalisation",
-                    );
-                }
-            }
-            1 => {
-                let sum = match self.text.rng.below(2) {
-                    0 => format!("torch.sum(torch.abs({value}), dim={dim}, {kept})"),
-                    _ => format!("torch.mean({value}.abs(), dim={dim}, {kept})"),
-                };
-                self.step(&format!("{value} / {sum}"), "L1 normalisation");
-            }
-            2 => {
-                let norm = match self.text.rng.below(3) {
-                    0 => format!("{value}.norm(p=2, dim={dim}, {kept})"),
-                    1 => format!("torch.norm({value}, p=2, dim={dim}, {kept})"),
-                    _ => format!("torch.linalg.vector_norm({value}, dim={dim}, {kept})"),
-                };
-                self.step(&format!("{value} / {norm}"), "L2 normalisation");
-            }
-            3 => {
-                let norm = match self.text.rng.below(2) {
-                    0 => format!("torch.norm({value})"),
-                    _ => format!("torch.sqrt(torch.sum({value} * {value}))"),
-                };
-                if self.text.rng.chance(50) {
-                    self.text.assign("norm", &norm, "the norm of all elements");
-                    self.step(&format!("{value} / norm"), "normalisation by it");
-                } else {
-                    self.step(
-                        &format!("{value} / {norm}"),
-                        "normalisation by the norm of all",
-                    );
-                }
-            }
-            _ => {
-                let eps = self.epsilon();
-                self.text.assign(
-                    "mean",
-                    &format!("{value}.mean(dim={dim}, {kept})"),
-                    "the mean",
-                );
-                self.text.assign(
-                    "var",
-                    &format!("{value}.var(dim={dim}, unbiased=False, {kept})"),
-                    "the variance",
-                );
-                self.step(
-                    &format!("({value} - mean) / torch.sqrt(var + {eps})"),
-                    "standardisation",
-                );
-            }
-        }
-        Some(())
+        self.normalise_by_formula()
     }
 }
