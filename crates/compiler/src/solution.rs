@@ -34,7 +34,7 @@ pub fn compile(task: &Task, target: Target, strategy: Strategy) -> Result<Soluti
     let graph: &OpGraph = task.graph.as_ref().ok_or(NotCovered::NoGraph)?;
     let module = Module::read(&task.source)?;
     let mut planned = lower(graph, target, strategy)?;
-    if strategy == Strategy::Tuned {
+    if strategy != Strategy::Plain {
         epilogue::fuse(&mut planned);
     }
     let names = names(&planned, &module)?;
