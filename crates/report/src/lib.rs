@@ -14,9 +14,9 @@ mod tensorboard;
 mod training;
 
 pub use compared::ComparedMode;
-pub use html::{html, verdict, verdict_line};
+pub use html::{html, training_plots, verdict, verdict_line};
 pub use read::{ReportError, Run, read};
 pub use runs::{Report, RunReport, TaskReport, TaskRow};
 pub use tables::{Cell, Table, tables, tasks as table_of_tasks};
 pub use tensorboard::write as write_tensorboard;
-pub use training::{TrainingStep, curves};
+pub use training::{TrainingProgress, TrainingStep, curves, training_steps};

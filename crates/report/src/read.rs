@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use warpsmith_schema::{CountedAttempt, EpisodeId, Event, EventKind, Trajectory};
 use warpsmith_store::{EventLog, StoreError, event_log};
 
-use crate::TrainingStep;
 use crate::compared::Compared;
+use crate::training::{TRAINING, TrainingStep, training_steps};
 
 /// Why a run cannot be reported.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +41,6 @@ pub struct Run {
 }
 
 const EVENTS: &str = "events.jsonl";
-const TRAINING: &str = "metrics.jsonl";
 
 /// Reads a run's folder, also while the run is under way.
 pub fn read(folder: &Path) -> Result<Run, ReportError> {
@@ -70,8 +68,7 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
     for one in &run.trajectories {
         run.left_out.remove(&one.task.id);
     }
-    let training = EventLog::read_lines::<Value>(&folder.join(TRAINING))?.lines;
-    run.training = training.iter().filter_map(TrainingStep::of).collect();
+    run.training = training_steps(&folder)?;
     run.folder = folder;
     Ok(run)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 use warpsmith_store::EventLog;
 
@@ -42,10 +43,12 @@ impl StepMetrics {
         Ok(Self { log })
     }
 
-    /// What is not finite is left out: JSON has no word for it.
-    pub fn append(&mut self, step: u64, numbers: &Numbers) -> Result<(), TrainError> {
+    /// A step of so many. What is not finite is left out: JSON has no word for it.
+    pub fn append(&mut self, step: u64, steps: u64, numbers: &Numbers) -> Result<(), TrainError> {
         let mut line = Map::new();
         line.insert("step".to_owned(), step.into());
+        line.insert("steps".to_owned(), steps.into());
+        line.insert("at".to_owned(), Timestamp::now().to_string().into());
         for (name, number) in numbers {
             if let Some(number) = serde_json::Number::from_f64(*number) {
                 line.insert((*name).to_owned(), Value::Number(number));
@@ -68,6 +71,7 @@ pub fn read(run: &Path) -> Result<Vec<Line>, TrainError> {
     let numbers = |line: &Map<String, Value>| {
         let pairs = line
             .iter()
+            .filter(|(name, _)| !["step", "steps"].contains(&name.as_str()))
             .filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
         Some((line.get("step")?.as_u64()?, pairs.collect()))
     };

@@ -4,6 +4,7 @@ mod plots;
 mod tasks;
 mod verdict;
 
+pub use plots::training_plots;
 pub use verdict::{line as verdict_line, verdict};
 
 use maud::{Markup, html};

@@ -1,11 +1,11 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
 
 use crate::metrics::Curve;
 use crate::page::{anchor, duration};
 use crate::plot::{Axis, Bar, Bars, Length, Lines, Scale, Series, Stack, StackPart};
-use crate::{Report, RunReport, TaskReport, TaskRow, curves};
+use crate::{Report, RunReport, TaskReport, TaskRow, TrainingStep, curves};
 
 use super::tasks::place;
 
@@ -116,37 +116,117 @@ fn budget<'a>(report: &'a Report<'_>) -> Stack<'a> {
     }
 }
 
-/// One plot for each number that any run has.
-pub(super) fn training(report: &Report<'_>) -> Option<Markup> {
-    let of_runs: Vec<_> = report
-        .runs
+/// Numbers of training in the order in which they are asked for: is it learning, how far does the policy move, how quick is
+/// it. Others follow by name.
+const ASKED_FIRST: [(&str, &[&str]); 3] = [
+    (
+        "Is it learning?",
+        &[
+            "loss",
+            "validation_loss",
+            "reward",
+            "pass_rate",
+            "faster_rate",
+            "validation_reward",
+            "validation_pass_rate",
+            "validation_faster_rate",
+            "value_loss",
+            "explained_variance",
+        ],
+    ),
+    (
+        "How far does the policy move?",
+        &[
+            "entropy",
+            "sampled_entropy",
+            "kl",
+            "kl_step",
+            "clip_fraction_low",
+            "clip_fraction_high",
+            "mismatch_mean",
+            "grad_norm",
+            "learning_rate",
+        ],
+    ),
+    (
+        "How fast is it, and what does it write?",
+        &[
+            "tokens_per_second",
+            "tokens_per_second_generate",
+            "seconds_collect",
+            "seconds_learn",
+            "judgements_per_minute",
+            "length",
+            "cut_share",
+            "gpu_memory_gb",
+        ],
+    ),
+];
+
+/// One plot for each number that any run has; runs lie over each other.
+pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
+    let of_runs: Vec<_> = runs
         .iter()
-        .map(|run| (run.name, curves(run.training)))
+        .map(|(run, steps)| (*run, curves(steps)))
         .collect();
-    let names: BTreeSet<&str> = of_runs
+    let mut names: BTreeSet<&str> = of_runs
         .iter()
         .flat_map(|(_, curves)| curves.keys().copied())
         .collect();
-    let lines = |name: &&'_ str| {
-        let series: Vec<Series<'_>> = of_runs
-            .iter()
-            .filter_map(|(run, curves)| {
-                Some(Series {
-                    name: run,
-                    points: curves.get(*name)?.clone(),
-                })
-            })
-            .collect();
-        let points = || series.iter().flat_map(|series| &series.points);
-        let (x, y) = (
-            Scale::linear(points().map(|point| point.0)),
-            Scale::linear(points().map(|point| point.1)),
-        );
-        html! {
-            div id=(format!("training-{}", anchor(name))) {
-                (Lines { name, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
+    if names.is_empty() {
+        return None;
+    }
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (title, wanted) in ASKED_FIRST {
+        groups.push((
+            title,
+            wanted
+                .iter()
+                .copied()
+                .filter(|name| names.remove(name))
+                .collect(),
+        ));
+    }
+    groups.push(("Everything else", names.into_iter().collect()));
+    Some(html! {
+        @for (title, names) in &groups {
+            @if !names.is_empty() {
+                h3 { (title) }
+                div.plots { @for name in names { (training_plot(name, &of_runs)) } }
             }
         }
-    };
-    (!names.is_empty()).then(|| html! { div.plots { @for name in &names { (lines(name)) } } })
+    })
+}
+
+type Curves<'a> = BTreeMap<&'a str, Vec<(f64, f64)>>;
+
+fn training_plot(name: &str, of_runs: &[(&str, Curves<'_>)]) -> Markup {
+    let series: Vec<Series<'_>> = of_runs
+        .iter()
+        .filter_map(|(run, curves)| {
+            Some(Series {
+                name: run,
+                points: curves.get(name)?.clone(),
+            })
+        })
+        .collect();
+    let points = || series.iter().flat_map(|series| &series.points);
+    let (x, y) = (
+        Scale::linear(points().map(|point| point.0)),
+        Scale::linear(points().map(|point| point.1)),
+    );
+    html! {
+        div id=(format!("training-{}", anchor(name))) {
+            (Lines { name, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
+        }
+    }
+}
+
+pub(super) fn training(report: &Report<'_>) -> Option<Markup> {
+    let runs: Vec<(&str, &[TrainingStep])> = report
+        .runs
+        .iter()
+        .map(|run| (run.name, run.training))
+        .collect();
+    training_plots(&runs)
 }

@@ -4,6 +4,7 @@
 mod bars;
 mod lines;
 mod scale;
+mod sparkline;
 mod stack;
 
 use maud::{Markup, html};
@@ -11,6 +12,7 @@ use maud::{Markup, html};
 pub use bars::{Bar, Bars, Length};
 pub use lines::{Axis, Lines, Series};
 pub use scale::Scale;
+pub use sparkline::sparkline;
 pub use stack::{Stack, StackPart};
 
 /// As many as there are colours.

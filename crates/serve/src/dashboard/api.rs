@@ -8,10 +8,10 @@ use axum::extract::{Path, Query, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use warpsmith_schema::{FORMAT, Number, RunMetrics, Speedup, Status, Trajectory, Usage};
-use warpsmith_store::{EpisodeRow, RunIndex};
+use warpsmith_store::EpisodeRow;
 
 use super::episode::find;
-use super::shelf::Shelf;
+use super::shelf::ShelvedRun;
 use super::{Dashboard, apart};
 use crate::problem::Problem;
 
@@ -28,12 +28,17 @@ pub(crate) struct RunList {
 pub(crate) struct RunSummary {
     format: u32,
     name: String,
-    /// `running`, `done`, or `unfinished`: nobody is at it and episodes have no end.
+    verb: Option<String>,
+    /// `running`, `done`, or `unfinished`: nobody is at it, and episodes have no end or steps are left.
     state: String,
+    /// What wrote the episodes, or what is trained.
     policy: Option<String>,
     device: Option<String>,
     begun: Option<String>,
     latest: Option<String>,
+    /// Of training, and of how many.
+    step: Option<u64>,
+    steps: Option<u64>,
     /// Known where the run keeps a log of events.
     episodes_planned: Option<u32>,
     episodes_ended: u32,
@@ -69,16 +74,20 @@ pub(crate) struct EpisodeSummary {
 }
 
 impl RunSummary {
-    fn of(shelf: &Shelf, name: &str, index: &RunIndex) -> Self {
+    fn of(name: &str, run: &ShelvedRun) -> Self {
+        let (index, progress) = (&run.index, run.progress());
         let totals = index.totals;
         Self {
             format: FORMAT,
             name: name.to_owned(),
-            state: shelf.doing(name, index).word().to_owned(),
-            policy: index.head.as_ref().map(|head| head.policy.name.clone()),
+            verb: run.config.verb.clone(),
+            state: run.doing().word().to_owned(),
+            policy: run.policy().map(str::to_owned),
             device: index.head.as_ref().map(|head| head.device.clone()),
-            begun: index.started.clone(),
-            latest: index.latest.clone(),
+            begun: run.begun().map(|at| at.to_string()),
+            latest: run.latest().map(|at| at.to_string()),
+            step: progress.map(|progress| progress.step),
+            steps: progress.and_then(|progress| progress.steps),
             episodes_planned: index.metrics.map(|metrics| metrics.episodes_planned),
             episodes_ended: totals.ended,
             compiled: totals.compiled,
@@ -116,7 +125,7 @@ pub(super) async fn runs(State(board): Board) -> Result<Json<RunList>, Problem> 
         let names = shelf.names();
         let each = names
             .iter()
-            .filter_map(|name| shelf.look(name, |index| RunSummary::of(shelf, name, index)));
+            .filter_map(|name| shelf.look(name, |run| RunSummary::of(name, run)));
         each.collect()
     });
     let runs = runs.await.ok_or_else(Problem::failed)?;
@@ -133,7 +142,7 @@ pub(super) async fn run(
     let Path(name) = name?;
     let found = apart(move || {
         let shelf = &board.shelf;
-        let found = shelf.look(&name, |index| RunSummary::of(shelf, &name, index));
+        let found = shelf.look(&name, |run| RunSummary::of(&name, run));
         found.ok_or_else(|| Problem::unknown_run(&name))
     });
     Ok(Json(found.await.ok_or_else(Problem::failed)??))
@@ -164,7 +173,8 @@ pub(super) async fn episodes(
         return Err(Problem::bad_request(message));
     }
     let found = apart(move || {
-        let found = board.shelf.look(&name, |index| {
+        let found = board.shelf.look(&name, |run| {
+            let index = &run.index;
             let page = index.episodes.iter().skip(offset as usize);
             EpisodeList {
                 format: FORMAT,

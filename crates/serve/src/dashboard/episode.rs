@@ -44,7 +44,10 @@ pub(super) fn find(shelf: &Shelf, run: &str, task: &str, sample: u32) -> Option<
         task: task.to_owned(),
         sample,
     };
-    shelf.look(run, |index| index.trajectory(index.episode(&id)?).ok()?)?
+    shelf.look(run, |run| {
+        let index = &run.index;
+        index.trajectory(index.episode(&id)?).ok()?
+    })?
 }
 
 fn lead(trajectory: &Trajectory) -> Markup {

@@ -22,7 +22,8 @@ struct Standing {
 pub(super) fn page(shelf: &Shelf) -> Markup {
     let mut policies: BTreeMap<(String, String), Standing> = BTreeMap::new();
     for name in shelf.names() {
-        shelf.look(&name, |index| {
+        shelf.look(&name, |run| {
+            let index = &run.index;
             let device = index.head.as_ref().map_or("", |head| head.device.as_str());
             // Other shapes are other tasks.
             if index.head.as_ref().is_some_and(|head| head.scale.is_some()) {

@@ -6,9 +6,10 @@ use warpsmith_schema::Status;
 use warpsmith_store::{EpisodeRow, RunIndex};
 
 use super::frame::{columns, encoded, live, page as framed};
-use super::shelf::{Doing, Shelf};
+use super::shelf::{Doing, Shelf, ShelvedRun};
 use warpsmith_report::page::{count, duration, fact, percent, runtime, table, times};
 use warpsmith_report::plot::{Axis, Lines, Scale, Series};
+use warpsmith_report::{TrainingStep, training_plots};
 
 /// Episodes on one page.
 const A_PAGE: usize = 50;
@@ -28,16 +29,58 @@ const SHOWN: [(&str, &str); 4] = [
 ];
 
 pub(super) fn page(shelf: &Shelf, name: &str, asked: &Asked) -> Option<Markup> {
-    let body = shelf.look(name, |index| {
-        let doing = shelf.doing(name, index);
+    let body = shelf.look(name, |run| {
+        let (index, doing) = (&run.index, run.doing());
+        // A run that only learns has neither episodes nor speed-ups.
+        let has_episodes = run.stages.is_empty() || !index.episodes.is_empty();
         html! {
-            (live("progress", &progress(index, doing)))
-            section aria-label="Speed-ups" { (live("plot", &speedups(index))) }
-            h2 { "Episodes" }
-            (live("episodes", &episodes(name, index, asked, doing)))
+            @if !run.stages.is_empty() { (live("training", &training(run, doing))) }
+            @if has_episodes {
+                (live("progress", &progress(index, doing)))
+                section aria-label="Speed-ups" { (live("plot", &speedups(index))) }
+                h2 { "Episodes" }
+                (live("episodes", &episodes(name, index, asked, doing)))
+            }
         }
     })?;
     Some(framed(name, None, &body))
+}
+
+/// How far training is, and every number over its steps.
+fn training(run: &ShelvedRun, doing: Doing) -> Markup {
+    let progress = run.progress();
+    let stages: Vec<(&str, &[TrainingStep])> = run
+        .stages
+        .iter()
+        .map(|stage| (stage.name.as_str(), stage.steps.as_slice()))
+        .collect();
+    let last = |name: &str| {
+        let steps = &run.stages.last()?.steps;
+        steps
+            .iter()
+            .rev()
+            .find_map(|step| step.values.get(name).copied())
+    };
+    html! {
+        dl {
+            (fact("state", &html! { (doing.word()) }))
+            @if let Some(verb) = &run.config.verb { (fact("verb", &html! { (verb) })) }
+            @if let Some(model) = &run.config.model { (fact("model", &html! { (model) })) }
+            @if let Some(stage) = run.stages.last().filter(|stage| !stage.name.is_empty()) { (fact("stage", &html! { (stage.name) })) }
+            @if let Some(progress) = progress {
+                (fact("step", &html! { (progress.step) @if let Some(steps) = progress.steps { " of " (steps) } }))
+                @if doing == Doing::Running { (fact("left", &html! { (duration(progress.remaining_s)) })) }
+            }
+            @if let Some(speed) = last("tokens_per_second") { (fact("tokens a second", &html! { (format!("{speed:.0}")) })) }
+        }
+        @if let Some((step, steps)) = progress.and_then(|progress| Some((progress.step, progress.steps?))) {
+            progress max=(steps) value=(step) aria-label="Steps that were made" {}
+        }
+        @match training_plots(&stages) {
+            Some(plots) => { h2 { "Training" } (plots) },
+            None => p.quiet { "No step has ended yet." },
+        }
+    }
 }
 
 fn progress(index: &RunIndex, doing: Doing) -> Markup {

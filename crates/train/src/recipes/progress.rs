@@ -203,7 +203,7 @@ impl<'a> Progress<'a> {
         numbers: &Numbers,
         watch: &mut dyn Watch,
     ) -> Result<(), TrainError> {
-        self.metrics.append(0, numbers)?;
+        self.metrics.append(0, self.steps, numbers)?;
         watch.stepped(0, self.steps, numbers);
         Ok(())
     }
@@ -225,7 +225,7 @@ impl<'a> Progress<'a> {
         {
             numbers.insert("gpu_memory_gb", bytes as f64 / 1e9);
         }
-        self.metrics.append(self.step, &numbers)?;
+        self.metrics.append(self.step, self.steps, &numbers)?;
         watch.stepped(self.step, self.steps, &numbers);
         for (name, alarm) in guarded {
             let value = numbers.get(name).copied();
