@@ -46,6 +46,19 @@ const RETIRED: &[(&str, &str, &str)] = &[
         "`CollectSettings`",
     ),
     ("paid", "crates/judge", "gained"),
+    ("nothing paid", "crates", "`nothing_rewarded`"),
+    ("spared", "crates", "excluded"),
+    (
+        "learnt",
+        "crates/train crates/cli/src scripts",
+        "trained, trainable",
+    ),
+    ("decline", "crates/train", "`lr_scheduler_type`"),
+    (
+        "looks",
+        "crates/train scripts",
+        "evaluations, `validation_samples`",
+    ),
     ("happening", "crates", "`EventKind`"),
     ("wish", "crates", "`StopRequest`"),
     (
@@ -72,6 +85,11 @@ const RETIRED: &[(&str, &str, &str)] = &[
         "`--estimate-train-tps`",
     ),
     ("reckon for", "crates configs scripts", "`--estimate-for`"),
+    (
+        "lesson",
+        "crates configs scripts",
+        "demonstration, `train demos`",
+    ),
     (
         "lessons",
         "crates configs scripts",

@@ -161,16 +161,16 @@ impl<'a> Rollouts<'a> {
         chosen
     }
 
-    /// Of a policy that has learnt in so many steps.
+    /// Of the policy after so many steps.
     fn version(&self, step: u64, policy: &Published) -> PolicyVersion {
-        let learnt = match policy {
+        let trained = match policy {
             Published::Adapter(adapter) => adapter.hash(),
             // Whole weights are not worth hashing: the run and its step tell them apart.
             Published::Weights(_) => format!("step {step}"),
         };
         let base = self.voice.hash.clone();
         let base = base.unwrap_or_else(|| self.voice.path.display().to_string());
-        let hash = blake3::hash(format!("{base}\n{learnt}").as_bytes());
+        let hash = blake3::hash(format!("{base}\n{trained}").as_bytes());
         PolicyVersion {
             name: self.voice.name.clone(),
             hash: Some(hash.to_hex().to_string()),

@@ -11,7 +11,7 @@ use warpsmith_tasks::load_all;
 use warpsmith_train::algorithms::LossMode;
 use warpsmith_train::estimate::KnownBefore;
 use warpsmith_train::recipes::{
-    Advantages, LearntRun, ReinforceRun, RunHost, require_disjoint, run_folder,
+    Advantages, ReinforceRun, RunHost, TrainedRun, require_disjoint, run_folder,
 };
 
 use self::settings::TryingSettings;
@@ -67,7 +67,7 @@ pub(super) struct Tried {
     /// A JSONL or Parquet of `name`, `code` and, where known, `level` and `problem_id`, or a folder of modules
     #[arg(long, value_name = "FILE")]
     pub(super) tasks: PathBuf,
-    /// Tasks that are never learnt from: how the policy does on them is looked at now and then
+    /// Validation tasks: never trained on, evaluated now and then
     #[arg(long, value_name = "FILE")]
     pub(super) validation: Option<PathBuf>,
     /// The run's folder, begun or resumed; else a new one below `runs/`
@@ -89,7 +89,7 @@ impl Tried {
         self.held_out(&load_all(&self.tasks)?).map(drop)
     }
 
-    /// What is looked at must not be learnt from.
+    /// Validation tasks must not be trained on.
     fn held_out(&self, tasks: &[Task]) -> Result<Option<Vec<Task>>, Stop> {
         let Some(path) = &self.validation else {
             return Ok(None);
@@ -121,7 +121,7 @@ pub(super) fn ppo(
     places: &Tried,
     critic: Option<&Path>,
     printer: &Printer,
-) -> Result<LearntRun, Stop> {
+) -> Result<TrainedRun, Stop> {
     settings.check()?;
     // What it comes to is part of the run's configuration: it cannot go on with another.
     let settings = &settings.with_critic(critic.is_some());
@@ -172,7 +172,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, mut config: Value, printer: &Printer) -> Result<LearntRun, Stop> {
+    fn run(&self, mut config: Value, printer: &Printer) -> Result<TrainedRun, Stop> {
         let settings = self.settings;
         let tasks = load_all(&self.places.tasks)?;
         let held_out = self.places.held_out(&tasks)?;

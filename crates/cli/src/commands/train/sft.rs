@@ -96,7 +96,7 @@ pub(super) struct RftSettings {
     /// Demonstrations to mix in: a run's folder, or a JSONL of trajectories; as often as you like
     #[arg(long, value_name = "RUN")]
     demonstrations: Vec<PathBuf>,
-    /// Share of demonstrations in what is learnt, where there are some
+    /// Share of demonstrations in the training data, where there are some
     #[arg(long, value_name = "X", default_value = "0.2")]
     demonstration_share: ShareBelowOne,
     #[command(flatten)]

@@ -137,7 +137,7 @@ pub(in super::super) struct TryingSettings {
     /// What the highest score is worth, at most 1
     #[arg(long, value_name = "X", default_value = "0.5")]
     llm_judge_weight: Positive,
-    /// What becomes of episodes that ended for want of room
+    /// How to treat episodes that the token limit cut off
     #[arg(long, value_enum, default_value_t)]
     cut_replies: CutChoice,
     /// Tasks whose running pass rate is lower are left for later
@@ -250,11 +250,11 @@ enum CutChoice {
     /// `mask` while more than 10 % of a step's episodes are cut, else `penalise`
     #[default]
     Auto,
-    /// They are not learnt from
+    /// They are not trained on
     Mask,
     /// They are paid −1
     Penalise,
-    /// They are paid and learnt from like others
+    /// They are rewarded and trained on like others
     Keep,
 }
 
@@ -298,7 +298,7 @@ impl PpoSettings {
                 lam: self.lam.map_or(1.0, f64::from),
                 critic_lambda: self.critic_lam.into(),
             },
-            rates: self.trying.learning.rates(self.critic_learning_rate),
+            optimizer: self.trying.learning.optimizer(self.critic_learning_rate),
             epochs: u32::from(self.critic_ppo_epochs).into(),
             value_clip: self.value_clip.map(|clip| f64::from(clip) as f32),
             whiten: !self.no_whitening,
@@ -309,8 +309,7 @@ impl PpoSettings {
 impl GrpoSettings {
     pub(super) fn check(&self) -> Result<(), Stop> {
         if u32::from(self.trying.samples) < 2 {
-            let message =
-                "`samples` must be at least 2: what is learnt is how replies to one task differ";
+            let message = "`samples` must be at least 2: the policy learns from how replies to one task differ";
             return Err(Stop::config("config", message, None));
         }
         if self.normalize_std && self.adv_estimator == AdvEstimatorChoice::Rloo {
@@ -519,7 +518,7 @@ impl TryingSettings {
         let learning = self.options();
         PolicySettings {
             steps: u32::from(self.steps).into(),
-            rates: learning.rates,
+            optimizer: learning.optimizer,
             advantages,
             loss_mode,
             clip: Some(Clip {
