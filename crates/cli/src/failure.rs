@@ -141,6 +141,7 @@ impl From<ModelError> for Stop {
     fn from(error: ModelError) -> Self {
         let (kind, code) = match &error {
             ModelError::NotFound { .. }
+            | ModelError::AdapterAlone { .. }
             | ModelError::UnknownModel { .. }
             | ModelError::Broken { .. }
             | ModelError::Family { .. }

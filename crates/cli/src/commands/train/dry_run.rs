@@ -2,13 +2,13 @@
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use warpsmith_model::ModelSource;
 use warpsmith_schema::FORMAT;
 use warpsmith_train::estimate::{EstimateMachine, GivenSpeeds, KnownBefore, StageEstimate};
 
 use crate::args::{Count, Positive};
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::language_model;
 use crate::printer::Printer;
 
 const HEADING: &str = "Dry run";
@@ -60,7 +60,7 @@ impl From<Machine> for EstimateMachine {
 impl DryRunArgs {
     /// Of a model that need not be here.
     pub(super) fn given(&self, model: &str) -> Result<KnownBefore, Stop> {
-        let (config, file_bytes) = language_model::shape(model)?;
+        let (config, file_bytes) = ModelSource::parse(model)?.shape()?;
         Ok(KnownBefore {
             config,
             file_bytes,

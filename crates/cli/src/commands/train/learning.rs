@@ -261,7 +261,7 @@ pub(super) struct Host<'a> {
 impl RunHost for Host<'_> {
     fn find_model(&self) -> Result<BaseModel, Failure> {
         let find = || {
-            let found = language_model::find(&self.learning.model, self.offline, self.printer)?;
+            let found = language_model::locate(&self.learning.model, self.offline, self.printer)?;
             let identity = found.identity()?;
             Ok(BaseModel {
                 path: found.path,
