@@ -217,12 +217,7 @@ impl<'a> Rollouts<'a> {
         let config = json!({ "policy": round.version, "tasks": names, "samples": round.samples });
         let folder = RunFolder::at(&round.place, &config)?;
         let speaking = self.speaking(&round.version, policy)?;
-        let planned = |task: &Arc<Task>| PlannedTask {
-            id: task.id.clone(),
-            name: task.name.clone(),
-            level: task.level,
-            part: None,
-        };
+        let planned = |task: &Arc<Task>| PlannedTask::of(task, None);
         let plan = RolloutPlan {
             tasks: round.tasks.clone(),
             samples: round.samples,
@@ -266,7 +261,7 @@ impl<'a> Rollouts<'a> {
         Ok(found)
     }
 
-    /// With what each is paid beside what judges found.
+    /// With the reward of each beside what judges found.
     fn episodes(
         &self,
         found: &[Trajectory],

@@ -1,4 +1,4 @@
-//! `warpsmith train ppo` and `warpsmith train grpo`: the policy tries, is paid, and learns what paid.
+//! `warpsmith train ppo` and `warpsmith train grpo`: sample, judge, update.
 
 mod settings;
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use warpsmith_schema::{EpisodeMode, RunHeader, Task};
+use warpsmith_schema::{EpisodeMode, RunHeader, Task, TaskSetIdentity};
 use warpsmith_tasks::load_all;
 use warpsmith_train::algorithms::LossMode;
 use warpsmith_train::estimate::KnownBefore;
@@ -177,7 +177,7 @@ impl Job<'_> {
         let tasks = load_all(&self.places.tasks)?;
         let held_out = self.places.held_out(&tasks)?;
         if let Some(held_out) = &held_out {
-            config["validation"] = runs::known(held_out);
+            config["validation"] = json!(TaskSetIdentity::of(held_out));
         }
         let out = self.places.out.as_deref();
         let host = Host {
@@ -188,7 +188,7 @@ impl Job<'_> {
         };
         let base = host.find_model().map_err(Stop)?;
         let known = Map::from_iter([
-            ("tasks".to_owned(), runs::known(&tasks)),
+            ("tasks".to_owned(), json!(TaskSetIdentity::of(&tasks))),
             ("weights".to_owned(), json!(base.identity)),
         ]);
         let folder = run_folder(out, self.verb, object(&config)?, known, &base.name())?;
