@@ -31,7 +31,11 @@ const RETIRED: &[(&str, &str, &str)] = &[
     ("scribe", "crates", "recorder"),
     ("dock", "crates/judge crates/cli", "`CaseJudge`"),
     ("restless", "crates", "noisy"),
-    ("wanted", "crates/cli/src/policy.rs", "`PolicySpec`"),
+    (
+        "wanted",
+        "crates/cli/src/policy.rs crates/cli/src/runs.rs crates/cli/src/commands/optimize.rs",
+        "`PolicySpec`, spec",
+    ),
     ("subject", "crates/cli", "`PolicyContext`"),
     (
         "reviewer",
