@@ -139,7 +139,7 @@ impl ValueSettings {
     }
 }
 
-/// Of what was really paid.
+/// Of the reward itself.
 fn held_out_variance(
     critic: &dyn Critic,
     held_out: &Batch,

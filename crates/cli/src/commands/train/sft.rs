@@ -27,7 +27,7 @@ pub(crate) struct SftArgs {
     settings: SftSettings,
 }
 
-/// Rejection fine-tuning: learn the replies of trajectories that were paid for
+/// Rejection fine-tuning: train on the replies of rewarded trajectories
 ///
 /// Left out, and counted: those whose reward is not above a bar, that said the same again and again, or that called tools
 /// with arguments these do not take; the same solution twice; more than a few of one task. Learnt is the attempt that counts

@@ -1,4 +1,4 @@
-//! Reinforcement: the policy tries, is paid, and learns what paid (PPO with a critic, GRPO without).
+//! Reinforcement: sample, judge, update; PPO with a critic, GRPO without.
 
 pub(super) mod batch;
 mod collect;
