@@ -6,6 +6,7 @@
 //! The protocol is written out here: a server on stdin and stdout needs little of it, and the crates that have all of it take
 //! longer to compile than the rest of this crate.
 
+mod event;
 mod judge_thread;
 mod protocol;
 mod session;
@@ -19,8 +20,9 @@ use warpsmith_judge::{Cancellation, Judge};
 use warpsmith_schema::Task;
 
 use crate::Workspace;
+use event::SessionEvent;
 use judge_thread::JudgeThread;
-use session::{Session, SessionEvent};
+use session::Session;
 
 /// What is served, and what this process has to do with it.
 pub struct McpServer {

@@ -8,22 +8,6 @@ use serde::{Deserialize, Serialize};
 use warpsmith_machine::PythonChoice;
 use warpsmith_schema::CountedAttempt;
 
-use crate::engine::JudgingOptions;
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Output")]
-pub(crate) struct OutputArgs {
-    /// Print exactly one JSON object on stdout
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// Say nothing on stderr but errors
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
-    /// Show every protection, check and version, and logs; `-vv` for more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub(crate) verbose: u8,
-}
-
 /// What makes a judge.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(crate) struct JudgingArgs {
@@ -39,17 +23,6 @@ pub(crate) struct JudgingArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) machine: MachineArgs,
-}
-
-impl JudgingArgs {
-    pub(crate) fn judging_options(&self) -> JudgingOptions {
-        JudgingOptions {
-            profile: self.profile.into(),
-            isolation: self.isolation.into(),
-            compile_mode: (!self.no_compile).then(|| "default".to_owned()),
-            seed: None,
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]

@@ -2,7 +2,6 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::args::OutputArgs;
 use crate::commands::{
     bench, bench_judge, cache, completions, doctor, explain, exploits, graph, judge, mcp, new,
     optimize, profile, replay, report, rollout, schema, serve, setup, synth,
@@ -11,7 +10,7 @@ use crate::commands::{
 use crate::commands::{models, train};
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::printer::Printer;
+use crate::printer::{OutputArgs, Printer};
 
 /// Write fast GPU kernels with an agent, and judge them trusting none
 #[derive(Debug, Parser)]

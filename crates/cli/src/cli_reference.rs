@@ -15,7 +15,8 @@ const INTRODUCTION: &str = "\
 `warpsmith VERB [OPTIONS]`. Results go to stdout; notes, progress bars, hints and errors go to stderr. With `--json` stdout is
 exactly one JSON object (`mcp` speaks its own protocol there). [Exit codes](exit-codes.md) and what
 [TASK, SOLUTION and POLICY](arguments.md) can be have pages of their own. A flag that several verbs share with the same
-meaning stands once, under [shared flags](#shared-flags).
+meaning stands once, under [shared flags](#shared-flags); `first … last` are all verbs from one to the other, in the order of
+this page.
 
 This page is generated from the program's own help texts.
 ";
@@ -59,12 +60,13 @@ fn page(root: &Command) -> String {
             about.unwrap_or_default()
         );
     }
+    let all: Vec<String> = verbs.iter().map(|(name, _)| name.clone()).collect();
     page += "\n## Shared flags\n\n| flag | verbs | meaning |\n|---|---|---|\n";
     for ((flag, help), names) in &shared {
         let names = if names.len() == verbs.len() {
             "all".to_owned()
         } else {
-            listed(names)
+            listed(names, &all)
         };
         let _ = writeln!(page, "| {flag} | {names} | {help} |");
     }
@@ -95,19 +97,49 @@ fn page(root: &Command) -> String {
     page
 }
 
-/// Verbs below another are listed behind its name: `judge`, `train` sft, rft.
-fn listed(names: &[String]) -> String {
+/// So many verbs in a row are named by the first and the last.
+const RUN: usize = 4;
+
+/// In the order of the page. Verbs below another are listed behind its name: `judge`, `train` sft, rft.
+fn listed(names: &[String], all: &[String]) -> String {
+    let place = |name: &String| {
+        let above = parent(name);
+        let siblings = all.iter().filter(|one| parent(one) == above);
+        siblings.take_while(|one| *one != name).count()
+    };
     let mut parts: Vec<String> = Vec::new();
     let mut above = None;
-    for name in names {
-        match name.split_once(' ') {
-            Some((verb, below)) if above == Some(verb) => parts.push(below.to_owned()),
-            Some((verb, below)) => parts.push(format!("`{verb}` {below}")),
-            None => parts.push(format!("`{name}`")),
+    let runs =
+        names.chunk_by(|one, next| parent(one) == parent(next) && place(one) + 1 == place(next));
+    for run in runs {
+        let mut shown: Vec<String> = run.iter().map(|name| own_name(name)).collect();
+        if let [first, .., last] = shown.as_slice()
+            && shown.len() >= RUN
+        {
+            shown = vec![format!("{first} … {last}")];
         }
-        above = name.split_once(' ').map(|(verb, _)| verb);
+        let verb = run.first().and_then(|name| parent(name));
+        if let Some(verb) = verb
+            && above != Some(verb)
+            && let Some(first) = shown.first_mut()
+        {
+            *first = format!("`{verb}` {first}");
+        }
+        above = verb;
+        parts.append(&mut shown);
     }
     parts.join(", ")
+}
+
+fn parent(name: &str) -> Option<&str> {
+    name.split_once(' ').map(|(verb, _)| verb)
+}
+
+fn own_name(name: &str) -> String {
+    match name.split_once(' ') {
+        Some((_, below)) => below.to_owned(),
+        None => format!("`{name}`"),
+    }
 }
 
 /// Every verb that can be run, with those below it after it.

@@ -31,6 +31,17 @@ pub(crate) struct JudgingOptions {
     pub(crate) seed: Option<u64>,
 }
 
+impl JudgingArgs {
+    pub(crate) fn judging_options(&self) -> JudgingOptions {
+        JudgingOptions {
+            profile: self.profile.into(),
+            isolation: self.isolation.into(),
+            compile_mode: (!self.no_compile).then(|| "default".to_owned()),
+            seed: None,
+        }
+    }
+}
+
 impl Engine {
     /// Fetches torch if it must, and says beforehand how long and how large.
     pub(crate) fn python(args: &PythonArgs, printer: &Printer) -> Result<(Python, Caches), Stop> {

@@ -13,7 +13,7 @@ use warpsmith_schema::{Failure, FailureKind};
 use warpsmith_store::StoreError;
 use warpsmith_tasks::{CaptureError, TaskError};
 #[cfg(feature = "local-models")]
-use warpsmith_train::{NOTHING_PAID, TrainError};
+use warpsmith_train::{NOTHING_REWARDED, TrainError};
 
 use crate::exit::Exit;
 
@@ -141,6 +141,7 @@ impl From<ModelError> for Stop {
     fn from(error: ModelError) -> Self {
         let (kind, code) = match &error {
             ModelError::NotFound { .. }
+            | ModelError::AdapterAlone { .. }
             | ModelError::UnknownModel { .. }
             | ModelError::Broken { .. }
             | ModelError::Family { .. }
@@ -175,7 +176,7 @@ impl From<TrainError> for Stop {
             | TrainError::BrokenTokens { .. }
             | TrainError::OtherTokens { .. }
             | TrainError::Uncontained { .. } => (FailureKind::Config, "training_data"),
-            TrainError::NothingRewarded { .. } => (FailureKind::Config, NOTHING_PAID),
+            TrainError::NothingRewarded { .. } => (FailureKind::Config, NOTHING_REWARDED),
             TrainError::NotHeldOut { .. } | TrainError::OffPolicy { .. } => {
                 (FailureKind::Config, "config")
             }

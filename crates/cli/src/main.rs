@@ -27,11 +27,10 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
-use crate::args::OutputArgs;
 use crate::cli::Cli;
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::printer::Printer;
+use crate::printer::{OutputArgs, Printer};
 
 fn main() -> ExitCode {
     let command = with_negative_numbers(Cli::command());

@@ -5,12 +5,26 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::Args;
 use serde::Serialize;
 use warpsmith_machine::{NoProgress, ProgressBars, ProgressReporter};
 use warpsmith_schema::FailureReport;
 
-use crate::args::OutputArgs;
 use crate::failure::Stop;
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Print exactly one JSON object on stdout
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Say nothing on stderr but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Show every protection, check and version, and logs; `-vv` for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Volume {

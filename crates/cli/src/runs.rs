@@ -16,6 +16,7 @@ use warpsmith_rollout::{
 };
 use warpsmith_schema::{
     CONFIG_FORMAT, CountedAttempt, Failure, PlannedTask, RunHeader, SplitPart, Target, Task,
+    TaskSetIdentity,
 };
 use warpsmith_store::RunFolder;
 
@@ -74,24 +75,24 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let settings = job.settings;
     let machine = &settings.episodes.judging.machine;
     let episodes = &settings.episodes;
-    let wanted = PolicySpec::parse(
+    let spec = PolicySpec::parse(
         &episodes.policy,
         &episodes.base_url,
         episodes.model_options(),
     )?;
     let engine = Engine::prepare(machine, printer)?;
-    let decided = episodes.decided(wanted.kind, engine.target, job.repairs);
+    let decided = episodes.decided(spec.kind, engine.target, job.repairs);
     if let Some(idle) = decided.idle(job.said) {
         printer.note(&idle);
     }
-    let mut config = without_sources(job.config.clone(), wanted.kind);
+    let mut config = without_sources(job.config.clone(), spec.kind);
     if let Value::Object(episodes) = serde_json::to_value(&decided)? {
-        config.extend(without_sources(episodes, wanted.kind));
+        config.extend(without_sources(episodes, spec.kind));
     }
     // How many at a time decides how long it takes, not what comes out.
     config.remove("concurrency");
     config.remove("judges");
-    let folder = folder(job, &config, &wanted)?;
+    let folder = folder(job, &config, &spec)?;
     say_where(&folder, job.out, printer);
 
     let judging_options = decided.judging.judging_options();
@@ -99,13 +100,13 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let device = engine.device_name();
     let mut judges = judges(&engine, &judging_options, settings.judges, &folder)?;
     let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
-    let kind = episode_kind(&decided, wanted.kind, &engine, None);
+    let kind = episode_kind(&decided, spec.kind, &engine, None);
     let context = PolicyContext {
         tasks: &job.tasks,
         engine: &engine,
         mode: kind.mode(),
     };
-    let policy = wanted.shared(context, SharedDevice::open(&engine.lease())?, printer)?;
+    let policy = spec.shared(context, SharedDevice::open(&engine.lease())?, printer)?;
     let head = RunHeader {
         verb: job.verb.to_owned(),
         resumed: folder.resumed(),
@@ -123,7 +124,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     };
     let concurrency = settings
         .concurrency
-        .map_or(wanted.concurrency(judges.len()), |count| {
+        .map_or(spec.concurrency(judges.len()), |count| {
             u32::from(count) as usize
         });
     let plan = RolloutPlan {
@@ -170,32 +171,20 @@ pub(crate) fn stop_request() -> StopRequest {
     }
 }
 
-/// What tells tasks from others, in a run's configuration.
-pub(crate) fn known(tasks: &[Task]) -> Value {
-    let mut hasher = blake3::Hasher::new();
-    for task in tasks {
-        for text in [&task.id, &task.source] {
-            hasher.update(&(text.len() as u64).to_le_bytes());
-            hasher.update(text.as_bytes());
-        }
-    }
-    json!({ "count": tasks.len(), "hash": hasher.finalize().to_hex()[..16] })
-}
-
 /// Everything that decides what a run does names it: the same again resumes, another is refused with the difference.
 fn folder(
     job: &Job<'_>,
     config: &Map<String, Value>,
-    wanted: &PolicySpec,
+    spec: &PolicySpec,
 ) -> Result<RunFolder, Stop> {
     let mut config = config.clone();
     config.insert("format".to_owned(), json!(CONFIG_FORMAT));
     config.insert("verb".to_owned(), json!(job.verb));
-    config.insert("tasks".to_owned(), known(&job.tasks));
+    config.insert("tasks".to_owned(), json!(TaskSetIdentity::of(&job.tasks)));
     let config = Value::Object(config);
     Ok(match job.out {
         Some(out) => RunFolder::at(out, &config)?,
-        None => RunFolder::create_or_resume("runs".as_ref(), job.verb, wanted.name(), &config)?,
+        None => RunFolder::create_or_resume("runs".as_ref(), job.verb, spec.name(), &config)?,
     })
 }
 
@@ -211,14 +200,14 @@ pub(crate) fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printe
 pub(crate) fn judges(
     engine: &Engine,
     judging_options: &JudgingOptions,
-    wanted: Option<Count>,
+    judge_count: Option<Count>,
     folder: &RunFolder,
 ) -> Result<Vec<Box<dyn Judge>>, Stop> {
     let usual = match engine.target {
         Target::Cuda => JUDGES_ON_A_GPU,
         Target::Cpu => 1,
     };
-    let count = wanted.map_or(usual, u32::from);
+    let count = judge_count.map_or(usual, u32::from);
     let options = JudgeConfig {
         shared_device: count > 1,
         ..engine.options(judging_options.clone())
@@ -244,17 +233,8 @@ pub(crate) fn judge_below(config: JudgeConfig, folder: PathBuf) -> Result<LocalJ
 fn planned(job: &Job<'_>) -> Vec<PlannedTask> {
     let tasks = job.tasks.iter();
     tasks
-        .map(|task| planned_task(task, (job.part)(task)))
+        .map(|task| PlannedTask::of(task, (job.part)(task)))
         .collect()
-}
-
-pub(crate) fn planned_task(task: &Task, part: Option<SplitPart>) -> PlannedTask {
-    PlannedTask {
-        id: task.id.clone(),
-        name: task.name.clone(),
-        level: task.level,
-        part,
-    }
 }
 
 fn compare_with(

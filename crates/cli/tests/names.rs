@@ -31,7 +31,11 @@ const RETIRED: &[(&str, &str, &str)] = &[
     ("scribe", "crates", "recorder"),
     ("dock", "crates/judge crates/cli", "`CaseJudge`"),
     ("restless", "crates", "noisy"),
-    ("wanted", "crates/cli/src/policy.rs", "`PolicySpec`"),
+    (
+        "wanted",
+        "crates/cli/src/policy.rs crates/cli/src/runs.rs crates/cli/src/commands/optimize.rs",
+        "`PolicySpec`, spec",
+    ),
     ("subject", "crates/cli", "`PolicyContext`"),
     (
         "reviewer",
@@ -46,6 +50,19 @@ const RETIRED: &[(&str, &str, &str)] = &[
         "`CollectSettings`",
     ),
     ("paid", "crates/judge", "gained"),
+    ("nothing paid", "crates", "`nothing_rewarded`"),
+    ("spared", "crates", "excluded"),
+    (
+        "learnt",
+        "crates/train crates/cli/src scripts",
+        "trained, trainable",
+    ),
+    ("decline", "crates/train", "`lr_scheduler_type`"),
+    (
+        "looks",
+        "crates/train scripts",
+        "evaluations, `validation_samples`",
+    ),
     ("happening", "crates", "`EventKind`"),
     ("wish", "crates", "`StopRequest`"),
     (
@@ -72,6 +89,11 @@ const RETIRED: &[(&str, &str, &str)] = &[
         "`--estimate-train-tps`",
     ),
     ("reckon for", "crates configs scripts", "`--estimate-for`"),
+    (
+        "lesson",
+        "crates configs scripts",
+        "demonstration, `train demos`",
+    ),
     (
         "lessons",
         "crates configs scripts",

@@ -99,17 +99,7 @@ fn a_broken_attempt_is_repaired_measured_afresh_and_laid_out() {
 
     // What was handed over stands by itself: it builds its kernels and agrees with the original.
     let python = context.python();
-    let used = std::process::Command::new(python)
-        .args(["-I", "-c", USE])
-        .current_dir(context.path("."))
-        .env("XDG_CACHE_HOME", context.path("cache"))
-        .output()
-        .unwrap();
-    assert!(
-        used.status.success(),
-        "{}",
-        String::from_utf8_lossy(&used.stderr)
-    );
+    context.run_as_a_user(&python, USE);
 
     // Again: the script is at its end, but so was the run.
     let output = judged(|| context.command(&arguments(&[])));

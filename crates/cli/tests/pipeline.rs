@@ -97,7 +97,7 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
     assert_eq!(stages(&found), ["sft"]);
     assert_eq!(found["stopped_by"]["passed"], false);
     assert_eq!(found["stopped_by"]["found"]["unreadable"], 1.0);
-    let learnt = context.read("run/sft/metrics.jsonl");
+    let sft_metrics = context.read("run/sft/metrics.jsonl");
 
     let mut child = pipeline(&context, &["--ignore-gates"])
         .stdout(Stdio::null())
@@ -131,7 +131,7 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
         "agentic",
     ];
     assert_eq!(stages(&found), all);
-    assert_eq!(context.read("run/sft/metrics.jsonl"), learnt);
+    assert_eq!(context.read("run/sft/metrics.jsonl"), sft_metrics);
     // Each stage begins with what the one before left.
     let models: Vec<&str> = found["stages"]
         .as_array()
@@ -181,7 +181,7 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
             .path("run/single_turn/best/adapter_config.json")
             .is_file()
     );
-    // The last stage was an agent's: two replies, and both were learnt from.
+    // The last stage was an agent's: two replies, and both were trained on.
     let played = context.read("run/agentic/rollouts/step-000001-0/events.jsonl");
     assert!(played.contains("\"mode\":\"agent\""));
     let last = &found["stages"][6]["result"]["metrics"];
@@ -213,7 +213,7 @@ fn a_pipeline_stops_at_its_gate_goes_on_when_told_and_after_a_kill() {
     assert_eq!(found["stages"][1]["model"], "./model");
 }
 
-/// Before anything is learnt; and once it is mended, in the same folder.
+/// Before anything is trained; and once it is mended, in the same folder.
 #[test]
 fn mistakes_of_a_pipeline_are_told_at_once() {
     let context = prepared();
@@ -266,12 +266,18 @@ fn a_dry_run_reckons_every_stage_and_starts_nothing() {
     assert_eq!(stages(&found).len(), 7);
     assert!(!context.path("run").exists());
     let single = &found["stages"][2];
-    // Two steps of two tasks, and looks before, after; one reply each.
+    // Two steps of two tasks, and evaluations before and after; one reply each.
     assert_eq!(single["episodes"], 6);
-    assert_eq!(single["work"]["written_tokens"], 6.0 * 600.0);
+    assert_eq!(single["work"]["generated_tokens"], 6.0 * 600.0);
     // One pass of the policy and two of the critic.
-    assert_eq!(single["work"]["learnt_tokens"], 3.0 * 4.0 * 1800.0);
-    for part in ["weights", "learnt", "optimizer", "activations", "kv_cache"] {
+    assert_eq!(single["work"]["trained_tokens"], 3.0 * 4.0 * 1800.0);
+    for part in [
+        "weights",
+        "trainable",
+        "optimizer",
+        "activations",
+        "kv_cache",
+    ] {
         assert!(single["memory"][part].as_u64().unwrap() > 0, "{part}");
     }
     let seconds: f64 = found["stages"]
@@ -323,7 +329,7 @@ fn a_dry_run_reckons_every_stage_and_starts_nothing() {
 }
 
 #[test]
-fn what_is_looked_at_must_not_be_learnt_from() {
+fn validation_tasks_must_not_be_trained_on() {
     let context = prepared();
     let arguments = [
         "train",

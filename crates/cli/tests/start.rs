@@ -75,17 +75,7 @@ fn the_embedded_example_gets_faster_without_a_model() {
         ["judging the compiler's solution", "no policy was asked:"].map(|line| said.find(line));
     assert!(places[0].is_some() && places[0] < places[1], "{said}");
     // What was handed over is used without this program.
-    let used = Command::new(python)
-        .args(["-I", "-c", USE])
-        .current_dir(context.path("."))
-        .env("XDG_CACHE_HOME", context.path("user-cache"))
-        .output()
-        .unwrap();
-    assert!(
-        used.status.success(),
-        "{}",
-        String::from_utf8_lossy(&used.stderr)
-    );
+    context.run_as_a_user(&python, USE);
 }
 
 #[test]

@@ -147,9 +147,9 @@ fn demos_need_no_judge_and_are_what_a_student_learns() {
     context.write("validation.jsonl", first);
     fs_err::remove_file(context.path("demos.jsonl")).unwrap();
     let fewer = json(&demos("cuda", &["--except", "validation.jsonl"]));
-    assert_eq!(fewer["spared"], json!(1));
-    let spared: Value = serde_json::from_str(first).unwrap();
-    let taught = |file: &str| file.contains(&format!(r#""name":{}"#, spared["name"]));
+    assert_eq!(fewer["excluded"], json!(1));
+    let excluded: Value = serde_json::from_str(first).unwrap();
+    let taught = |file: &str| file.contains(&format!(r#""name":{}"#, excluded["name"]));
     assert!(taught(&file) && !taught(&context.read("demos.jsonl")));
     // Composed ones come on top, by their seed.
     let composed = |seed: &str| {
@@ -168,7 +168,10 @@ fn demos_need_no_judge_and_are_what_a_student_learns() {
     );
     for (more, hint) in [
         ("--tasks bare.jsonl", "says why a module has none"),
-        ("--tasks tasks.jsonl --except tasks.jsonl", "fewer to spare"),
+        (
+            "--tasks tasks.jsonl --except tasks.jsonl",
+            "fewer to exclude",
+        ),
         ("", "`--handwritten N` make some up"),
     ] {
         let arguments = format!("train demos {more} --target cpu --out a/b/c.jsonl --json");

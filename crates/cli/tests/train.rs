@@ -417,7 +417,7 @@ fn mistakes_can_be_mended_in_the_same_folder() {
     assert_eq!(code, "training_data");
     assert!(message.contains("ends within 1 tokens"), "{message}");
     let (code, message) = refused(&train(&context, "rft", "--above 5"), 2);
-    assert_eq!(code, "nothing_paid");
+    assert_eq!(code, "nothing_rewarded");
     assert!(message.contains("12 are left out by outcome"), "{message}");
     let (code, _) = refused(&train(&context, "sft", "--model-on gpu"), 3);
     assert_eq!(code, "model");

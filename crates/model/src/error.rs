@@ -9,6 +9,8 @@ use crate::adapter::AdapterError;
 pub enum ModelError {
     #[error("there is no model at `{path}`")]
     NotFound { path: PathBuf },
+    #[error("`{path}` is an adapter, not a model")]
+    AdapterAlone { path: PathBuf },
     #[error("failed to read `{path}`")]
     Read {
         path: PathBuf,
@@ -97,6 +99,7 @@ impl ModelError {
             Self::NotFound { .. } => Some(
                 "give a `.gguf` file, a folder with `config.json` and `*.safetensors`, or a name from `warpsmith models list`".into(),
             ),
+            Self::AdapterAlone { path } => Some(format!("name the model before it: `MODEL+{}`", path.display())),
             Self::Broken { path, .. } => Some(format!(
                 "a model is a `.gguf` file, or a folder with `config.json`, `tokenizer.json` and `*.safetensors`; if `{}` was fetched, \
                  delete it and fetch it again: `warpsmith models pull` checks the hash",

@@ -32,6 +32,8 @@ pub mod gpu;
 mod host_tensor;
 #[cfg(feature = "local")]
 mod matrix;
+#[cfg(feature = "local")]
+mod model_source;
 pub mod policy;
 #[cfg(feature = "local")]
 mod products;
@@ -73,6 +75,8 @@ pub use generation_thread::{
 pub use host_tensor::HostTensor;
 #[cfg(feature = "local")]
 pub use matrix::{Linear, Matrix};
+#[cfg(feature = "local")]
+pub use model_source::{LocatedModel, ModelSource};
 #[cfg(feature = "local")]
 pub use safetensors_file::SafetensorsFile;
 #[cfg(feature = "local")]

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    EpisodeDelta, EpisodeMode, Failure, PolicyVersion, Profile, Target, Trajectory, Verdict,
+    EpisodeDelta, EpisodeMode, Failure, PolicyVersion, Profile, Target, Task, Trajectory, Verdict,
 };
 
 /// One line of a run's `events.jsonl`. The log is the truth about the run: everything else that is shown of it can be
@@ -158,6 +158,17 @@ pub struct PlannedTask {
     pub level: Option<u32>,
     /// Which part of the split of level 1 it is in; null for other levels.
     pub part: Option<SplitPart>,
+}
+
+impl PlannedTask {
+    pub fn of(task: &Task, part: Option<SplitPart>) -> Self {
+        Self {
+            id: task.id.clone(),
+            name: task.name.clone(),
+            level: task.level,
+            part,
+        }
+    }
 }
 
 /// The parts of a split.

@@ -35,7 +35,7 @@ pub use reward::{
     CompositeWeights, Reward, composite_reward, is_faster, ladder_reward, raw_reward, robust_reward,
 };
 pub use submission::{MODEL_NEW, Submission, SubmissionForm, clashing_path, is_solution_path};
-pub use task::Task;
+pub use task::{Task, TaskSetIdentity};
 pub use trajectory::{
     Attempt, ElidedMessage, Elision, EpisodeEnding, EpisodeLimit, EpisodeMode, PolicyVersion,
     TokenRecord, Trajectory, Usage,

@@ -3,6 +3,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::OpGraph;
 
+/// What tells a set of tasks from others, in a run's configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskSetIdentity {
+    count: usize,
+    hash: String,
+}
+
+impl TaskSetIdentity {
+    pub fn of(tasks: &[Task]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for task in tasks {
+            for text in [&task.id, &task.source] {
+                hasher.update(&(text.len() as u64).to_le_bytes());
+                hasher.update(text.as_bytes());
+            }
+        }
+        Self {
+            count: tasks.len(),
+            hash: hasher.finalize().to_hex()[..16].to_owned(),
+        }
+    }
+}
+
 /// A problem to solve: a PyTorch module in KernelBench form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
@@ -33,5 +56,18 @@ impl Task {
             origin: String::new(),
             graph: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_tasks_are_told_apart_by_names_and_texts() {
+        let one = [Task::of_source("a", "x = 1"), Task::of_source("b", "")];
+        let moved = [Task::of_source("a", "x = "), Task::of_source("1b", "")];
+        assert_eq!(TaskSetIdentity::of(&one), TaskSetIdentity::of(&one.clone()));
+        assert_ne!(TaskSetIdentity::of(&one), TaskSetIdentity::of(&moved));
     }
 }

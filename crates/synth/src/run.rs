@@ -133,7 +133,7 @@ enum FilterResult {
 /// Runs until the set is full. `before` is what the log holds already; `write` appends to it.
 pub fn run(
     plan: &SynthPlan,
-    means: SynthResources<'_>,
+    resources: SynthResources<'_>,
     before: &[CandidateRecord],
     write: &mut dyn FnMut(
         &CandidateRecord,
@@ -148,7 +148,7 @@ pub fn run(
         excluded,
         lease,
         stop_requested: stop_request,
-    } = means;
+    } = resources;
     let mut progress = SynthProgress::default();
     let mut own = FingerprintIndex::default();
     for record in before {

@@ -6,9 +6,9 @@ use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Target, Task};
 use warpsmith_synth::{
-    CandidateOutcome, CandidateRecord, Containment, DecontaminationSummary, FilterEnvironment,
-    FilterWorker, GrammarComposer, SeedCatalogue, SynthError, SynthPlan, SynthResources,
-    SynthStopRequest, SynthSummary, TaskMix, TaskSet, run, transformer_layers,
+    CandidateOutcome, CandidateRecord, DecontaminationSummary, FilterEnvironment, GrammarComposer,
+    SeedCatalogue, SynthError, SynthPlan, SynthResources, SynthStopRequest, SynthSummary, TaskMix,
+    TaskSet, run, transformer_layers,
 };
 use warpsmith_tasks::load_all;
 
@@ -54,7 +54,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
             layers: &layers,
             seed: plan.seed,
         };
-        let means = SynthResources {
+        let resources = SynthResources {
             composer: &mut grammar,
             environment: &workshop,
             isolation: Isolation::Strict,
@@ -65,7 +65,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
         };
         let before = records.clone();
         STOP.store(false, Ordering::SeqCst);
-        let ended = run(&plan, means, &before, &mut |record, progress| {
+        let ended = run(&plan, resources, &before, &mut |record, progress| {
             records.push(record.clone());
             if stop && progress.kept() >= 1 {
                 STOP.store(true, Ordering::SeqCst);
@@ -126,76 +126,4 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
             .sum::<usize>(),
         WANTED
     );
-}
-
-const HONEST: &str = "import torch
-import torch.nn as nn
-import torch.nn.functional as F
-
-
-class Model(nn.Module):
-    def __init__(self, features):
-        super().__init__()
-        self.linear = nn.Linear(features, 32)
-
-    def forward(self, x):
-        return F.gelu(self.linear(x)).mean(dim=-1)
-
-
-def get_inputs():
-    return [torch.randn(64, 16)]
-
-
-def get_init_inputs():
-    return [16]
-";
-
-/// Each reaches for something that is no part of a task.
-const HOSTILE: [&str; 9] = [
-    "import os\n",
-    "from torch import hub\n",
-    "x = __import__('os')\n",
-    "x = torch.load('a')\n",
-    "x = torch.ops.aten.relu\n",
-    "x = ().__class__.__bases__\n",
-    "x = open('/etc/passwd').read()\n",
-    "F.relu = None\n",
-    "@print\ndef f():\n    return 1\n",
-];
-
-#[test]
-fn what_somebody_else_wrote_runs_in_the_sandbox_if_nothing_in_it_is_objected_to() {
-    let seeds = SeedCatalogue::torch().unwrap();
-    let workshop = FilterEnvironment::new(python(), Target::Cpu, 0, &seeds).unwrap();
-    let mut worker = FilterWorker::new(&workshop, Containment::Sandboxed, Isolation::Strict, 0);
-    assert_eq!(worker.screen(HONEST, None).unwrap().map(drop), Ok(()));
-    for hostile in HOSTILE {
-        let code = format!("{HONEST}\n{hostile}");
-        let dropped = worker.screen(&code, None).unwrap().unwrap_err();
-        assert_eq!(dropped.reason, "not_allowed", "{hostile}: {dropped:?}");
-    }
-}
-
-#[test]
-fn a_task_that_dies_is_dropped_and_the_next_one_runs() {
-    let seeds = SeedCatalogue::torch().unwrap();
-    let workshop = FilterEnvironment::new(python(), Target::Cpu, 0, &seeds).unwrap();
-    let mut worker = FilterWorker::new(&workshop, Containment::None, Isolation::Strict, 0);
-    let dying = HONEST.replace(
-        "return F.gelu",
-        "import os; os._exit(3)\n        return F.gelu",
-    );
-    let dropped = worker.screen(&dying, None).unwrap().unwrap_err();
-    assert_eq!(dropped.reason, "crashed");
-    let random = HONEST.replace("F.gelu(", "F.dropout(");
-    assert_eq!(
-        worker.screen(&random, None).unwrap().unwrap_err().reason,
-        "not_deterministic"
-    );
-    let constant = HONEST.replace(".mean(dim=-1)", ".mul(0.0)");
-    assert_eq!(
-        worker.screen(&constant, None).unwrap().unwrap_err().reason,
-        "constant"
-    );
-    assert_eq!(worker.screen(HONEST, None).unwrap().map(drop), Ok(()));
 }

@@ -6,7 +6,7 @@ use warpsmith_schema::{Failure, OtherFormat};
 use warpsmith_store::StoreError;
 
 /// The code of [`TrainError::NothingRewarded`] for scripts.
-pub const NOTHING_PAID: &str = "nothing_paid";
+pub const NOTHING_REWARDED: &str = "nothing_rewarded";
 
 /// Why learning could not go on. What was kept before stays as it is.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum TrainError {
     #[error("`{task}` is among the tasks and among those of `--validation`")]
     NotHeldOut { task: String },
     #[error(
-        "`{setting}` is {value}: only replies sampled with 1 are the policy's own, and others cannot be learnt from"
+        "`{setting}` is {value}: only replies sampled with 1 are the policy's own, and others cannot be trained on"
     )]
     OffPolicy { setting: &'static str, value: f32 },
     #[error("`{}` has no critic", run.display())]
@@ -146,7 +146,7 @@ impl TrainError {
                 "collect with the model that is to learn, named in the same way".into(),
             ),
             Self::Uncontained { .. } => Some(
-                "collect again without `--isolation weak`: such verdicts can be forged, and what is learnt from them is to forge".into(),
+                "collect again without `--isolation weak`: such verdicts can be forged, and training on them teaches to forge".into(),
             ),
             Self::Collect(failure) | Self::Around(failure) => failure.hint.clone(),
             Self::Interrupted | Self::NothingJudged => None,

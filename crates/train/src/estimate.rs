@@ -63,8 +63,8 @@ pub enum Hardware {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Networks {
     pub config: ModelConfig,
-    /// Weights that learn, of each network that does.
-    pub learnt: u64,
+    /// Trainable weights of each network that learns.
+    pub trainable: u64,
     /// Networks that learn: an actor, a critic.
     pub learners: u64,
     /// Networks that only score: a reference.
@@ -82,8 +82,8 @@ pub struct Networks {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     pub weights: u64,
-    /// Adapters, or what learns in place of the weights.
-    pub learnt: u64,
+    /// Trainable weights: an adapter, or all in `f32`.
+    pub trainable: u64,
     /// Gradients and the optimiser's means.
     pub optimizer: u64,
     pub activations: u64,
@@ -92,11 +92,11 @@ pub struct Memory {
 
 impl Memory {
     pub fn total(&self) -> u64 {
-        self.weights + self.learnt + self.optimizer + self.activations + self.kv_cache
+        self.weights + self.trainable + self.optimizer + self.activations + self.kv_cache
     }
 }
 
-/// Logits are made so many at a time; beside them their slopes.
+/// Logits are made so many at a time; and their gradients beside them.
 const LOGITS: u64 = 2 << 24;
 
 impl Networks {
@@ -122,12 +122,12 @@ impl Networks {
             Hardware::Processor => 5 * config.heads as u64 * self.longest.min(tokens),
             Hardware::Gpu => 0,
         };
-        let learns = u64::from(self.learners > 0);
+        let training = u64::from(self.learners > 0);
         Memory {
             weights: number * copies * weights(config) + self.file_bytes,
-            learnt: 4 * self.learners * self.learnt,
-            optimizer: 12 * self.learners * self.learnt,
-            activations: learns * (number * tokens * (kept + 2 * layer + scores) + 4 * LOGITS),
+            trainable: 4 * self.learners * self.trainable,
+            optimizer: 12 * self.learners * self.trainable,
+            activations: training * (number * tokens * (kept + 2 * layer + scores) + 4 * LOGITS),
             kv_cache: number * self.conversations * self.longest * 2 * keys * config.layers as u64,
         }
     }
@@ -136,12 +136,12 @@ impl Networks {
 /// What there is to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Work {
-    /// Tokens that go through a network forward and back.
-    pub learnt_tokens: f64,
+    /// Tokens of forward and backward passes.
+    pub trained_tokens: f64,
     /// Tokens that only go forward.
     pub scored_tokens: f64,
-    /// Tokens that a policy says.
-    pub written_tokens: f64,
+    /// Tokens that a policy generates.
+    pub generated_tokens: f64,
     pub judgements: f64,
 }
 
@@ -170,9 +170,9 @@ pub struct Seconds {
 
 impl Work {
     pub fn seconds(&self, speeds: &Speeds) -> Seconds {
-        let passes = self.learnt_tokens + FORWARD * self.scored_tokens;
+        let passes = self.trained_tokens + FORWARD * self.scored_tokens;
         let learn = passes / speeds.learn;
-        let generate = self.written_tokens / speeds.generate;
+        let generate = self.generated_tokens / speeds.generate;
         let judge = 60.0 * self.judgements / speeds.judge;
         Seconds {
             learn,
@@ -215,7 +215,7 @@ mod tests {
     fn memory_grows_with_what_needs_it() {
         let ppo = Networks {
             config: qwen(),
-            learnt: 36_929_536,
+            trainable: 36_929_536,
             learners: 2,
             frozen: 0,
             tokens_per_microbatch: 4096,
@@ -230,8 +230,8 @@ mod tests {
         assert_eq!(cpu.weights - ppo.file_bytes, 8 * one);
         assert_eq!(gpu.weights - ppo.file_bytes, 2 * one);
         assert_eq!(
-            (cpu.learnt, cpu.optimizer),
-            (8 * ppo.learnt, 24 * ppo.learnt)
+            (cpu.trainable, cpu.optimizer),
+            (8 * ppo.trainable, 24 * ppo.trainable)
         );
         assert_eq!(cpu.kv_cache, 4 * 8 * 2048 * 2 * 256 * 28);
         assert_eq!(gpu.kv_cache, cpu.kv_cache / 2);
@@ -248,16 +248,16 @@ mod tests {
         };
         let silent = silent.memory(Hardware::Gpu);
         assert_eq!((silent.activations, silent.kv_cache), (0, 0));
-        let parts = cpu.weights + cpu.learnt + cpu.optimizer + cpu.activations + cpu.kv_cache;
+        let parts = cpu.weights + cpu.trainable + cpu.optimizer + cpu.activations + cpu.kv_cache;
         assert_eq!(cpu.total(), parts);
     }
 
     #[test]
     fn judging_and_writing_go_on_side_by_side() {
         let work = Work {
-            learnt_tokens: 100.0,
+            trained_tokens: 100.0,
             scored_tokens: 300.0,
-            written_tokens: 500.0,
+            generated_tokens: 500.0,
             judgements: 3.0,
         };
         let speeds = Speeds {

@@ -17,6 +17,6 @@ pub mod network;
 mod packing;
 pub mod recipes;
 
-pub use error::{NOTHING_PAID, TrainError};
+pub use error::{NOTHING_REWARDED, TrainError};
 pub use guard::{Alarm, Guard};
 pub use warpsmith_kernels::training::{AdamW, AdamWStep};

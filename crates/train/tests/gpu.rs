@@ -26,7 +26,7 @@ use warpsmith_train::network::{
     Actor, Critic, FineTuning, PolicyNetwork, Published, TokenScores, TokenSequence, Trainable,
     TrainingModel,
 };
-use warpsmith_train::recipes::{self, Keeping, Rates, SftSettings};
+use warpsmith_train::recipes::{self, Keeping, OptimizerSettings, SftSettings};
 
 const FAMILIES: [(ModelFamily, usize); 3] = [
     (ModelFamily::Llama, 64),
@@ -490,10 +490,10 @@ fn a_run_learns_and_goes_on_bit_for_bit() {
     let recipe = SftSettings {
         epochs: 4,
         batch: 3,
-        rates: Rates {
-            peak: 2e-2,
-            warmup: 1,
-            decline: LrSchedulerType::Constant,
+        optimizer: OptimizerSettings {
+            learning_rate: 2e-2,
+            warmup_steps: 1,
+            lr_scheduler_type: LrSchedulerType::Constant,
             adamw: AdamW::default(),
         },
         aggregation: Aggregation::Token,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use warpsmith_judge::{Cancellation, Judge};
 use warpsmith_schema::{Failure, FailureKind, FailureReport, Task, ToolCall, Verdict};
 
-use super::session::SessionEvent;
+use super::event::{CallResult, SessionEvent};
 use crate::clip::clip;
 use crate::settings::ModelSize;
 use crate::tools::judge::{JudgeTools, SubmitMeasurement};
@@ -22,14 +22,6 @@ pub(super) struct JudgeThread {
     pub(super) judge: Box<dyn Judge>,
     pub(super) task: Task,
     pub(super) cancellation: Cancellation,
-}
-
-/// What a client is told of a call.
-#[derive(Debug)]
-pub(super) struct CallResult {
-    pub(super) text: String,
-    pub(super) structured: Option<Value>,
-    pub(super) failed: bool,
 }
 
 impl JudgeThread {

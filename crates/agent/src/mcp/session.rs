@@ -13,7 +13,7 @@ use warpsmith_judge::Cancellation;
 use warpsmith_schema::{ToolCall, ToolSchema};
 
 use super::KILL_EVERY;
-use super::judge_thread::CallResult;
+use super::event::{CallResult, SessionEvent};
 use super::protocol::{
     Caching, Incoming, Revision, RpcError, SERVER_FIELD, negotiate, notification, parse, response,
     supported,
@@ -26,17 +26,6 @@ const SKILL: &str = "warpsmith://skill";
 const POLL: Duration = Duration::from_millis(100);
 /// Between two notifications of progress: some clients give up on a server that is silent for long.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
-
-/// What the session waits for.
-#[derive(Debug)]
-pub(super) enum SessionEvent {
-    /// A line from the client.
-    Received(String),
-    /// The client left.
-    Closed,
-    /// The judge is done with the running call.
-    Answered(CallResult),
-}
 
 pub(super) struct Session {
     /// Of the workspace.

@@ -3,6 +3,7 @@
 mod result;
 mod settings;
 mod show;
+mod words;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use warpsmith_judge::{Judge, LocalJudge};
 use warpsmith_machine::SharedDevice;
 use warpsmith_rollout::optimize::{StartContext, StartRequest, conclude, ends_episodes};
 use warpsmith_rollout::{History, RolloutOutcome, RolloutPlan, RolloutResources};
-use warpsmith_schema::{CountedAttempt, Failure, FailureKind, RunHeader, Task};
+use warpsmith_schema::{CountedAttempt, Failure, FailureKind, PlannedTask, RunHeader, Task};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::capture;
 
@@ -27,7 +28,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::policy::{PolicyContext, PolicySpec, Weights};
 use crate::printer::Printer;
-use crate::runs::{judge_below, planned_task, stop_request};
+use crate::runs::{judge_below, stop_request};
 use crate::source::Source;
 use crate::{examples, interrupt};
 use result::OptimizeReport;
@@ -76,19 +77,19 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     let task = source.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let asked = &settings.episodes;
-    let wanted = PolicySpec::parse(&asked.policy, &asked.base_url, asked.model_options())?;
+    let spec = PolicySpec::parse(&asked.policy, &asked.base_url, asked.model_options())?;
     // Weights may take minutes to arrive. Where there is nothing to judge before the policy is asked, they come meanwhile.
     let early = settings.starts_from_nothing().then(|| {
-        let (wanted, printer) = (wanted.clone(), printer.clone());
-        thread::spawn(move || wanted.load_weights(&printer))
+        let (spec, printer) = (spec.clone(), printer.clone());
+        thread::spawn(move || spec.load_weights(&printer))
     });
     let engine = Engine::prepare(&asked.judging.machine, printer)?;
-    let decided = settings.decided(wanted.kind, engine.target);
+    let decided = settings.decided(spec.kind, engine.target);
     let request = decided.start(engine.target)?;
     if let Some(idle) = decided.episodes.idle(&resolved.said) {
         printer.note(&idle);
     }
-    let folder = settings::folder(args.out.as_deref(), &task, wanted.kind, &decided, &request)?;
+    let folder = settings::folder(args.out.as_deref(), &task, spec.kind, &decided, &request)?;
     let place = folder.path().display();
     printer.note(&match &args.out {
         Some(_) => format!("run: {place}"),
@@ -128,14 +129,14 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
             folder: &folder,
             decided: &decided,
             engine: &engine,
-            wanted: &wanted,
+            spec: &spec,
             start: started.starting_point(),
         };
         let weights = match early {
             Some(loading) => loading
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            None => wanted.load_weights(printer),
+            None => spec.load_weights(printer),
         };
         match weights {
             Ok(weights) => failure = episodes.play(weights, &mut judges, printer)?,
@@ -202,7 +203,7 @@ struct Episodes<'a> {
     folder: &'a RunFolder,
     decided: &'a OptimizeSettings,
     engine: &'a Engine,
-    wanted: &'a PolicySpec,
+    spec: &'a PolicySpec,
     start: Option<Arc<StartingPoint>>,
 }
 
@@ -237,14 +238,14 @@ impl Episodes<'_> {
         // The clock runs from here, with everything loaded.
         let limit = self.decided.time_limit();
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let kind = episode_kind(episodes, self.wanted.kind, self.engine, deadline);
+        let kind = episode_kind(episodes, self.spec.kind, self.engine, deadline);
         let context = PolicyContext {
             tasks: std::slice::from_ref(self.task),
             engine: self.engine,
             mode: kind.mode(),
         };
         let guest = SharedDevice::open(&self.engine.lease())?;
-        let policy = self.wanted.share(weights, context, guest, printer)?;
+        let policy = self.spec.share(weights, context, guest, printer)?;
         let judging_options = episodes.judging.judging_options();
         let head = RunHeader {
             verb: "optimize".to_owned(),
@@ -255,11 +256,11 @@ impl Episodes<'_> {
             mode: kind.mode(),
             profile: judging_options.profile,
             compile_mode: judging_options.compile_mode,
-            tasks: vec![planned_task(self.task, None)],
+            tasks: vec![PlannedTask::of(self.task, None)],
             samples,
             counts: CountedAttempt::Best,
             scale: None,
-            settings: settings::config(self.decided, self.wanted.kind)?
+            settings: settings::config(self.decided, self.spec.kind)?
                 .into_iter()
                 .collect(),
         };
@@ -267,7 +268,7 @@ impl Episodes<'_> {
             tasks: vec![Arc::new(self.task.clone())],
             samples,
             kind,
-            concurrency: self.wanted.concurrency(judges.len()),
+            concurrency: self.spec.concurrency(judges.len()),
             start: self.start.clone(),
             survey: false,
             left_out: Vec::new(),

@@ -188,7 +188,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     // What cannot be read is said before anything is fetched or begun.
     let excluded = settings.excluded()?;
-    let wanted = settings.wanted()?;
+    let spec = settings.policy_spec()?;
     let seeds = SeedCatalogue::torch().map_err(|error| broken_seeds(&error))?;
     let layers = transformer_layers().map_err(|error| broken_seeds(&error))?;
     let engine = Engine::prepare(&settings.machine, printer)?;
@@ -223,16 +223,16 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     let judges: Vec<Box<dyn Judge>> = (0..judges)
         .map(|_| Ok(Box::new(LocalJudge::start(options.clone())?) as Box<dyn Judge>))
         .collect::<Result<_, Stop>>()?;
-    let mut composer: Box<dyn TaskComposer> = match &wanted {
+    let mut composer: Box<dyn TaskComposer> = match &spec {
         None => Box::new(GrammarComposer {
             seeds: &seeds,
             layers: &layers,
             seed: settings.seed,
         }),
-        Some(wanted) => Box::new(LlmComposer {
-            policy: match wanted.fetch(printer)? {
+        Some(spec) => Box::new(LlmComposer {
+            policy: match spec.fetch(printer)? {
                 Some(policy) => policy,
-                None => wanted.ready_to_compose(before.len())?,
+                None => spec.ready_to_compose(before.len())?,
             },
             seeds: &seeds,
             seed: settings.seed,
@@ -304,7 +304,7 @@ impl SynthSettings {
     }
 
     /// The policy that composes, if one does.
-    fn wanted(&self) -> Result<Option<PolicySpec>, Stop> {
+    fn policy_spec(&self) -> Result<Option<PolicySpec>, Stop> {
         if self.composer == ComposerChoice::Grammar {
             return Ok(None);
         }

@@ -52,14 +52,14 @@ pub(crate) fn stream(base_url: &str, request: &Value) -> Vec<Value> {
 }
 
 /// The agent's loop, a few turns, with the small model at that address: too small to get anywhere, but what it says is
-/// understood, answered and recorded. Both ways of calling tools.
+/// understood, answered and recorded. Both ways of calling tools, from nothing and from the compiler's solution.
 pub(crate) fn an_agent_runs_there(base_url: &str) {
     let context = Context::new();
     context.write("task.py", TASK);
-    for wire in ["fenced", "json"] {
+    for (wire, start) in [("fenced", "none"), ("json", "compiler")] {
         let policy = format!("openai:{MODEL}");
         let arguments = format!(
-            "optimize task.py --mode agent --policy {policy} --base-url {base_url} --wire {wire} --turns 2 --max-tokens {REPLY_TOKENS} \
+            "optimize task.py --mode agent --policy {policy} --base-url {base_url} --wire {wire} --start {start} --turns 2 --max-tokens {REPLY_TOKENS} \
              --temperature 0 --target cpu --no-compile --profile rl --out {wire} --json -q"
         );
         let arguments: Vec<&str> = arguments.split_whitespace().collect();

@@ -78,6 +78,18 @@ impl Context {
         found.as_str().unwrap().to_owned()
     }
 
+    /// A user's own program, which knows nothing of Warpsmith, in this folder.
+    pub(crate) fn run_as_a_user(&self, python: &str, program: &str) {
+        let output = Command::new(python)
+            .args(["-I", "-c", program])
+            .current_dir(self.folder.path())
+            .env("XDG_CACHE_HOME", self.path("user-cache"))
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+    }
+
     /// For what needs no torch: an empty cache, and none of the user's settings.
     pub(crate) fn bare(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);

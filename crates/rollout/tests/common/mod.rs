@@ -203,12 +203,7 @@ pub(crate) fn script(folder: &Path, tasks: u32, samples: u32) -> PathBuf {
 }
 
 pub(crate) fn plan(tasks: Vec<Task>, samples: u32, concurrency: usize) -> RolloutPlan {
-    let planned = |task: &Task| PlannedTask {
-        id: task.id.clone(),
-        name: task.name.clone(),
-        level: task.level,
-        part: None,
-    };
+    let planned = |task: &Task| PlannedTask::of(task, None);
     RolloutPlan {
         samples,
         kind: EpisodeKind::Single(SingleSettings {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warpsmith_machine::{DeviceLease, Python, SharedDevice};
@@ -38,6 +38,8 @@ const LEASE_PATIENCE: Duration = Duration::from_mins(10);
 /// Two visits and a lease, each asked for and given back. Whoever asks more often would hold the device for ever.
 const MAX_DEVICE_REQUESTS: usize = 6;
 const SCRATCH_BYTES: u64 = 2 << 30;
+/// The sandbox ends a process after this.
+const WALL_TIME: Duration = Duration::from_hours(1);
 
 /// Why filters cannot be run at all. Never a task's fault.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +69,7 @@ impl FilterError {
 pub enum Containment {
     /// Beside us: what it runs is our own composition.
     None,
-    /// In the sandbox, one task a process: somebody else wrote it.
+    /// In the sandbox, and no process runs two tasks: somebody else wrote them.
     Sandboxed,
 }
 
@@ -175,6 +177,7 @@ pub struct FilterWorker<'a> {
 
 struct Process {
     life: ProcessHandle,
+    begun: Instant,
     lines: BufReader<UnixStream>,
 }
 
@@ -247,6 +250,12 @@ impl<'a> FilterWorker<'a> {
         limit: Duration,
         lease: Option<&str>,
     ) -> Result<Result<Value, FilterRejection>, FilterError> {
+        let ends_soon = |process: &Process| process.begun.elapsed() > WALL_TIME / 2;
+        if self.containment == Containment::Sandboxed
+            && self.process.as_ref().is_some_and(ends_soon)
+        {
+            self.process = None;
+        }
         if self.tried >= TASKS_PER_PROCESS {
             self.process = None;
             // What it compiled nobody needs again. Should it not go now, it goes with the whole folder.
@@ -258,14 +267,36 @@ impl<'a> FilterWorker<'a> {
         }
         self.tried += 1;
         let mut request = request.clone();
-        request["untrusted"] = json!(self.containment == Containment::Sandboxed);
+        if self.containment == Containment::Sandboxed {
+            request["untrusted"] = json!(true);
+            // Nothing of the task runs in this process before it has answered, so a task that may not run costs no process.
+            let check = json!({ "verb": "check", "code": request["code"], "untrusted": true });
+            let checked = self.exchange(&check, limit, None)?;
+            if checked.is_err() {
+                return Ok(checked);
+            }
+        }
+        let answered = self.exchange(&request, limit, lease);
+        if self.containment == Containment::Sandboxed {
+            self.process = None;
+        }
+        answered
+    }
+
+    /// With the process that runs. One that died or did not answer is gone afterwards.
+    fn exchange(
+        &mut self,
+        request: &Value,
+        limit: Duration,
+        lease: Option<&str>,
+    ) -> Result<Result<Value, FilterRejection>, FilterError> {
         let Some(process) = &mut self.process else {
             return Err(FilterError::Failed {
                 message: "it did not start".into(),
             });
         };
-        let answered = process.exchange(&request, limit, lease);
-        if self.containment == Containment::Sandboxed || answered.is_err() {
+        let answered = process.exchange(request, limit, lease);
+        if answered.is_err() {
             self.process = None;
         }
         match answered {
@@ -293,6 +324,7 @@ impl<'a> FilterWorker<'a> {
         };
         let mut process = Process {
             life,
+            begun: Instant::now(),
             lines: BufReader::new(ours),
         };
         let hello = json!({ "verb": "hello", "tensors": self.workshop.tensors });
@@ -349,7 +381,7 @@ impl<'a> FilterWorker<'a> {
             limits: sandbox::ResourceLimits {
                 memory_bytes: (warpsmith_machine::memory_bytes() / 2).min(64 << 30),
                 processes: 320,
-                wall_time: Duration::from_hours(1),
+                wall_time: WALL_TIME,
                 file_bytes: SCRATCH_BYTES,
                 output_bytes: 64 << 10,
             },
@@ -454,3 +486,6 @@ fn parse_reply(reply: &Value) -> Result<Result<Value, FilterRejection>, FilterEr
         message: message.to_owned(),
     })
 }
+
+#[cfg(test)]
+mod tests;

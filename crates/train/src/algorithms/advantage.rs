@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How far ahead to look. A small `lambda` trusts the values, 1 trusts only what was really paid.
+/// How far ahead to look. A small `lambda` trusts the values, 1 trusts only the reward.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gae {
     pub gamma: f64,

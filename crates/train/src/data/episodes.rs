@@ -13,7 +13,7 @@ pub struct TokenEpisode {
     /// Episodes of one task are a group.
     pub task: String,
     pub tokens: Tokens,
-    /// What is paid for it.
+    /// Its reward.
     pub reward: f64,
     pub finding: Finding,
     /// It ended because there was no more room, not because the policy was done.

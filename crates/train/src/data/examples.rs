@@ -40,13 +40,13 @@ pub enum TooLong {
 
 /// Which replies of a trajectory are learnt. The others are read, as what was given is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LearntReplies {
+pub enum TrainedReplies {
     All,
     /// The attempt that counts, and what led to it: nothing that came after, and no attempt that failed.
     Solution(CountedAttempt),
 }
 
-impl LearntReplies {
+impl TrainedReplies {
     /// Whether the reply with this message's number is learnt.
     fn learns(self, trajectory: &Trajectory, message: u32) -> bool {
         let Self::Solution(counts) = self else {
@@ -97,7 +97,7 @@ pub struct Examples<'a> {
     pub codec: &'a ChatCodec,
     /// Tools that were told to the policy by their schemas, in trajectories without a record of tokens.
     pub tools: &'a [ToolSchema],
-    pub replies: LearntReplies,
+    pub replies: TrainedReplies,
     pub max_tokens: usize,
     pub too_long: TooLong,
 }
@@ -135,15 +135,15 @@ impl Examples<'_> {
             None => self.rendered(trajectory)?,
         };
         let learns = |message| self.replies.learns(trajectory, message);
-        let learnt = sequences.into_iter().map(|one| match self.replies {
-            LearntReplies::All => Some(one),
-            LearntReplies::Solution(_) => one.only(learns),
+        let masked = sequences.into_iter().map(|one| match self.replies {
+            TrainedReplies::All => Some(one),
+            TrainedReplies::Solution(_) => one.only(learns),
         });
-        let learnt: Option<Vec<Masked>> = learnt.collect();
-        let learnt = learnt.ok_or_else(|| TrainError::BrokenTokens {
+        let masked: Option<Vec<Masked>> = masked.collect();
+        let masked = masked.ok_or_else(|| TrainError::BrokenTokens {
             episode: EpisodeId::of(trajectory).to_string(),
         })?;
-        let sequences: Vec<TokenSequence> = learnt
+        let sequences: Vec<TokenSequence> = masked
             .into_iter()
             .filter_map(|one| self.fitting(one.tokens, &one.mask))
             .filter(|sequence| !sequence.loss_positions().is_empty())

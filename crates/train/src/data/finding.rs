@@ -1,4 +1,4 @@
-//! What the judges found of a trajectory, whichever reward pays.
+//! What the judges found of a trajectory, whichever reward counts.
 
 use serde::{Deserialize, Serialize};
 use warpsmith_schema::{Attempt, CountedAttempt, Reward, Rule, Status, Trajectory};

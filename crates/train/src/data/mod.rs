@@ -8,7 +8,7 @@ mod read;
 mod reward;
 
 pub use episodes::{TokenEpisode, Tokens};
-pub use examples::{Example, Examples, LearntReplies, TooLong};
+pub use examples::{Example, Examples, TooLong, TrainedReplies};
 pub(crate) use finding::counted;
 pub use finding::{Finding, Standings};
 pub use order::{batches, held_out, packs, split};

@@ -1,4 +1,4 @@
-//! In which order things are learnt, and how many at once.
+//! The order of an epoch and its microbatches.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ pub fn held_out(groups: &[&str], share: f64, seed: u64) -> Vec<bool> {
     groups.iter().map(|group| drawn.contains(group)).collect()
 }
 
-/// What is learnt from, and what is held out: a task is in one of the two with all that belongs to it.
+/// What is trained on, and what is held out: a task is in one of the two with all that belongs to it.
 pub fn split<T>(
     items: Vec<T>,
     share: f64,
@@ -55,10 +55,10 @@ pub fn split<T>(
 ) -> (Vec<T>, Vec<T>) {
     let tasks: Vec<&str> = items.iter().map(&task).collect();
     let mut out = held_out(&tasks, share, seed).into_iter();
-    let (held, learnt) = items
+    let (held, training) = items
         .into_iter()
         .partition(|_| out.next().unwrap_or_default());
-    (learnt, held)
+    (training, held)
 }
 
 #[cfg(test)]

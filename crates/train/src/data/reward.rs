@@ -26,7 +26,7 @@ impl RewardKind {
     }
 }
 
-/// How trajectories are paid.
+/// How trajectories are rewarded.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RewardRule {
     pub kind: RewardKind,

@@ -218,19 +218,19 @@ impl KnownBefore {
 
     /// Of all trajectories, and of all epochs if it is never enough.
     pub fn offline(&self, stage: &OfflineStage) -> StageEstimate {
-        let learnt = self.trajectories as f64 * (1.0 - stage.held_out);
+        let training = self.trajectories as f64 * (1.0 - stage.held_out);
         let epochs = f64::from(stage.epochs);
-        let steps = (learnt / f64::from(stage.batch)).ceil() * epochs;
+        let steps = (training / f64::from(stage.batch)).ceil() * epochs;
         let whole = self.prompt_tokens + stage.replies * self.reply_tokens;
         let most = stage.max_tokens.map(f64::from);
         let length = most.map_or(whole, |most| whole.min(most));
-        let tokens = epochs * learnt * length;
+        let tokens = epochs * training * length;
         self.estimate(&StageWork {
             stage: stage.stage,
             steps: steps as u64,
             episodes: 0,
             work: Work {
-                learnt_tokens: tokens,
+                trained_tokens: tokens,
                 scored_tokens: if stage.scores { tokens } else { 0.0 },
                 ..Work::default()
             },
@@ -246,15 +246,16 @@ impl KnownBefore {
     pub fn reinforce(&self, stage: &ReinforceStage) -> StageEstimate {
         let steps = stage.steps;
         let tasks = self.tasks.min(stage.tasks_per_step.into());
-        let learnt = u64::from(steps) * tasks * u64::from(stage.samples);
-        let collected = learnt * u64::from(1 + stage.refills);
-        let looks = match self.held_out {
+        let training = u64::from(steps) * tasks * u64::from(stage.samples);
+        let collected = training * u64::from(1 + stage.refills);
+        let evaluations = match self.held_out {
             0 => 0,
             _ => 1 + u64::from(steps.div_ceil(stage.evaluate_every)),
         };
-        let episodes = collected + looks * self.held_out * u64::from(stage.validation_samples);
+        let episodes =
+            collected + evaluations * self.held_out * u64::from(stage.validation_samples);
         let length = self.prompt_tokens + stage.replies * self.reply_tokens;
-        let read = learnt as f64 * length;
+        let read = training as f64 * length;
         let passes = stage.ppo_epochs + stage.critic_ppo_epochs.unwrap_or_default();
         let learners = 1 + u32::from(stage.critic_ppo_epochs.is_some());
         let reference = u32::from(stage.reference);
@@ -265,9 +266,9 @@ impl KnownBefore {
             steps: steps.into(),
             episodes,
             work: Work {
-                learnt_tokens: f64::from(passes) * read,
+                trained_tokens: f64::from(passes) * read,
                 scored_tokens: f64::from(scores) * read,
-                written_tokens: episodes as f64 * stage.replies * self.reply_tokens,
+                generated_tokens: episodes as f64 * stage.replies * self.reply_tokens,
                 judgements: episodes as f64 * stage.judgements,
             },
             trained: Some((&stage.tuning, stage.tokens_per_microbatch)),
@@ -286,7 +287,7 @@ impl KnownBefore {
             steps: 0,
             episodes,
             work: Work {
-                written_tokens: episodes as f64 * replies * self.reply_tokens,
+                generated_tokens: episodes as f64 * replies * self.reply_tokens,
                 judgements: episodes as f64 * (replies / 2.0).max(1.0),
                 ..Work::default()
             },
@@ -302,7 +303,7 @@ impl KnownBefore {
         let config = &self.config;
         let trained = doing.trained;
         let networks = Networks {
-            learnt: trained.map_or(0, |(tuning, _)| tuning.trainable_weights(config)),
+            trainable: trained.map_or(0, |(tuning, _)| tuning.trainable_weights(config)),
             config: config.clone(),
             learners: doing.learners,
             frozen: doing.frozen,

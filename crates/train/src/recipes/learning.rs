@@ -10,7 +10,7 @@ use warpsmith_model::{
 use warpsmith_schema::{CONFIG_FORMAT, FORMAT, Failure};
 use warpsmith_store::RunFolder;
 
-use super::progress::{Keeping, Rates, RecipeOutcome, Watch};
+use super::progress::{Keeping, OptimizerSettings, RecipeOutcome, Watch};
 use crate::TrainError;
 use crate::algorithms::Aggregation;
 use crate::network::FineTuning;
@@ -91,7 +91,7 @@ pub struct LearningOptions {
     pub placement: Placement,
     /// Which GPU.
     pub device: u32,
-    pub rates: Rates,
+    pub optimizer: OptimizerSettings,
     pub aggregation: Aggregation,
     pub tokens_per_microbatch: usize,
     /// Of the order, of draws, and of a new adapter's first numbers.
@@ -206,7 +206,7 @@ fn forget_not_compared(config: &mut Map<String, Value>) {
 
 /// What came of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LearntRun {
+pub struct TrainedRun {
     pub verb: &'static str,
     pub outcome: RecipeOutcome,
     pub folder: PathBuf,
@@ -214,7 +214,7 @@ pub struct LearntRun {
     pub about: Map<String, Value>,
 }
 
-impl LearntRun {
+impl TrainedRun {
     /// All of it, for scripts.
     pub fn object(&self) -> Result<Map<String, Value>, TrainError> {
         let outcome = &self.outcome;

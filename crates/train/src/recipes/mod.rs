@@ -17,7 +17,7 @@ mod sft;
 mod value;
 
 pub use learning::{
-    BaseModel, LearningOptions, LearntRun, Placement, RunHost, TuningOptions, run_folder,
+    BaseModel, LearningOptions, Placement, RunHost, TrainedRun, TuningOptions, run_folder,
 };
 pub use llm_judge::{LlmJudge, LlmScore};
 pub use offline::{Imitation, Objective, OfflineRun, ValueTargets};
@@ -28,7 +28,7 @@ pub use pipeline::{
 pub use policy::{
     Advantages, Collector, CriticSettings, CutReplies, Penalty, PolicyRun, PolicySettings,
 };
-pub use progress::{Best, Keeping, Rates, RecipeOutcome, Watch};
+pub use progress::{Best, Keeping, OptimizerSettings, RecipeOutcome, Watch};
 pub use reinforce::{ReinforceRun, StartJudges, require_disjoint, require_on_policy};
 pub use rollouts::{CollectSettings, Examination, Rollouts, Voice};
 pub use selection::Selection;

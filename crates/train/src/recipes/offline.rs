@@ -7,7 +7,7 @@ use warpsmith_agent::tool_schemas;
 use warpsmith_schema::Trajectory;
 use warpsmith_store::RunFolder;
 
-use super::learning::{BaseModel, LearningOptions, LearntRun, ModelToTrain, RunHost, run_folder};
+use super::learning::{BaseModel, LearningOptions, ModelToTrain, RunHost, TrainedRun, run_folder};
 use super::networks::NetworkFactory;
 use super::progress::RecipeOutcome;
 use super::selection::Selection;
@@ -16,7 +16,7 @@ use super::value::{ValueSettings, pretrain_value};
 use crate::TrainError;
 use crate::algorithms::Rejections;
 use crate::data::{
-    Example, Examples, LearntReplies, RewardRule, TokenEpisode, TooLong, TrainingData, split,
+    Example, Examples, RewardRule, TokenEpisode, TooLong, TrainedReplies, TrainingData, split,
 };
 
 /// A run over recorded trajectories.
@@ -35,7 +35,7 @@ pub struct OfflineRun<'a> {
     pub epochs: u64,
     /// Trajectories that make one update.
     pub batch: usize,
-    /// Share of the tasks that is not learnt from but looked at.
+    /// Share of the tasks held out for validation.
     pub held_out: f64,
     pub objective: Objective,
 }
@@ -82,7 +82,7 @@ struct Begun {
 
 impl OfflineRun<'_> {
     /// Goes on where the folder has a run with the same settings, data and model.
-    pub fn run(&self, host: &dyn RunHost) -> Result<LearntRun, TrainError> {
+    pub fn run(&self, host: &dyn RunHost) -> Result<TrainedRun, TrainError> {
         let data = TrainingData::read(self.data)?;
         let demonstrations = match self.demonstrations.as_slice() {
             [] => None,
@@ -94,7 +94,7 @@ impl OfflineRun<'_> {
             }
             Objective::Value(targets) => self.value(targets, &data, host)?,
         };
-        Ok(LearntRun {
+        Ok(TrainedRun {
             verb: self.verb,
             outcome,
             folder: begun.folder.path().to_path_buf(),
@@ -165,8 +165,8 @@ impl OfflineRun<'_> {
             };
             examples.of_all(trajectories)
         };
-        let replies = selection.map_or(LearntReplies::All, |selection| {
-            LearntReplies::Solution(selection.reward_rule.counts)
+        let replies = selection.map_or(TrainedReplies::All, |selection| {
+            TrainedReplies::Solution(selection.reward_rule.counts)
         });
         let mut learnable: Vec<Example> = examples(replies, &kept)?;
         if learnable.is_empty() {
@@ -180,7 +180,7 @@ impl OfflineRun<'_> {
         if let (Some(selection), Some(demonstrations)) = (&selection, demonstrations) {
             let (beside, seed) = (learnable.len(), self.learning.seed);
             let drawn = selection.demonstrations(&demonstrations.trajectories, beside, seed);
-            let drawn = examples(LearntReplies::All, &drawn)?;
+            let drawn = examples(TrainedReplies::All, &drawn)?;
             demonstrated = drawn.len();
             learnable.extend(drawn);
         }
@@ -207,13 +207,13 @@ impl OfflineRun<'_> {
             rejections.surplus,
         ));
         let learning = &self.learning;
-        let (learnt, held_out) = split(learnable, self.held_out, learning.seed, |one| {
+        let (training, held_out) = split(learnable, self.held_out, learning.seed, |one| {
             &one.episode.task
         });
         let settings = SftSettings {
             epochs: self.epochs,
             batch: self.batch,
-            rates: learning.rates,
+            optimizer: learning.optimizer,
             aggregation: learning.aggregation,
             tokens_per_microbatch: learning.tokens_per_microbatch,
             seed: learning.seed,
@@ -224,7 +224,7 @@ impl OfflineRun<'_> {
         let mut watch = host.watch(&IMITATION_TOLD);
         let outcome = sft(
             &mut *actor,
-            &learnt,
+            &training,
             &held_out,
             &settings,
             &keeping,
@@ -253,12 +253,13 @@ impl OfflineRun<'_> {
         let about = json!({ "trajectories": all, "kept": used });
         host.note(&format!("{all} trajectories, {used} of them with a reward"));
         let learning = &self.learning;
-        let (learnt, held_out) = split(episodes, self.held_out, learning.seed, |one| &one.task);
-        let mean = learnt.iter().map(|one| one.reward).sum::<f64>() / learnt.len().max(1) as f64;
+        let (training, held_out) = split(episodes, self.held_out, learning.seed, |one| &one.task);
+        let mean =
+            training.iter().map(|one| one.reward).sum::<f64>() / training.len().max(1) as f64;
         let settings = ValueSettings {
             epochs: self.epochs,
             batch: self.batch,
-            rates: learning.rates,
+            optimizer: learning.optimizer,
             aggregation: learning.aggregation,
             tokens_per_microbatch: learning.tokens_per_microbatch,
             seed: learning.seed,
@@ -272,7 +273,7 @@ impl OfflineRun<'_> {
         let mut watch = host.watch(&VALUE_TOLD);
         let outcome = pretrain_value(
             &mut *critic,
-            learnt,
+            training,
             held_out,
             &settings,
             &keeping,

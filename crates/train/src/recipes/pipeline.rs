@@ -11,9 +11,9 @@ use warpsmith_store::{EventLog, RunFolder};
 
 pub use self::gate::{GateThresholds, PipelineGate};
 
-use super::learning::LearntRun;
+use super::learning::TrainedRun;
 use crate::TrainError;
-use crate::error::NOTHING_PAID;
+use crate::error::NOTHING_REWARDED;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -117,7 +117,7 @@ pub trait StageRunner {
     /// Plays the tasks, and gives the run's folder.
     fn collect(&self, model: &str) -> Result<PathBuf, Failure>;
 
-    fn learn(&self, stage: PipelineStage, model: &str) -> Result<LearntRun, Failure>;
+    fn learn(&self, stage: PipelineStage, model: &str) -> Result<TrainedRun, Failure>;
 
     /// For the person who waits.
     fn say(&self, stage: PipelineStage, words: &str);
@@ -189,17 +189,17 @@ impl PipelineRun<'_> {
                 }
                 _ => match runner.learn(stage, &model) {
                     // The actor stays as it is. A critic learns from failures too.
-                    Err(failure) if failure.code == NOTHING_PAID => {
+                    Err(failure) if failure.code == NOTHING_REWARDED => {
                         runner.say(stage, &format!("left out: {}", failure.message));
                         (json!({ "left_out": failure.message }), model)
                     }
-                    learnt => {
-                        let learnt = learnt.map_err(TrainError::Around)?;
-                        if learnt.outcome.interrupted {
+                    trained => {
+                        let trained = trained.map_err(TrainError::Around)?;
+                        if trained.outcome.interrupted {
                             return Err(TrainError::Interrupted);
                         }
-                        let next = self.next(&model, &learnt);
-                        (Value::Object(learnt.object()?), next)
+                        let next = self.next(&model, &trained);
+                        (Value::Object(trained.object()?), next)
                     }
                 },
             };
@@ -221,11 +221,11 @@ impl PipelineRun<'_> {
     }
 
     /// What the stage after one begins with. A critic is not what speaks.
-    fn next(&self, model: &str, learnt: &LearntRun) -> String {
-        let outcome = &learnt.outcome;
+    fn next(&self, model: &str, trained: &TrainedRun) -> String {
+        let outcome = &trained.outcome;
         let best = self.go_on_from == GoOnFrom::Best && outcome.best.is_some();
         match &outcome.published {
-            Some(_) if best => after(model, &learnt.folder.join("best")),
+            Some(_) if best => after(model, &trained.folder.join("best")),
             Some(published) => after(model, published),
             None => model.to_owned(),
         }
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_adapter_takes_the_place_of_the_one_that_learnt() {
+    fn an_adapter_takes_the_place_of_the_one_that_was_trained() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path();
         assert_eq!(after("m+a", place), place.display().to_string());

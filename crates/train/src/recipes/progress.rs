@@ -61,23 +61,23 @@ pub struct Best {
     pub merit: f64,
 }
 
-/// How quickly a network learns.
+/// AdamW, and the learning rate along the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Rates {
-    pub peak: f64,
-    pub warmup: u64,
-    pub decline: LrSchedulerType,
+pub struct OptimizerSettings {
+    pub learning_rate: f64,
+    pub warmup_steps: u64,
+    pub lr_scheduler_type: LrSchedulerType,
     pub adamw: AdamW,
 }
 
-impl Rates {
+impl OptimizerSettings {
     /// The update of a step of so many; `number` counts updates from one.
     pub(super) fn update(&self, step: u64, steps: u64, number: u64) -> AdamWStep {
         let schedule = LrSchedule {
-            learning_rate: self.peak,
-            warmup_steps: self.warmup,
+            learning_rate: self.learning_rate,
+            warmup_steps: self.warmup_steps,
             steps,
-            lr_scheduler_type: self.decline,
+            lr_scheduler_type: self.lr_scheduler_type,
         };
         AdamWStep {
             adamw: self.adamw,

@@ -9,7 +9,7 @@ use warpsmith_rollout::{EpisodeKind, Judge, StopRequest};
 use warpsmith_schema::{Event, Failure, RunHeader, RunMetrics, Task};
 use warpsmith_store::RunFolder;
 
-use super::learning::{BaseModel, LearningOptions, LearntRun, RunHost};
+use super::learning::{BaseModel, LearningOptions, RunHost, TrainedRun};
 use super::networks::NetworkFactory;
 use super::policy::{Advantages, PolicyRun, PolicySettings};
 use super::rollouts::{CollectSettings, Rollouts, Voice};
@@ -49,7 +49,7 @@ const TOLD: [&str; 7] = [
 ];
 
 impl ReinforceRun<'_> {
-    pub fn run(self, host: &dyn RunHost) -> Result<LearntRun, TrainError> {
+    pub fn run(self, host: &dyn RunHost) -> Result<TrainedRun, TrainError> {
         let (learning, folder) = (self.learning, self.folder);
         require_on_policy(match &self.collect.kind {
             EpisodeKind::Single(settings) => &settings.sampling,
@@ -103,7 +103,7 @@ impl ReinforceRun<'_> {
             settings: self.settings,
         }
         .run(&keeping, &mut *watch)?;
-        Ok(LearntRun {
+        Ok(TrainedRun {
             verb: self.verb,
             outcome,
             folder: folder.path().to_path_buf(),
@@ -128,10 +128,10 @@ pub fn require_on_policy(sampling: &SamplingParams) -> Result<(), TrainError> {
     }
 }
 
-/// What is looked at must not be learnt from.
+/// Validation tasks must not be trained on.
 pub fn require_disjoint(tasks: &[Task], held_out: &[Task]) -> Result<(), TrainError> {
-    let learnt = |one: &&Task| tasks.iter().any(|task| task.source == one.source);
-    match held_out.iter().find(learnt) {
+    let trained_on = |one: &&Task| tasks.iter().any(|task| task.source == one.source);
+    match held_out.iter().find(trained_on) {
         None => Ok(()),
         Some(task) => Err(TrainError::NotHeldOut {
             task: task.id.clone(),

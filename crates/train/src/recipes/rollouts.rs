@@ -161,16 +161,16 @@ impl<'a> Rollouts<'a> {
         chosen
     }
 
-    /// Of a policy that has learnt in so many steps.
+    /// Of the policy after so many steps.
     fn version(&self, step: u64, policy: &Published) -> PolicyVersion {
-        let learnt = match policy {
+        let trained = match policy {
             Published::Adapter(adapter) => adapter.hash(),
             // Whole weights are not worth hashing: the run and its step tell them apart.
             Published::Weights(_) => format!("step {step}"),
         };
         let base = self.voice.hash.clone();
         let base = base.unwrap_or_else(|| self.voice.path.display().to_string());
-        let hash = blake3::hash(format!("{base}\n{learnt}").as_bytes());
+        let hash = blake3::hash(format!("{base}\n{trained}").as_bytes());
         PolicyVersion {
             name: self.voice.name.clone(),
             hash: Some(hash.to_hex().to_string()),
@@ -217,12 +217,7 @@ impl<'a> Rollouts<'a> {
         let config = json!({ "policy": round.version, "tasks": names, "samples": round.samples });
         let folder = RunFolder::at(&round.place, &config)?;
         let speaking = self.speaking(&round.version, policy)?;
-        let planned = |task: &Arc<Task>| PlannedTask {
-            id: task.id.clone(),
-            name: task.name.clone(),
-            level: task.level,
-            part: None,
-        };
+        let planned = |task: &Arc<Task>| PlannedTask::of(task, None);
         let plan = RolloutPlan {
             tasks: round.tasks.clone(),
             samples: round.samples,
@@ -266,7 +261,7 @@ impl<'a> Rollouts<'a> {
         Ok(found)
     }
 
-    /// With what each is paid beside what judges found.
+    /// With the reward of each beside what judges found.
     fn episodes(
         &self,
         found: &[Trajectory],

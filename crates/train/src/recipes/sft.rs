@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
+use super::progress::{Keeping, Kept, OptimizerSettings, Progress, RecipeOutcome, Watch};
 use crate::algorithms::{Aggregation, negative_log_likelihood, token_weights};
 use crate::data::{Example, batches, packs};
 use crate::metrics::Numbers;
@@ -18,7 +18,7 @@ pub struct SftSettings {
     pub epochs: u64,
     /// Trajectories that make one update.
     pub batch: usize,
-    pub rates: Rates,
+    pub optimizer: OptimizerSettings,
     pub aggregation: Aggregation,
     /// Tokens that go through the network together; more need more memory, and are a little quicker.
     pub tokens_per_microbatch: usize,
@@ -54,7 +54,7 @@ pub fn sft(
         let batch: Vec<&Example> = batch.iter().map(|place| &examples[*place]).collect();
         let (loss, tokens) = learn(actor, &batch, settings)?;
         let step = progress.step + 1;
-        let update = settings.rates.update(step, steps, step);
+        let update = settings.optimizer.update(step, steps, step);
         let norm = actor.step(&update)?;
         let mut numbers = Numbers::from([
             ("loss", loss),

@@ -8,7 +8,7 @@ use serde_json::json;
 use warpsmith_model::HostTensor;
 
 use super::policy::batch::Batch;
-use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
+use super::progress::{Keeping, Kept, OptimizerSettings, Progress, RecipeOutcome, Watch};
 use crate::algorithms::{Aggregation, Gae, explained_variance, value_loss};
 use crate::data::{TokenEpisode, batches};
 use crate::metrics::Numbers;
@@ -21,7 +21,7 @@ pub struct ValueSettings {
     pub epochs: u64,
     /// Trajectories that make one update.
     pub batch: usize,
-    pub rates: Rates,
+    pub optimizer: OptimizerSettings,
     pub aggregation: Aggregation,
     pub tokens_per_microbatch: usize,
     /// Of the order.
@@ -92,7 +92,7 @@ pub fn pretrain_value(
             return Err(TrainError::NotFinite { what: "the loss" });
         }
         let step = progress.step + 1;
-        let update = settings.rates.update(step, steps, step);
+        let update = settings.optimizer.update(step, steps, step);
         let mut numbers = Numbers::from([
             ("value_loss", loss),
             ("grad_norm", critic.step(&update)?),
@@ -139,7 +139,7 @@ impl ValueSettings {
     }
 }
 
-/// Of what was really paid.
+/// Of the reward itself.
 fn held_out_variance(
     critic: &dyn Critic,
     held_out: &Batch,

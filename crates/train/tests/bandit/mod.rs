@@ -18,8 +18,8 @@ use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::metrics::{self, Numbers};
 use warpsmith_train::network::{Actor as _, FineTuning, Published, TokenSequence, TrainingModel};
 use warpsmith_train::recipes::{
-    Advantages, Collector, CriticSettings, CutReplies, Keeping, Penalty, PolicyRun, PolicySettings,
-    Rates, RecipeOutcome, Watch,
+    Advantages, Collector, CriticSettings, CutReplies, Keeping, OptimizerSettings, Penalty,
+    PolicyRun, PolicySettings, RecipeOutcome, Watch,
 };
 
 const VOCABULARY: usize = 12;
@@ -133,11 +133,11 @@ impl Watch for Until {
     }
 }
 
-fn rates(peak: f64) -> Rates {
-    Rates {
-        peak,
-        warmup: 2,
-        decline: LrSchedulerType::Constant,
+fn optimizer(learning_rate: f64) -> OptimizerSettings {
+    OptimizerSettings {
+        learning_rate,
+        warmup_steps: 2,
+        lr_scheduler_type: LrSchedulerType::Constant,
         adamw: AdamW {
             weight_decay: 0.0,
             ..AdamW::default()
@@ -153,7 +153,7 @@ fn settings(steps: u64, advantages: Advantages) -> PolicySettings {
     };
     PolicySettings {
         steps,
-        rates: rates(rate),
+        optimizer: optimizer(rate),
         advantages,
         loss_mode: LossMode::Vanilla,
         clip: Some(Clip {
@@ -182,10 +182,10 @@ const PPO: Advantages = Advantages::Critic(CriticSettings {
         lam: 0.95,
         critic_lambda: 1.0,
     },
-    rates: Rates {
-        peak: 0.01,
-        warmup: 2,
-        decline: LrSchedulerType::Constant,
+    optimizer: OptimizerSettings {
+        learning_rate: 0.01,
+        warmup_steps: 2,
+        lr_scheduler_type: LrSchedulerType::Constant,
         adamw: AdamW {
             beta1: 0.9,
             beta2: 0.999,
@@ -274,10 +274,10 @@ fn try_in(
     };
     // What was published is what was learnt.
     let published = Weights::load(outcome.published.as_ref().unwrap()).unwrap();
-    let Published::Weights(learnt) = actor.publish().unwrap() else {
+    let Published::Weights(trained) = actor.publish().unwrap() else {
         panic!("all of it learns")
     };
-    assert_eq!(published.final_norm, learnt.final_norm);
+    assert_eq!(published.final_norm, trained.final_norm);
     (Ok(outcome), game.worth)
 }
 
@@ -362,7 +362,7 @@ fn grpo_learns_and_with_the_sign_flipped_unlearns() {
 #[test]
 fn rloo_dr_grpo_and_gspo_learn() {
     let of = |spread| PolicySettings {
-        rates: rates(0.003),
+        optimizer: optimizer(0.003),
         entropy_coeff: 0.05,
         ..settings(
             60,

@@ -60,9 +60,9 @@ fn how_far_a_step_went_is_measured_after_its_last_update() {
 fn a_policy_that_has_collapsed_ends_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let wild = PolicySettings {
-        rates: Rates {
-            warmup: 0,
-            ..rates(1.0)
+        optimizer: OptimizerSettings {
+            warmup_steps: 0,
+            ..optimizer(1.0)
         },
         ..settings(60, PPO)
     };
@@ -154,7 +154,7 @@ fn a_critic_has_epochs_of_its_own() {
         let settings = PolicySettings {
             epochs: 1,
             // A policy that stays where it is pays the same all the time.
-            rates: rates(0.0),
+            optimizer: optimizer(0.0),
             advantages: Advantages::Critic(CriticSettings { epochs, ..critic }),
             ..settings(12, PPO)
         };

@@ -12,7 +12,7 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
         Examples {
             codec: &codec,
             tools: &[],
-            replies: LearntReplies::All,
+            replies: TrainedReplies::All,
             max_tokens,
             too_long,
         }
@@ -82,10 +82,10 @@ fn examples_are_the_tokens_that_were_sampled_where_they_are_this_models() {
 /// Three replies, of which the first was judged wrong, the second right and the third made nothing better: only the second is
 /// learnt, and what came before it is read. So it is with and without a record of tokens.
 #[test]
-fn only_the_solution_and_what_led_to_it_is_learnt() {
+fn only_the_solution_and_what_led_to_it_is_trained() {
     let tiny = Tiny::new();
     let codec = ChatCodec::open(&tiny.path(), None).unwrap();
-    let solution = LearntReplies::Solution(CountedAttempt::Best);
+    let solution = TrainedReplies::Solution(CountedAttempt::Best);
     let of = |replies, trajectory: &Trajectory| {
         let examples = Examples {
             replies,
@@ -128,13 +128,13 @@ fn only_the_solution_and_what_led_to_it_is_learnt() {
         let tokens = example.sequences[0].tokens();
         codec.tokenizer().decode(tokens).unwrap()
     };
-    let all = of(LearntReplies::All, &trajectory).unwrap().unwrap();
+    let all = of(TrainedReplies::All, &trajectory).unwrap().unwrap();
     for reply in ["void;", "int x;", "float;"] {
         assert!(said(&all).contains(reply), "{}", said(&all));
     }
-    let learnt = of(solution, &trajectory).unwrap().unwrap();
-    assert_eq!(said(&learnt).replace("<|im_end|>", ""), "int x;");
-    assert!(read(&learnt).contains("void;") && !read(&learnt).contains("right"));
+    let trained = of(solution, &trajectory).unwrap().unwrap();
+    assert_eq!(said(&trained).replace("<|im_end|>", ""), "int x;");
+    assert!(read(&trained).contains("void;") && !read(&trained).contains("right"));
 
     let origin = codec.origin().clone();
     trajectory.tokens = Some(vec![TokenRecord {
@@ -145,14 +145,14 @@ fn only_the_solution_and_what_led_to_it_is_learnt() {
         template: Some(origin.template.clone()),
         tokenizer: Some(origin.tokenizer.clone()),
     }]);
-    let learnt = of(solution, &trajectory).unwrap().unwrap();
-    assert_eq!(learnt.sequences[0].tokens(), [1, 2, 3, 4, 5]);
-    assert_eq!(learnt.sequences[0].loss_positions(), [3, 4]);
+    let trained = of(solution, &trajectory).unwrap().unwrap();
+    assert_eq!(trained.sequences[0].tokens(), [1, 2, 3, 4, 5]);
+    assert_eq!(trained.sequences[0].loss_positions(), [3, 4]);
     // A reply that led there and was not judged is learnt too.
     trajectory.attempts.remove(0);
     trajectory.best = Some(0);
-    let learnt = of(solution, &trajectory).unwrap().unwrap();
-    assert_eq!(learnt.sequences[0].loss_positions(), [1, 3, 4]);
+    let trained = of(solution, &trajectory).unwrap().unwrap();
+    assert_eq!(trained.sequences[0].loss_positions(), [1, 3, 4]);
     for record in trajectory.tokens.iter_mut().flatten() {
         record.replies.pop();
     }

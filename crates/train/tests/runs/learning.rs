@@ -4,10 +4,17 @@ use super::*;
 
 #[test]
 fn sft_learns_with_an_adapter_and_with_everything() {
-    for (fine_tuning, peak) in [(adapter(), 0.02), (FineTuning::Full, 0.01)] {
+    for (fine_tuning, learning_rate) in [(adapter(), 0.02), (FineTuning::Full, 0.01)] {
         let tiny = Tiny::new();
         let folder = tempfile::tempdir().unwrap();
-        let outcome = run(&tiny, folder.path(), &fine_tuning, &settings(peak), FOREVER).unwrap();
+        let outcome = run(
+            &tiny,
+            folder.path(),
+            &fine_tuning,
+            &settings(learning_rate),
+            FOREVER,
+        )
+        .unwrap();
         assert_eq!((outcome.step, outcome.steps), (12, 12));
         let lines = metrics::read(folder.path()).unwrap();
         let steps: Vec<u64> = lines.iter().map(|(step, _)| *step).collect();
@@ -30,7 +37,7 @@ fn sft_learns_with_an_adapter_and_with_everything() {
         // What is published runs, and says what was learnt.
         let published = outcome.published.unwrap();
         let weights = Weights::load(&tiny.path()).unwrap();
-        let learnt = match fine_tuning {
+        let trained = match fine_tuning {
             FineTuning::Full => FineTuning::Full,
             _ => FineTuning::Lora(Adapter::load(&published).unwrap()),
         };
@@ -46,7 +53,7 @@ fn sft_learns_with_an_adapter_and_with_everything() {
             scores.iter().sum::<f32>() / scores.len() as f32
         };
         let before = mean(&weights, &FineTuning::Full);
-        let after = mean(&base, &learnt);
+        let after = mean(&base, &trained);
         assert!(after > before + 1.0, "{before}, {after}");
     }
 }
@@ -187,7 +194,7 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
     let settings = ValueSettings {
         epochs: 20,
         batch: 4,
-        rates: rates(0.02),
+        optimizer: optimizer(0.02),
         aggregation: Aggregation::Trajectory,
         tokens_per_microbatch: 256,
         seed: 1,
@@ -210,7 +217,7 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
         (outcome.unwrap(), numbers(&critic))
     };
     let whole = tempfile::tempdir().unwrap();
-    let (outcome, learnt) = run(whole.path(), FOREVER);
+    let (outcome, trained) = run(whole.path(), FOREVER);
     let lines = metrics::read(whole.path()).unwrap();
     let explained = lines.last().unwrap().1["explained_variance"];
     assert!(explained >= 0.3, "{explained}");
@@ -225,7 +232,7 @@ fn value_pretraining_learns_what_to_expect_and_goes_on_bit_for_bit() {
     run(folder.path(), Until(2));
     let (again, resumed) = run(folder.path(), FOREVER);
     assert_eq!(again.step, outcome.step);
-    assert_eq!(resumed, learnt);
+    assert_eq!(resumed, trained);
     assert_eq!(run(folder.path(), FOREVER).0.step, outcome.step);
 }
 

@@ -110,10 +110,10 @@ fn a_run_that_falls_apart_is_stopped_and_names_what_is_good() {
     let folder = tempfile::tempdir().unwrap();
     let wild = SftSettings {
         epochs: 40,
-        rates: Rates {
-            peak: 3.0,
-            warmup: 40,
-            decline: LrSchedulerType::Constant,
+        optimizer: OptimizerSettings {
+            learning_rate: 3.0,
+            warmup_steps: 40,
+            lr_scheduler_type: LrSchedulerType::Constant,
             adamw: AdamW::default(),
         },
         ..settings(1.0)
@@ -187,12 +187,12 @@ fn a_batch_that_is_not_finite_ends_the_run_with_nothing_lost() {
         at: 17,
     };
     let folder = tempfile::tempdir().unwrap();
-    let (learnt, held_out) = (examples(&tiny, 0..10), examples(&tiny, 10..13));
+    let (training, held_out) = (examples(&tiny, 0..10), examples(&tiny, 10..13));
     let keeping = keeping(folder.path(), &tiny);
     let (settings, watch) = (settings(0.02), &mut { FOREVER });
     let error = sft(
         &mut poisoned,
-        &learnt,
+        &training,
         &held_out,
         &settings,
         &keeping,

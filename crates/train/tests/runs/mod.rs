@@ -28,8 +28,8 @@ use warpsmith_train::TrainError;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::checkpoint::Checkpoints;
 use warpsmith_train::data::{
-    Example, Examples, Finding, LearntReplies, RewardKind, RewardRule, TokenEpisode, Tokens,
-    TooLong, read_trajectories,
+    Example, Examples, Finding, RewardKind, RewardRule, TokenEpisode, Tokens, TooLong,
+    TrainedReplies, read_trajectories,
 };
 use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::metrics;
@@ -38,7 +38,7 @@ use warpsmith_train::network::{
     Trainable, TrainingModel,
 };
 use warpsmith_train::recipes::{
-    Keeping, Rates, RecipeOutcome, SftSettings, ValueSettings, pretrain_value, sft,
+    Keeping, OptimizerSettings, RecipeOutcome, SftSettings, ValueSettings, pretrain_value, sft,
 };
 
 fn task(id: &str) -> Task {
@@ -85,7 +85,7 @@ fn maker(codec: &ChatCodec) -> Examples<'_> {
     Examples {
         codec,
         tools: &[],
-        replies: LearntReplies::All,
+        replies: TrainedReplies::All,
         max_tokens: 256,
         too_long: TooLong::Drop,
     }
@@ -110,20 +110,20 @@ fn adapter() -> FineTuning {
     }
 }
 
-fn rates(peak: f64) -> Rates {
-    Rates {
-        peak,
-        warmup: 2,
-        decline: LrSchedulerType::Cosine,
+fn optimizer(learning_rate: f64) -> OptimizerSettings {
+    OptimizerSettings {
+        learning_rate,
+        warmup_steps: 2,
+        lr_scheduler_type: LrSchedulerType::Cosine,
         adamw: AdamW::default(),
     }
 }
 
-fn settings(peak: f64) -> SftSettings {
+fn settings(learning_rate: f64) -> SftSettings {
     SftSettings {
         epochs: 4,
         batch: 4,
-        rates: rates(peak),
+        optimizer: optimizer(learning_rate),
         aggregation: Aggregation::Trajectory,
         tokens_per_microbatch: 128,
         seed: 7,
@@ -156,10 +156,10 @@ fn run(
 ) -> Result<RecipeOutcome, TrainError> {
     let weights = Weights::load(&tiny.path()).unwrap();
     let mut actor = cpu_actor(&weights, fine_tuning, 2);
-    let (learnt, held_out) = (examples(tiny, 0..10), examples(tiny, 10..13));
+    let (training, held_out) = (examples(tiny, 0..10), examples(tiny, 10..13));
     let keeping = keeping(folder, tiny);
     sft(
-        &mut actor, &learnt, &held_out, settings, &keeping, &mut watch,
+        &mut actor, &training, &held_out, settings, &keeping, &mut watch,
     )
 }
 

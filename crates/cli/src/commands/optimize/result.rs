@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use warpsmith_rollout::optimize::{Author, OptimizeOutcome, PACKAGE_FOLDER, Start, package_name};
-use warpsmith_schema::{EpisodeEnding, FORMAT, StartAuthor, Task, Trajectory, Usage};
+use warpsmith_schema::{FORMAT, StartAuthor, Task, Trajectory, Usage};
 
-use super::show::{describe_author, why};
+use super::words::{describe_author, describe_ending, why};
 use crate::commands::judge::speedup;
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -174,20 +174,4 @@ fn endings(trajectories: &[Trajectory]) -> String {
         count => format!("{count} times: {ending}"),
     });
     described.collect::<Vec<_>>().join("; ")
-}
-
-/// Why an episode without a passed attempt is over.
-pub(super) fn describe_ending(ending: &EpisodeEnding) -> String {
-    match ending {
-        EpisodeEnding::Finished => "all repairs were used".to_owned(),
-        EpisodeEnding::Limit { which } => format!("a limit was reached: {which:?}").to_lowercase(),
-        EpisodeEnding::ContextFull => "the policy's context was full".to_owned(),
-        EpisodeEnding::NothingUsable => "no reply held files to judge".to_owned(),
-        EpisodeEnding::Looping => "the policy said the same again".to_owned(),
-        EpisodeEnding::NotCovered { message } => {
-            format!("the policy does not cover this task: {message}")
-        }
-        EpisodeEnding::PolicyFailed { message } => message.clone(),
-        EpisodeEnding::Interrupted => "interrupted".to_owned(),
-    }
 }

@@ -5,11 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warpsmith_agent::EpisodeProgress;
-use warpsmith_rollout::optimize::{Author, FinalRound, NoSolution, StartProgress};
+use warpsmith_rollout::optimize::{FinalRound, StartProgress};
 use warpsmith_schema::{EpisodeId, EventKind, StartAuthor, ToolCall, Verdict};
-use warpsmith_tasks::CaptureError;
 
-use super::result::describe_ending;
+use super::words::{describe_author, describe_ending, why};
 use crate::printer::Printer;
 use crate::render::time;
 
@@ -162,14 +161,6 @@ pub(super) fn final_round(round: FinalRound) -> String {
     }
 }
 
-pub(super) fn describe_author(author: Author) -> String {
-    match author {
-        Author::Start(StartAuthor::Compiler) => "the compiler".to_owned(),
-        Author::Start(StartAuthor::User) => "you, the solution to start from".to_owned(),
-        Author::Policy { sample } => format!("the policy, in sample {sample}"),
-    }
-}
-
 /// What happens before the policy is asked.
 pub(super) fn start(progress: &StartProgress<'_>) -> String {
     match progress {
@@ -185,17 +176,6 @@ pub(super) fn start(progress: &StartProgress<'_>) -> String {
             format!("judging {whose}: about a minute where the task's baselines are new")
         }
         StartProgress::Judged(verdict) => format!("  {}", verdict_line(verdict)),
-    }
-}
-
-/// Why the compiler has no solution, with the line where that is known.
-pub(super) fn why(reason: &NoSolution) -> String {
-    match reason {
-        NoSolution::Graph(CaptureError::NotCaptured(captured)) => {
-            let line = captured.line.map(|line| format!("line {line}: "));
-            format!("{}{captured}", line.unwrap_or_default())
-        }
-        other => other.to_string(),
     }
 }
 

@@ -150,7 +150,7 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
             ),
             None => (
                 "all are among those of `--except`, or relatives of theirs",
-                "name other tasks, or fewer to spare",
+                "name other tasks, or fewer to exclude",
             ),
         };
         let message = format!("not one demonstration for {} tasks: {why}", tasks.len());
@@ -179,13 +179,13 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
             "demos": demos.len(),
             "tasks": tasks.len(),
             "not_covered": not_covered,
-            "spared": excluded,
+            "excluded": excluded,
             "reasons": left_out,
             "file": args.out,
         }))?;
     } else {
         let mut lines = vec![format!(
-            "{} demonstrations of {} tasks, {not_covered} not covered, {excluded} spared: {}",
+            "{} demonstrations of {} tasks, {not_covered} not covered, {excluded} excluded: {}",
             demos.len(),
             tasks.len(),
             args.out.display()

@@ -2,13 +2,13 @@
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use warpsmith_model::ModelSource;
 use warpsmith_schema::FORMAT;
 use warpsmith_train::estimate::{EstimateMachine, GivenSpeeds, KnownBefore, StageEstimate};
 
 use crate::args::{Count, Positive};
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::language_model;
 use crate::printer::Printer;
 
 const HEADING: &str = "Dry run";
@@ -60,7 +60,7 @@ impl From<Machine> for EstimateMachine {
 impl DryRunArgs {
     /// Of a model that need not be here.
     pub(super) fn given(&self, model: &str) -> Result<KnownBefore, Stop> {
-        let (config, file_bytes) = language_model::shape(model)?;
+        let (config, file_bytes) = ModelSource::parse(model)?.shape()?;
         Ok(KnownBefore {
             config,
             file_bytes,
@@ -100,7 +100,7 @@ pub(super) fn report(
     }
     let mut lines = vec![format!(
         "{:<12} {:>6} {:>9} {:>13} {:>13} {:>11} {:>10} {:>10}",
-        "stage", "steps", "episodes", "learnt tok", "written tok", "judgements", "GiB", "time"
+        "stage", "steps", "episodes", "trained tok", "generated tok", "judgements", "GiB", "time"
     )];
     for one in all {
         lines.push(format!(
@@ -108,8 +108,8 @@ pub(super) fn report(
             one.stage,
             one.steps,
             one.episodes,
-            one.work.learnt_tokens,
-            one.work.written_tokens,
+            one.work.trained_tokens,
+            one.work.generated_tokens,
             one.work.judgements,
             gib(one.bytes),
             clock(one.seconds.total),
@@ -118,13 +118,13 @@ pub(super) fn report(
     lines.push(String::new());
     lines.push(format!(
         "{:<12} {:>9} {:>9} {:>11} {:>12} {:>9}",
-        "GiB of", "weights", "learnt", "optimiser", "activations", "KV cache"
+        "GiB of", "weights", "trainable", "optimiser", "activations", "KV cache"
     ));
     for StageEstimate { stage, memory, .. } in all {
         lines.push(format!(
             "{stage:<12} {:>9.2} {:>9.2} {:>11.2} {:>12.2} {:>9.2}",
             gib(memory.weights),
-            gib(memory.learnt),
+            gib(memory.trainable),
             gib(memory.optimizer),
             gib(memory.activations),
             gib(memory.kv_cache),

@@ -11,7 +11,7 @@ use warpsmith_train::AdamW;
 use warpsmith_train::algorithms::Aggregation;
 use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::recipes::{
-    BaseModel, LearningOptions, Placement, Rates, RunHost, TuningOptions, Watch,
+    BaseModel, LearningOptions, OptimizerSettings, Placement, RunHost, TuningOptions, Watch,
 };
 
 use super::show::Show;
@@ -81,7 +81,7 @@ pub(super) struct LearningSettings {
 /// Beside them, of those that learn from what there is.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(super) struct DataSettings {
-    /// Share of the tasks that is not learnt from but looked at
+    /// Share of the tasks held out for validation
     #[arg(long, value_name = "X", default_value = "0.1")]
     pub(super) held_out: ShareBelowOne,
     /// Which GPU
@@ -207,7 +207,7 @@ impl LearningSettings {
                 ModelOn::Cpu => Placement::Processor,
             },
             device,
-            rates: self.rates(learning_rate),
+            optimizer: self.optimizer(learning_rate),
             aggregation,
             tokens_per_microbatch: self.tokens_per_microbatch(),
             seed: self.seed,
@@ -231,11 +231,11 @@ impl LearningSettings {
         u32::from(self.tokens_per_microbatch) as usize
     }
 
-    pub(super) fn rates(&self, peak: Positive) -> Rates {
-        Rates {
-            peak: peak.into(),
-            warmup: self.warmup_steps,
-            decline: match self.lr_scheduler_type {
+    pub(super) fn optimizer(&self, learning_rate: Positive) -> OptimizerSettings {
+        OptimizerSettings {
+            learning_rate: learning_rate.into(),
+            warmup_steps: self.warmup_steps,
+            lr_scheduler_type: match self.lr_scheduler_type {
                 LrSchedulerChoice::Constant => LrSchedulerType::Constant,
                 LrSchedulerChoice::Linear => LrSchedulerType::Linear,
                 LrSchedulerChoice::Cosine => LrSchedulerType::Cosine,
@@ -261,7 +261,7 @@ pub(super) struct Host<'a> {
 impl RunHost for Host<'_> {
     fn find_model(&self) -> Result<BaseModel, Failure> {
         let find = || {
-            let found = language_model::find(&self.learning.model, self.offline, self.printer)?;
+            let found = language_model::locate(&self.learning.model, self.offline, self.printer)?;
             let identity = found.identity()?;
             Ok(BaseModel {
                 path: found.path,

@@ -3,7 +3,7 @@
 use clap::Args;
 use warpsmith_train::data::TrainingData;
 use warpsmith_train::estimate::OfflineStage;
-use warpsmith_train::recipes::{LearntRun, OfflineRun};
+use warpsmith_train::recipes::{OfflineRun, TrainedRun};
 
 use super::dry_run::{self, DryRunArgs};
 use super::learning::{DataSettings, Host, LearningSettings, Places};
@@ -64,7 +64,7 @@ pub(super) fn learn(
     settings: &impl OfflineSettings,
     places: &Places,
     printer: &Printer,
-) -> Result<LearntRun, Stop> {
+) -> Result<TrainedRun, Stop> {
     settings.learning().check()?;
     let host = Host {
         learning: settings.learning(),

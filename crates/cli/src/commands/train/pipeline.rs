@@ -12,8 +12,8 @@ use warpsmith_store::RunFolder;
 use warpsmith_tasks::load_all;
 use warpsmith_train::data::read_trajectories;
 use warpsmith_train::recipes::{
-    DoneStage, GateThresholds, GoOnFrom, LearntRun, PipelineGate, PipelineOutcome, PipelineRun,
-    PipelineStage as Stage, StageRunner, run_folder,
+    DoneStage, GateThresholds, GoOnFrom, PipelineGate, PipelineOutcome, PipelineRun,
+    PipelineStage as Stage, StageRunner, TrainedRun, run_folder,
 };
 
 use self::stage::tables;
@@ -61,10 +61,10 @@ pub(super) struct PipelineSettings {
     /// A teacher's trajectories for `sft`: a run's folder, or a JSONL of them; as often as you like
     #[arg(long, value_name = "RUN")]
     teacher: Vec<PathBuf>,
-    /// Tasks that are learnt from
+    /// Tasks to train on
     #[arg(long, value_name = "FILE")]
     tasks: Option<PathBuf>,
-    /// Tasks that are never learnt from: how the policy does on them is looked at
+    /// Validation tasks: never trained on, only evaluated
     #[arg(long, value_name = "FILE")]
     validation: Option<PathBuf>,
     /// Of every stage
@@ -241,7 +241,7 @@ impl Stages<'_> {
         Ok(played.folder)
     }
 
-    fn learn(&self, stage: Stage, model: &str) -> Result<LearntRun, Stop> {
+    fn learn(&self, stage: Stage, model: &str) -> Result<TrainedRun, Stop> {
         let out = Some(self.place(stage));
         let from = |data: Vec<PathBuf>| Places {
             data,
@@ -285,7 +285,7 @@ impl StageRunner for Stages<'_> {
             .map_err(|stop| stop.0)
     }
 
-    fn learn(&self, stage: Stage, model: &str) -> Result<LearntRun, Failure> {
+    fn learn(&self, stage: Stage, model: &str) -> Result<TrainedRun, Failure> {
         Stages::learn(self, stage, model).map_err(|stop| stop.0)
     }
 

@@ -1,4 +1,4 @@
-//! `warpsmith train ppo` and `warpsmith train grpo`: the policy tries, is paid, and learns what paid.
+//! `warpsmith train ppo` and `warpsmith train grpo`: sample, judge, update.
 
 mod settings;
 
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use warpsmith_schema::{EpisodeMode, RunHeader, Task};
+use warpsmith_schema::{EpisodeMode, RunHeader, Task, TaskSetIdentity};
 use warpsmith_tasks::load_all;
 use warpsmith_train::algorithms::LossMode;
 use warpsmith_train::estimate::KnownBefore;
 use warpsmith_train::recipes::{
-    Advantages, LearntRun, ReinforceRun, RunHost, require_disjoint, run_folder,
+    Advantages, ReinforceRun, RunHost, TrainedRun, require_disjoint, run_folder,
 };
 
 use self::settings::TryingSettings;
@@ -67,7 +67,7 @@ pub(super) struct Tried {
     /// A JSONL or Parquet of `name`, `code` and, where known, `level` and `problem_id`, or a folder of modules
     #[arg(long, value_name = "FILE")]
     pub(super) tasks: PathBuf,
-    /// Tasks that are never learnt from: how the policy does on them is looked at now and then
+    /// Validation tasks: never trained on, evaluated now and then
     #[arg(long, value_name = "FILE")]
     pub(super) validation: Option<PathBuf>,
     /// The run's folder, begun or resumed; else a new one below `runs/`
@@ -89,7 +89,7 @@ impl Tried {
         self.held_out(&load_all(&self.tasks)?).map(drop)
     }
 
-    /// What is looked at must not be learnt from.
+    /// Validation tasks must not be trained on.
     fn held_out(&self, tasks: &[Task]) -> Result<Option<Vec<Task>>, Stop> {
         let Some(path) = &self.validation else {
             return Ok(None);
@@ -121,7 +121,7 @@ pub(super) fn ppo(
     places: &Tried,
     critic: Option<&Path>,
     printer: &Printer,
-) -> Result<LearntRun, Stop> {
+) -> Result<TrainedRun, Stop> {
     settings.check()?;
     // What it comes to is part of the run's configuration: it cannot go on with another.
     let settings = &settings.with_critic(critic.is_some());
@@ -172,12 +172,12 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, mut config: Value, printer: &Printer) -> Result<LearntRun, Stop> {
+    fn run(&self, mut config: Value, printer: &Printer) -> Result<TrainedRun, Stop> {
         let settings = self.settings;
         let tasks = load_all(&self.places.tasks)?;
         let held_out = self.places.held_out(&tasks)?;
         if let Some(held_out) = &held_out {
-            config["validation"] = runs::known(held_out);
+            config["validation"] = json!(TaskSetIdentity::of(held_out));
         }
         let out = self.places.out.as_deref();
         let host = Host {
@@ -188,7 +188,7 @@ impl Job<'_> {
         };
         let base = host.find_model().map_err(Stop)?;
         let known = Map::from_iter([
-            ("tasks".to_owned(), runs::known(&tasks)),
+            ("tasks".to_owned(), json!(TaskSetIdentity::of(&tasks))),
             ("weights".to_owned(), json!(base.identity)),
         ]);
         let folder = run_folder(out, self.verb, object(&config)?, known, &base.name())?;

@@ -27,7 +27,7 @@ pub(crate) struct SftArgs {
     settings: SftSettings,
 }
 
-/// Rejection fine-tuning: learn the replies of trajectories that were paid for
+/// Rejection fine-tuning: train on the replies of rewarded trajectories
 ///
 /// Left out, and counted: those whose reward is not above a bar, that said the same again and again, or that called tools
 /// with arguments these do not take; the same solution twice; more than a few of one task. Learnt is the attempt that counts
@@ -96,7 +96,7 @@ pub(super) struct RftSettings {
     /// Demonstrations to mix in: a run's folder, or a JSONL of trajectories; as often as you like
     #[arg(long, value_name = "RUN")]
     demonstrations: Vec<PathBuf>,
-    /// Share of demonstrations in what is learnt, where there are some
+    /// Share of demonstrations in the training data, where there are some
     #[arg(long, value_name = "X", default_value = "0.2")]
     demonstration_share: ShareBelowOne,
     #[command(flatten)]

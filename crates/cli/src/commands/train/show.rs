@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpsmith_train::metrics::{self, Numbers};
-use warpsmith_train::recipes::{LearntRun, Watch};
+use warpsmith_train::recipes::{TrainedRun, Watch};
 
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -80,7 +80,7 @@ fn bar() -> ProgressBar {
 }
 
 /// Says what came of a run.
-pub(super) fn report(run: &LearntRun, printer: &Printer) -> Result<Exit, Stop> {
+pub(super) fn report(run: &TrainedRun, printer: &Printer) -> Result<Exit, Stop> {
     if printer.json() {
         printer.object(&run.object()?)?;
     } else {
@@ -92,7 +92,7 @@ pub(super) fn report(run: &LearntRun, printer: &Printer) -> Result<Exit, Stop> {
     Ok(Exit::DONE)
 }
 
-fn tell(run: &LearntRun, printer: &Printer) -> Result<(), Stop> {
+fn tell(run: &TrainedRun, printer: &Printer) -> Result<(), Stop> {
     let outcome = &run.outcome;
     let lines = metrics::read(&run.folder)?;
     let last = lines.last().map(|(_, numbers)| numbers);

@@ -43,7 +43,7 @@ pub(super) struct ValueSettings {
     /// How much of later values counts
     #[arg(long, value_name = "X", default_value = "1.0")]
     gamma: Share,
-    /// How far ahead targets look after the first pass; 1 takes only what was paid
+    /// How far ahead targets look after the first pass; 1 uses the reward alone
     #[arg(long, value_name = "X", default_value = "1.0")]
     lam: Share,
     /// Which reward counts

@@ -129,7 +129,7 @@ impl Batch {
         Ok(values)
     }
 
-    /// The reward is paid at an episode's last token.
+    /// The reward comes at an episode's last token.
     pub(in crate::recipes) fn estimates(&self, values: &[f32], gae: &Gae) -> Estimates {
         let mut all = Estimates {
             advantages: Vec::with_capacity(values.len()),

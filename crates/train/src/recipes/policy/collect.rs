@@ -19,11 +19,11 @@ pub enum CutReplies {
     /// It is not learnt from while many are cut, as their number says that the room is too small. Once few are, it is paid
     /// −1: else the policy is free to run on where it knows no answer.
     Auto,
-    /// It is not learnt from.
+    /// It is not trained on.
     Mask,
-    /// It is paid −1, whatever it was worth.
+    /// It is rewarded −1, whatever it was worth.
     Penalise,
-    /// It is paid and learnt from like any other.
+    /// It is rewarded and trained on like any other.
     Keep,
 }
 

@@ -69,7 +69,9 @@ impl PolicyRun<'_> {
             counters.critic_updates += 1;
             updates += 1.0;
             let steps = self.settings.steps;
-            let update = settings.rates.update(step, steps, counters.critic_updates);
+            let update = settings
+                .optimizer
+                .update(step, steps, counters.critic_updates);
             norm = norm.max(critic.step(&update)?);
         }
         means.into(numbers);

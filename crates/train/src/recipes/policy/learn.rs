@@ -93,7 +93,7 @@ impl PolicyRun<'_> {
             made += 1;
             let settings = &self.settings;
             let update = settings
-                .rates
+                .optimizer
                 .update(step, settings.steps, counters.updates);
             norm = norm.max(self.actor.step(&update)?);
             numbers.insert("learning_rate", update.learning_rate);

@@ -1,4 +1,4 @@
-//! Reinforcement: the policy tries, is paid, and learns what paid (PPO with a critic, GRPO without).
+//! Reinforcement: sample, judge, update; PPO with a critic, GRPO without.
 
 pub(super) mod batch;
 mod collect;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use self::collect::CutReplies;
-use super::progress::{Keeping, Kept, Progress, Rates, RecipeOutcome, Watch};
+use super::progress::{Keeping, Kept, OptimizerSettings, Progress, RecipeOutcome, Watch};
 use crate::algorithms::{Aggregation, Clip, Gae, GroupAdvantages, Kl, LossMode};
 use crate::data::TokenEpisode;
 use crate::metrics::Numbers;
@@ -70,7 +70,7 @@ pub enum Advantages {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CriticSettings {
     pub gae: Gae,
-    pub rates: Rates,
+    pub optimizer: OptimizerSettings,
     /// Passes over what was collected: more than the policy's do not wear it out.
     pub epochs: u64,
     /// How far a value may move before it is no longer pushed.
@@ -89,7 +89,7 @@ pub struct Penalty {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PolicySettings {
     pub steps: u64,
-    pub rates: Rates,
+    pub optimizer: OptimizerSettings,
     pub advantages: Advantages,
     /// Whose ratio is clipped.
     pub loss_mode: LossMode,
@@ -175,8 +175,8 @@ impl PolicyRun<'_> {
             let learning = begun.elapsed().as_secs_f64() - collecting;
             numbers.insert("seconds_collect", collecting);
             numbers.insert("seconds_learn", learning);
-            let learnt = collected.taught().into_iter();
-            let tokens: usize = learnt.map(|place| collected.batch.length(place)).sum();
+            let trained = collected.taught().into_iter();
+            let tokens: usize = trained.map(|place| collected.batch.length(place)).sum();
             numbers.insert("tokens_per_second", tokens as f64 / learning.max(1e-9));
             let due = step.is_multiple_of(self.settings.evaluate_every.max(1)) || step == steps;
             let found = if due { self.examine(step)? } else { None };

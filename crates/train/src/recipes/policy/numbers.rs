@@ -64,7 +64,7 @@ fn standings(episodes: &[TokenEpisode]) -> Option<Standings> {
     Standings::of(episodes.iter().map(|one| (one.task.as_str(), one.finding)))
 }
 
-/// What the policy did on tasks that are held out. Always by the robust reward, whatever pays.
+/// What the policy did on tasks that are held out. Always by the robust reward, whichever reward is trained on.
 pub(super) fn of_validation(episodes: &[TokenEpisode]) -> Option<Numbers> {
     let standings = standings(episodes)?;
     let lengths = episodes.iter().map(|one| one.tokens.said() as f64);

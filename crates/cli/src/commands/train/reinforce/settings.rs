@@ -122,10 +122,10 @@ pub(in super::super) struct TryingSettings {
     /// Most tokens of one reply
     #[arg(long, value_name = "N", default_value = "1024")]
     max_tokens: Count,
-    /// Which reward is paid
+    /// Which reward to train on
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
-    /// Which attempt of an episode is paid for
+    /// Which attempt of an episode is rewarded
     #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     pub(super) counts: CountsChoice,
     /// Whose score of submissions is rewarded beside the verdict: a policy, as for `optimize`; else nobody's
@@ -137,7 +137,7 @@ pub(in super::super) struct TryingSettings {
     /// What the highest score is worth, at most 1
     #[arg(long, value_name = "X", default_value = "0.5")]
     llm_judge_weight: Positive,
-    /// What becomes of episodes that ended for want of room
+    /// How to treat episodes that the token limit cut off
     #[arg(long, value_enum, default_value_t)]
     cut_replies: CutChoice,
     /// Tasks whose running pass rate is lower are left for later
@@ -173,7 +173,7 @@ pub(in super::super) struct TryingSettings {
     /// How strongly the policy is held near where it began; 0 for not at all
     #[arg(long, value_name = "X", default_value = "0.0")]
     kl_coef: NotNegative,
-    /// What is paid for entropy
+    /// Coefficient of the entropy bonus
     #[arg(long, value_name = "X", default_value = "0.0")]
     entropy_coeff: NotNegative,
     /// Passes over what a step collected
@@ -250,11 +250,11 @@ enum CutChoice {
     /// `mask` while more than 10 % of a step's episodes are cut, else `penalise`
     #[default]
     Auto,
-    /// They are not learnt from
+    /// They are not trained on
     Mask,
-    /// They are paid −1
+    /// They are rewarded −1
     Penalise,
-    /// They are paid and learnt from like others
+    /// They are rewarded and trained on like others
     Keep,
 }
 
@@ -298,7 +298,7 @@ impl PpoSettings {
                 lam: self.lam.map_or(1.0, f64::from),
                 critic_lambda: self.critic_lam.into(),
             },
-            rates: self.trying.learning.rates(self.critic_learning_rate),
+            optimizer: self.trying.learning.optimizer(self.critic_learning_rate),
             epochs: u32::from(self.critic_ppo_epochs).into(),
             value_clip: self.value_clip.map(|clip| f64::from(clip) as f32),
             whiten: !self.no_whitening,
@@ -309,8 +309,7 @@ impl PpoSettings {
 impl GrpoSettings {
     pub(super) fn check(&self) -> Result<(), Stop> {
         if u32::from(self.trying.samples) < 2 {
-            let message =
-                "`samples` must be at least 2: what is learnt is how replies to one task differ";
+            let message = "`samples` must be at least 2: the policy learns from how replies to one task differ";
             return Err(Stop::config("config", message, None));
         }
         if self.normalize_std && self.adv_estimator == AdvEstimatorChoice::Rloo {
@@ -363,8 +362,8 @@ impl TryingSettings {
             // Else somebody who is wrong could be paid more than somebody who is right.
             return refuse("`llm_judge_weight` must be at most 1");
         }
-        if let Some(wanted) = self.wanted_llm_judge()?
-            && wanted.kind == policy::Kind::Teacher
+        if let Some(spec) = self.llm_judge_spec()?
+            && spec.kind == policy::Kind::Teacher
         {
             return refuse(
                 "the teacher solves tasks, it does not score submissions: name another `llm_judge`",
@@ -389,7 +388,7 @@ impl TryingSettings {
             .map_or_else(usual, |count| u32::from(count) as usize)
     }
 
-    fn wanted_llm_judge(&self) -> Result<Option<PolicySpec>, Stop> {
+    fn llm_judge_spec(&self) -> Result<Option<PolicySpec>, Stop> {
         let llm_judge = self.llm_judge.as_deref();
         llm_judge
             .map(|name| PolicySpec::parse(name, &self.llm_judge_url, self.model_options()))
@@ -402,7 +401,7 @@ impl TryingSettings {
         engine: &Engine,
         printer: &Printer,
     ) -> Result<Option<LlmJudge>, Stop> {
-        let Some(wanted) = self.wanted_llm_judge()? else {
+        let Some(spec) = self.llm_judge_spec()? else {
             return Ok(None);
         };
         let context = PolicyContext {
@@ -411,9 +410,9 @@ impl TryingSettings {
             mode: EpisodeMode::Single,
         };
         Ok(Some(LlmJudge {
-            policy: wanted.shared(context, SharedDevice::open(&engine.lease())?, printer)?,
+            policy: spec.shared(context, SharedDevice::open(&engine.lease())?, printer)?,
             weight: self.llm_judge_weight.into(),
-            concurrency: wanted.concurrency(1),
+            concurrency: spec.concurrency(1),
         }))
     }
 
@@ -519,7 +518,7 @@ impl TryingSettings {
         let learning = self.options();
         PolicySettings {
             steps: u32::from(self.steps).into(),
-            rates: learning.rates,
+            optimizer: learning.optimizer,
             advantages,
             loss_mode,
             clip: Some(Clip {
