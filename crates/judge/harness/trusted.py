@@ -10,19 +10,21 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated interpreter does not look beside its script
 
 import torch  # noqa: E402
 
+import appeal  # noqa: E402
 import draws  # noqa: E402
 import nvml  # noqa: E402
 import regions  # noqa: E402
 import reports  # noqa: E402
 import screen  # noqa: E402
 import task  # noqa: E402
+import transforms  # noqa: E402
 import values  # noqa: E402
 import variants  # noqa: E402
 from channel import Channel  # noqa: E402
@@ -34,9 +36,10 @@ from compare import (  # noqa: E402
     judge_leaf,
     quick_numbers,
     quick_report,
-    scale_from,
-    scale_numbers,
+    relaxed,
 )
+from draws import Moved  # noqa: E402
+from measure import scale_from, scale_numbers  # noqa: E402
 from readings import Readings  # noqa: E402
 from task import InputsChanged, Recorder, Reference, TaskError, first_sentences  # noqa: E402
 from variants import Variant  # noqa: E402
@@ -52,7 +55,7 @@ class Loaded:
     """The task at hand."""
 
     reference: Reference
-    perturbed: bool
+    moved: Moved
     state: list[dict[str, Any]]
     weights_bytes: int
     variants: list[Variant] = field(default_factory=list)
@@ -70,6 +73,7 @@ class Drawn:
     inputs: list[regions.Witness]
     answers: list[LeafAnswer]
     exact: bool
+    draft: Draft | None = None  # without what can be made again; None where nothing is compared
 
 
 @dataclass
@@ -160,12 +164,12 @@ class Trusted:
         init = task.init_inputs(module)
         init_values = [variants.encode_init(value) for value in init]
         reference = Reference(module, init, self._target)
-        loaded = Loaded(reference, True, [], 0)
+        loaded = Loaded(reference, Moved.STATE, [], 0)
         with task.SizeGuard(task.free_memory(self._target) // 4):
-            reference.use(draws.fresh_model(reference, seed))
+            reference.use(draws.fresh_model(reference, seed, loaded.moved))
         with task.SizeGuard(task.free_memory(self._target) // 4):
             arguments = reference.inputs(0, seed)
-        self._settle_perturbation(loaded, arguments, seed)
+        self._settle_weights(loaded, arguments, seed)
         del arguments
         loaded.state, loaded.weights_bytes = draws.lay_out_state(reference.model)
         self._survey(loaded, seed)
@@ -174,27 +178,35 @@ class Trusted:
         return self._describe(loaded, init_values)
 
     def _survey(self, loaded: Loaded, seed: int) -> None:
-        """Screens every variant; once more with calibrated running statistics if without them nothing varies."""
+        """Screens every variant; again with buffers as they were made if moving them makes a task that cannot be judged, and
+        with calibrated running statistics if without them nothing varies."""
         reference = loaded.reference
         try:
             self._survey_variants(loaded, seed)
         except TaskError as error:
+            if loaded.moved is Moved.STATE and draws.has_movable_buffers(reference.model):
+                loaded.moved = Moved.PARAMETERS
+                reference.use(draws.fresh_model(reference, seed, loaded.moved))
+                self._survey(loaded, seed)
+                return
             if error.code != "constant" or not draws.keeps_statistics(reference.model):
                 raise
             reference.calibrated = True
             try:
-                reference.use(draws.fresh_model(reference, seed, loaded.perturbed))
+                reference.use(draws.fresh_model(reference, seed, loaded.moved))
                 self._survey_variants(loaded, seed)
             except TaskError:
                 raise error from None
 
     def _survey_variants(self, loaded: Loaded, seed: int) -> None:
         count = task.variant_count(loaded.reference.module)
-        loaded.variants = [variants.variant_of(screen.survey(loaded.reference, index, seed + 16 * index)) for index in range(count)]
+        loaded.variants = [
+            variants.variant_of(screen.survey(loaded.reference, index, seed + 16 * index, loaded.moved)) for index in range(count)
+        ]
 
     def _describe(self, loaded: Loaded, init: list[Any]) -> dict[str, Any]:
         surveys = [variant.survey for variant in loaded.variants]
-        admissible = [name for name in draws.TRANSFORMS if all(name in found.transforms for found in surveys)]
+        admissible = [name for name in transforms.TRANSFORMS if all(name in found.transforms for found in surveys)]
         weights = sum(entry["bytes"] for entry in loaded.state) if all(found.traits.reads_all for found in surveys) else 0
         return {
             "init": init,
@@ -208,6 +220,7 @@ class Trusted:
             "training": False,
             "mutates_inputs": loaded.reference.mutates,
             "calibrated_statistics": loaded.reference.calibrated,
+            "moved": loaded.moved.value,
             "screen": {
                 "degenerate_inputs": any(found.degenerate_inputs for found in surveys),
                 "transforms": admissible,
@@ -217,23 +230,23 @@ class Trusted:
             "fp64": loaded.reference.double,
         }
 
-    def _settle_perturbation(self, loaded: Loaded, arguments: list[Any], seed: int) -> None:
-        """Weights stay perturbed unless the reference then stops being finite; decided once."""
+    def _settle_weights(self, loaded: Loaded, arguments: list[Any], seed: int) -> None:
+        """As much of the state is moved as leaves the reference finite; decided once."""
         reference = loaded.reference
-        if not reference.state():
-            return
-        try:
-            loaded.perturbed = screen.stays_finite(reference.run(arguments), {})
-        except InputsChanged:
-            return
-        except TaskError:
-            loaded.perturbed = False
-        if not loaded.perturbed:
-            reference.use(draws.fresh_model(reference, seed, perturbed=False))
+        while reference.state() and loaded.moved is not Moved.NOTHING:
+            try:
+                if screen.stays_finite(reference.run(arguments), {}):
+                    return
+            except InputsChanged:
+                return
+            except TaskError:
+                pass
+            loaded.moved = Moved.PARAMETERS if loaded.moved is Moved.STATE else Moved.NOTHING
+            reference.use(draws.fresh_model(reference, seed, loaded.moved))
 
     def weights(self, request: dict[str, Any]) -> dict[str, Any]:
         loaded = self._loaded()
-        loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.perturbed))
+        loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.moved))
         memory = self._memory
         if memory is not None:
             veiled = request.get("veiled", False)
@@ -325,7 +338,7 @@ class Trusted:
         if not request["answer"]:  # for baselines, whose outputs nobody compares
             return Draft(request, variant, loaded.reference.inputs(request["variant"], request["seed"]), None, [], transform, {})
         if transform != "plain":
-            draws.factor(transform, 0)  # an unknown name is our mistake, whatever the task allows
+            transforms.factor(transform, 0)  # an unknown name is our mistake, whatever the task allows
             made = self._started(variant, request, transform) if variant.survey.traits.transformable else None
         if transform == "plain" or made is None:
             made, transform = self._started(variant, request, "plain"), "plain"
@@ -346,7 +359,7 @@ class Trusted:
             draft = Draft(request, variant, inputs, answer, calls, "plain", {})
             answered = self._answered(draft, None)
         self._fill_slot(variant, request, draft.inputs)
-        self._drawn[request["slot"]] = Drawn(variant, _witnesses(draft.inputs), *answered)
+        self._drawn[request["slot"]] = Drawn(variant, _witnesses(draft.inputs), *answered, replace(draft, inputs=[], answer=None, calls=[]))
         return request["transform"] != draft.transform
 
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -367,9 +380,9 @@ class Trusted:
 
     def _started(self, variant: Variant, request: dict[str, Any], transform: str) -> tuple[list[Any], Any, list[Any]] | None:
         """Inputs, answer and calls that choose; None if the reference refuses the transform."""
-        reference, number, seed = self._loaded().reference, request["variant"], request["seed"]
+        reference = self._loaded().reference
         while True:
-            inputs = draws.transformed(reference.inputs(number, seed), transform, seed)
+            inputs = self._inputs(request, transform)
             recorder = Recorder(keep_calls=True) if variant.survey.traits.picks else None
             try:
                 answer = reference.run(inputs, mode=recorder, wait=False)
@@ -380,6 +393,12 @@ class Trusted:
                 if transform == "plain":
                     raise
                 return None
+
+    def _inputs(self, request: dict[str, Any], transform: str) -> list[Any]:
+        """The inputs of a draw, the same whenever they are asked for."""
+        loaded, number, seed = self._loaded(), request["variant"], request["seed"]
+        fixed = loaded.variants[number].survey.traits.fixed
+        return transforms.transformed(loaded.reference.inputs(number, seed), transform, seed, fixed)
 
     def _answered(self, draft: Draft, readings: Readings | None) -> tuple[list[LeafAnswer], bool] | None:
         """The answer to compare with and whether it is exact, or None if the reference does not stand the transform."""
@@ -399,9 +418,8 @@ class Trusted:
         if wide is not None and variant.survey.traits.has_gemm:
             rounded = reference.run_tf32(draft.inputs)
         runs = Runs(draft.answer, wide, rounded, draft.calls)
-        answers, learnt = answer_leaves(runs, variant.learnt, transform == "plain", self._target == "cuda", scales)
-        if transform != "far":
-            variant.learnt = learnt
+        answers, learnt = answer_leaves(runs, variant.known(transform), variant.terms(transform, self._target), scales)
+        variant.learn(transform, learnt)
         return answers, wide is not None
 
     # ---- checks ------------------------------------------------------------------------------------------------------
@@ -498,7 +516,7 @@ class Trusted:
 
     def _compare(self, read: Read, readings: Readings) -> dict[str, Any]:
         drawn, message = read.drawn, read.message
-        report = reports.empty_report(drawn.answers)
+        report = reports.empty_report(drawn.answers) | {"transform": drawn.draft.transform if drawn.draft else "plain"}
         given = {leaf.path: leaf for leaf in values.leaves(read.tree)}
         wanted = [(answer.path, answer.kind) for answer in drawn.answers]
         if message or sorted(map(repr, wanted)) != sorted(repr((leaf.path, leaf.kind)) for leaf in given.values()):
@@ -511,7 +529,36 @@ class Trusted:
         if not (report["shape_ok"] and report["dtype_ok"]):
             return report | {"message": reports.form_message(tensors)}
         results = [self._judged(value, answer, read, readings) for value, answer in pairs]
-        return report | self._summary(pairs, results, drawn.exact)
+        found = self._summary(pairs, results, drawn.exact)
+        if not found["passed"] and appeal.worth_hearing(results):
+            heard = self._heard(drawn)
+            if heard is not None:
+                pairs = [(value, answer) for (value, _), answer in zip(pairs, heard)]
+                found = self._summary(pairs, [judge_leaf(value, answer) for value, answer in pairs], drawn.exact)
+        return report | found
+
+    def _heard(self, drawn: Drawn) -> list[LeafAnswer] | None:
+        """The draw's answers in float64, with limits that a panel of honest variants passes; None where float64 cannot be had."""
+        reference, variant, draft = self._loaded().reference, drawn.variant, drawn.draft
+        if draft is None or reference.double in ("none", "one_draw"):
+            return None
+        inputs, answers = self._inputs(draft.request, draft.transform), drawn.answers
+        if not drawn.exact:
+            recorder = Recorder(keep_calls=True) if variant.survey.traits.picks else None
+            eager = reference.run(inputs, mode=recorder)
+            exact = reference.run_double(inputs, eager)
+            if exact is None:
+                return None
+            runs = Runs(
+                eager, exact, reference.run_tf32(inputs) if variant.survey.traits.has_gemm else None, recorder.calls if recorder else []
+            )
+            answers, _ = answer_leaves(runs, variant.known(draft.transform), variant.terms(draft.transform, self._target))
+        honest = appeal.honest_errors(reference, inputs, answers, draft.request["seed"])
+        known = dict(variant.known(draft.transform))
+        for path, errors in honest.items():
+            known[path] = known[path].with_errors(errors, None, 0.0)
+        variant.learn(draft.transform, known)
+        return [relaxed(answer, honest[answer.path]) if answer.path in honest else answer for answer in answers]
 
     @staticmethod
     def _judged(value: Any, answer: LeafAnswer, read: Read, readings: Readings) -> LeafReport:

@@ -23,6 +23,9 @@ pub(crate) struct LoadedTask {
     #[serde(default)]
     pub(crate) excluded_share: f64,
     pub(crate) fp64: String,
+    /// How much of the state dict is moved off its initial values.
+    #[serde(default)]
+    pub(crate) moved: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -82,6 +85,9 @@ pub(crate) struct Comparison {
     pub(crate) candidate_error: Option<Value>,
     pub(crate) eager_error: Option<Value>,
     pub(crate) message: String,
+    /// The distribution that was drawn from: plain where the one that was asked for does not fit.
+    #[serde(default)]
+    pub(crate) transform: String,
 }
 
 /// One draw of inputs.
