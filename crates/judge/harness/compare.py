@@ -22,6 +22,7 @@ from limits import (
     unknown_error,
 )
 from measure import (
+    LOOK_SAMPLE,
     QUICK,
     TINY,
     Looks,
@@ -169,7 +170,7 @@ def _float_answer(
     else:
         eager, tf32 = before.eager or unknown_error(dtype), before.tf32
     spread = max(scale.relative_spread, after.relative_spread)
-    form = Form(dtype, value.numel(), spread, scale.relative_spread, looks.lost)
+    form = Form(dtype, min(value.numel(), LOOK_SAMPLE // 2), spread, scale.relative_spread, looks.lost)
     strict = strict_limits(form, eager, rounding, tf32)
     loose = tf32_limits(strict, tf32) if tf32 is not None and terms.tf32_class else None
     if terms.structural:

@@ -1,9 +1,9 @@
 """What is done to a task's inputs besides drawing them: each transform keeps what they mean, and breaks what could be relied on.
 
 `scaled`, `negated`: one global factor. `far`: so large that the exponential of the largest input overflows. `mixed`: some rows
-nearly equal to others. `uneven`: rows, columns and a few elements of other sizes, at places nobody can foresee. `centered`:
-inputs of one sign lose their mean, so that a product is all cancellation. `shaken`: inputs that are the same in every draw
-(zeros, masks, tables) are not.
+nearly equal to others. `uneven`: half of the rows and all columns of other sizes. `outliers`: a row or a few elements, where
+nobody who looks at a part would see them. `centered`: inputs of one sign lose their mean, so that a product is all
+cancellation. `shaken`: inputs that are the same in every draw (zeros, tables) are not.
 """
 
 from __future__ import annotations
@@ -18,14 +18,26 @@ from structure import is_mask, restructured
 from values import FLOATS, tensors, tree_map
 
 # These ask whether an answer is computed at all, not how exactly: their limits are wide, and they choose no class.
-STRUCTURAL = frozenset(("mixed", "uneven", "shaken"))
-TRANSFORMS = ("plain", "scaled", "negated", "far", "mixed", "uneven", "centered", "shaken")
+STRUCTURAL = frozenset(("mixed", "uneven", "outliers", "shaken"))
+TRANSFORMS = ("plain", "scaled", "negated", "far", "mixed", "uneven", "outliers", "centered", "shaken")
+# While a candidate is timed, one name stands for all but these, and the seed says which.
+BY_NAME = ("plain", "scaled", "negated", "far")
+OTHER = "other"
 FAR = (128.0, 512.0)
 MIXED_SHARE = 0.25
 NEARNESS = (0.125, 0.5)  # how much of itself a row keeps that is moved to another
 ROW_EXPONENT, COLUMN_EXPONENT = 3.0, 1.0
-OUTLIER_SHARE = 1 / 1024
-OUTLIER_EXPONENT = 3.0
+OUTLIERS = 3
+ROW_OUTLIER, ELEMENT_OUTLIER = (2.0, 4.0), (3.0, 5.0)
+SMALL_SHARE = 0.25  # of outliers that are smaller than the rest instead
+
+
+def chosen(transform: str, admissible: tuple[str, ...], seed: int) -> str:
+    """The transform that a name stands for."""
+    if transform != OTHER:
+        return transform
+    others = [name for name in admissible if name not in BY_NAME]
+    return random.Random(f"other {seed}").choice(others) if others else "plain"
 
 
 def factor(transform: str, seed: int) -> float:
@@ -44,7 +56,7 @@ def factor(transform: str, seed: int) -> float:
 def transformed(inputs: list[Any], transform: str, seed: int, fixed: tuple[bool, ...] = ()) -> list[Any]:
     """`fixed` says for each tensor whether it is the same in every draw."""
     by = factor(transform, seed)
-    if transform in ("mixed", "uneven", "centered", "shaken"):
+    if transform not in BY_NAME:
         return _each(inputs, transform, seed, fixed)
     if transform == "far":
         largest = max((float(part.abs().max()) for part in tensors(inputs) if _is_float(part)), default=0)
@@ -62,7 +74,7 @@ def fitting(inputs: list[Any], fixed: tuple[bool, ...], gemm: bool) -> list[str]
     if any(_has_rows(tensor) for tensor in floats):
         named.append("mixed")
     if any(tensor.numel() > 1 for tensor in floats):
-        named.append("uneven")
+        named += ["uneven", "outliers"]
     if gemm and any(_one_sided(tensor) and not is_mask(tensor) for tensor in floats):
         named.append("centered")
     if any(restructured(tensor, _generator(tensor, 0, 0)) is not None for tensor, same in zip(given, fixed) if same):
@@ -84,9 +96,12 @@ def _each(inputs: list[Any], transform: str, seed: int, fixed: tuple[bool, ...])
             return tensor
         if transform == "centered":
             return tensor - tensor.mean(dtype=torch.float32).to(tensor.dtype) if _one_sided(tensor) else tensor
-        made = uneven(tensor, generator) if transform == "uneven" else mixed(tensor, earlier, generator)
+        if transform == "uneven":
+            return uneven(tensor, generator)
+        if transform == "outliers":
+            return with_outliers(tensor, random.Random(f"outliers {seed} {number}"))
         earlier.append(tensor)
-        return made
+        return mixed(tensor, earlier[:-1], generator)
 
     return tree_map(change, inputs)
 
@@ -111,22 +126,29 @@ def mixed(tensor: torch.Tensor, earlier: list[torch.Tensor], generator: torch.Ge
 
 
 def uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Half of all rows, every column and a few elements are scaled, each by a factor of its own."""
+    """Half of all rows and every column are scaled, each by a factor of its own."""
     if tensor.numel() < 2:
         return tensor
-    made = tensor
-    if tensor.dim() > 1:
-        rows = (*tensor.shape[:-1], 1)
-        touched = torch.rand(rows, generator=generator, device=tensor.device) < 0.5
-        by = _powers(rows, -ROW_EXPONENT, ROW_EXPONENT, generator, tensor)
-        made = made * torch.where(touched, by, 1)
-    made = made * _powers(tensor.shape[-1:], -COLUMN_EXPONENT, COLUMN_EXPONENT, generator, tensor)
-    count = max(1, int(OUTLIER_SHARE * tensor.numel()))
-    places = torch.randint(tensor.numel(), (count,), generator=generator, device=tensor.device)
-    flat = made.reshape(-1)
-    # One factor for all of them: a place that was drawn twice is written with the same value twice.
-    flat[places] = flat[places] * _powers((1,), 1.0, OUTLIER_EXPONENT, generator, tensor)
-    return flat.reshape(tensor.shape)
+    columns = _powers(tensor.shape[-1:], -COLUMN_EXPONENT, COLUMN_EXPONENT, generator, tensor)
+    if tensor.dim() < 2:
+        return tensor * columns
+    rows = (*tensor.shape[:-1], 1)
+    touched = torch.rand(rows, generator=generator, device=tensor.device) < 0.5
+    by = _powers(rows, -ROW_EXPONENT, ROW_EXPONENT, generator, tensor)
+    return tensor * torch.where(touched, by, 1) * columns
+
+
+def with_outliers(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
+    """One row, or up to three elements, are far larger than the rest, or far smaller."""
+    if tensor.numel() < 2:
+        return tensor
+    made = tensor.clone(memory_format=torch.contiguous_format)
+    by_row = _has_rows(tensor) and chance.random() < 0.5
+    lines = made.view(-1, tensor.shape[-1]) if by_row else made.view(-1)
+    for _ in range(1 if by_row else chance.randint(1, OUTLIERS)):
+        exponent = chance.uniform(*(ROW_OUTLIER if by_row else ELEMENT_OUTLIER))
+        lines[chance.randrange(len(lines))] *= 2.0 ** (-exponent if chance.random() < SMALL_SHARE else exponent)
+    return made
 
 
 def _powers(shape: Any, low: float, high: float, generator: torch.Generator, like: torch.Tensor) -> torch.Tensor:

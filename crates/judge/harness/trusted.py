@@ -207,6 +207,8 @@ class Trusted:
     def _describe(self, loaded: Loaded, init: list[Any]) -> dict[str, Any]:
         surveys = [variant.survey for variant in loaded.variants]
         admissible = [name for name in transforms.TRANSFORMS if all(name in found.transforms for found in surveys)]
+        timed = [name for name in admissible if name in transforms.BY_NAME]
+        timed += [transforms.OTHER] if len(timed) < len(admissible) else []
         weights = sum(entry["bytes"] for entry in loaded.state) if all(found.traits.reads_all for found in surveys) else 0
         return {
             "init": init,
@@ -223,7 +225,8 @@ class Trusted:
             "moved": loaded.moved.value,
             "screen": {
                 "degenerate_inputs": any(found.degenerate_inputs for found in surveys),
-                "transforms": admissible,
+                "transforms": timed,
+                "checks": admissible,
                 "refused": None,
             },
             "excluded_share": max(found.excluded_share for found in surveys),
@@ -335,6 +338,7 @@ class Trusted:
         loaded = self._loaded()
         variant, slot, transform = loaded.variants[request["variant"]], self._slot(request["slot"]), request["transform"]
         self._drawn.pop(slot, None)
+        transform = transforms.chosen(transform, variant.survey.transforms, request["seed"])
         if not request["answer"]:  # for baselines, whose outputs nobody compares
             return Draft(request, variant, loaded.reference.inputs(request["variant"], request["seed"]), None, [], transform, {})
         if transform != "plain":
@@ -360,7 +364,7 @@ class Trusted:
             answered = self._answered(draft, None)
         self._fill_slot(variant, request, draft.inputs)
         self._drawn[request["slot"]] = Drawn(variant, _witnesses(draft.inputs), *answered, replace(draft, inputs=[], answer=None, calls=[]))
-        return request["transform"] != draft.transform
+        return request["transform"] not in (draft.transform, transforms.OTHER)
 
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Puts in place what was drawn behind the veil: the last thing before a timed call."""

@@ -40,7 +40,11 @@ pub(crate) struct InputVariant {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TaskScreen {
     pub(crate) degenerate_inputs: bool,
+    /// Distributions that timed calls are drawn from.
     pub(crate) transforms: Vec<String>,
+    /// Distributions that a candidate is checked on before it is timed.
+    #[serde(default)]
+    pub(crate) checks: Vec<String>,
 }
 
 /// Shared memory as the other processes attach to it.

@@ -275,7 +275,7 @@ impl Supervisor {
     ) -> Result<Step<Precision>, JudgeError> {
         let profile = self.config.profile;
         let (session, trusted) = self.session_and_trusted()?;
-        let transforms = session.loaded.screen.transforms.clone();
+        let transforms = session.loaded.screen.checks.clone();
         let variants = session.loaded.variants.len();
         let checks = match profile {
             Profile::Full => 5,
