@@ -16,6 +16,7 @@ from limits import (
     Form,
     Limits,
     by_error,
+    class_limits,
     strict_limits,
     structural_limits,
     tf32_limits,
@@ -123,6 +124,7 @@ class Terms:
     tf32_class: bool  # the machine has TF32
     all_scales: bool = False  # small elements are held to their own size
     structural: bool = False  # only asks whether an answer is computed at all
+    tells_class: bool = False  # only asks whether it is computed in float32
 
 
 def answer_leaves(
@@ -172,6 +174,8 @@ def _float_answer(
     spread = max(scale.relative_spread, after.relative_spread)
     form = Form(dtype, min(value.numel(), LOOK_SAMPLE // 2), spread, scale.relative_spread, looks.lost)
     strict = strict_limits(form, eager, rounding, tf32)
+    if terms.tells_class and tf32 is not None:
+        strict = class_limits(strict, tf32)
     loose = tf32_limits(strict, tf32) if tf32 is not None and terms.tf32_class else None
     if terms.structural:
         strict, loose = structural_limits(dtype, strict, loose), None

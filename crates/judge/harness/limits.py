@@ -28,6 +28,8 @@ FLOOR_PEAK_OVER_RMS = 32.0
 TF32_SHARE = 0.75
 # Where TF32 moves the answer less than summing in order does, it is float32 as far as anyone can tell.
 TF32_TELLS = 10.0
+# Where sums cancel TF32 is a thousand times off, and careless summing in order ten times: anything between is float32.
+CLASS_SHARE = 0.25
 # Below this many eps nothing in the dtype itself can be told apart.
 LEAST_EPS = 2.0
 # Rounding the terms of a sum to bfloat16 moves it by 1.5e-3 of its spread, whatever the number of terms.
@@ -158,6 +160,12 @@ def _slope_limit(form: Form, eager: Errors, rms: float) -> float:
 
 def tf32_limits(strict: Limits, tf32: Errors) -> Limits:
     wide = Limits(TF32_RMS * tf32.rms, TF32_PEAK * tf32.peak)
+    return Limits(max(strict.rms, wide.rms), max(strict.peak, wide.peak), strict.slope, strict.lost)
+
+
+def class_limits(strict: Limits, tf32: Errors) -> Limits:
+    """For draws that only tell TF32 from float32: what is several times as exact as TF32 is float32."""
+    wide = Limits(CLASS_SHARE * tf32.rms, CLASS_SHARE * tf32.peak)
     return Limits(max(strict.rms, wide.rms), max(strict.peak, wide.peak), strict.slope, strict.lost)
 
 

@@ -42,7 +42,8 @@ class Variant:
             self.learnt = learnt
 
     def terms(self, transform: str, target: str) -> Terms:
-        return Terms(transform == "plain", target == "cuda", self.survey.traits.all_scales, transform in STRUCTURAL)
+        all_scales = self.survey.traits.all_scales
+        return Terms(transform == "plain", target == "cuda", all_scales, transform in STRUCTURAL, transform == "centered")
 
 
 def encode_init(value: Any) -> Any:

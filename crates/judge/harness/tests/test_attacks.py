@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from task import round_to_tf32
+from test_compare import sequential
 from test_trusted import Bench, task
 
 
@@ -181,6 +182,16 @@ class TensorFloatTest(unittest.TestCase):
         pairwise = lambda a, b: (a.view(16, 1 << 10, -1).transpose(0, 1) @ b.view(1 << 10, -1, 16)).sum(0)  # noqa: E731
         self.assertEqual(trial.refused(pairwise), set())
 
+    def test_careless_sums_are_float32_where_everything_cancels(self) -> None:
+        trial = Trial(task("return a @ b", "[torch.rand(4, 1 << 14), torch.rand(1 << 14, 4)]", arguments="a, b"))
+
+        def in_order(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return sequential((a[:, :, None] * b[None]).transpose(1, 2))
+
+        for exact in (True, False):
+            self.assertEqual(trial.refused(in_order, names=["centered"], exact=exact), set())
+        self.assertEqual(trial.refused(lambda a, b: round_to_tf32(a) @ round_to_tf32(b), names=["centered"]), {"centered"})
+
 
 class ConditioningTest(unittest.TestCase):
     def test_cancellation_is_no_mistake(self) -> None:
@@ -198,9 +209,12 @@ class ConditioningTest(unittest.TestCase):
         self.assertEqual(trial.refused(lambda x: (x - x.mean(-1, keepdim=True)).square().sum(-1) / 1023), set())
         self.assertIn("plain", trial.refused(lambda x: x.var(-1, unbiased=False)))
 
-    def test_a_sum_in_another_order_where_eager_was_lucky(self) -> None:
-        trial = Trial(task("return torch.exp(20 * torch.sin(x.sum(-1) * 8))", "[torch.randn(64, 4096)]"))
-        self.assertEqual(trial.refused(lambda x: torch.exp(20 * torch.sin(x.flip(-1).cumsum(-1)[:, -1] * 8))), set())
+    def test_eager_is_no_measure_where_it_is_more_exact_than_float32(self) -> None:
+        trial = Trial(task("return x.double().sum(-1).float()", "[torch.randn(256, 4096) + 300 * (-1.0) ** torch.arange(4096)]"))
+        in_float32 = sequential
+        for exact in (True, False):
+            self.assertEqual(trial.refused(in_float32, exact=exact), set())
+            self.assertIn("plain", trial.refused(lambda x: round_to_tf32(x).sum(-1), exact=exact))
 
 
 if __name__ == "__main__":
