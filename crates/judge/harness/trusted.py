@@ -546,23 +546,31 @@ class Trusted:
         reference, variant, draft = self._loaded().reference, drawn.variant, drawn.draft
         if draft is None or reference.double in ("none", "one_draw"):
             return None
-        inputs, answers = self._inputs(draft.request, draft.transform), drawn.answers
-        if not drawn.exact:
-            recorder = Recorder(keep_calls=True) if variant.survey.traits.picks else None
-            eager = reference.run(inputs, mode=recorder)
-            exact = reference.run_double(inputs, eager)
-            if exact is None:
-                return None
-            runs = Runs(
-                eager, exact, reference.run_tf32(inputs) if variant.survey.traits.has_gemm else None, recorder.calls if recorder else []
-            )
-            answers, _ = answer_leaves(runs, variant.known(draft.transform), variant.terms(draft.transform, self._target))
+        try:
+            inputs = self._inputs(draft.request, draft.transform)
+            answers = drawn.answers if drawn.exact else self._exact_answers(variant, draft.transform, inputs)
+        except (TaskError, torch.OutOfMemoryError):  # the verdict stands: float64 takes more memory than the draw did
+            return None
+        if answers is None:
+            return None
         honest = appeal.honest_errors(reference, inputs, answers, draft.request["seed"])
         known = dict(variant.known(draft.transform))
         for path, errors in honest.items():
             known[path] = known[path].with_errors(errors, None, 0.0)
         variant.learn(draft.transform, known)
         return [relaxed(answer, honest[answer.path]) if answer.path in honest else answer for answer in answers]
+
+    def _exact_answers(self, variant: Variant, transform: str, inputs: list[Any]) -> list[LeafAnswer] | None:
+        """Answers in float64 of a draw that had none."""
+        reference, traits = self._loaded().reference, variant.survey.traits
+        recorder = Recorder(keep_calls=True) if traits.picks else None
+        eager = reference.run(inputs, mode=recorder)
+        exact = reference.run_double(inputs, eager)
+        if exact is None:
+            return None
+        rounded = reference.run_tf32(inputs) if traits.has_gemm else None
+        runs = Runs(eager, exact, rounded, recorder.calls if recorder else [])
+        return answer_leaves(runs, variant.known(transform), variant.terms(transform, self._target))[0]
 
     @staticmethod
     def _judged(value: Any, answer: LeafAnswer, read: Read, readings: Readings) -> LeafReport:
@@ -580,6 +588,7 @@ class Trusted:
         sizes = [answer.value.numel() if answer.kind == "tensor" else 1 for _, answer in pairs]
         share = sum(size * result.share for size, result in zip(sizes, results)) / max(sum(sizes), 1)
         failed = [number for number, result in enumerate(results) if result.grade is None]
+        first = (pairs[failed[0]][1], results[failed[0]]) if failed else (None, None)
         worst = reports.worst(failed[0], *pairs[failed[0]], results[failed[0]]) if failed else None
         return {
             "finite_ok": all(result.finite for result in results),
@@ -588,7 +597,7 @@ class Trusted:
             "share_within_tolerance": share,
             "worst": worst,
             "candidate_error": reports.number(max((r.errors.rms for r in results if r.errors), default=0.0)),
-            "message": "" if grade else reports.value_message(worst, share),
+            "message": "" if grade else reports.value_message(worst, share, *first),
         }
 
     def _sample_agrees(self, request: dict[str, Any], copies: list[torch.Tensor], readings: Readings) -> list[int] | bool:

@@ -121,6 +121,15 @@ class HalfTest(unittest.TestCase):
         self.assertEqual(trial.refused(fused), set())
         self.assertEqual(trial.refused(stepwise), set())
 
+    def test_the_report_says_what_is_missing(self) -> None:
+        bench = Bench(task("return a @ b", "[torch.rand(128, 256).half(), torch.rand(256, 128).half()]", arguments="a, b"))
+        bench.draw()
+        a, b = (part.float() for part in bench.inputs())
+        exact = a @ b
+        found = bench.check((exact.mean() + 0.96 * (exact - exact.mean())).half())
+        self.assertFalse(found["passed"])
+        self.assertIn("4.0% of its variation is missing", found["message"])
+
     def test_one_number_in_half_precision(self) -> None:
         trial = Trial(task("return x.mean()", "[torch.rand(64, 64, dtype=torch.bfloat16)]"))
         self.assertEqual(trial.refused(lambda x: x.float().mean().bfloat16()), set())
