@@ -29,7 +29,7 @@ NEARNESS = (0.125, 0.5)  # how much of itself a row keeps that is moved to anoth
 ROW_EXPONENT, COLUMN_EXPONENT = 3.0, 1.0
 OUTLIERS = 3
 ROW_OUTLIER, ELEMENT_OUTLIER = (2.0, 4.0), (3.0, 5.0)
-SMALL_SHARE = 0.25  # of outliers that are smaller than the rest instead
+SMALL_SHARE = 0.125  # of outliers that are smaller than the rest instead
 
 
 def chosen(transform: str, admissible: tuple[str, ...], seed: int) -> str:
@@ -143,11 +143,16 @@ def with_outliers(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:
     if tensor.numel() < 2:
         return tensor
     made = tensor.clone(memory_format=torch.contiguous_format)
+    typical = torch.linalg.vector_norm(tensor.to(torch.promote_types(tensor.dtype, torch.float32))) / tensor.numel() ** 0.5
     by_row = _has_rows(tensor) and chance.random() < 0.5
     lines = made.view(-1, tensor.shape[-1]) if by_row else made.view(-1)
     for _ in range(1 if by_row else chance.randint(1, OUTLIERS)):
         exponent = chance.uniform(*(ROW_OUTLIER if by_row else ELEMENT_OUTLIER))
-        lines[chance.randrange(len(lines))] *= 2.0 ** (-exponent if chance.random() < SMALL_SHARE else exponent)
+        line = lines[chance.randrange(len(lines))]
+        if chance.random() < SMALL_SHARE:
+            line *= 2.0**-exponent
+        else:  # of the typical size at least, on its side of zero
+            line.copy_(2.0**exponent * (line + line.sign() * typical.to(line.dtype)))
     return made
 
 

@@ -208,6 +208,8 @@ class Trusted:
         surveys = [variant.survey for variant in loaded.variants]
         admissible = [name for name in transforms.TRANSFORMS if all(name in found.transforms for found in surveys)]
         timed = [name for name in admissible if name in transforms.BY_NAME]
+        # An outlier is found by chance, if somebody only looks where he thinks it might be: two chances.
+        again = [name for name in admissible if name == "outliers"]
         timed += [transforms.OTHER] if len(timed) < len(admissible) else []
         weights = sum(entry["bytes"] for entry in loaded.state) if all(found.traits.reads_all for found in surveys) else 0
         return {
@@ -226,7 +228,7 @@ class Trusted:
             "screen": {
                 "degenerate_inputs": any(found.degenerate_inputs for found in surveys),
                 "transforms": timed,
-                "checks": admissible,
+                "checks": admissible + again,
                 "refused": None,
             },
             "excluded_share": max(found.excluded_share for found in surveys),

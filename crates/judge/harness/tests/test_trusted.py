@@ -184,12 +184,12 @@ class ScreenTest(unittest.TestCase):
     def test_relu_on_positive_inputs_is_flagged(self) -> None:
         every = ["plain", "scaled", "negated", "far", "mixed", "uneven", "outliers"]
         found = self.screen(task("return torch.relu(x)", "[torch.rand(64, 64)]"))
-        self.assertEqual(found, {"degenerate_inputs": True, "transforms": [*every[:4], "other"], "checks": every, "refused": None})
+        self.assertEqual(found, {"degenerate_inputs": True, "transforms": [*every[:4], "other"], "checks": [*every, "outliers"], "refused": None})
         self.assertTrue(self.screen(task("return F.hardtanh(x)", "[torch.rand(64, 64)]"))["degenerate_inputs"])
         self.assertFalse(self.screen(task("return torch.relu(x)", "[torch.randn(64, 64)]"))["degenerate_inputs"])
 
     def test_only_transforms_the_reference_stands(self) -> None:
-        self.assertEqual(self.screen(task("return x.sqrt()", "[torch.rand(64)]"))["checks"], ["plain", "scaled", "far", "uneven", "outliers"])
+        self.assertEqual(self.screen(task("return x.sqrt()", "[torch.rand(64)]"))["checks"], ["plain", "scaled", "far", "uneven", "outliers", "outliers"])
         loss = task("return F.binary_cross_entropy(x, y)", "[torch.rand(64), torch.rand(64)]", arguments="x, y")
         self.assertEqual(self.screen(loss)["checks"], ["plain", "scaled"])  # down, never up
         self.assertEqual(self.screen(task("return x * 2", "[torch.randint(0, 9, (64,))]"))["transforms"], ["plain"])
