@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from compare import LeafAnswer, LeafReport
+from compare import LeafAnswer, LeafReport, Runs, answer_leaves
 from limits import Errors
 from measure import errors_of
-from task import InputsChanged, Reference, TaskError, widen, widen_model
+from task import InputsChanged, Recorder, Reference, TaskError, widen, widen_model
 from values import FLOATS, Path, leaves, tree_map
+from variants import Variant
 
 ULP = 2.0**-23
 HOPELESS_RMS = 1e-2
@@ -28,6 +29,19 @@ def worth_hearing(results: list[LeafReport]) -> bool:
     """No mistake that no rounding explains."""
     failed = [result for result in results if result.grade is None]
     return all(r.errors is not None and r.errors.finite and r.errors.rms <= HOPELESS_RMS for r in failed)
+
+
+def exact_answers(reference: Reference, variant: Variant, transform: str, inputs: list[Any]) -> list[LeafAnswer] | None:
+    """Answers in float64 of a draw that had none, or None where they cannot be had."""
+    traits = variant.survey.traits
+    recorder = Recorder(keep_calls=True) if traits.picks else None
+    eager = reference.run(inputs, mode=recorder)
+    exact = reference.run_double(inputs, eager)
+    if exact is None:
+        return None
+    rounded = reference.run_tf32(inputs) if traits.has_gemm else None
+    runs = Runs(eager, exact, rounded, recorder.calls if recorder else [])
+    return answer_leaves(runs, variant.known(transform), variant.terms(transform, reference.target))[0]
 
 
 def honest_errors(reference: Reference, inputs: list[Any], answers: list[LeafAnswer], seed: int) -> dict[Path, Errors]:

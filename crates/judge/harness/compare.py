@@ -186,10 +186,17 @@ def _float_answer(
     return made, after
 
 
-def relaxed(answer: LeafAnswer, honest: Errors) -> LeafAnswer:
+def relaxed(answer: LeafAnswer, honest: Errors | None) -> LeafAnswer:
     """The same answer, with limits that admit work which errs as much as `honest` does."""
+    if honest is None:
+        return answer
     strict = answer.strict.joined(by_error(answer.dtype, honest))
     return replace(answer, strict=strict, loose=tf32_limits(strict, answer.tf32) if answer.loose else None)
+
+
+def with_honest_errors(learnt: dict[Path, Learnt], honest: dict[Path, Errors]) -> dict[Path, Learnt]:
+    """For later draws that have no float64 answer: what honest work errs counts like what eager does."""
+    return {path: known.with_errors(honest[path], None, 0.0) if path in honest else known for path, known in learnt.items()}
 
 
 @dataclass(frozen=True)

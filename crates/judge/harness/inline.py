@@ -9,8 +9,8 @@ from typing import Any, Callable
 
 
 def fingerprint(sources: dict[str, Any]) -> str:
-    parts = [sources["name"], *(text for key in ("cpp_sources", "cuda_sources", "functions", "cuda_flags") for text in (*sources[key], "\1"))]
-    text = "\0".join(parts)
+    keys = ("cpp_sources", "cuda_sources", "functions", "cuda_flags")
+    text = "\0".join([sources["name"], *(part for key in keys for part in (*sources[key], "\1"))])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

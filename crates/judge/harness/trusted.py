@@ -19,6 +19,7 @@ import torch  # noqa: E402
 
 import appeal  # noqa: E402
 import draws  # noqa: E402
+import loading  # noqa: E402
 import nvml  # noqa: E402
 import regions  # noqa: E402
 import reports  # noqa: E402
@@ -26,7 +27,6 @@ import screen  # noqa: E402
 import task  # noqa: E402
 import transforms  # noqa: E402
 import values  # noqa: E402
-import variants  # noqa: E402
 from channel import Channel  # noqa: E402
 from compare import (  # noqa: E402
     LeafAnswer,
@@ -37,32 +37,18 @@ from compare import (  # noqa: E402
     quick_numbers,
     quick_report,
     relaxed,
+    with_honest_errors,
 )
-from draws import Moved  # noqa: E402
+from loading import Loaded  # noqa: E402
 from measure import scale_from, scale_numbers  # noqa: E402
 from readings import Readings  # noqa: E402
-from task import InputsChanged, Recorder, Reference, TaskError, first_sentences  # noqa: E402
+from task import InputsChanged, Recorder, TaskError, first_sentences  # noqa: E402
 from variants import Variant  # noqa: E402
 
 PROTOCOL = 1
 SAMPLE_BYTES = 64 << 20
 POISON = 0xFF
 IN_HAND_BYTES = 1 << 30
-
-
-@dataclass
-class Loaded:
-    """The task at hand."""
-
-    reference: Reference
-    moved: Moved
-    state: list[dict[str, Any]]
-    weights_bytes: int
-    variants: list[Variant] = field(default_factory=list)
-
-    @property
-    def has_gemm(self) -> bool:
-        return any(variant.survey.traits.has_gemm for variant in self.variants)
 
 
 @dataclass
@@ -159,95 +145,9 @@ class Trusted:
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         self.forget({})
-        self._target, seed = request["target"], request["seed"]
-        module = task.execute(request["source"])
-        init = task.init_inputs(module)
-        init_values = [variants.encode_init(value) for value in init]
-        reference = Reference(module, init, self._target)
-        loaded = Loaded(reference, Moved.STATE, [], 0)
-        with task.SizeGuard(task.free_memory(self._target) // 4):
-            reference.use(draws.fresh_model(reference, seed, loaded.moved))
-        with task.SizeGuard(task.free_memory(self._target) // 4):
-            arguments = reference.inputs(0, seed)
-        self._settle_weights(loaded, arguments, seed)
-        del arguments
-        loaded.state, loaded.weights_bytes = draws.lay_out_state(reference.model)
-        self._survey(loaded, seed)
-        self._task = loaded
-        reference.release()
-        return self._describe(loaded, init_values)
-
-    def _survey(self, loaded: Loaded, seed: int) -> None:
-        """Screens every variant; again with buffers as they were made if moving them makes a task that cannot be judged, and
-        with calibrated running statistics if without them nothing varies."""
-        reference = loaded.reference
-        try:
-            self._survey_variants(loaded, seed)
-        except TaskError as error:
-            if loaded.moved is Moved.STATE and draws.has_movable_buffers(reference.model):
-                loaded.moved = Moved.PARAMETERS
-                reference.use(draws.fresh_model(reference, seed, loaded.moved))
-                self._survey(loaded, seed)
-                return
-            if error.code != "constant" or not draws.keeps_statistics(reference.model):
-                raise
-            reference.calibrated = True
-            try:
-                reference.use(draws.fresh_model(reference, seed, loaded.moved))
-                self._survey_variants(loaded, seed)
-            except TaskError:
-                raise error from None
-
-    def _survey_variants(self, loaded: Loaded, seed: int) -> None:
-        count = task.variant_count(loaded.reference.module)
-        loaded.variants = [
-            variants.variant_of(screen.survey(loaded.reference, index, seed + 16 * index, loaded.moved)) for index in range(count)
-        ]
-
-    def _describe(self, loaded: Loaded, init: list[Any]) -> dict[str, Any]:
-        surveys = [variant.survey for variant in loaded.variants]
-        admissible = [name for name in transforms.TRANSFORMS if all(name in found.transforms for found in surveys)]
-        timed = [name for name in admissible if name in transforms.BY_NAME]
-        # An outlier is found by chance, if somebody only looks where he thinks it might be: two chances.
-        again = [name for name in admissible if name == "outliers"]
-        timed += [transforms.OTHER] if len(timed) < len(admissible) else []
-        weights = sum(entry["bytes"] for entry in loaded.state) if all(found.traits.reads_all for found in surveys) else 0
-        return {
-            "init": init,
-            "class_name": "Model",
-            "state": loaded.state,
-            "weights_bytes": loaded.weights_bytes,
-            "variants": [variants.describe(variant) for variant in loaded.variants],
-            "has_matmul_or_conv": loaded.has_gemm,
-            "flops": min(found.traits.flops for found in surveys),
-            "min_bytes": min(variant.traffic_bytes for variant in loaded.variants) + weights,
-            "training": False,
-            "mutates_inputs": loaded.reference.mutates,
-            "calibrated_statistics": loaded.reference.calibrated,
-            "moved": loaded.moved.value,
-            "screen": {
-                "degenerate_inputs": any(found.degenerate_inputs for found in surveys),
-                "transforms": timed,
-                "checks": admissible + again,
-                "refused": None,
-            },
-            "excluded_share": max(found.excluded_share for found in surveys),
-            "fp64": loaded.reference.double,
-        }
-
-    def _settle_weights(self, loaded: Loaded, arguments: list[Any], seed: int) -> None:
-        """As much of the state is moved as leaves the reference finite; decided once."""
-        reference = loaded.reference
-        while reference.state() and loaded.moved is not Moved.NOTHING:
-            try:
-                if screen.stays_finite(reference.run(arguments), {}):
-                    return
-            except InputsChanged:
-                return
-            except TaskError:
-                pass
-            loaded.moved = Moved.PARAMETERS if loaded.moved is Moved.STATE else Moved.NOTHING
-            reference.use(draws.fresh_model(reference, seed, loaded.moved))
+        self._target = request["target"]
+        self._task, told = loading.load(request["source"], self._target, request["seed"])
+        return told
 
     def weights(self, request: dict[str, Any]) -> dict[str, Any]:
         loaded = self._loaded()
@@ -544,35 +444,20 @@ class Trusted:
         return report | found
 
     def _heard(self, drawn: Drawn) -> list[LeafAnswer] | None:
-        """The draw's answers in float64, with limits that a panel of honest variants passes; None where float64 cannot be had."""
+        """The draw's answers in float64, with limits that a panel of honest variants passes; None where they cannot be had."""
         reference, variant, draft = self._loaded().reference, drawn.variant, drawn.draft
         if draft is None or reference.double in ("none", "one_draw"):
             return None
         try:
             inputs = self._inputs(draft.request, draft.transform)
-            answers = drawn.answers if drawn.exact else self._exact_answers(variant, draft.transform, inputs)
+            answers = drawn.answers if drawn.exact else appeal.exact_answers(reference, variant, draft.transform, inputs)
+            if answers is None:
+                return None
+            honest = appeal.honest_errors(reference, inputs, answers, draft.request["seed"])
         except (TaskError, torch.OutOfMemoryError):  # the verdict stands: float64 takes more memory than the draw did
             return None
-        if answers is None:
-            return None
-        honest = appeal.honest_errors(reference, inputs, answers, draft.request["seed"])
-        known = dict(variant.known(draft.transform))
-        for path, errors in honest.items():
-            known[path] = known[path].with_errors(errors, None, 0.0)
-        variant.learn(draft.transform, known)
-        return [relaxed(answer, honest[answer.path]) if answer.path in honest else answer for answer in answers]
-
-    def _exact_answers(self, variant: Variant, transform: str, inputs: list[Any]) -> list[LeafAnswer] | None:
-        """Answers in float64 of a draw that had none."""
-        reference, traits = self._loaded().reference, variant.survey.traits
-        recorder = Recorder(keep_calls=True) if traits.picks else None
-        eager = reference.run(inputs, mode=recorder)
-        exact = reference.run_double(inputs, eager)
-        if exact is None:
-            return None
-        rounded = reference.run_tf32(inputs) if traits.has_gemm else None
-        runs = Runs(eager, exact, rounded, recorder.calls if recorder else [])
-        return answer_leaves(runs, variant.known(transform), variant.terms(transform, self._target))[0]
+        variant.learn(draft.transform, with_honest_errors(variant.known(draft.transform), honest))
+        return [relaxed(answer, honest.get(answer.path)) for answer in answers]
 
     @staticmethod
     def _judged(value: Any, answer: LeafAnswer, read: Read, readings: Readings) -> LeafReport:

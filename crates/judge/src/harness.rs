@@ -9,7 +9,7 @@ use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 26] = [
+const FILES: [(&str, &str); 27] = [
     ("appeal.py", include_str!("../harness/appeal.py")),
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
@@ -25,6 +25,7 @@ const FILES: [(&str, &str); 26] = [
         include_str!("../harness/kernels_module.py"),
     ),
     ("limits.py", include_str!("../harness/limits.py")),
+    ("loading.py", include_str!("../harness/loading.py")),
     ("measure.py", include_str!("../harness/measure.py")),
     ("nvml.py", include_str!("../harness/nvml.py")),
     ("profiling.py", include_str!("../harness/profiling.py")),
