@@ -319,7 +319,9 @@ class Trusted:
         wide = rounded = None
         if transform == "far" and reference.double in ("none", "one_draw"):
             return None  # so far out eager errs in ways of its own, which only float64 tells
-        if draft.request["exact"] and reference.double not in ("none", "one_draw"):
+        # Where limits are wide eager will do: whoever is refused then is heard before float64.
+        exact = draft.request["exact"] and transform not in transforms.STRUCTURAL
+        if exact and reference.double not in ("none", "one_draw"):
             wide = reference.run_double(draft.inputs, draft.answer)
         if wide is not None and variant.survey.traits.has_gemm:
             rounded = reference.run_tf32(draft.inputs)
