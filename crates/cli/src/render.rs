@@ -233,6 +233,12 @@ fn trust_rows(table: &mut Table, verdict: &Verdict, printer: &Printer) {
         if let Some(fp64) = &verdict.trust.fp64 {
             table.row("", &format!("float64 answers: {fp64}"));
         }
+        if !verdict.trust.draws.is_empty() {
+            table.row("", &format!("draws: {}", verdict.trust.draws.join(", ")));
+        }
+        if let Some(moved) = &verdict.trust.moved {
+            table.row("", &format!("moved off its initial values: {moved}"));
+        }
     }
     for warning in warnings {
         table.row("warning", &warning);
@@ -294,6 +300,9 @@ pub(crate) fn next(verdict: &Verdict) -> &'static str {
         (_, Some(Rule::MemoryLimit)) => "allocate less",
         (_, Some(Rule::WrongWhenTimed)) => {
             "the kernel is wrong only now and then: look for a race or a missing synchronisation"
+        }
+        (_, Some(Rule::StaleWeights)) => {
+            "weights are rewritten in place between calls: derive what you need from them in `forward`"
         }
         (Status::Mismatch, _) => {
             "compare with `Model` on inputs of other scale and sign, and at the borders of the shape"

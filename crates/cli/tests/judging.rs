@@ -56,7 +56,9 @@ fn an_example_passes_leaves_evidence_and_can_be_replayed() {
     assert_keys(&verdict, "numerics", "candidate_vs_fp64 eager_vs_fp64");
     assert_keys(&verdict, "reward", "robust raw composite ladder");
     assert_keys(&verdict, "seconds", "compile verify time total");
-    assert_keys(&verdict, "trust", "contained degenerate_inputs");
+    assert_keys(&verdict, "trust", "contained degenerate_inputs moved");
+    let draws = "plain scaled negated far mixed uneven outliers".split(' ');
+    assert_eq!(verdict["trust"]["draws"], Value::from_iter(draws));
 
     let place = context.path("evidence");
     assert!(verdict["evidence"].as_str().unwrap().ends_with("/evidence"));
@@ -128,6 +130,25 @@ fn a_new_task_passes_as_it_is_but_not_every_bar() {
       evidence       [HERE]/evidence
     ----- stderr -----
     ");
+}
+
+/// A solution that packs its weights when they are loaded is told why it is wrong.
+#[test]
+fn weights_that_went_stale_are_named() {
+    let context = Context::new();
+    let case = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../exploits/own/packed_at_load"
+    );
+    let task = format!("{case}/model.py");
+    let arguments = with(&["judge", &task, case, "--json"]);
+    let output = context.command(&arguments).output().unwrap();
+    let verdict = json(&output);
+    assert_eq!(code(&output), 1, "{verdict:#}");
+    assert_eq!(verdict["status"], "mismatch");
+    assert_eq!(verdict["rule"], "stale-weights", "{verdict:#}");
+    let reason = verdict["reason"].as_str().unwrap();
+    assert!(reason.contains("belongs in `forward`"), "{reason}");
 }
 
 #[test]

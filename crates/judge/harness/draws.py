@@ -1,50 +1,29 @@
-"""Fresh inputs and weights: the distributions a candidate is judged on.
+"""Fresh weights, and where everything that is drawn lies.
 
-Everything is a function of a 64-bit seed, so that a verdict can be replayed. A transform keeps what a task's inputs mean
-(one global factor, one global sign); integers are only drawn again. `far` makes the factor so large that the exponential of
-the largest input overflows: where the reference stands that, so must a candidate.
+Everything is a function of a 64-bit seed, so that a verdict can be replayed.
 """
 
 from __future__ import annotations
 
-import math
-import random
+import enum
 from typing import Any
 
 import torch
 
 from regions import align
+from structure import normal, restructured, shaken
 from task import Reference, TaskError, blame, build, math_mode
 from values import FLOATS, NAMES, decode, leaves, tensors, tree_map
 
-TRANSFORMS = ("plain", "scaled", "negated", "scaled_negated", "far")
-FAR = (128.0, 512.0)
-AFFINE_NOISE = 0.1
-WEIGHT_NOISE = 0.05
+STATISTICS_NOISE = 0.1
 
 
-def factor(transform: str, seed: int) -> float:
-    """The number all float inputs are multiplied with; for `far` what the largest of them comes to."""
-    if transform not in TRANSFORMS:
-        raise ValueError(f"unknown transform {transform}")
-    chance = random.Random(f"transform {seed}")
-    size = 1.0
-    if transform == "far":
-        return math.exp(chance.uniform(*map(math.log, FAR)))
-    if transform.startswith("scaled"):
-        size = math.exp(chance.uniform(math.log(2), math.log(8)))
-        size = size if chance.random() < 0.5 else 1 / size
-    return -size if transform.endswith("negated") else size
+class Moved(enum.Enum):
+    """How much of a state dict is moved off its initial values: as much as the reference stands."""
 
-
-def transformed(inputs: list[Any], transform: str, seed: int) -> list[Any]:
-    by = factor(transform, seed)
-    if transform == "far":
-        largest = max((float(part.abs().max()) for part in tensors(inputs) if part.dtype in FLOATS.values() and part.numel()), default=0)
-        by = by / largest if 0 < largest < by else 1.0
-    if by == 1.0:
-        return inputs
-    return tree_map(lambda tensor: tensor * by if tensor.dtype in FLOATS.values() else tensor, inputs)
+    STATE = "state"
+    PARAMETERS = "parameters"
+    NOTHING = "nothing"
 
 
 def has_float(inputs: list[Any]) -> bool:
@@ -54,52 +33,53 @@ def has_float(inputs: list[Any]) -> bool:
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
 
-def perturb(model: torch.nn.Module, seed: int) -> None:
-    """Moves every parameter and running statistic off its initial value, in place; tied ones once.
+def perturb(model: torch.nn.Module, seed: int, moved: Moved = Moved.STATE) -> None:
+    """Moves every parameter, running statistic and buffer off its initial value, in place; tied ones once.
 
-    Fresh modules have affine parameters of one and zero: code that leaves them out would never be caught. Other buffers
-    (masks, tables) are part of a task's meaning and stay.
+    Fresh modules have affine parameters of one and zero, layers that are the identity, states of zeros, tables that can be
+    known by heart: code that relies on them would never be caught.
     """
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     done: set[tuple[int, torch.Size]] = set()
     with torch.no_grad():
         for number, (name, tensor) in enumerate(model.state_dict().items()):
-            key = (tensor.data_ptr(), tensor.shape)
-            if tensor.dtype not in FLOATS.values() or tensor.numel() == 0 or key in done:
+            if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0 or (tensor.data_ptr(), tensor.shape) in done:
                 continue
-            done.add(key)
+            done.add((tensor.data_ptr(), tensor.shape))
             generator = torch.Generator(tensor.device).manual_seed((seed + 0x9E3779B97F4A7C15 * (number + 1)) % (1 << 63))
-            _perturb_one(name, tensor, name in parameters, generator)
+            made = _moved(name, tensor, name in parameters, moved, generator)
+            if made is not None:
+                tensor.copy_(made)
 
 
-def _perturb_one(name: str, tensor: torch.Tensor, parameter: bool, generator: torch.Generator) -> None:
-    def noise() -> torch.Tensor:
-        drawn = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
-        return drawn.to(tensor.dtype)
-
-    last = name.rsplit(".", 1)[-1]
-    if last == "running_var":
+def _moved(name: str, tensor: torch.Tensor, parameter: bool, moved: Moved, generator: torch.Generator) -> torch.Tensor | None:
+    is_float, last = tensor.dtype in FLOATS.values(), name.rsplit(".", 1)[-1]
+    if is_float and last == "running_var":
         spread = torch.rand(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
-        tensor.mul_((0.5 + spread).to(tensor.dtype))
-    elif last == "running_mean":
-        scale = max(float(tensor.float().std(correction=0)), 1.0)
-        tensor.add_(noise().mul_(AFFINE_NOISE * scale))
-    elif not parameter:
-        return
-    elif bool((tensor == tensor.flatten()[0]).all()):
-        tensor.add_(noise().mul_(AFFINE_NOISE))
-    else:
-        tensor.mul_(noise().mul_(WEIGHT_NOISE).add_(1))
+        return tensor * (0.5 + spread).to(tensor.dtype)
+    if is_float and last == "running_mean":
+        size = max(float(tensor.float().std(correction=0)), 1.0)
+        return tensor + normal(tensor, generator) * (STATISTICS_NOISE * size)
+    if parameter:
+        return shaken(tensor, generator) if is_float else None
+    return restructured(tensor, generator) if moved is Moved.STATE else None
 
 
-def fresh_model(reference: Reference, seed: int, perturbed: bool = True) -> torch.nn.Module:
-    """A module constructed under `seed` and, unless told otherwise, perturbed."""
+def fresh_model(reference: Reference, seed: int, moved: Moved) -> torch.nn.Module:
+    """A module constructed under `seed` and moved off its initial values."""
     model = build(reference.module, reference.init, reference.target, seed % (1 << 63))
-    if perturbed:
-        perturb(model, seed)
+    if moved is not Moved.NOTHING:
+        perturb(model, seed, moved)
     if reference.calibrated:
         calibrate(model, reference.inputs(0, seed), seed)
     return model
+
+
+def has_movable_buffers(model: torch.nn.Module) -> bool:
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    known = ("running_mean", "running_var", "num_batches_tracked")
+    named = (name for name in model.state_dict() if name not in parameters)
+    return any(name.rsplit(".", 1)[-1] not in known for name in named)
 
 
 def keeps_statistics(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -126,7 +106,7 @@ def calibrate(model: torch.nn.Module, arguments: list[Any], seed: int) -> None:
             generator = torch.Generator(part.running_mean.device).manual_seed((seed ^ (number + 1)) % (1 << 63))
             shape, device = part.running_mean.shape, part.running_mean.device
             noise = torch.randn(shape, generator=generator, device=device).to(part.running_mean.dtype)
-            part.running_mean.add_(noise * part.running_var.sqrt(), alpha=AFFINE_NOISE)
+            part.running_mean.add_(noise * part.running_var.sqrt(), alpha=STATISTICS_NOISE)
             part.running_var.mul_(0.5 + torch.rand(shape, generator=generator, device=device).to(part.running_var.dtype))
 
 

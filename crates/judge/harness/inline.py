@@ -9,16 +9,23 @@ from typing import Any, Callable
 
 
 def fingerprint(sources: dict[str, Any]) -> str:
-    text = "\0".join([sources["name"], *sources["cpp_sources"], "\1", *sources["cuda_sources"], "\1", *sources["functions"]])
+    keys = ("cpp_sources", "cuda_sources", "functions", "cuda_flags")
+    text = "\0".join([sources["name"], *(part for key in keys for part in (*sources[key], "\1"))])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def normalise(name: str, cpp_sources: Any, cuda_sources: Any, functions: Any) -> dict[str, Any]:
+def normalise(name: str, cpp_sources: Any, cuda_sources: Any, functions: Any, cuda_flags: Any) -> dict[str, Any]:
     def texts(value: Any) -> list[str]:
         return [value] if isinstance(value, str) else [str(item) for item in value or []]
 
     listed = list(functions) if isinstance(functions, dict) else texts(functions)
-    return {"name": str(name), "cpp_sources": texts(cpp_sources), "cuda_sources": texts(cuda_sources), "functions": listed}
+    return {
+        "name": str(name),
+        "cpp_sources": texts(cpp_sources),
+        "cuda_sources": texts(cuda_sources),
+        "functions": listed,
+        "cuda_flags": texts(cuda_flags),
+    }
 
 
 Loader = Callable[[dict[str, Any]], Any]
@@ -28,8 +35,8 @@ def install(loader: Loader) -> None:
     """Replaces `torch.utils.cpp_extension` before the submission can import it: there is no compiler here."""
     made = types.ModuleType("torch.utils.cpp_extension")
 
-    def load_inline(name, cpp_sources=None, cuda_sources=None, functions=None, **_: Any) -> Any:
-        return loader(normalise(name, cpp_sources, cuda_sources, functions))
+    def load_inline(name, cpp_sources=None, cuda_sources=None, functions=None, extra_cuda_cflags=None, **_: Any) -> Any:
+        return loader(normalise(name, cpp_sources, cuda_sources, functions, extra_cuda_cflags))
 
     def load(*_: Any, **__: Any) -> Any:
         raise RuntimeError("only load_inline is supported in a single file; put sources in kernels/ otherwise")

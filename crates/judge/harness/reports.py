@@ -46,10 +46,18 @@ def worst(leaf: int, got: Any, answer: LeafAnswer, result: LeafReport) -> dict[s
     return {"leaf": leaf, "index": result.position, "got": kept[0], "want": kept[1]}
 
 
-def value_message(worst: dict[str, Any] | None, share: float) -> str:
-    if worst is None:
-        return "less exact than the draws before it"
-    return f"output {worst['leaf']} at {worst['index']}: got {worst['got']}, want {worst['want']}; {share:.2%} within tolerance"
+def value_message(worst: dict[str, Any] | None, share: float, answer: LeafAnswer | None, result: LeafReport | None) -> str:
+    if worst is None or answer is None or result is None:
+        return "as exact as TF32 while it was timed, and as float32 before"
+    text = f"output {worst['leaf']} at {worst['index']}: got {worst['got']}, want {worst['want']}; {share:.2%} within tolerance"
+    errors, limits = result.errors, answer.loose or answer.strict
+    if errors is None or limits is None or not errors.finite:
+        return text
+    if abs(errors.slope) > limits.slope:
+        text += f"; the error goes with the answer: {abs(errors.slope):.1%} of its variation is missing or too much"
+    if errors.lost > limits.lost:
+        text += f"; {errors.lost:.2%} of the elements are off by more than a tenth of themselves"
+    return text
 
 
 def structure_message(answers: list[LeafAnswer], given: dict[values.Path, values.Leaf]) -> str:

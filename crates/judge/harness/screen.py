@@ -7,14 +7,17 @@ not give the same answer twice, or if it is not finite. What is learnt here abou
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 import draws
-from compare import LeafAnswer, Learnt, Runs, all_finite, answer_leaves, errors_of, numbers_alike, passes, scale_of
-from task import ASSERTING_OPS, GEMM_OPS, PARTIAL_OPS, InputsChanged, Recorder, Reference, TaskError, reseed
+import transforms
+from compare import LeafAnswer, Learnt, Runs, Terms, answer_leaves, passes
+from indices import numbers_alike
+from measure import all_finite, errors_of, scale_of
+from task import ALL_SCALES_OPS, ASSERTING_OPS, GEMM_OPS, PARTIAL_OPS, InputsChanged, Recorder, Reference, TaskError, reseed
 from values import FLOATS, Leaf, Path, ValueRefused, encode, leaves, tensors, tree_map
 
 SLOW_SECONDS = 5.0
@@ -34,6 +37,8 @@ class Traits:
     picks: bool  # some integer output chooses elements: later runs are recorded too
     transformable: bool
     reads_all: bool  # no operator that may leave part of its input unread
+    all_scales: bool  # elements of every size come out relatively exact, however they are computed
+    fixed: tuple[bool, ...] = ()  # for each input tensor, whether it is the same in every draw
 
 
 @dataclass(frozen=True)
@@ -68,22 +73,24 @@ class Evidence:
         return all(names & set(CONSTANTS) for names in self.passing.values())
 
 
-def survey(reference: Reference, variant: int, seed: int) -> Survey:
+def survey(reference: Reference, variant: int, seed: int, moved: draws.Moved) -> Survey:
     inputs, answer, recorder = _first_run(reference, variant, seed)
     _check_outputs(answer)
     seconds = _check_repeatable(reference, inputs, answer, seed)
     picks = any(tensor.dtype == torch.int64 or tensor.dtype == torch.int32 for tensor in tensors(answer)) and bool(recorder.calls)
     safe = reference.target == "cpu" or not (recorder.operators & ASSERTING_OPS or recorder.casts_to_index)
     gemm = bool(recorder.operators & GEMM_OPS)
-    traits = Traits(gemm, int(recorder.flops), picks, safe and draws.has_float(inputs), not recorder.operators & PARTIAL_OPS)
+    traits = Traits(
+        gemm, int(recorder.flops), picks, safe and bool(tensors(inputs)), not recorder.operators & PARTIAL_OPS,
+        recorder.operators <= ALL_SCALES_OPS,
+    )
     runs = Runs(answer, reference.run_double(inputs, answer), reference.run_tf32(inputs) if gemm else None, recorder.calls)
-    answers, learnt = answer_leaves(runs, {}, plain=True, tf32_class=False)
+    answers, learnt = answer_leaves(runs, {}, Terms(plain=True, tf32_class=False, all_scales=traits.all_scales))
     _check_numbers(answers)
     _check_hidden_state(reference, inputs, answers, seed)
     del runs
-    return _screen(reference, variant, seed, Survey(
-        inputs, answer, traits, learnt, _excluded_share(answers), seconds * 1e6, ("plain",), False
-    ), answers)
+    found = Survey(inputs, answer, traits, learnt, _excluded_share(answers), seconds * 1e6, ("plain",), False)
+    return _screen(reference, (variant, seed, moved), found, answers)
 
 
 def _first_run(reference: Reference, variant: int, seed: int) -> tuple[list[Any], Any, Recorder]:
@@ -212,7 +219,7 @@ def _check_hidden_state(reference: Reference, inputs: list[Any], answers: list[L
             for part in model.modules() for name, value in part.__dict__.items() if name not in own]
     if all(tensor.data_ptr() in known for group in held for tensor in group):
         return
-    other = draws.fresh_model(reference, seed ^ 0x2545F4914F6CDD1D, perturbed=False)
+    other = draws.fresh_model(reference, seed ^ 0x2545F4914F6CDD1D, draws.Moved.NOTHING)
     other.load_state_dict(reference.state())
     reference.use(other)
     try:
@@ -255,39 +262,38 @@ def _passing(answers: list[LeafAnswer], inputs: list[Any], previous: Any, eviden
         evidence.note(leaf.path, {name for name in names if passes(trivial[name], leaf)})
 
 
-def _screen(reference: Reference, variant: int, seed: int, found: Survey, answers: list[LeafAnswer]) -> Survey:
+def _screen(reference: Reference, drawn: tuple[int, int, draws.Moved], found: Survey, answers: list[LeafAnswer]) -> Survey:
     """Tries the trivial answers on plain draws, then under every transform the reference stands."""
-    plain, model = Evidence(), reference.model
+    plain, model, (variant, seed, moved) = Evidence(), reference.model, drawn
     if not tensors(found.inputs):  # only the weights can vary the answer
-        reference.use(draws.fresh_model(reference, seed + 1))
+        reference.use(draws.fresh_model(reference, seed + 1, moved))
     inputs, second, other = _plain_answers(reference, variant, seed + 1, found)
     reference.use(model)
     _passing(answers, found.inputs, other, plain)
     _passing(second, inputs, found.answer, plain)
-    everywhere = Evidence(dict(plain.passing))
-    transforms = ["plain"]
-    for transform, turn in _trials(seed + 2) if found.traits.transformable else ():
-        if found.eager_us > SLOW_SECONDS * 1e6 and transform in ("scaled_negated", "far"):
+    everywhere, stood = Evidence(dict(plain.passing)), ["plain"]
+    fixed = tuple(_same_bits(a, b) for a, b in zip(tensors(found.inputs), tensors(inputs)))
+    found = replace(found, traits=replace(found.traits, fixed=fixed))
+    for transform, turn in _trials(found, seed + 2) if found.traits.transformable else ():
+        if found.eager_us > SLOW_SECONDS * 1e6 and transform == "far":
             continue
-        drawn = transformed_answers(reference, variant, turn, transform, found)
-        if drawn is not None:
-            transforms.append(transform)
-            _passing(drawn[1], drawn[0], other, everywhere)
+        tried = transformed_answers(reference, variant, turn, transform, found)
+        if tried is not None:
+            stood.append(transform)
+            _passing(tried[1], tried[0], other, everywhere)
     if everywhere.trivial:
         code = "constant" if everywhere.constant else "trivial"
         names = sorted(set.union(*everywhere.passing.values())) if everywhere.passing else []
         raise TaskError(code, f"an answer that computes nothing passes on every distribution: {', '.join(names)}")
-    return Survey(
-        found.inputs, found.answer, found.traits, found.learnt, found.excluded_share, found.eager_us,
-        tuple(dict.fromkeys(transforms)), plain.trivial,
-    )
+    return replace(found, transforms=tuple(dict.fromkeys(stood)), degenerate_inputs=plain.trivial)
 
 
-def _trials(seed: int) -> list[tuple[str, int]]:
+def _trials(found: Survey, seed: int) -> list[tuple[str, int]]:
     """Each transform with a seed to try it under; the scales once up and once down, which may tell different things."""
-    up = next(turn for turn in range(seed, seed + 1000) if draws.factor("scaled", turn) > 1)
-    down = next(turn for turn in range(seed, seed + 1000) if draws.factor("scaled", turn) < 1)
-    return [("scaled", up), ("scaled", down), ("negated", seed), ("scaled_negated", up), ("far", seed)]
+    up = next(turn for turn in range(seed, seed + 1000) if transforms.factor("scaled", turn) > 1)
+    down = next(turn for turn in range(seed, seed + 1000) if transforms.factor("scaled", turn) < 1)
+    named = transforms.fitting(found.inputs, found.traits.fixed, found.traits.has_gemm)
+    return [(name, turn) for name in named for turn in ((up, down) if name == "scaled" else (seed,))]
 
 
 def _plain_answers(reference: Reference, variant: int, seed: int, found: Survey) -> tuple[list[Any], list[LeafAnswer], Any]:
@@ -295,7 +301,7 @@ def _plain_answers(reference: Reference, variant: int, seed: int, found: Survey)
     recorder = Recorder(keep_calls=True) if found.traits.picks else None
     answer = reference.run(inputs, mode=recorder)
     runs = Runs(answer, None, None, recorder.calls if recorder else [])
-    answers, learnt = answer_leaves(runs, found.learnt, plain=True, tf32_class=False)
+    answers, learnt = answer_leaves(runs, found.learnt, Terms(plain=True, tf32_class=False, all_scales=found.traits.all_scales))
     found.learnt.update(learnt)
     return inputs, answers, answer
 
@@ -304,7 +310,7 @@ def transformed_answers(
     reference: Reference, variant: int, seed: int, transform: str, found: Survey
 ) -> tuple[list[Any], list[LeafAnswer]] | None:
     """Answers under a transform, or None if the reference does not stand it."""
-    inputs = draws.transformed(reference.inputs(variant, seed), transform, seed)
+    inputs = transforms.transformed(reference.inputs(variant, seed), transform, seed, found.traits.fixed)
     recorder = Recorder(keep_calls=True) if found.traits.picks else None
     try:
         answer = reference.run(inputs, mode=recorder)
@@ -313,7 +319,7 @@ def transformed_answers(
     if not stays_finite(answer, found.learnt):
         return None
     runs = Runs(answer, None, None, recorder.calls if recorder else [])
-    answers, _ = answer_leaves(runs, found.learnt, plain=False, tf32_class=False)
+    answers, _ = answer_leaves(runs, found.learnt, Terms(plain=False, tf32_class=False, all_scales=found.traits.all_scales))
     return inputs, answers
 
 

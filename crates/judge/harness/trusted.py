@@ -10,21 +10,23 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated interpreter does not look beside its script
 
 import torch  # noqa: E402
 
+import appeal  # noqa: E402
 import draws  # noqa: E402
+import loading  # noqa: E402
 import nvml  # noqa: E402
 import regions  # noqa: E402
 import reports  # noqa: E402
 import screen  # noqa: E402
 import task  # noqa: E402
+import transforms  # noqa: E402
 import values  # noqa: E402
-import variants  # noqa: E402
 from channel import Channel  # noqa: E402
 from compare import (  # noqa: E402
     LeafAnswer,
@@ -34,32 +36,19 @@ from compare import (  # noqa: E402
     judge_leaf,
     quick_numbers,
     quick_report,
-    scale_from,
-    scale_numbers,
+    relaxed,
+    with_honest_errors,
 )
+from loading import Loaded  # noqa: E402
+from measure import scale_from, scale_numbers  # noqa: E402
 from readings import Readings  # noqa: E402
-from task import InputsChanged, Recorder, Reference, TaskError, first_sentences  # noqa: E402
+from task import InputsChanged, Recorder, TaskError, first_sentences  # noqa: E402
 from variants import Variant  # noqa: E402
 
 PROTOCOL = 1
 SAMPLE_BYTES = 64 << 20
 POISON = 0xFF
 IN_HAND_BYTES = 1 << 30
-
-
-@dataclass
-class Loaded:
-    """The task at hand."""
-
-    reference: Reference
-    perturbed: bool
-    state: list[dict[str, Any]]
-    weights_bytes: int
-    variants: list[Variant] = field(default_factory=list)
-
-    @property
-    def has_gemm(self) -> bool:
-        return any(variant.survey.traits.has_gemm for variant in self.variants)
 
 
 @dataclass
@@ -70,6 +59,7 @@ class Drawn:
     inputs: list[regions.Witness]
     answers: list[LeafAnswer]
     exact: bool
+    draft: Draft | None = None  # without what can be made again; None where nothing is compared
 
 
 @dataclass
@@ -155,85 +145,13 @@ class Trusted:
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         self.forget({})
-        self._target, seed = request["target"], request["seed"]
-        module = task.execute(request["source"])
-        init = task.init_inputs(module)
-        init_values = [variants.encode_init(value) for value in init]
-        reference = Reference(module, init, self._target)
-        loaded = Loaded(reference, True, [], 0)
-        with task.SizeGuard(task.free_memory(self._target) // 4):
-            reference.use(draws.fresh_model(reference, seed))
-        with task.SizeGuard(task.free_memory(self._target) // 4):
-            arguments = reference.inputs(0, seed)
-        self._settle_perturbation(loaded, arguments, seed)
-        del arguments
-        loaded.state, loaded.weights_bytes = draws.lay_out_state(reference.model)
-        self._survey(loaded, seed)
-        self._task = loaded
-        reference.release()
-        return self._describe(loaded, init_values)
-
-    def _survey(self, loaded: Loaded, seed: int) -> None:
-        """Screens every variant; once more with calibrated running statistics if without them nothing varies."""
-        reference = loaded.reference
-        try:
-            self._survey_variants(loaded, seed)
-        except TaskError as error:
-            if error.code != "constant" or not draws.keeps_statistics(reference.model):
-                raise
-            reference.calibrated = True
-            try:
-                reference.use(draws.fresh_model(reference, seed, loaded.perturbed))
-                self._survey_variants(loaded, seed)
-            except TaskError:
-                raise error from None
-
-    def _survey_variants(self, loaded: Loaded, seed: int) -> None:
-        count = task.variant_count(loaded.reference.module)
-        loaded.variants = [variants.variant_of(screen.survey(loaded.reference, index, seed + 16 * index)) for index in range(count)]
-
-    def _describe(self, loaded: Loaded, init: list[Any]) -> dict[str, Any]:
-        surveys = [variant.survey for variant in loaded.variants]
-        admissible = [name for name in draws.TRANSFORMS if all(name in found.transforms for found in surveys)]
-        weights = sum(entry["bytes"] for entry in loaded.state) if all(found.traits.reads_all for found in surveys) else 0
-        return {
-            "init": init,
-            "class_name": "Model",
-            "state": loaded.state,
-            "weights_bytes": loaded.weights_bytes,
-            "variants": [variants.describe(variant) for variant in loaded.variants],
-            "has_matmul_or_conv": loaded.has_gemm,
-            "flops": min(found.traits.flops for found in surveys),
-            "min_bytes": min(variant.traffic_bytes for variant in loaded.variants) + weights,
-            "training": False,
-            "mutates_inputs": loaded.reference.mutates,
-            "calibrated_statistics": loaded.reference.calibrated,
-            "screen": {
-                "degenerate_inputs": any(found.degenerate_inputs for found in surveys),
-                "transforms": admissible,
-                "refused": None,
-            },
-            "excluded_share": max(found.excluded_share for found in surveys),
-            "fp64": loaded.reference.double,
-        }
-
-    def _settle_perturbation(self, loaded: Loaded, arguments: list[Any], seed: int) -> None:
-        """Weights stay perturbed unless the reference then stops being finite; decided once."""
-        reference = loaded.reference
-        if not reference.state():
-            return
-        try:
-            loaded.perturbed = screen.stays_finite(reference.run(arguments), {})
-        except InputsChanged:
-            return
-        except TaskError:
-            loaded.perturbed = False
-        if not loaded.perturbed:
-            reference.use(draws.fresh_model(reference, seed, perturbed=False))
+        self._target = request["target"]
+        self._task, told = loading.load(request["source"], self._target, request["seed"])
+        return told
 
     def weights(self, request: dict[str, Any]) -> dict[str, Any]:
         loaded = self._loaded()
-        loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.perturbed))
+        loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.moved))
         memory = self._memory
         if memory is not None:
             veiled = request.get("veiled", False)
@@ -322,10 +240,11 @@ class Trusted:
         loaded = self._loaded()
         variant, slot, transform = loaded.variants[request["variant"]], self._slot(request["slot"]), request["transform"]
         self._drawn.pop(slot, None)
+        transform = transforms.chosen(transform, variant.survey.transforms, request["seed"])
         if not request["answer"]:  # for baselines, whose outputs nobody compares
             return Draft(request, variant, loaded.reference.inputs(request["variant"], request["seed"]), None, [], transform, {})
         if transform != "plain":
-            draws.factor(transform, 0)  # an unknown name is our mistake, whatever the task allows
+            transforms.factor(transform, 0)  # an unknown name is our mistake, whatever the task allows
             made = self._started(variant, request, transform) if variant.survey.traits.transformable else None
         if transform == "plain" or made is None:
             made, transform = self._started(variant, request, "plain"), "plain"
@@ -346,8 +265,8 @@ class Trusted:
             draft = Draft(request, variant, inputs, answer, calls, "plain", {})
             answered = self._answered(draft, None)
         self._fill_slot(variant, request, draft.inputs)
-        self._drawn[request["slot"]] = Drawn(variant, _witnesses(draft.inputs), *answered)
-        return request["transform"] != draft.transform
+        self._drawn[request["slot"]] = Drawn(variant, _witnesses(draft.inputs), *answered, replace(draft, inputs=[], answer=None, calls=[]))
+        return request["transform"] not in (draft.transform, transforms.OTHER)
 
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Puts in place what was drawn behind the veil: the last thing before a timed call."""
@@ -367,9 +286,9 @@ class Trusted:
 
     def _started(self, variant: Variant, request: dict[str, Any], transform: str) -> tuple[list[Any], Any, list[Any]] | None:
         """Inputs, answer and calls that choose; None if the reference refuses the transform."""
-        reference, number, seed = self._loaded().reference, request["variant"], request["seed"]
+        reference = self._loaded().reference
         while True:
-            inputs = draws.transformed(reference.inputs(number, seed), transform, seed)
+            inputs = self._inputs(request, transform)
             recorder = Recorder(keep_calls=True) if variant.survey.traits.picks else None
             try:
                 answer = reference.run(inputs, mode=recorder, wait=False)
@@ -380,6 +299,12 @@ class Trusted:
                 if transform == "plain":
                     raise
                 return None
+
+    def _inputs(self, request: dict[str, Any], transform: str) -> list[Any]:
+        """The inputs of a draw, the same whenever they are asked for."""
+        loaded, number, seed = self._loaded(), request["variant"], request["seed"]
+        fixed = loaded.variants[number].survey.traits.fixed
+        return transforms.transformed(loaded.reference.inputs(number, seed), transform, seed, fixed)
 
     def _answered(self, draft: Draft, readings: Readings | None) -> tuple[list[LeafAnswer], bool] | None:
         """The answer to compare with and whether it is exact, or None if the reference does not stand the transform."""
@@ -394,14 +319,15 @@ class Trusted:
         wide = rounded = None
         if transform == "far" and reference.double in ("none", "one_draw"):
             return None  # so far out eager errs in ways of its own, which only float64 tells
-        if draft.request["exact"] and reference.double not in ("none", "one_draw"):
+        # Where limits are wide eager will do: whoever is refused then is heard before float64.
+        exact = draft.request["exact"] and transform not in transforms.STRUCTURAL
+        if exact and reference.double not in ("none", "one_draw"):
             wide = reference.run_double(draft.inputs, draft.answer)
         if wide is not None and variant.survey.traits.has_gemm:
             rounded = reference.run_tf32(draft.inputs)
         runs = Runs(draft.answer, wide, rounded, draft.calls)
-        answers, learnt = answer_leaves(runs, variant.learnt, transform == "plain", self._target == "cuda", scales)
-        if transform != "far":
-            variant.learnt = learnt
+        answers, learnt = answer_leaves(runs, variant.known(transform), variant.terms(transform, self._target), scales)
+        variant.learn(transform, learnt)
         return answers, wide is not None
 
     # ---- checks ------------------------------------------------------------------------------------------------------
@@ -498,7 +424,7 @@ class Trusted:
 
     def _compare(self, read: Read, readings: Readings) -> dict[str, Any]:
         drawn, message = read.drawn, read.message
-        report = reports.empty_report(drawn.answers)
+        report = reports.empty_report(drawn.answers) | {"transform": drawn.draft.transform if drawn.draft else "plain"}
         given = {leaf.path: leaf for leaf in values.leaves(read.tree)}
         wanted = [(answer.path, answer.kind) for answer in drawn.answers]
         if message or sorted(map(repr, wanted)) != sorted(repr((leaf.path, leaf.kind)) for leaf in given.values()):
@@ -511,7 +437,29 @@ class Trusted:
         if not (report["shape_ok"] and report["dtype_ok"]):
             return report | {"message": reports.form_message(tensors)}
         results = [self._judged(value, answer, read, readings) for value, answer in pairs]
-        return report | self._summary(pairs, results, drawn.exact)
+        found = self._summary(pairs, results, drawn.exact)
+        if not found["passed"] and appeal.worth_hearing(results):
+            heard = self._heard(drawn)
+            if heard is not None:
+                pairs = [(value, answer) for (value, _), answer in zip(pairs, heard)]
+                found = self._summary(pairs, [judge_leaf(value, answer) for value, answer in pairs], drawn.exact)
+        return report | found
+
+    def _heard(self, drawn: Drawn) -> list[LeafAnswer] | None:
+        """The draw's answers in float64, with limits that a panel of honest variants passes; None where they cannot be had."""
+        reference, variant, draft = self._loaded().reference, drawn.variant, drawn.draft
+        if draft is None or reference.double in ("none", "one_draw"):
+            return None
+        try:
+            inputs = self._inputs(draft.request, draft.transform)
+            answers = drawn.answers if drawn.exact else appeal.exact_answers(reference, variant, draft.transform, inputs)
+            if answers is None:
+                return None
+            honest = appeal.honest_errors(reference, inputs, answers, draft.request["seed"])
+        except (TaskError, torch.OutOfMemoryError):  # the verdict stands: float64 takes more memory than the draw did
+            return None
+        variant.learn(draft.transform, with_honest_errors(variant.known(draft.transform), honest))
+        return [relaxed(answer, honest.get(answer.path)) for answer in answers]
 
     @staticmethod
     def _judged(value: Any, answer: LeafAnswer, read: Read, readings: Readings) -> LeafReport:
@@ -529,6 +477,7 @@ class Trusted:
         sizes = [answer.value.numel() if answer.kind == "tensor" else 1 for _, answer in pairs]
         share = sum(size * result.share for size, result in zip(sizes, results)) / max(sum(sizes), 1)
         failed = [number for number, result in enumerate(results) if result.grade is None]
+        first = (pairs[failed[0]][1], results[failed[0]]) if failed else (None, None)
         worst = reports.worst(failed[0], *pairs[failed[0]], results[failed[0]]) if failed else None
         return {
             "finite_ok": all(result.finite for result in results),
@@ -537,7 +486,7 @@ class Trusted:
             "share_within_tolerance": share,
             "worst": worst,
             "candidate_error": reports.number(max((r.errors.rms for r in results if r.errors), default=0.0)),
-            "message": "" if grade else reports.value_message(worst, share),
+            "message": "" if grade else reports.value_message(worst, share, *first),
         }
 
     def _sample_agrees(self, request: dict[str, Any], copies: list[torch.Tensor], readings: Readings) -> list[int] | bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,8 +10,11 @@ import torch
 import draws
 import screen
 import values
-from compare import Learnt
+from compare import Learnt, Terms
 from task import TaskError
+from transforms import STRUCTURAL
+
+APART = STRUCTURAL | {"far", "centered"}
 
 
 @dataclass
@@ -26,6 +29,21 @@ class Variant:
     output_bytes: int
     traffic_bytes: int  # what a call must read and write, weights aside
     learnt: dict[values.Path, Learnt]
+    apart: dict[str, dict[values.Path, Learnt]] = field(default_factory=dict)
+
+    def known(self, transform: str) -> dict[values.Path, Learnt]:
+        """What earlier draws of this kind have shown. Where eager errs in ways of its own, it excuses no other draw."""
+        return self.apart.get(transform, self.learnt) if transform in APART else self.learnt
+
+    def learn(self, transform: str, learnt: dict[values.Path, Learnt]) -> None:
+        if transform in APART:
+            self.apart[transform] = learnt
+        else:
+            self.learnt = learnt
+
+    def terms(self, transform: str, target: str) -> Terms:
+        all_scales = self.survey.traits.all_scales
+        return Terms(transform == "plain", target == "cuda", all_scales, transform in STRUCTURAL, transform == "centered")
 
 
 def encode_init(value: Any) -> Any:

@@ -9,7 +9,8 @@ use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 20] = [
+const FILES: [(&str, &str); 27] = [
+    ("appeal.py", include_str!("../harness/appeal.py")),
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
     (
@@ -17,18 +18,24 @@ const FILES: [(&str, &str); 20] = [
         include_str!("../harness/compile_ahead.py"),
     ),
     ("draws.py", include_str!("../harness/draws.py")),
+    ("indices.py", include_str!("../harness/indices.py")),
     ("inline.py", include_str!("../harness/inline.py")),
     (
         "kernels_module.py",
         include_str!("../harness/kernels_module.py"),
     ),
+    ("limits.py", include_str!("../harness/limits.py")),
+    ("loading.py", include_str!("../harness/loading.py")),
+    ("measure.py", include_str!("../harness/measure.py")),
     ("nvml.py", include_str!("../harness/nvml.py")),
     ("profiling.py", include_str!("../harness/profiling.py")),
     ("readings.py", include_str!("../harness/readings.py")),
     ("regions.py", include_str!("../harness/regions.py")),
     ("reports.py", include_str!("../harness/reports.py")),
     ("screen.py", include_str!("../harness/screen.py")),
+    ("structure.py", include_str!("../harness/structure.py")),
     ("task.py", include_str!("../harness/task.py")),
+    ("transforms.py", include_str!("../harness/transforms.py")),
     ("trusted.py", include_str!("../harness/trusted.py")),
     ("values.py", include_str!("../harness/values.py")),
     ("variants.py", include_str!("../harness/variants.py")),

@@ -12,6 +12,8 @@ pub(crate) struct BuildUnit {
     pub(crate) name: String,
     pub(crate) fingerprint: String,
     pub(crate) files: BTreeMap<String, Vec<u8>>,
+    /// What nvcc is told besides what every file is compiled with.
+    pub(crate) cuda_flags: Vec<String>,
 }
 
 /// What `load_inline` was asked to build, as the extraction run recorded it.
@@ -22,6 +24,8 @@ pub(crate) struct Extension {
     cuda_sources: Vec<String>,
     functions: Vec<String>,
     fingerprint: String,
+    #[serde(default)]
+    cuda_flags: Vec<String>,
 }
 
 /// The unit of a folder form.
@@ -41,7 +45,35 @@ pub(crate) fn folder_unit(submission: &Submission) -> BuildUnit {
         files: files
             .map(|(path, text)| (path.clone(), text.clone()))
             .collect(),
+        // As in the CUDA Agent workspace; the comparison with float64 decides whether it was too fast.
+        cuda_flags: vec![FAST_MATH.to_owned()],
     }
+}
+
+pub(crate) const FAST_MATH: &str = "--use_fast_math";
+
+/// Of an inline file's `extra_cuda_cflags` those that say how its arithmetic is done, how it is optimised and which macros it has:
+/// a file that asks for none gets none. Others (architectures, paths, linking) are the judge's own.
+fn kept_cuda_flags(flags: &[String]) -> Vec<String> {
+    let word = |text: &str| {
+        !text.is_empty()
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_=.+-".contains(c))
+    };
+    let kept = |flag: &&String| {
+        let plain = flag.trim_start_matches('-');
+        let name = plain.split('=').next().unwrap_or_default();
+        let arithmetic = ["ftz", "prec-div", "prec-sqrt", "fmad", "maxrregcount"].contains(&name);
+        let macro_or_level = ["-D", "-U", "-O"]
+            .iter()
+            .any(|kind| flag.strip_prefix(kind).is_some_and(word));
+        flag.starts_with('-')
+            && (plain == "use_fast_math"
+                || (arithmetic && plain.contains('=') && word(plain))
+                || macro_or_level)
+    };
+    flags.iter().filter(kept).cloned().collect()
 }
 
 /// Functions that the sources declare to return `int`: those report an error by it.
@@ -111,6 +143,7 @@ pub(crate) fn inline_units(
             name: extension.name,
             fingerprint: extension.fingerprint,
             files,
+            cuda_flags: kept_cuda_flags(&extension.cuda_flags),
         });
     }
     if units.is_empty() {
@@ -122,6 +155,52 @@ pub(crate) fn inline_units(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// KernelBench's own files ask for nothing and must get nothing: an exact GELU is none under fast mathematics.
+    #[test]
+    fn an_inline_file_is_compiled_with_its_own_flags() {
+        let units = |flags: &[&str]| {
+            let extension = Extension {
+                name: "gelu".to_owned(),
+                cpp_sources: Vec::new(),
+                cuda_sources: vec!["__global__ void gelu() {}".to_owned()],
+                functions: vec!["gelu".to_owned()],
+                fingerprint: String::new(),
+                cuda_flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            };
+            inline_units(vec![extension], Target::Cuda).unwrap()[0]
+                .cuda_flags
+                .clone()
+        };
+        assert_eq!(units(&[]), [""; 0]);
+        let good = [
+            "-O2",
+            "--use_fast_math",
+            "-use_fast_math",
+            "-DTILE=32",
+            "-ftz=true",
+            "--maxrregcount=64",
+        ];
+        assert_eq!(units(&good), good);
+        let bad = [
+            "-I/etc",
+            "-L/",
+            "-lcudnn",
+            "-gencode=arch=compute_80,code=sm_80",
+            "-Xcompiler=-fplugin=x.so",
+            "--ptxas-options=-v",
+            "-DX=$(id)",
+            "O3",
+            "-ftz",
+            "-O",
+        ];
+        assert_eq!(units(&bad), [""; 0]);
+        let folder = Submission {
+            form: SubmissionForm::CudaAgent,
+            files: BTreeMap::new(),
+        };
+        assert_eq!(folder_unit(&folder).cuda_flags, [FAST_MATH]);
+    }
 
     #[test]
     fn launchers_with_a_status_are_found_by_their_declaration() {

@@ -71,6 +71,8 @@ struct CompileJob<'a> {
     /// Whether it may include what is provided.
     provided: bool,
     extension: &'a str,
+    /// For nvcc, besides those of every file.
+    cuda_flags: &'a [String],
 }
 
 impl Toolchain {
@@ -122,6 +124,7 @@ impl Toolchain {
                 torch: torch && (!path.ends_with(".cu") || mentions_torch(text)),
                 provided: !provided.is_empty(),
                 extension: &unit.name,
+                cuda_flags: &unit.cuda_flags,
             })
             .collect();
         if jobs.is_empty() {

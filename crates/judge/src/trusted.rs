@@ -23,6 +23,9 @@ pub(crate) struct LoadedTask {
     #[serde(default)]
     pub(crate) excluded_share: f64,
     pub(crate) fp64: String,
+    /// How much of the state dict is moved off its initial values.
+    #[serde(default)]
+    pub(crate) moved: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -37,7 +40,11 @@ pub(crate) struct InputVariant {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TaskScreen {
     pub(crate) degenerate_inputs: bool,
+    /// Distributions that timed calls are drawn from.
     pub(crate) transforms: Vec<String>,
+    /// Distributions that a candidate is checked on before it is timed.
+    #[serde(default)]
+    pub(crate) checks: Vec<String>,
 }
 
 /// Shared memory as the other processes attach to it.
@@ -82,6 +89,9 @@ pub(crate) struct Comparison {
     pub(crate) candidate_error: Option<Value>,
     pub(crate) eager_error: Option<Value>,
     pub(crate) message: String,
+    /// The distribution that was drawn from: plain where the one that was asked for does not fit.
+    #[serde(default)]
+    pub(crate) transform: String,
 }
 
 /// One draw of inputs.

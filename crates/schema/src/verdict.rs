@@ -92,6 +92,8 @@ pub enum Rule {
     BelowFloor,
     /// Correct when checked, wrong when timed.
     WrongWhenTimed,
+    /// Correct with the weights it was loaded with, wrong once they were rewritten in place.
+    StaleWeights,
     /// The outputs of several calls share memory.
     SharedOutput,
     /// The returned object is not a plain tensor, number or container of these.
@@ -211,6 +213,12 @@ pub struct Trust {
     pub fp64: Option<String>,
     /// Share of elements excluded because the fp32 and fp64 references disagree at a discontinuity.
     pub excluded_share: f64,
+    /// Distributions that the candidate was checked on, in order.
+    #[serde(default)]
+    pub draws: Vec<String>,
+    /// How much of the state dict was moved off its initial values: `state`, `parameters` or `nothing`.
+    #[serde(default)]
+    pub moved: Option<String>,
     pub checks: BTreeMap<String, TrustCheck>,
 }
 

@@ -85,6 +85,8 @@ fn a_passed_verdict_is_written_byte_for_byte() {
     ]));
     verdict.trust.contained = true;
     verdict.trust.fp64 = Some("all".to_owned());
+    verdict.trust.draws = vec!["plain".to_owned(), "uneven".to_owned()];
+    verdict.trust.moved = Some("state".to_owned());
     verdict.trust.checks = checks(TrustCheck::Held);
     verdict.notes =
         vec!["the candidate's calls differ widely among themselves: a slow one counts".to_owned()];
@@ -105,7 +107,7 @@ fn a_passed_verdict_is_written_byte_for_byte() {
             r#""seconds":{"compile":1.5,"verify":0.5,"time":0.75,"total":2.75},"#,
             r#""isolation":{"looks":"missing: perf events are refused","network":"network namespace, seccomp"},"#,
             r#""trust":{"contained":true,"degenerate_inputs":false,"deferred_work":false,"fp64":"all","excluded_share":0.0,"#,
-            r#""checks":{"floor":"held","imports":"held","inputs_intact":"held","outputs_stable":"held","own_code":"held","timed_outputs":"held","values":"held"}},"#,
+            r#""draws":["plain","uneven"],"moved":"state","checks":{"floor":"held","imports":"held","inputs_intact":"held","outputs_stable":"held","own_code":"held","timed_outputs":"held","values":"held"}},"#,
             r#""notes":["the candidate's calls differ widely among themselves: a slow one counts"],"evidence":"/cache/evidence/one"}"#,
         )
     );
@@ -140,7 +142,7 @@ fn a_rejected_verdict_is_written_byte_for_byte() {
             r#""profile":"rl","target":"cpu","device":"a machine","times_us":null,"speedup":null,"matched_precision":null,"numerics":null,"#,
             r#""reward":{"robust":-1.0,"raw":0.0,"composite":0.0,"ladder":-1.0},"#,
             r#""seconds":{"compile":0.25,"verify":0.0,"time":0.0,"total":0.5},"isolation":null,"#,
-            r#""trust":{"contained":false,"degenerate_inputs":false,"deferred_work":false,"fp64":null,"excluded_share":0.0,"checks":{"imports":"failed"}},"#,
+            r#""trust":{"contained":false,"degenerate_inputs":false,"deferred_work":false,"fp64":null,"excluded_share":0.0,"draws":[],"moved":null,"checks":{"imports":"failed"}},"#,
             r#""notes":[],"evidence":null}"#,
         )
     );
@@ -177,6 +179,7 @@ fn the_words_of_a_verdict_stay() {
         Rule::BackgroundWork,
         Rule::BelowFloor,
         Rule::WrongWhenTimed,
+        Rule::StaleWeights,
         Rule::SharedOutput,
         Rule::OutputType,
         Rule::StateDict,
@@ -186,7 +189,7 @@ fn the_words_of_a_verdict_stay() {
     assert_eq!(
         rules.join(" "),
         "forbidden-import forbidden-language form forbidden-operator decoy-touched output-changed input-changed protocol \
-         background-work below-floor wrong-when-timed shared-output output-type state-dict memory-limit"
+         background-work below-floor wrong-when-timed stale-weights shared-output output-type state-dict memory-limit"
     );
     let checks = [TrustCheck::Held, TrustCheck::Failed, TrustCheck::NotReached]
         .map(|check| word(serde_json::to_value(check).unwrap()));

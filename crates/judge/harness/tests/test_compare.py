@@ -15,15 +15,14 @@ import torch
 from compare import (
     LeafAnswer,
     Runs,
+    Terms,
     answer_leaves,
     judge_leaf,
     passes,
     quick_numbers,
     quick_report,
-    scale_from,
-    scale_numbers,
-    scale_of,
 )
+from measure import scale_from, scale_numbers, scale_of
 from task import OperandRounding, Recorder, round_to_tf32
 
 
@@ -43,7 +42,7 @@ def sequential_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def answers(eager: Any, exact: Any = None, tf32: Any = None, tf32_class: bool = False, calls: Any = ()) -> list[LeafAnswer]:
-    made, _ = answer_leaves(Runs(eager, exact, tf32, list(calls)), {}, plain=True, tf32_class=tf32_class)
+    made, _ = answer_leaves(Runs(eager, exact, tf32, list(calls)), {}, Terms(plain=True, tf32_class=tf32_class))
     return made
 
 
@@ -251,9 +250,9 @@ class PatternTest(unittest.TestCase):
         torch.manual_seed(6)
         a, b = torch.randn(64, 512), torch.randn(512, 64)
         eager, exact = a @ b, a.double() @ b.double()
-        _, learnt = answer_leaves(Runs(eager, exact, round_to_tf32(a) @ round_to_tf32(b), []), {}, plain=True, tf32_class=False)
+        _, learnt = answer_leaves(Runs(eager, exact, round_to_tf32(a) @ round_to_tf32(b), []), {}, Terms(plain=True, tf32_class=False))
         a = torch.randn(64, 512)
-        timed, _ = answer_leaves(Runs(a @ b, None, None, []), learnt, plain=True, tf32_class=False)
+        timed, _ = answer_leaves(Runs(a @ b, None, None, []), learnt, Terms(plain=True, tf32_class=False))
         self.assertTrue(passes(sequential_dot(a, b), timed[0]))
         self.assertFalse(passes(round_to_tf32(a) @ round_to_tf32(b), timed[0]))
         self.assertFalse(passes(eager, timed[0]))

@@ -13,14 +13,14 @@ use warpsmith_schema::{
 use super::{JudgementState, Step, Supervisor, clip};
 use crate::JudgeError;
 use crate::candidate_failure::{
-    CandidateFailure, Phase, attribute, channel_failure, failed_comparison,
+    CandidateFailure, Phase, attribute, channel_failure, failed_comparison, stale_weights,
 };
 use crate::imports;
 use crate::sample::GuardFlag;
-use crate::session::{MeasurementError, PLAIN, prepare_inputs};
+use crate::session::{MeasurementError, PLAIN, Session, prepare_inputs};
 use crate::submission::{BuildUnit, Extension, MODEL_NEW, SubmissionForm, inline_units};
 use crate::toolchain::{BuildResult, BuiltLibrary};
-use crate::trusted::Comparison;
+use crate::trusted::{Comparison, TrustedProcess};
 use crate::zygote::Worker;
 
 /// A library whose very bytes were checked, in memory that nobody can change any more.
@@ -37,6 +37,18 @@ fn record_progress(check: &Comparison, attempt: &mut JudgementState) {
     progress.ran = true;
     progress.shape_ok = check.structure_ok && check.shape_ok && check.dtype_ok;
     progress.share_within_tolerance = Some(check.share_within_tolerance);
+    let draws = &mut attempt.verdict.trust.draws;
+    if !draws.contains(&check.transform) {
+        draws.push(check.transform.clone());
+    }
+}
+
+/// The weights that a candidate is loaded with, by a seed of their own: they can be put back.
+fn weights_at_load(session: &Session, trusted: &mut TrustedProcess) -> Result<(), JudgeError> {
+    if session.loaded.weights_bytes > 0 {
+        trusted.weights(session.seed, false)?;
+    }
+    Ok(())
 }
 
 fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
@@ -62,6 +74,29 @@ pub(super) fn with_memory_limit(worker: &Worker, fault: CandidateFailure) -> Can
         );
     }
     fault
+}
+
+/// Whether a candidate that failed passes the task's own distribution with the weights it was loaded with, and not with others.
+fn holds_only_with_weights_at_load(
+    session: &mut Session,
+    trusted: &mut TrustedProcess,
+    worker: &mut Worker,
+    variant: usize,
+) -> bool {
+    let mut holds = |at_load: bool| -> Option<bool> {
+        if session.loaded.weights_bytes == 0 {
+            return None;
+        }
+        if at_load {
+            weights_at_load(session, trusted).ok()?;
+        } else {
+            session.new_weights(trusted).ok()?;
+        }
+        let check = session.verify_once(trusted, &mut worker.runner(), variant, PLAIN);
+        check.ok().map(|check| check.holds())
+    };
+    // Whatever goes wrong here, the verdict stands: only its reason is sought.
+    holds(true) == Some(true) && holds(false) == Some(false)
 }
 
 fn number(value: Option<&Value>) -> Number {
@@ -167,6 +202,7 @@ impl Supervisor {
             trust.degenerate_inputs = session.loaded.screen.degenerate_inputs;
             trust.excluded_share = session.loaded.excluded_share;
             trust.fp64 = Some(session.loaded.fp64.clone());
+            trust.moved.clone_from(&session.loaded.moved);
         }
         for check in [
             "imports",
@@ -198,7 +234,8 @@ impl Supervisor {
             .ok_or_else(|| JudgeError::infrastructure("worker", "no worker stands by"))?;
         self.worker_output = Some(worker.output.clone());
         let target = self.config.target;
-        let (session, _) = self.session_and_trusted()?;
+        let (session, trusted) = self.session_and_trusted()?;
+        weights_at_load(session, trusted)?;
         let flag =
             GuardFlag::new().map_err(JudgeError::io("make the flag that arms the guards"))?;
         let mut fds = vec![flag.as_fd()];
@@ -238,7 +275,7 @@ impl Supervisor {
     ) -> Result<Step<Precision>, JudgeError> {
         let profile = self.config.profile;
         let (session, trusted) = self.session_and_trusted()?;
-        let transforms = session.loaded.screen.transforms.clone();
+        let transforms = session.loaded.screen.checks.clone();
         let variants = session.loaded.variants.len();
         let checks = match profile {
             Profile::Full => 5,
@@ -261,7 +298,10 @@ impl Supervisor {
             } else {
                 &transforms[index % transforms.len()]
             };
-            session.new_weights(trusted)?;
+            // The first check is with the weights it was loaded with: what is right there and wrong later is stale.
+            if index > 0 {
+                session.new_weights(trusted)?;
+            }
             let check = match session.verify_once(trusted, &mut worker.runner(), variant, transform)
             {
                 Ok(check) => check,
@@ -274,7 +314,11 @@ impl Supervisor {
             };
             record_progress(&check, attempt);
             if !check.holds() {
-                return Ok(Step::Stop(failed_comparison(&check, Phase::Verifying)));
+                let fault = failed_comparison(&check, Phase::Verifying);
+                let stale = index > 0
+                    && fault.status == Status::Mismatch
+                    && holds_only_with_weights_at_load(session, trusted, worker, variant);
+                return Ok(Step::Stop(if stale { stale_weights(fault) } else { fault }));
             }
             if check.class == Some(Precision::Tf32) {
                 class = Precision::Tf32;

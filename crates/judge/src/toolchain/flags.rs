@@ -38,6 +38,9 @@ impl Toolchain {
             "out.o".to_owned(),
         ];
         arguments.extend(self.flags(job.cuda, job.torch));
+        if job.cuda {
+            arguments.extend(job.cuda_flags.iter().cloned());
+        }
         if job.provided {
             arguments.push("-I.".to_owned());
         }
@@ -68,10 +71,6 @@ impl Toolchain {
             flags.extend(
                 ["-lineinfo", "-Xptxas=-v", "-Xcompiler=-fPIC", "--threads=0"].map(str::to_owned),
             );
-            if torch || self.target == Target::Cuda {
-                // As in the CUDA Agent workspace; the comparison with float64 decides whether it was too fast.
-                flags.push("--use_fast_math".to_owned());
-            }
         } else {
             flags.extend(
                 [

@@ -10,7 +10,7 @@ use warpsmith_schema::Target;
 
 use super::{CompileJob, Toolchain, compile_all};
 use crate::JudgeError;
-use crate::submission::{BuildUnit, SubmissionForm};
+use crate::submission::{BuildUnit, FAST_MATH, SubmissionForm};
 
 /// What a solution includes.
 const HEADER: &str = "warpsmith.h";
@@ -82,6 +82,7 @@ impl Toolchain {
             .map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec()))
             .collect();
         let units = provided.keys().filter(|path| path.ends_with(".cu"));
+        let cuda_flags = [FAST_MATH.to_owned()];
         let jobs: Vec<CompileJob<'_>> = units
             .map(|path| CompileJob {
                 path,
@@ -89,6 +90,7 @@ impl Toolchain {
                 torch: false,
                 provided: true,
                 extension: "",
+                cuda_flags: &cuda_flags,
             })
             .collect();
         let compiled = compile_all(self, &jobs, &files, jobs.len());
