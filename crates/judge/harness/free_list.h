@@ -1,6 +1,7 @@
 // First-fit free list over one range of bytes, merging neighbours; both arenas use it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <map>
@@ -15,20 +16,21 @@ class FreeList {
         used_.clear();
         free_.clear();
         free_[0] = size;
+        window_ = kept_ = {0, size};
+    }
+
+    // From here on memory comes from the first range; what finds no room there, from the second.
+    void confine(size_t start, size_t end, size_t kept) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        window_ = {start, end};
+        kept_ = {0, kept};
     }
 
     // The offset of `size` bytes, or `none`.
     size_t take(size_t size) {
         std::lock_guard<std::mutex> lock(mutex_);
-        for (auto it = free_.begin(); it != free_.end(); ++it) {
-            if (it->second < size) continue;
-            const size_t offset = it->first, left = it->second - size;
-            free_.erase(it);
-            if (left) free_[offset + size] = left;
-            used_[offset] = size;
-            return offset;
-        }
-        return none;
+        const size_t offset = take_from(window_, size);
+        return offset == none ? take_from(kept_, size) : offset;
     }
 
     void give(size_t offset) {
@@ -53,6 +55,26 @@ class FreeList {
     }
 
    private:
+    struct Range {
+        size_t start, end;
+    };
+
+    size_t take_from(Range range, size_t size) {
+        auto it = free_.upper_bound(range.start);
+        if (it != free_.begin()) --it;  // the one that may reach into the range from before it
+        for (; it != free_.end() && it->first < range.end; ++it) {
+            const size_t start = it->first, end = start + it->second, offset = std::max(start, range.start);
+            if (offset >= end || std::min(end, range.end) - offset < size) continue;
+            free_.erase(it);
+            if (offset > start) free_[start] = offset - start;
+            if (end > offset + size) free_[offset + size] = end - offset - size;
+            used_[offset] = size;
+            return offset;
+        }
+        return none;
+    }
+
     std::mutex mutex_;
+    Range window_{0, 0}, kept_{0, 0};
     std::map<size_t, size_t> free_, used_;
 };

@@ -29,6 +29,7 @@ SAMPLE_RUNS, SAMPLE_RUN = 4096, 16  # 65,536 positions, in runs long enough to u
 _LANDING_BYTES = 32 << 20
 _HOST_TO_DEVICE = 1
 COPIED_BYTES = 256 << 10  # by the copy engine for certain
+_NOISE_BYTES = 16 << 20
 _DEVICE_TO_HOST = 2
 
 
@@ -288,8 +289,8 @@ class Veil:
     from the host nothing). It takes about 20 us a megabyte.
     """
 
-    def __init__(self, slots: Region, weights: Region, slot_bytes: int) -> None:
-        self._slots, self._weights, self._slot_bytes = slots, weights, slot_bytes
+    def __init__(self, slots: Region, weights: Region, arena: Region, slot_bytes: int) -> None:
+        self._slots, self._weights, self._arena, self._slot_bytes = slots, weights, arena, slot_bytes
         self._held: dict[str, torch.Tensor] = {}
         self._waiting: dict[str, int] = {}  # bytes to copy
         self._stream = torch.cuda.Stream()
@@ -307,16 +308,31 @@ class Veil:
         self._waiting[name] = max(size, min(COPIED_BYTES, room))
         return self._held[name]
 
-    def reveal(self, slot: int) -> None:
+    def reveal(self, slot: int, window: list[int] | None = None) -> None:
+        """`window`: bytes of the arena to overwrite too, which hold what the warm-up calls left."""
+        if window is not None:
+            noise = self._noise()
+            for start in range(window[0], window[1], noise.numel()):
+                self._copy(self._arena.pointer + start, noise, min(noise.numel(), window[1] - start))
         places = {"inputs": self._slots.pointer + slot * self._slot_bytes, "weights": self._weights.pointer}
         for name, size in self._waiting.items():
-            status = cudart().cudaMemcpyAsync(
-                ctypes.c_void_p(places[name]), ctypes.c_void_p(self._held[name].data_ptr()), ctypes.c_size_t(size),
-                _HOST_TO_DEVICE, ctypes.c_void_p(self._stream.cuda_stream),
-            )  # fmt: skip
-            _check(status, "revealing inputs")
+            self._copy(places[name], self._held[name], size)
         self._waiting.clear()
         _check(cudart().cudaStreamSynchronize(ctypes.c_void_p(self._stream.cuda_stream)), "revealing inputs")
+
+    def _copy(self, place: int, held: torch.Tensor, size: int) -> None:
+        status = cudart().cudaMemcpyAsync(
+            ctypes.c_void_p(place), ctypes.c_void_p(held.data_ptr()), ctypes.c_size_t(size),
+            _HOST_TO_DEVICE, ctypes.c_void_p(self._stream.cuda_stream),
+        )  # fmt: skip
+        _check(status, "revealing inputs")
+
+    def _noise(self) -> torch.Tensor:
+        """Bytes that no output holds but by chance."""
+        if "noise" not in self._held:
+            made = torch.empty(_NOISE_BYTES, dtype=torch.uint8, pin_memory=True)
+            self._held["noise"] = made.random_(2, 256, generator=torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "little")))
+        return self._held["noise"]
 
 
 @dataclass(frozen=True)

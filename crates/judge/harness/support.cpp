@@ -166,6 +166,8 @@ class Arena final : public c10::Allocator {
         list_.reset(size);
     }
 
+    void confine(size_t start, size_t end, size_t kept) { list_.confine(start, end, kept); }
+
     c10::DataPtr allocate(size_t bytes) override {
         const size_t offset = list_.take((std::max<size_t>(bytes, 1) + 63) & ~size_t(63));
         // Full: still correct, only that an output here is copied into the arena at the candidate's expense.
@@ -205,3 +207,6 @@ extern "C" void warpsmith_use_arena(void* base, size_t size) {
     arena().open(static_cast<uint8_t*>(base), size);
     c10::SetCPUAllocator(&arena(), /*priority=*/100);
 }
+
+// Where the tensors of the next calls come from.
+extern "C" void warpsmith_confine(size_t start, size_t end, size_t kept) { arena().confine(start, end, kept); }

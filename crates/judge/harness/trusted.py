@@ -126,7 +126,7 @@ class Trusted:
 
     def handle(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         verb = request["verb"]
-        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "sample", "idle", "clocks", "check", "memory", "forget", "quit"):
+        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "reference", "sample", "idle", "clocks", "check", "memory", "forget", "quit"):
             raise ValueError(f"unknown verb `{verb}`")
         if verb == "regions":
             return self.regions(request)
@@ -198,7 +198,7 @@ class Trusted:
             weights = max(loaded.weights_bytes, regions.COPIED_BYTES)
             made = [regions.create_cuda(size) for size in (count * slot_bytes, weights, arena)]
             reader = regions.SampleReader(made[2])
-            self._memory = Memory(*made, None, slot_bytes, count, reader, regions.Veil(made[0], made[1], slot_bytes))
+            self._memory = Memory(*made, None, slot_bytes, count, reader, regions.Veil(*made, slot_bytes))
         else:
             self._memory = Memory(
                 regions.create_cpu("slots", count * slot_bytes, read_only_for_others=True),
@@ -225,6 +225,8 @@ class Trusted:
     def draw(self, request: dict[str, Any]) -> dict[str, Any]:
         """Fills slots; for each, whether its transform had to be left out."""
         skipped = []
+        if request.get("window"):
+            self._overwrite(*request["window"])
         for part in in_parts(request["draws"], self._loaded().variants[request["variant"]]):
             readings = Readings()
             drafts = [self._draft({**request, **one}, readings) for one in part]
@@ -270,8 +272,13 @@ class Trusted:
 
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Puts in place what was drawn behind the veil: the last thing before a timed call."""
-        self._mapped().veil.reveal(self._slot(request["slot"]))
+        memory = self._mapped()
+        memory.veil.reveal(self._slot(request["slot"]), request.get("window"))
         return {}
+
+    def _overwrite(self, start: int, end: int) -> None:
+        """Nothing that a candidate wrote before is of any use: neither zeros nor what it may have guessed of a pattern."""
+        self._mapped().arena.tensor[start:end].fill_(2 + os.urandom(1)[0] % 254)
 
     def _fill_slot(self, variant: Variant, request: dict[str, Any], inputs: list[Any]) -> None:
         memory = self._mapped()
@@ -341,6 +348,16 @@ class Trusted:
     def ping(self, _: dict[str, Any]) -> dict[str, Any]:
         return {}
 
+    def reference(self, request: dict[str, Any]) -> dict[str, Any]:
+        """How long the reference takes here and now: the quick one of ten runs, or of as many as a third of a second allows."""
+        reference, number = self._loaded().reference, request["variant"]
+        inputs, times = reference.inputs(number, 1), []
+        while len(times) < 12 and sum(times) < 0.3:
+            started = time.perf_counter()
+            reference.run(inputs)
+            times.append(time.perf_counter() - started)
+        return {"us": sorted(times)[len(times) // 5] * 1e6}
+
     def idle(self, _: dict[str, Any]) -> dict[str, Any]:
         """How long the quickest of a few tiny kernels takes: long, if another process keeps the device busy."""
         times = []
@@ -391,10 +408,13 @@ class Trusted:
     def _read(self, request: dict[str, Any], readings: Readings) -> Read:
         """The one full read of a call's outputs: everything after it looks at these copies, which the worker cannot reach."""
         drawn, arena, places = self._at(request["slot"]), self._mapped().arena.tensor, []
+        wanted = iter(draws.tensor_specs([drawn.variant.outputs]))
 
         def copied(raw: dict[str, Any]) -> torch.Tensor:
             found = values.view(arena, raw)
-            spec = values.parse_spec(raw)
+            spec, may_overlap = values.parse_spec(raw), next(wanted, {}).get("overlaps", False)
+            if spec.overlaps_itself and not may_overlap:
+                raise values.ValueRefused("elements of an output share memory")
             places.append((spec.offset, spec.offset + spec.span))
             return found.clone(memory_format=torch.contiguous_format)
 

@@ -6,7 +6,7 @@ here evaluates, imports or unpickles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,10 @@ class TensorSpec:
             return 0
         return (1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride))) * self.dtype.itemsize
 
+    @property
+    def overlaps_itself(self) -> bool:
+        return overlaps_itself(self.shape, self.stride)
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -91,6 +95,16 @@ def view(region: torch.Tensor, raw: Any, base: int = 0, limit: int | None = None
     start = base + spec.offset
     flat = region[start : start + spec.span].view(spec.dtype)
     return flat.as_strided(spec.shape, spec.stride)
+
+
+def overlaps_itself(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether two elements may lie in one place; steps that do not nest count as overlapping (as in `value.rs`)."""
+    reach = 0
+    for step, size in sorted((step, size) for size, step in zip(shape, stride) if size > 1):
+        if step <= reach:
+            return 0 not in shape
+        reach += step * (size - 1)
+    return False
 
 
 def describe(tensor: torch.Tensor, offset: int, stride: tuple[int, ...] | None = None) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def variant_of(found: screen.Survey) -> Variant:
         ]
     except values.ValueRefused as error:
         raise TaskError("unsupported_input", f"get_inputs() returns {error}") from None
-    answer = values.encode(found.answer, lambda t: values.describe(t, outputs.place(t), draws.contiguous_stride(t)))
+    answer = values.encode(found.answer, lambda t: _output(t, outputs.place(t)))
     read = sum(tensor.nbytes for tensor in values.tensors(found.inputs)) if found.traits.reads_all else 0
     return Variant(
         survey=replace(found, inputs=[], answer=None),
@@ -77,6 +77,12 @@ def variant_of(found: screen.Survey) -> Variant:
         traffic_bytes=read + sum(tensor.nbytes for tensor in values.tensors(found.answer)),
         learnt=dict(found.learnt),
     )
+
+
+def _output(tensor: torch.Tensor, offset: int) -> dict[str, Any]:
+    """Where the reference's own output is a view whose elements share memory, a candidate's may be one too."""
+    spec = values.describe(tensor, offset, draws.contiguous_stride(tensor))
+    return spec | {"overlaps": True} if values.overlaps_itself(tensor.shape, tensor.stride()) else spec
 
 
 def describe(variant: Variant) -> dict[str, Any]:

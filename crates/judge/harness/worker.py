@@ -58,6 +58,9 @@ class Setup:
     slots: list[torch.Tensor]
     weights: torch.Tensor | None
     arena: torch.Tensor
+    confine: Callable[[int, int, int], None]
+    kept_bytes: int  # of the arena, for what outlives a call
+    window: tuple[int, int] = (0, 0)  # where outputs of the call at hand must lie
     modules: dict[str, Callable[..., Any]] = field(default_factory=dict)
     staged: dict[int, list[Any]] = field(default_factory=dict)
     prepared: dict[int, list[Any]] = field(default_factory=dict)
@@ -94,7 +97,17 @@ def attach(request: dict[str, Any], fds: list[int], support: Support) -> Setup:
         arena = attach_cpu(fds[2], regions["arena_bytes"], writable=True)
         support.native.warpsmith_use_arena(ctypes.c_void_p(arena.data_ptr()), ctypes.c_size_t(regions["arena_bytes"]))
     pieces = [slots[i * slot_bytes : (i + 1) * slot_bytes] for i in range(count)]
-    return Setup(target=request["target"], slots=pieces, weights=weights, arena=arena)
+    native = support.cuda_arena if request["target"] == "cuda" else support.native
+    native.warpsmith_confine.argtypes, native.warpsmith_confine.restype = [ctypes.c_size_t] * 3, None
+    return Setup(request["target"], pieces, weights, arena, native.warpsmith_confine, regions["arena_bytes"])
+
+
+def confine(setup: Setup, window: list[int] | None) -> None:
+    """Whatever is made from here on lies in the window, which the judge overwrites before a call, and its last part waits for
+    outputs that were put elsewhere. Without one, it lies where nothing is overwritten."""
+    start, end, room = window or (0, setup.kept_bytes, setup.arena.numel())
+    setup.window = (start, room)
+    setup.confine(start, end, setup.kept_bytes)
 
 
 def use_cuda_arena(handle: str, size: int, native: ctypes.CDLL) -> None:
@@ -362,6 +375,7 @@ def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
     module = setup.modules[request["module"]]
     run = LABELS[request["label"]]
     arguments = setup.staged or setup.prepared
+    confine(setup, request.get("window"))
     setup.kept.clear()  # the outputs of the call before: they have been read
     results = []
     with torch.no_grad():
@@ -376,11 +390,12 @@ def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
 def locate(setup: Setup, tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.device.type != setup.target or tensor.layout != torch.strided:
         raise ValueRefused(f"an output lies on {tensor.device} with layout {tensor.layout}")
-    base, size = setup.arena.data_ptr(), setup.arena.numel()
+    base, (start, end) = setup.arena.data_ptr(), setup.window
     offset = tensor.data_ptr() - base
     if tensor.numel() == 0:
         offset = 0
-    elif not (0 <= offset and offset + extent(tensor) <= size):
+    elif not (start <= offset and offset + extent(tensor) <= end):
+        setup.confine(start, end, setup.kept_bytes)
         tensor = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(tensor)
         if setup.target == "cuda":
             _synchronize()
@@ -422,6 +437,8 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         return {}
     setup = state["setup"]
     if verb == "candidate":
+        setup.kept_bytes = request["kept_bytes"]
+        confine(setup, None)
         state["flag"] = flag = attach_cpu(fds[0], 1, writable=False)
         support.native.warpsmith_watch(ctypes.c_void_p(flag.data_ptr()))
         load_libraries(request, fds[1:])

@@ -14,7 +14,7 @@ use crate::runner::{CallFailure, attach};
 use crate::session::{
     MeasurementError, MeasurementPlan, OutputHandling, Regime, Session, prepare_inputs,
 };
-use crate::timing::{self, CallOverhead, TimeEstimate, TimingSamples};
+use crate::timing::{self, CallOverhead, HonestGaps, TimeEstimate, TimingSamples};
 use crate::trusted::TrustedProcess;
 
 /// The baselines of one task in one math mode, one entry a shape.
@@ -29,12 +29,74 @@ pub(crate) struct Baselines {
     pub(crate) compile_failure: Option<String>,
     pub(crate) raw_eager: Vec<TimingSamples>,
     pub(crate) raw_compile: Vec<TimingSamples>,
+    /// What the trusted process took for the reference then, on a CPU: a machine on which it takes longer or shorter now is
+    /// another.
+    #[serde(default)]
+    pub(crate) reference_us: Vec<f64>,
 }
+
+/// How far apart the reference's time may be, then and now.
+const DRIFT_SHARE: f64 = 0.25;
+const DRIFT_US: f64 = 20.0;
+const DRIFT_TRIES: usize = 3;
+
+/// Whether the machine is as it was when these were measured. Others may be in the way for a moment, so the one of a few runs
+/// that comes closest counts.
+pub(crate) fn still_hold(
+    baselines: &Baselines,
+    trusted: &mut TrustedProcess,
+) -> Result<bool, JudgeError> {
+    for (variant, &then) in baselines.reference_us.iter().enumerate() {
+        let mut held = false;
+        for _ in 0..DRIFT_TRIES {
+            held = held || agree(then, trusted.reference_us(variant)?);
+        }
+        if !held {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn agree(then_us: f64, now_us: f64) -> bool {
+    (then_us - now_us).abs() <= DRIFT_SHARE * then_us.max(now_us) + DRIFT_US
+}
+
+/// Of a single call that decides, the constant may be this share.
+const CONSTANT_SHARE: f64 = 0.5;
 
 /// Above this spread a baseline is not worth keeping.
 const CACHED_SPREAD: f64 = 0.3;
 
 impl Baselines {
+    /// Why these times mean nothing, where they do not: a constant is most of what it is taken from, or a time is below what
+    /// writing the output can take.
+    pub(crate) fn fault(&self, floors_us: &[f64]) -> Option<JudgeError> {
+        let compiled = self.raw_compile.iter().zip(self.compile.iter().flatten());
+        let timed = self.raw_eager.iter().zip(&self.eager).chain(compiled);
+        let each = timed.zip((0..self.eager.len()).cycle());
+        each.filter_map(|((raw, estimate), variant)| {
+            let single_us = timing::median(&raw.singles);
+            let constant_us = self.constant.get(variant)?.single_us;
+            let what = if estimate.burst_us.is_none() && constant_us > CONSTANT_SHARE * single_us {
+                format!("an empty call takes {constant_us:.0} of its {single_us:.0} us")
+            } else if estimate.time_us < *floors_us.get(variant)? {
+                format!(
+                    "{:.1} us is less than writing the output takes",
+                    estimate.time_us
+                )
+            } else {
+                return None;
+            };
+            Some(JudgeError::Infrastructure {
+                code: "noisy_machine",
+                message: format!("a baseline cannot be measured: {what}"),
+                hint: Some("stop other work on this machine and judge again".to_owned()),
+            })
+        })
+        .next()
+    }
+
     pub(crate) fn is_quiet(&self) -> bool {
         let all = self.eager.iter().chain(self.compile.iter().flatten());
         all.map(|estimate| estimate.spread)
@@ -57,7 +119,7 @@ impl BaselineKey<'_> {
     pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
         // Bump when the method of measuring changes: older numbers are then not comparable.
-        hasher.update(b"method 10\0");
+        hasher.update(b"method 11\0");
         // An unoptimised supervisor samples slowly: its constant is another.
         hasher.update(&[u8::from(cfg!(debug_assertions))]);
         let parts = [
@@ -98,8 +160,9 @@ pub(crate) fn save(file: &PathBuf, baselines: &Baselines) -> Result<(), JudgeErr
 /// Below this spread a baseline is not measured again.
 const QUIET_SPREAD: f64 = 0.12;
 
-/// Runs of a noisy baseline.
+/// Runs of a noisy baseline, and of one that others disturb.
 const TRIES: usize = 2;
+const CROWDED_TRIES: usize = 3;
 
 /// What to measure.
 pub(crate) struct BaselineRequest<'a> {
@@ -127,6 +190,7 @@ pub(crate) fn measure(
         compile_failure: None,
         raw_eager: Vec::new(),
         raw_compile: Vec::new(),
+        reference_us: Vec::new(),
     };
     let mut compiled = Vec::new();
     for index in 0..session.loaded.variants.len() {
@@ -145,9 +209,12 @@ pub(crate) fn measure(
         // A candidate's calls may follow other work than a baseline's: each has a constant of its own.
         let (care, of_nothing) = (session.baseline_outputs(index), session.null_outputs(index));
         let mut nothing = |care: OutputHandling| -> Result<CallOverhead, MeasurementError> {
-            let singles = measure_module(process, trusted, session, ("null_single", care), index)?;
+            let waking = measure_module(process, trusted, session, ("null_single", care), index)?;
+            if wanted.target == Target::Cpu {
+                return Ok(timing::call_overhead(&waking, &waking)); // there is no device to wake
+            }
             let bursts = measure_module(process, trusted, session, ("null", care), index)?;
-            Ok(timing::call_overhead(&singles, &bursts))
+            Ok(timing::call_overhead(&waking, &bursts))
         };
         let constant = nothing(of_nothing).map_err(|stopped| measurement_error("null", stopped))?;
         let own = if care == of_nothing {
@@ -160,18 +227,22 @@ pub(crate) fn measure(
             json!({ "modules": ["null", "null_single"] }),
             Duration::from_mins(1),
         )?;
+        if wanted.target == Target::Cpu {
+            let taken = trusted.reference_us(index)?;
+            baselines.reference_us.push(taken);
+        }
         let mut raw_of =
             |module: &str| measure_module(process, trusted, session, (module, care), index);
         let raw = raw_of("eager").map_err(|stopped| measurement_error("eager", stopped))?;
         baselines
             .eager
-            .push(timing::estimate(&raw, &own, f64::INFINITY));
+            .push(timing::estimate(&raw, &own, HonestGaps::ANY));
         baselines.raw_eager.push(raw);
         baselines.constant.push(constant);
         if wanted.compile.is_some() && baselines.compile_failure.is_none() {
             match raw_of("compile") {
                 Ok(raw) => {
-                    compiled.push(timing::estimate(&raw, &own, f64::INFINITY));
+                    compiled.push(timing::estimate(&raw, &own, HonestGaps::ANY));
                     baselines.raw_compile.push(raw);
                 }
                 // A module that torch.compile cannot do is a fact about the task, not a failure of the judge.
@@ -217,8 +288,8 @@ fn measure_module(
     let plan = MeasurementPlan {
         single_calls: session.baseline_singles(care),
         bursts: match module {
-            "null_single" => Vec::new(),
             "null" => session.null_bursts(variant),
+            "null_single" => session.waking_bursts(variant),
             _ => session.bursts(variant, Profile::Full),
         },
         // Of the null module bursts alone are wanted.
@@ -231,13 +302,16 @@ fn measure_module(
     };
     // A noisy run is repeated and the quietest one counts: a baseline that was too slow would flatter every candidate.
     let mut best: Option<TimingSamples> = None;
-    for _ in 0..TRIES {
+    for turn in 0..CROWDED_TRIES {
+        if turn >= TRIES && best.as_ref().is_some_and(|best| best.crowded_by.is_none()) {
+            break;
+        }
         let runner = &mut process.runner();
         let raw = session.measure(trusted, runner, module, variant, &plan, &|_| false)?;
-        let calmer = best
-            .as_ref()
-            .is_none_or(|best| raw.spread() < best.spread());
-        let quiet = raw.spread() <= QUIET_SPREAD;
+        let calmer = best.as_ref().is_none_or(|best| {
+            (raw.crowded_by.is_some(), raw.spread()) < (best.crowded_by.is_some(), best.spread())
+        });
+        let quiet = raw.spread() <= QUIET_SPREAD && raw.crowded_by.is_none();
         if calmer {
             best = Some(raw);
         }
@@ -245,7 +319,12 @@ fn measure_module(
             break;
         }
     }
-    best.ok_or_else(|| JudgeError::infrastructure("baseline", "nothing was measured").into())
+    let best =
+        best.ok_or_else(|| JudgeError::infrastructure("baseline", "nothing was measured"))?;
+    match best.crowded_by {
+        Some(cores) => Err(JudgeError::crowded("a baseline", cores).into()),
+        None => Ok(best),
+    }
 }
 
 fn call_error(doing: &str, failure: CallFailure) -> JudgeError {

@@ -56,6 +56,17 @@ impl JudgeError {
         }
     }
 
+    /// Others had the cores while something was timed on them.
+    pub(crate) fn crowded(what: &str, cores: f64) -> Self {
+        Self::Infrastructure {
+            code: "noisy_machine",
+            message: format!(
+                "other processes had {cores:.1} cores at work while {what} was timed, and its threads waited for them"
+            ),
+            hint: Some("stop other work on this machine and judge again".to_owned()),
+        }
+    }
+
     /// The call was given up, and what it ran was killed.
     pub fn cancelled() -> Self {
         Self::infrastructure(CANCELLED, "the call was cancelled")

@@ -12,6 +12,7 @@ mod baseline;
 pub mod benchmark;
 mod candidate_failure;
 mod channel;
+mod contention;
 mod cores;
 mod error;
 mod evidence;

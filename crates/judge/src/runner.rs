@@ -1,6 +1,7 @@
 //! A process that runs modules on request: a candidate's worker, believed in nothing, or the baseline process. Both are
 //! driven and timed by the very same code.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,23 @@ pub(crate) enum OutputReader<'a> {
     Device(&'a mut TrustedProcess),
 }
 
+/// The part of the arena in which the outputs of one interval must lie. It is overwritten before, so that nothing written
+/// earlier is of use; what outlives a call lies elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutputWindow {
+    pub(crate) start: u64,
+    /// Up to here the module allocates.
+    pub(crate) allocated_to: u64,
+    /// The rest is room for copies of outputs that did not fit, or lie elsewhere.
+    pub(crate) end: u64,
+}
+
+impl OutputWindow {
+    pub(crate) fn range(&self) -> [u64; 2] {
+        [self.start, self.end]
+    }
+}
+
 /// One timed (or untimed) request.
 pub(crate) struct CallRequest<'a> {
     /// Whether the runner rests: it is then woken on the clock.
@@ -91,6 +109,8 @@ pub(crate) struct CallRequest<'a> {
     pub(crate) slots: &'a [u32],
     /// Structure every output must have.
     pub(crate) expected: &'a Value,
+    /// Where outputs must lie; anywhere in the arena without one.
+    pub(crate) window: Option<OutputWindow>,
     pub(crate) limit: Duration,
 }
 
@@ -124,7 +144,12 @@ pub(crate) fn call(
     arena_bytes: u64,
     call: &CallRequest<'_>,
 ) -> Result<CallResult, CallFailure> {
-    let request = json!({ "module": call.module, "label": call.label, "slots": call.slots });
+    let window = call
+        .window
+        .map(|window| [window.start, window.allocated_to, window.end]);
+    let request = json!({
+        "module": call.module, "label": call.label, "slots": call.slots, "window": window,
+    });
     let started = Instant::now();
     if call.suspended {
         runner.resume();
@@ -143,7 +168,10 @@ pub(crate) fn call(
             .into());
         }
     };
-    let places = checked_places(&outputs, call.expected, arena_bytes)?;
+    let [start, end] = call
+        .window
+        .map_or([0, arena_bytes], |window| window.range());
+    let places = checked_places(&outputs, call.expected, start..end)?;
     let sampled = match reader {
         OutputReader::Host(sampler) => sampler.sample_calls(&places),
         OutputReader::Device(trusted) => {
@@ -180,31 +208,39 @@ fn calls_to_read(calls: usize, long: bool) -> Vec<usize> {
     read
 }
 
-/// Every place a worker names lies inside the arena, has the right structure, and overlaps no other.
+/// Every place a worker names lies where it should, has the right structure, and overlaps neither another nor itself.
 fn checked_places(
     outputs: &[Value],
     expected: &Value,
-    arena_bytes: u64,
+    room: Range<u64>,
 ) -> Result<Vec<Vec<TensorLocation>>, CallFailure> {
     let mut all = Vec::new();
     let mut calls = Vec::new();
+    let wanted = value::tensors(expected);
     for output in outputs {
         value::same_structure(expected, output).map_err(CallFailure::Structure)?;
         let places = value::tensors(output);
-        if places
-            .iter()
-            .any(|place| place.range(arena_bytes).is_none())
-        {
+        let inside = |place: &TensorLocation| {
+            (place.range(room.end)).is_some_and(|(start, end)| start >= room.start || start == end)
+        };
+        if !places.iter().all(inside) {
             return Err(
                 ChannelError::Protocol("an output lies outside the arena".to_owned()).into(),
             );
+        }
+        // Where the reference hands over such a view, so may a candidate.
+        let mut pairs = places.iter().zip(&wanted);
+        if pairs.any(|(place, wanted)| place.overlaps_itself() && !wanted.overlaps) {
+            return Err(CallFailure::Shared(
+                "elements of an output share memory with each other: write every element of a tensor of its own".to_owned(),
+            ));
         }
         all.extend(places.iter().cloned());
         calls.push(places);
     }
     // Two outputs of one call may alias where the reference's do; two calls may not.
     let per_call = (all.len() / calls.len().max(1)).max(1);
-    if value::overlap(&all, arena_bytes, |place| place / per_call) {
+    if value::overlap(&all, room.end, |place| place / per_call) {
         return Err(CallFailure::Shared(
             "the outputs of two calls share memory".to_owned(),
         ));

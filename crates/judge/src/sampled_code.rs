@@ -65,21 +65,25 @@ pub(crate) struct CodeClassifier {
 
 impl CodeClassifier {
     /// What the `addresses` at which a process was seen are. `own` are inodes of the candidate's libraries.
+    ///
+    /// A candidate may map other pages where its libraries lay, and back. What was mapped before its code ran counts first, then
+    /// what its libraries were when they had been loaded, then what is there now.
     pub(crate) fn classify(
         &mut self,
         pid: u32,
+        known: &CodeSnapshots,
         addresses: &[u64],
         own: &[u64],
     ) -> io::Result<SampledCode> {
-        let regions = code_mappings(&fs_err::read_to_string(format!("/proc/{pid}/maps"))?);
+        let now = code_mappings_of(pid)?;
         let mut seen = SampledCode {
             samples: addresses.len(),
+            replaced: first_replaced(&known.before, &now),
             ..SampledCode::default()
         };
         for &address in addresses {
-            let Some(region) = regions
-                .iter()
-                .find(|region| (region.start..region.end).contains(&address))
+            let mut regions = known.before.iter().chain(&known.loaded).chain(&now);
+            let Some(region) = regions.find(|region| (region.start..region.end).contains(&address))
             else {
                 seen.unknown += 1;
                 continue;
@@ -109,6 +113,53 @@ impl CodeClassifier {
     }
 }
 
+/// Where code lay in a worker before a candidate's ran, and when its libraries had been loaded.
+#[derive(Debug, Default)]
+pub(crate) struct CodeSnapshots {
+    before: Vec<CodeMapping>,
+    loaded: Vec<CodeMapping>,
+}
+
+impl CodeSnapshots {
+    pub(crate) fn before(pid: u32) -> io::Result<Self> {
+        Ok(Self {
+            before: code_mappings_of(pid)?,
+            loaded: Vec::new(),
+        })
+    }
+
+    pub(crate) fn loaded(&mut self, pid: u32) -> io::Result<()> {
+        self.loaded = code_mappings_of(pid)?;
+        Ok(())
+    }
+}
+
+fn code_mappings_of(pid: u32) -> io::Result<Vec<CodeMapping>> {
+    Ok(code_mappings(&fs_err::read_to_string(format!(
+        "/proc/{pid}/maps"
+    ))?))
+}
+
+/// The library whose code does not lie any more where it lay, if there is one.
+fn first_replaced(before: &[CodeMapping], now: &[CodeMapping]) -> Option<String> {
+    let covered = |old: &CodeMapping| {
+        let mut from = old.start;
+        for new in now {
+            let same = new.inode == old.inode && new.path == old.path;
+            // A part of it may have been given other rights; places in the file tell whether it is still the same code.
+            if same
+                && (new.start..new.end).contains(&from)
+                && new.start.wrapping_sub(new.offset) == old.start.wrapping_sub(old.offset)
+            {
+                from = new.end;
+            }
+        }
+        from >= old.end
+    };
+    let lost = before.iter().find(|old| !covered(old))?;
+    Some(lost.path.clone())
+}
+
 /// What a process was seen at. The rest is allocation or waiting.
 #[derive(Debug, Default)]
 pub(crate) struct SampledCode {
@@ -121,6 +172,8 @@ pub(crate) struct SampledCode {
     torch_kernels: BTreeMap<String, usize>,
     /// Code that nobody vouches for.
     unknown: usize,
+    /// A library of before that was mapped over.
+    replaced: Option<String>,
 }
 
 impl SampledCode {
@@ -131,6 +184,13 @@ impl SampledCode {
     }
 
     pub(crate) fn violation(&self) -> Option<CandidateFailure> {
+        if let Some(library) = &self.replaced {
+            return Some(CandidateFailure::new(
+                Status::Cheating,
+                Some(Rule::ForbiddenImport),
+                format!("the code of `{library}` was replaced in the process's memory"),
+            ));
+        }
         let borrowed: usize = self.torch_kernels.values().sum();
         let computing = self.own + borrowed + self.unknown;
         let many =
@@ -337,6 +397,34 @@ mod tests {
             (0x7f00, 0x1000, 42)
         );
         assert_eq!(code_mappings(maps)[4].path, "/srv/a b.so");
+    }
+
+    #[test]
+    fn a_library_that_was_mapped_over_is_noticed() {
+        let before = code_mappings("7000-9000 r-xp 00001000 08:01 42   /lib/libtorch_cpu.so\n");
+        let still = [
+            "7000-9000 r-xp 00001000 08:01 42   /lib/libtorch_cpu.so\n",
+            "7000-8000 r-xp 00001000 08:01 42   /lib/libtorch_cpu.so\n8000-9000 rwxp 00002000 08:01 42   /lib/libtorch_cpu.so\n",
+        ];
+        for maps in still {
+            assert_eq!(
+                first_replaced(&before, &code_mappings(maps)),
+                None,
+                "{maps}"
+            );
+        }
+        let other = [
+            "7000-9000 r-xp 00001000 00:01 7    /memfd:kernels (deleted)\n",
+            "7000-9000 r-xp 00003000 08:01 42   /lib/libtorch_cpu.so\n",
+            "7000-8000 r-xp 00001000 08:01 42   /lib/libtorch_cpu.so\n",
+            "7000-8000 r-xp 00001000 08:01 42   /lib/libtorch_cpu.so\n8000-9000 r-xp 00001000 08:01 42   /lib/libtorch_cpu.so\n",
+        ];
+        for maps in other {
+            assert!(
+                first_replaced(&before, &code_mappings(maps)).is_some(),
+                "{maps}"
+            );
+        }
     }
 
     #[test]

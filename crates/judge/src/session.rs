@@ -5,6 +5,7 @@ mod interval;
 mod layout;
 mod plan;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
@@ -14,13 +15,16 @@ use serde_json::Value;
 use warpsmith_schema::Target;
 
 use self::interval::Interval;
-use self::layout::{layout, open_sampler};
+use self::layout::{layout, open_sampler, output_window};
 use self::plan::PlannedInterval;
 pub(crate) use self::plan::{MeasurementPlan, OutputHandling, Regime};
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
+use crate::contention::{self, ForeignWork};
 use crate::cores::CoreSplit;
-use crate::runner::{CallFailure, CallRequest, CallResult, ModuleRunner, OutputReader, call};
+use crate::runner::{
+    CallFailure, CallRequest, CallResult, ModuleRunner, OutputReader, OutputWindow, call,
+};
 use crate::sample::OutputSampler;
 use crate::timing::TimingSamples;
 use crate::trusted::{
@@ -39,6 +43,8 @@ pub(crate) struct Session {
     target: Target,
     pub(crate) loaded: LoadedTask,
     pub(crate) regions: SharedRegions,
+    /// Of the arena, for what a candidate keeps from call to call.
+    pub(crate) kept_bytes: u64,
     /// What it takes of the device.
     pub(crate) memory: DeviceMemory,
     sampler: Option<OutputSampler>,
@@ -50,6 +56,23 @@ pub(crate) struct Session {
     filled_slot: Option<(usize, u32)>,
     /// The master seed, for the evidence: everything drawn follows from it.
     pub(crate) seed: u64,
+}
+
+/// Where outputs lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputPlacement {
+    /// Anywhere: a baseline's, and a candidate's first calls of a shape, in which it may make what it keeps.
+    Anywhere,
+    /// In memory that was overwritten before.
+    Overwritten,
+}
+
+/// A request of a module.
+struct TimedCall<'a> {
+    module: &'a str,
+    /// Whether the runner rests: it is then woken on the clock.
+    suspended: bool,
+    window: Option<OutputWindow>,
 }
 
 /// Why a measurement ended early.
@@ -91,8 +114,8 @@ impl Session {
         let (name, source, task_hash) = task;
         let mut random = StdRng::seed_from_u64(seed);
         let loaded = trusted.load(source, name, target, random.random::<u32>().into())?;
-        let (slots, slot_bytes, arena_bytes) = layout(&loaded, target, trusted.device_memory());
-        let regions = trusted.regions(slots, slot_bytes, arena_bytes)?;
+        let laid_out = layout(&loaded, target, trusted.device_memory());
+        let regions = trusted.regions(laid_out.slots, laid_out.slot_bytes, laid_out.arena_bytes)?;
         let sampler = match target {
             Target::Cpu => Some(open_sampler(&regions, random.random())?),
             Target::Cuda => None,
@@ -102,6 +125,7 @@ impl Session {
             target,
             loaded,
             regions,
+            kept_bytes: laid_out.kept_bytes,
             memory: trusted.memory()?,
             sampler,
             cores,
@@ -155,9 +179,10 @@ impl Session {
         &mut self,
         trusted: &mut TrustedProcess,
         runner: &mut ModuleRunner<'_>,
-        variant: usize,
+        (variant, placement): (usize, OutputPlacement),
         transform: &str,
     ) -> Result<Comparison, MeasurementError> {
+        let window = self.window(variant, 1, placement);
         let slot = self.random.random_range(0..self.regions.slot_count);
         let draw = InputDraw {
             slot,
@@ -166,8 +191,13 @@ impl Session {
             exact: true,
         };
         runner.suspend();
-        trusted.draw(variant, true, false, &[draw])?;
-        let called = self.call(trusted, runner, ("candidate", true), variant, &[slot])?;
+        trusted.draw(variant, (true, false), &[draw], window.as_ref())?;
+        let timed = TimedCall {
+            module: "candidate",
+            suspended: true,
+            window,
+        };
+        let called = self.call(trusted, runner, &timed, variant, &[slot])?;
         runner.suspend();
         let mut checks = trusted.check(&called.to_compare(&[slot]), true)?;
         runner.resume();
@@ -178,19 +208,20 @@ impl Session {
         &mut self,
         trusted: &mut TrustedProcess,
         runner: &mut ModuleRunner<'_>,
-        (module, resting): (&str, bool),
+        timed: &TimedCall<'_>,
         variant: usize,
         slots: &[u32],
     ) -> Result<CallResult, CallFailure> {
         let label = self.label();
-        let limit = self.call_limit(module, variant, slots.len());
+        let limit = self.call_limit(timed.module, variant, slots.len());
         let expected = self.loaded.variants[variant].outputs.clone();
         let request = CallRequest {
-            suspended: resting,
-            module,
+            suspended: timed.suspended,
+            module: timed.module,
             label,
             slots,
             expected: &expected,
+            window: timed.window,
             limit,
         };
         let mut reader = match &mut self.sampler {
@@ -223,14 +254,15 @@ impl Session {
         // takes for inputs and answers is not its fault.
         let patience = 6 * plan.budget + self.time_limit(variant, plan.single_calls);
         let mut own_us = 0.0;
-        for (
-            step,
-            PlannedInterval {
-                calls: length,
-                sampled: looked,
-            },
-        ) in self.intervals(plan, longest).into_iter().enumerate()
-        {
+        let watched = runner.pid.filter(|_| self.target == Target::Cpu);
+        let others = watched.and_then(|pid| ForeignWork::watch(vec![pid, trusted.id()]));
+        let mut planned: VecDeque<PlannedInterval> = self.intervals(plan, longest).into();
+        let mut again = planned.len();
+        let (mut disturbed, mut satisfied) = (Vec::new(), false);
+        for step in 0.. {
+            let Some(next) = planned.pop_front() else {
+                break;
+            };
             if own_us > patience.as_secs_f64() * 1e6 {
                 return Err(CallFailure::from(ChannelError::TimedOut(patience)).into());
             }
@@ -241,37 +273,73 @@ impl Session {
             let interval = Interval {
                 module,
                 variant,
-                calls: length,
+                calls: next.calls,
+                kind: next.kind,
                 outputs: plan.outputs,
+                placement: match (plan.outputs, step) {
+                    (OutputHandling::Compared, 2..) => OutputPlacement::Overwritten,
+                    _ => OutputPlacement::Anywhere,
+                },
             };
             if let Some(dealt) = dealt.as_ref().filter(|_| step % CALLS_PER_ROTATION == 0) {
                 runner.suspend();
                 dealt.next();
             }
-            if looked {
+            if next.sampled {
                 if let Some(looks) = &mut runner.pc_sampler {
                     looks.start();
                 }
-                own_us += self.interval(trusted, runner, &interval)?;
+                own_us += self.interval(trusted, runner, &interval)?.us;
                 if let Some(looks) = &mut runner.pc_sampler {
                     looks.stop();
-                    raw.sampled_calls += length;
+                    raw.sampled_calls += next.calls;
                 }
                 continue;
             }
             let elapsed = self.interval(trusted, runner, &interval)?;
-            own_us += elapsed;
-            match (step, length) {
-                (0 | 1, _) => {}
-                (_, 1) => raw.singles.push(elapsed),
-                _ => raw.bursts.push((length, elapsed)),
+            own_us += elapsed.us;
+            if step < 2 {
+                continue;
             }
-            if enough(&raw) {
+            if elapsed.disturbed {
+                disturbed.push((next, elapsed.us));
+                if again > 0 {
+                    again -= 1;
+                    planned.push_back(next);
+                }
+                continue;
+            }
+            next.record(elapsed.us, &mut raw);
+            satisfied = enough(&raw);
+            if satisfied {
                 break;
             }
         }
+        raw.disturbed = disturbed.len() as u32;
+        // Threads that outnumber the cores wait for each other in every interval, and then all of them count.
+        let few = raw.bursts.len() < plan.bursts.len() / 2
+            || raw.singles.len() < plan.single_calls.div_ceil(3);
+        if few && !satisfied {
+            for (interval, us) in disturbed {
+                interval.record(us, &mut raw);
+            }
+            let cores = others.as_ref().and_then(ForeignWork::cores);
+            raw.crowded_by =
+                cores.filter(|cores| raw.disturbed > 0 && contention::is_crowded(*cores));
+        }
         runner.resume();
         Ok(raw)
+    }
+
+    fn window(
+        &self,
+        variant: usize,
+        calls: u32,
+        placement: OutputPlacement,
+    ) -> Option<OutputWindow> {
+        let arena = self.kept_bytes..self.regions.arena_bytes;
+        (placement == OutputPlacement::Overwritten)
+            .then(|| output_window(self.variant(variant), calls, arena))
     }
 
     fn label(&mut self) -> &'static str {

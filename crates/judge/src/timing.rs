@@ -9,7 +9,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A burst may be this much quicker than a single call before work counts as put off.
+/// Work that a burst does once, beyond a single call of nothing: so much of it is a first look at weights, code and tables that
+/// the calls after it find in caches.
+const ONCE_US: f64 = 12.0;
+const ONCE_SHARE: f64 = 0.10;
+/// Eager mode has such a first look too. Of a task's weights it is as long; more of it than this share of a call is eager's own.
+const ONCE_EAGER_SHARE: f64 = 0.25;
+
+/// A burst may be this much quicker than a single call before work counts as put off, on a GPU, whose contexts change hands
+/// before a single call but not within a burst.
 const DEFERRED_US: f64 = 25.0;
 const DEFERRED_SHARE: f64 = 0.10;
 /// A single call runs on cold caches and a freshly woken context, which the constant covers only roughly: honest kernels of
@@ -43,6 +51,12 @@ pub(crate) struct TimingSamples {
     /// Further calls, in which it was looked at what runs.
     #[serde(default)]
     pub(crate) sampled_calls: u32,
+    /// Intervals that were measured again, since a thread of theirs had to wait for a core.
+    #[serde(default)]
+    pub(crate) disturbed: u32,
+    /// How many cores others had at work, where so many intervals were disturbed that those count too.
+    #[serde(default)]
+    pub(crate) crowded_by: Option<f64>,
 }
 
 impl TimingSamples {
@@ -51,17 +65,37 @@ impl TimingSamples {
         relative_spread(&self.decisive())
     }
 
-    /// Bursts, per call, where they are alike and more than one, the longest of the null module's; else single calls.
+    /// Bursts, per call, where they are alike and more than one, of the longest; else single calls.
     fn decisive(&self) -> Vec<f64> {
         if self.alike && self.bursts.len() > 1 {
-            let longest = self.bursts.iter().map(|(length, _)| *length).max();
-            let each = self.bursts.iter();
-            each.filter(|(length, _)| Some(*length) == longest)
-                .map(|(length, time)| time / f64::from(*length))
+            self.longest_bursts()
+                .map(|(length, time)| time / f64::from(length))
                 .collect()
         } else {
             self.singles.clone()
         }
+    }
+
+    fn longest_bursts(&self) -> impl Iterator<Item = (u32, f64)> {
+        let longest = self.bursts.iter().map(|(length, _)| *length).max();
+        let bursts = self.bursts.iter().copied();
+        bursts.filter(move |(length, _)| Some(*length) == longest)
+    }
+
+    /// Bursts of so few calls that work done once a burst shows: less than half as long as the longest.
+    fn short_bursts(&self) -> impl Iterator<Item = (u32, f64)> {
+        let longest = self.bursts.iter().map(|(length, _)| *length).max();
+        let bursts = self.bursts.iter().copied();
+        bursts.filter(move |(length, _)| longest.is_some_and(|longest| 2 * length < longest))
+    }
+
+    /// Takes in a second measurement.
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.singles.extend(more.singles);
+        self.bursts.extend(more.bursts);
+        self.sampled_calls += more.sampled_calls;
+        self.disturbed += more.disturbed;
+        self.crowded_by = self.crowded_by.or(more.crowded_by);
     }
 
     /// What a single call takes when nothing is in its way.
@@ -119,6 +153,9 @@ pub(crate) struct CallOverhead {
     /// Per burst, whatever its length; only where a candidate's bursts are alike.
     #[serde(default)]
     pub(crate) per_burst_us: f64,
+    /// The same of calls that touch the device, which a context must wake for.
+    #[serde(default)]
+    pub(crate) per_waking_us: f64,
 }
 
 impl CallOverhead {
@@ -127,6 +164,7 @@ impl CallOverhead {
         single_us: 0.0,
         per_call_us: 0.0,
         per_burst_us: 0.0,
+        per_waking_us: 0.0,
     };
 }
 
@@ -136,23 +174,28 @@ pub(crate) struct TimeEstimate {
     pub(crate) time_us: f64,
     pub(crate) single_us: f64,
     pub(crate) burst_us: Option<f64>,
+    /// What a burst takes beyond its calls and a call of nothing: what was done once for all of them.
+    #[serde(default)]
+    pub(crate) once_us: Option<f64>,
     /// See [`Raw::spread`].
     pub(crate) spread: f64,
     pub(crate) samples: u32,
     pub(crate) deferred: bool,
 }
 
-/// The constant, from single calls of a null module that wakes the device and from bursts of one that does not.
-pub(crate) fn call_overhead(singles: &TimingSamples, bursts: &TimingSamples) -> CallOverhead {
+/// The constant, from calls of a null module that wakes the device and from bursts of one that does not.
+pub(crate) fn call_overhead(waking: &TimingSamples, bursts: &TimingSamples) -> CallOverhead {
     let (slope_us, burst_us) = if bursts.alike {
         null_line(bursts).unwrap_or((0.0, 0.0))
     } else {
         (slope(bursts).unwrap_or(0.0), 0.0)
     };
+    let waking_us = null_line(waking).map_or(burst_us, |(_, start)| start);
     CallOverhead {
-        single_us: singles.null_single(),
+        single_us: waking.null_single(),
         per_call_us: slope_us.max(0.0),
         per_burst_us: burst_us.max(0.0),
+        per_waking_us: waking_us.max(burst_us).max(0.0),
     }
 }
 
@@ -170,12 +213,46 @@ fn call_in_burst(raw: &TimingSamples, constant: &CallOverhead) -> Option<f64> {
     if !raw.alike {
         return slope(raw);
     }
-    let each = raw.bursts.iter();
-    let each: Vec<f64> = each
+    let each: Vec<f64> = raw
+        .longest_bursts()
         // Of what was seen half stays here too.
-        .map(|(length, time)| (time - constant.per_burst_us.min(0.5 * time)) / f64::from(*length))
+        .map(|(length, time)| (time - constant.per_burst_us.min(0.5 * time)) / f64::from(length))
         .collect();
     (!each.is_empty()).then(|| quantile(&each, FAST_QUANTILE))
+}
+
+/// What a burst takes beyond its calls and beyond a burst of nothing: the start of the line of its times over its lengths, less
+/// that of the null module. Work that is done once for all calls lies there, whichever call does it; so does a first look at
+/// what later calls find in caches.
+///
+/// A candidate that knows the lengths can only add to an interval. To hide work it must slow the long bursts until the line
+/// that starts at one call, which has all of it, lies low: then every call of a burst takes what that one does.
+fn once_us(raw: &TimingSamples, constant: &CallOverhead) -> Option<f64> {
+    let call_us = call_in_burst(raw, constant)?;
+    if !raw.alike {
+        let start_of_null = constant.single_us - constant.per_call_us;
+        return Some(raw.fast_single() - call_us - start_of_null);
+    }
+    // The work is in the calls of the long bursts too, a little of it in each.
+    let longest = f64::from(raw.longest_bursts().next()?.0);
+    let each: Vec<f64> = raw
+        .short_bursts()
+        .map(|(length, time)| {
+            let length = f64::from(length);
+            (time - constant.per_waking_us - length * call_us) / (1.0 - length / longest)
+        })
+        .collect();
+    (!each.is_empty()).then(|| quantile(&each, FAST_QUANTILE_WARM))
+}
+
+/// The same of a baseline, that nobody could tamper with.
+pub(crate) fn honest_once_us(
+    raw: &TimingSamples,
+    constant: &CallOverhead,
+    baseline: &TimeEstimate,
+) -> f64 {
+    let seen = once_us(raw, constant).unwrap_or(0.0);
+    seen.clamp(0.0, ONCE_EAGER_SHARE * baseline.time_us.max(0.0))
 }
 
 /// How much quicker bursts are than single calls for honest reasons, learnt from a baseline nobody could tamper with. On a GPU
@@ -194,45 +271,81 @@ pub(crate) fn honest_gap_us(
     (single_us - burst_us).max(0.0)
 }
 
+/// What is known of honest modules, that nobody could tamper with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HonestGaps {
+    /// See [`honest_gap_us`].
+    pub(crate) single_us: f64,
+    /// See [`honest_once_us`].
+    pub(crate) once_us: f64,
+}
+
+impl HonestGaps {
+    /// A baseline's own.
+    pub(crate) const ANY: Self = Self {
+        single_us: f64::INFINITY,
+        once_us: f64::INFINITY,
+    };
+}
+
 /// The time that counts.
 pub(crate) fn estimate(
     raw: &TimingSamples,
     constant: &CallOverhead,
-    honest_gap_us: f64,
+    honest: HonestGaps,
 ) -> TimeEstimate {
     let single_us = median(&raw.singles) - constant.single_us;
     // A candidate may answer by a shorter way than the one the constant was measured on: half of what was seen stays.
     let burst_us =
         call_in_burst(raw, constant).map(|call| (call - constant.per_call_us).max(0.5 * call));
-    let spread = raw.spread();
+    let once_us = once_us(raw, constant);
     let (time_us, deferred) = match burst_us {
-        Some(burst) => {
-            let rough = if raw.alike && !raw.warm {
-                DEFERRED_COLD_US
-            } else {
-                DEFERRED_CONSTANT_SHARE * constant.single_us
-            };
-            let allowance = DEFERRED_US
-                .max(DEFERRED_SHARE * single_us)
-                .max(rough)
-                .max(1.5 * honest_gap_us);
-            // Work that bursts batch or put off is in every single call, the quick ones too.
-            if burst < raw.fast_single() - constant.single_us - allowance {
-                (single_us, true)
-            } else {
-                (burst, false)
-            }
-        }
-        _ => (single_us, false),
+        None => (single_us, false),
+        Some(burst) => match deferred_us(raw, constant, honest, burst) {
+            // A single call has all the work, whatever else is in it.
+            Some(deferred) => ((burst + deferred).min(single_us).max(burst), true),
+            None => (burst, false),
+        },
     };
     TimeEstimate {
         time_us: time_us.max(resolution_us(constant)),
         single_us,
         burst_us,
-        spread,
+        once_us,
+        spread: raw.spread(),
         samples: raw.calls(),
         deferred,
     }
+}
+
+/// What of a call's work is not in a call of a burst, beyond what honest modules show too.
+fn deferred_us(
+    raw: &TimingSamples,
+    constant: &CallOverhead,
+    honest: HonestGaps,
+    burst_us: f64,
+) -> Option<f64> {
+    let once = once_us(raw, constant).unwrap_or(0.0);
+    let allowed = ONCE_US.max(ONCE_SHARE * burst_us).max(1.5 * honest.once_us);
+    let single_us = raw.fast_single() - constant.single_us;
+    let once = (once > allowed).then_some(once);
+    if !raw.alike {
+        return once;
+    }
+    // Contexts of a GPU change hands before a single call, so there it tells less; but it has all the work.
+    let rough = if raw.warm {
+        DEFERRED_CONSTANT_SHARE * constant.single_us
+    } else {
+        DEFERRED_COLD_US
+    };
+    let allowed = DEFERRED_US
+        .max(DEFERRED_SHARE * single_us)
+        .max(rough)
+        .max(1.5 * honest.single_us);
+    if burst_us < single_us - allowed {
+        return Some(median(&raw.singles) - constant.single_us - burst_us);
+    }
+    once
 }
 
 /// For a candidate that is noisy on a quiet machine: what nine calls in ten stay below.
@@ -242,6 +355,7 @@ pub(crate) fn pessimistic(raw: &TimingSamples, constant: &CallOverhead) -> TimeE
         time_us: single_us.max(resolution_us(constant)),
         single_us,
         burst_us: None,
+        once_us: None,
         spread: raw.spread(),
         samples: raw.calls(),
         deferred: false,
@@ -282,6 +396,7 @@ pub(crate) fn combine(estimates: &[TimeEstimate]) -> Option<TimeEstimate> {
             .iter()
             .all(|e| e.burst_us.is_some())
             .then(|| mean(&|e| e.burst_us.unwrap_or(e.single_us))),
+        once_us: estimates.iter().filter_map(|e| e.once_us).reduce(f64::max),
         spread: estimates
             .iter()
             .map(|estimate| estimate.spread)
@@ -296,7 +411,7 @@ pub(crate) fn is_clear_of(raw: &TimingSamples, constant: &CallOverhead, lines_us
     if raw.singles.len() < 8 {
         return false;
     }
-    let now = estimate(raw, constant, f64::INFINITY);
+    let now = estimate(raw, constant, HonestGaps::ANY);
     // The standard error of a median is 1.2533 sigma / sqrt(n); sigma is 0.7413 interquartile ranges.
     let decisive = raw.decisive();
     let error = 3.0 * 1.2533 * 0.7413 * interquartile(&decisive) / (decisive.len() as f64).sqrt();
@@ -372,285 +487,6 @@ fn quantile(values: &[f64], share: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CONSTANT: CallOverhead = CallOverhead {
-        single_us: 180.0,
-        per_call_us: 8.0,
-        per_burst_us: 0.0,
-    };
-
-    fn raw(single: f64, per_call: f64) -> TimingSamples {
-        TimingSamples {
-            singles: vec![single; 3],
-            bursts: [2, 4, 8]
-                .iter()
-                .map(|&length| (length, single + per_call * f64::from(length - 1)))
-                .collect(),
-            warm: false,
-            alike: false,
-            sampled_calls: 0,
-        }
-    }
-
-    #[test]
-    fn honest_work_is_credited_by_its_slope() {
-        let estimate = estimate(&raw(180.0 + 100.0, 108.0), &CONSTANT, 0.0);
-        assert!((estimate.time_us - 100.0).abs() < 1e-9);
-        assert!(!estimate.deferred);
-        assert_eq!(estimate.samples, 3 + 14);
-    }
-
-    #[test]
-    fn batched_work_is_credited_by_its_single_call() {
-        // 700 us alone but 50 us each in a burst: something was put off until later calls.
-        let estimate = estimate(&raw(180.0 + 700.0, 58.0), &CONSTANT, 0.0);
-        assert!(estimate.deferred);
-        assert!((estimate.time_us - 700.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn a_few_quick_calls_speak_for_an_honest_kernel() {
-        let mut noisy = raw(180.0 + 300.0, 108.0);
-        noisy.singles = vec![300.0, 305.0, 460.0, 480.0, 490.0, 500.0];
-        noisy.alike = true;
-        noisy.bursts = vec![(64, 150.0 + 108.0 * 64.0); 5];
-        let constant = CallOverhead {
-            per_burst_us: 150.0,
-            ..CONSTANT
-        };
-        let honest = estimate(&noisy, &constant, 0.0);
-        assert!(!honest.deferred);
-        assert!((honest.time_us - 100.0).abs() < 1e-9);
-        // Batched work is in every single call.
-        noisy.singles = vec![800.0, 805.0, 860.0, 880.0, 890.0, 900.0];
-        assert!(estimate(&noisy, &CONSTANT, 0.0).deferred);
-    }
-
-    #[test]
-    fn batched_long_calls_are_seen_behind_a_large_constant() {
-        let constant = CallOverhead {
-            single_us: 1000.0,
-            per_call_us: 20.0,
-            per_burst_us: 800.0,
-        };
-        let long = |each: f64| TimingSamples {
-            singles: (0..20).map(|step| 1950.0 + 5.0 * f64::from(step)).collect(),
-            bursts: vec![(12, 800.0 + 12.0 * (each + 20.0)); 4],
-            alike: true,
-            ..TimingSamples::default()
-        };
-        let honest = estimate(&long(950.0), &constant, 0.0);
-        assert!(!honest.deferred);
-        assert!((honest.time_us - 950.0).abs() < 1e-6);
-        // A third of the work of every call was shared with others.
-        assert!(estimate(&long(690.0), &constant, 0.0).deferred);
-    }
-
-    #[test]
-    fn no_more_than_half_of_a_burst_is_taken_off() {
-        let constant = CallOverhead {
-            single_us: 1000.0,
-            per_call_us: 0.0,
-            per_burst_us: 800.0,
-        };
-        let quick = TimingSamples {
-            singles: vec![1000.0; 8],
-            bursts: vec![(4, 840.0); 4],
-            alike: true,
-            ..TimingSamples::default()
-        };
-        assert!((estimate(&quick, &constant, 0.0).time_us - 105.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn nothing_never_gets_quicker_with_more_calls() {
-        let noisy = TimingSamples {
-            bursts: vec![(2, 900.0), (3, 800.0)],
-            alike: true,
-            ..TimingSamples::default()
-        };
-        let singles = TimingSamples {
-            singles: vec![1000.0],
-            alike: true,
-            ..TimingSamples::default()
-        };
-        let measured = call_overhead(&singles, &noisy);
-        assert_eq!((measured.per_call_us, measured.per_burst_us), (0.0, 900.0));
-    }
-
-    #[test]
-    fn bursts_after_which_a_core_was_taken_away_do_not_count() {
-        let nothing = TimingSamples {
-            singles: vec![300.0],
-            bursts: [(16, 160.0 + 16.0 * 15.0), (64, 160.0 + 64.0 * 15.0)].repeat(6),
-            warm: true,
-            alike: true,
-            sampled_calls: 0,
-        };
-        let constant = call_overhead(&nothing, &nothing);
-        assert!(
-            (constant.per_call_us - 15.0).abs() < 1e-9
-                && (constant.per_burst_us - 160.0).abs() < 1e-9
-        );
-        let clean = 160.0 + 64.0 * (15.0 + 20.0);
-        let kernel = TimingSamples {
-            singles: vec![330.0; 8],
-            bursts: [1.0, 2.2, 1.0, 9.0, 1.0, 1.0, 1.4, 1.0]
-                .map(|times| (64, clean * times))
-                .to_vec(),
-            warm: true,
-            alike: true,
-            sampled_calls: 0,
-        };
-        let estimate = estimate(&kernel, &constant, 0.0);
-        assert!(
-            (estimate.time_us - 20.0).abs() < 1e-9,
-            "{}",
-            estimate.time_us
-        );
-        // Noisy single calls are not what the time rests on.
-        let mut noisy = kernel.clone();
-        noisy.singles = vec![200.0, 300.0, 600.0, 900.0];
-        assert!((noisy.spread() - kernel.spread()).abs() < 1e-12);
-        noisy.alike = false;
-        assert!(noisy.spread() > kernel.spread());
-    }
-
-    /// Slow short bursts once made the slope of long ones look small.
-    #[test]
-    fn slow_short_bursts_gain_nothing_where_bursts_are_alike() {
-        let constant = CallOverhead {
-            per_burst_us: 160.0,
-            ..CONSTANT
-        };
-        let mut kernel = TimingSamples {
-            singles: vec![220.0; 8],
-            bursts: vec![(64, 160.0 + 64.0 * 48.0); 6],
-            warm: true,
-            alike: true,
-            sampled_calls: 0,
-        };
-        let honest = estimate(&kernel, &constant, 0.0).time_us;
-        kernel.bursts.push((16, 160.0 + 64.0 * 48.0));
-        assert!(estimate(&kernel, &constant, 0.0).time_us >= honest - 1e-9);
-    }
-
-    #[test]
-    fn small_gaps_are_not_called_deferred() {
-        let estimate = estimate(&raw(180.0 + 100.0, 8.0 + 60.0), &CONSTANT, 0.0);
-        assert!(!estimate.deferred);
-    }
-
-    #[test]
-    fn without_bursts_single_calls_decide() {
-        let mut raw = raw(180.0 + 5000.0, 1000.0);
-        raw.bursts.clear();
-        let estimate = estimate(&raw, &CONSTANT, 0.0);
-        assert!((estimate.time_us - 5000.0).abs() < 1e-9);
-        assert!(!estimate.deferred);
-    }
-
-    #[test]
-    fn a_constant_from_a_busier_hour_is_noticed() {
-        let stale = CallOverhead {
-            single_us: 36_900.0,
-            per_call_us: 8.0,
-            per_burst_us: 0.0,
-        };
-        assert!(contradicts(&raw(20_000.0, 20_000.0), &stale));
-        assert!(!contradicts(&raw(280.0, 108.0), &CONSTANT));
-    }
-
-    #[test]
-    fn a_constant_after_warm_ups_stands_a_noisy_host() {
-        let mut nothing = raw(300.0, 8.0);
-        nothing.singles = vec![210.0, 300.0, 310.0, 320.0, 330.0, 340.0];
-        nothing.warm = true;
-        let measured = call_overhead(&nothing, &nothing);
-        assert!(measured.single_us < 260.0, "{}", measured.single_us);
-        let mut quick = raw(200.0, 20.0);
-        quick.warm = true;
-        assert!(!contradicts(&quick, &measured));
-        assert!(contradicts(&raw(60.0, 20.0), &measured));
-    }
-
-    #[test]
-    fn a_time_is_never_zero_or_negative() {
-        let estimate = estimate(&raw(170.0, 5.0), &CONSTANT, 0.0);
-        assert!(estimate.time_us > 0.0);
-    }
-
-    #[test]
-    fn one_wild_interval_does_not_move_the_slope() {
-        let mut raw = raw(180.0 + 100.0, 108.0);
-        raw.bursts.push((4, 90_000.0));
-        let estimate = estimate(&raw, &CONSTANT, 0.0);
-        assert!(
-            (estimate.time_us - 100.0).abs() < 5.0,
-            "{}",
-            estimate.time_us
-        );
-    }
-
-    /// Intervals of a machine with busy neighbours, more than half of them interrupted for milliseconds.
-    #[test]
-    fn a_machine_that_takes_cores_away_does_not_move_a_short_time() {
-        let noisy = TimingSamples {
-            singles: vec![
-                2400.0, 3909.0, 345.0, 10346.0, 7680.0, 340.0, 5824.0, 352.0, 6475.0, 338.0,
-            ],
-            bursts: vec![
-                (2, 2336.0),
-                (2, 401.0),
-                (2, 8872.0),
-                (4, 521.0),
-                (4, 3692.0),
-                (4, 519.0),
-                (6, 643.0),
-                (6, 2850.0),
-                (6, 7073.0),
-                (8, 12225.0),
-                (8, 761.0),
-                (8, 3230.0),
-            ],
-            ..TimingSamples::default()
-        };
-        let nothing = CallOverhead {
-            single_us: 300.0,
-            per_call_us: 35.0,
-            per_burst_us: 0.0,
-        };
-        let found = estimate(&noisy, &nothing, 0.0);
-        // 60 us a call, of which Python takes 35; more than half of it stays.
-        assert!((20.0..200.0).contains(&found.time_us), "{}", found.time_us);
-        assert!(!found.deferred);
-        let gap = honest_gap_us(&noisy, &nothing, &found);
-        assert!(gap < 50.0, "{gap}");
-    }
-
-    #[test]
-    fn long_differences_weigh_more() {
-        let values = vec![(1.0, 1.0), (5.0, 10.0), (9.0, 1.0), (2.0, 1.0)];
-        assert_eq!(weighted_median(values), Some(5.0));
-        assert_eq!(weighted_median(Vec::new()), None);
-    }
-
-    #[test]
-    fn shapes_combine_by_geometric_mean() {
-        let one = estimate(&raw(180.0 + 100.0, 108.0), &CONSTANT, 0.0);
-        let mut two = one;
-        two.time_us = 400.0;
-        assert!((combine(&[one, two]).unwrap().time_us - 200.0).abs() < 1e-6);
-    }
-
-    #[test]
-    fn clear_of_a_line_needs_samples_and_distance() {
-        let mut raw = raw(180.0 + 100.0, 108.0);
-        assert!(!is_clear_of(&raw, &CONSTANT, &[200.0]));
-        raw.singles = (0..16).map(|step| 280.0 + f64::from(step % 3)).collect();
-        assert!(is_clear_of(&raw, &CONSTANT, &[200.0]));
-        assert!(!is_clear_of(&raw, &CONSTANT, &[100.5]));
-    }
-}
+mod attackers;
+#[cfg(test)]
+mod tests;

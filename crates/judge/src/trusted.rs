@@ -9,6 +9,7 @@ use warpsmith_schema::{Precision, Target};
 
 use crate::JudgeError;
 use crate::process::PythonProcess;
+use crate::runner::OutputWindow;
 use crate::value::TensorLocation;
 
 /// What `load` says about a task.
@@ -166,24 +167,40 @@ impl TrustedProcess {
     }
 
     /// Fresh inputs for several slots. `answer`: whether anybody will compare; a baseline's outputs are not. `veiled`: one
-    /// slot's, kept back until [`Trusted::reveal`].
+    /// slot's, kept back until [`Trusted::reveal`]. `window`: bytes of the arena that are overwritten first.
     pub(crate) fn draw(
         &mut self,
         variant: usize,
-        answer: bool,
-        veiled: bool,
+        (answer, veiled): (bool, bool),
         draws: &[InputDraw<'_>],
+        window: Option<&OutputWindow>,
     ) -> Result<(), JudgeError> {
-        let body =
-            json!({ "variant": variant, "answer": answer, "veiled": veiled, "draws": draws });
+        let body = json!({
+            "variant": variant, "answer": answer, "veiled": veiled, "draws": draws,
+            "window": window.map(OutputWindow::range),
+        });
         self.process.request("draw", body, LONG).map(drop)
     }
 
-    /// CUDA: puts in place what was drawn veiled.
-    pub(crate) fn reveal(&mut self, slot: u32) -> Result<(), JudgeError> {
-        self.process
-            .request("reveal", json!({ "slot": slot }), LONG)
-            .map(drop)
+    /// CUDA: puts in place what was drawn veiled; before that overwrites a window of the arena.
+    pub(crate) fn reveal(
+        &mut self,
+        slot: u32,
+        window: Option<&OutputWindow>,
+    ) -> Result<(), JudgeError> {
+        let body = json!({ "slot": slot, "window": window.map(OutputWindow::range) });
+        self.process.request("reveal", body, LONG).map(drop)
+    }
+
+    /// How long the reference takes here and now, in microseconds, by this process's own clock: worth nothing by itself, but
+    /// the same process takes the same time again unless the machine has changed.
+    pub(crate) fn reference_us(&mut self, variant: usize) -> Result<f64, JudgeError> {
+        #[derive(Deserialize)]
+        struct Taken {
+            us: f64,
+        }
+        let taken: Taken = self.typed("reference", json!({ "variant": variant }))?;
+        Ok(taken.us)
     }
 
     /// Keeps it awake.
@@ -317,6 +334,7 @@ mod tests {
             shape: vec![rows],
             stride: vec![1],
             offset,
+            overlaps: false,
         };
         let places = [vec![place(0, 4)], vec![place(64, 5)], vec![place(128, 4)]];
         let found = groups(&[7, 8, 9], &places);

@@ -13,6 +13,9 @@ pub(crate) struct TensorLocation {
     pub(crate) stride: Vec<i64>,
     #[serde(default)]
     pub(crate) offset: u64,
+    /// Of what the reference returns: its own elements share memory, as those of an `expand` or `unfold` do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) overlaps: bool,
 }
 
 impl TensorLocation {
@@ -52,6 +55,26 @@ impl TensorLocation {
         let bytes = last.checked_add(1)?.checked_mul(item)?;
         let end = self.offset.checked_add(bytes)?;
         (end <= limit && self.offset.is_multiple_of(item)).then_some((self.offset, end))
+    }
+
+    /// Whether two elements may lie in one place. Steps that do not nest count as overlapping: no slice, transpose or
+    /// window of memory that was written once has such.
+    pub(crate) fn overlaps_itself(&self) -> bool {
+        if self.count() == Some(0) {
+            return false;
+        }
+        let dims = self.shape.iter().zip(&self.stride);
+        let mut dims: Vec<(i64, i64)> = dims
+            .filter(|(size, _)| **size > 1)
+            .map(|(&size, &step)| (step, size))
+            .collect();
+        dims.sort_unstable();
+        let mut reach = 0_i64;
+        dims.into_iter().any(|(step, size)| {
+            let apart = step > reach;
+            reach = reach.saturating_add(step.saturating_mul(size - 1));
+            !apart
+        })
     }
 
     /// Whether logical order is memory order.
@@ -212,12 +235,48 @@ mod tests {
     use super::*;
 
     #[test]
+    fn elements_that_share_memory_are_found() {
+        let overlaps = |shape: &[i64], stride: &[i64]| {
+            TensorLocation {
+                dtype: "float32".to_owned(),
+                shape: shape.to_vec(),
+                stride: stride.to_vec(),
+                offset: 0,
+                overlaps: false,
+            }
+            .overlaps_itself()
+        };
+        for (shape, stride) in [
+            (&[16, 961, 64][..], &[1024, 1, 1][..]), // sliding windows
+            (&[4, 8], &[0, 1]),                      // expanded
+            (&[4, 8], &[4, 1]),                      // rows that reach into the next
+            (&[4, 8], &[7, 1]),                      // by one element
+            (&[2, i64::MAX], &[1, 1]),
+        ] {
+            assert!(overlaps(shape, stride), "{shape:?} {stride:?}");
+        }
+        for (shape, stride) in [
+            (&[4, 8][..], &[8, 1][..]),
+            (&[4, 8], &[1, 4]),        // transposed
+            (&[4, 8], &[16, 2]),       // every second column
+            (&[2, 3, 4], &[24, 4, 1]), // a part of a padded buffer
+            (&[1, 8, 1], &[0, 1, 0]),  // sizes of one step nowhere
+            (&[0, 8], &[0, 0]),        // no elements
+            (&[8], &[9]),              // a diagonal
+            (&[], &[]),
+        ] {
+            assert!(!overlaps(shape, stride), "{shape:?} {stride:?}");
+        }
+    }
+
+    #[test]
     fn what_one_call_shares_with_itself_hides_nothing_of_the_others() {
         let place = |offset: u64| TensorLocation {
             dtype: "float32".to_owned(),
             shape: vec![16],
             stride: vec![1],
             offset,
+            overlaps: false,
         };
         let by_two = |place: usize| place / 2;
         // Two outputs of the first call are one.

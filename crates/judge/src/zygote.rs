@@ -16,6 +16,7 @@ use crate::JudgeError;
 use crate::channel::{Channel, ChannelError, unwrap_reply};
 use crate::harness::Harness;
 use crate::runner::ModuleRunner;
+use crate::sampled_code::CodeSnapshots;
 
 /// What a worker may use.
 #[derive(Debug, Clone)]
@@ -66,6 +67,8 @@ pub(crate) struct Worker {
     group: Option<sandbox::ControlGroup>,
     /// At where it computes, on a CPU and where the kernel permits it.
     pc_sampler: Option<sandbox::PcSampler>,
+    /// Where code lay in it, for what is seen there.
+    pub(crate) code: CodeSnapshots,
     /// What it prints, for people; never parsed.
     pub(crate) output: Arc<File>,
 }
@@ -229,6 +232,7 @@ impl Zygote {
             pidfd,
             group,
             pc_sampler: looks,
+            code: CodeSnapshots::default(),
             output: printed,
         })
     }
@@ -265,6 +269,22 @@ impl Worker {
     /// Where it was seen computing since the last time; `None` where nobody can look.
     pub(crate) fn take_pc_samples(&mut self) -> Option<Vec<u64>> {
         self.pc_sampler.as_mut().map(sandbox::PcSampler::take)
+    }
+
+    /// Where it is sampled: notes where code lies before any of a candidate's has run, ...
+    pub(crate) fn note_code(&mut self) -> std::io::Result<()> {
+        if let (Some(pid), true) = (self.host_pid(), self.pc_sampler.is_some()) {
+            self.code = CodeSnapshots::before(pid)?;
+        }
+        Ok(())
+    }
+
+    /// ... and when its libraries have been loaded.
+    pub(crate) fn note_loaded_code(&mut self) -> std::io::Result<()> {
+        match self.host_pid() {
+            Some(pid) if self.pc_sampler.is_some() => self.code.loaded(pid),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it is alive and has nothing to say.

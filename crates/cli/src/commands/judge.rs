@@ -115,8 +115,11 @@ fn line(number: u32, verdict: &Verdict) -> String {
         )
     });
     let over = speedup(verdict).map_or_else(String::new, |over| format!("  {over:.2}x"));
+    let notes: String = (verdict.notes.iter())
+        .map(|note| format!("      note: {}\n", note.lines().last().unwrap_or_default()))
+        .collect();
     format!(
-        "{number:>4}  {:<14} {times}{over}  {:.1} s\n",
+        "{number:>4}  {:<14} {times}{over}  {:.1} s\n{notes}",
         verdict.status.name(),
         verdict.seconds.total
     )
@@ -185,4 +188,20 @@ fn list_examples(printer: &Printer) -> Result<Exit, Stop> {
         printer.lines(&lines)?;
     }
     Ok(Exit::DONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpsmith_schema::{Profile, Status, Target};
+
+    #[test]
+    fn one_of_several_says_what_a_single_one_would() {
+        let device = "cpu".to_owned();
+        let mut verdict = Verdict::unreached(Status::Passed, Target::Cpu, Profile::Full, device);
+        verdict.notes = vec!["work was batched or put off".to_owned()];
+        assert!(line(3, &verdict).ends_with("      note: work was batched or put off\n"));
+        verdict.notes.clear();
+        assert_eq!(line(3, &verdict).lines().count(), 1);
+    }
 }

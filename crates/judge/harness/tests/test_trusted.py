@@ -274,6 +274,14 @@ class WeightsTest(unittest.TestCase):
 F = torch.nn.functional
 
 
+class PlaceTest(unittest.TestCase):
+    def test_strides_that_do_not_nest_share_memory(self) -> None:
+        for shape, stride in (([16, 961, 64], [1024, 1, 1]), ([4, 8], [0, 1]), ([4, 8], [7, 1])):
+            self.assertTrue(values.overlaps_itself(shape, stride), (shape, stride))
+        for shape, stride in (([4, 8], [8, 1]), ([4, 8], [1, 4]), ([4, 8], [16, 2]), ([1, 8], [0, 1]), ([0, 8], [0, 0]), ([], [])):
+            self.assertFalse(values.overlaps_itself(shape, stride), (shape, stride))
+
+
 class CheckTest(unittest.TestCase):
     def test_an_honest_answer_under_every_transform(self) -> None:
         bench = Bench(task("return torch.relu(x) * y", "[torch.rand(40, 50), torch.rand(40, 50)]", arguments="x, y"))
@@ -350,6 +358,25 @@ class CheckTest(unittest.TestCase):
         self.assertTrue(bench.check_wire(wire)["passed"])
         self.assertEqual(bench.arena[:256].unique().tolist(), [255])
         self.assertFalse(bench.check_wire(wire)["passed"])
+
+    def test_a_window_is_overwritten_before_its_call(self) -> None:
+        bench = Bench(task("return torch.softmax(x, -1)", "[torch.randn(8, 32)]"))
+        bench.arena.zero_()
+        draws = [{"slot": 1, "seed": 5, "transform": "plain"}]
+        bench.ask("draw", draws=draws, variant=0, exact=False, answer=True, window=[4096, 8192])
+        self.assertGreater(int(bench.arena[4096:8192].min()), 1)
+        self.assertEqual(int(bench.arena[:4096].sum() + bench.arena[8192:].sum()), 0)
+
+    def test_elements_that_share_memory_are_refused_unless_the_reference_does_so(self) -> None:
+        rows = torch.arange(32.0).expand(8, 32)
+        for forward, refused in (("return x.mean(0, True).expand(8, 32).contiguous()", True), ("return x.mean(0, True).expand(8, 32)", False)):
+            bench = Bench(task(forward, "[torch.randn(8, 32)]"))
+            bench.draw()
+            bench.arena[:128] = bench.inputs()[0].mean(0).view(torch.uint8)
+            spec = values.describe(rows, 0)
+            report = bench.ask("check", calls=[{"slot": 1, "outputs": {"tensor": spec}, "sampled": None}], phase="exact")["reports"][0]
+            self.assertEqual("share memory" in report["message"], refused, report)
+            self.assertEqual(report["passed"], not refused)
 
     def test_a_sample_that_differs_from_the_full_read_is_seen(self) -> None:
         bench = Bench(task("return x.sin()", "[torch.rand(300)]"))

@@ -22,6 +22,15 @@ fn floor_us(target: Target, output_bytes: f64) -> f64 {
     output_bytes / bytes_per_us
 }
 
+/// The same, or nothing for a small output.
+pub(super) fn output_floor_us(target: Target, output_bytes: f64) -> f64 {
+    if output_bytes > FLOOR_FROM_BYTES {
+        floor_us(target, output_bytes)
+    } else {
+        0.0
+    }
+}
+
 impl Supervisor {
     pub(super) fn conclude(
         &mut self,
@@ -37,8 +46,8 @@ impl Supervisor {
             let logs = logs.map(|variant| (variant.output_bytes.max(1) as f64).ln());
             (logs.sum::<f64>() / session.loaded.variants.len() as f64).exp()
         });
-        let floor = floor_us(self.config.target, output_bytes);
-        if candidate.time_us < floor && output_bytes > FLOOR_FROM_BYTES {
+        let floor = output_floor_us(self.config.target, output_bytes);
+        if candidate.time_us < floor {
             attempt
                 .verdict
                 .trust
@@ -62,10 +71,10 @@ impl Supervisor {
             .insert("floor".to_owned(), TrustCheck::Held);
         attempt.verdict.trust.deferred_work = candidate.deferred;
         if candidate.deferred {
-            attempt
-                .verdict
-                .notes
-                .push("work was batched or put off: the time of single calls counts".to_owned());
+            attempt.verdict.notes.push(
+                "work was batched or put off: what a burst of calls does once is added to each"
+                    .to_owned(),
+            );
         }
         if let Some(failure) = &strict.compile_failure {
             attempt.verdict.notes.push(format!(

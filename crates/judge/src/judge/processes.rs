@@ -1,5 +1,6 @@
 //! The processes that the judge keeps warm, and the baselines measured in one of them.
 
+use super::conclude::output_floor_us;
 use super::{AheadCompiler, Supervisor, task_hash};
 use crate::JudgeError;
 use crate::baseline;
@@ -325,13 +326,18 @@ impl Supervisor {
         key.file(&self.config.caches.baselines())
     }
 
+    /// Those measured here before, if the machine is as it was.
     pub(super) fn cached_baselines(
-        &self,
+        &mut self,
         precision: Precision,
     ) -> Result<Option<Baselines>, JudgeError> {
         let kept = baseline::load(&self.baseline_file(precision)?);
         let regimes = self.session.as_ref().map(Session::regimes);
-        Ok(kept.filter(|kept| Some(&kept.regimes) == regimes.as_ref()))
+        let Some(kept) = kept.filter(|kept| Some(&kept.regimes) == regimes.as_ref()) else {
+            return Ok(None);
+        };
+        let (_, trusted) = self.session_and_trusted()?;
+        Ok(baseline::still_hold(&kept, trusted)?.then_some(kept))
     }
 
     pub(super) fn measure_baselines(
@@ -357,7 +363,22 @@ impl Supervisor {
             precision,
             compile: self.config.compile_mode.as_deref(),
         };
-        let baselines = baseline::measure(&mut process, trusted, session, &wanted)?;
+        let floors: Vec<f64> = (session.loaded.variants.iter())
+            .map(|variant| output_floor_us(wanted.target, variant.output_bytes as f64))
+            .collect();
+        let mut baselines = baseline::measure(&mut process, trusted, session, &wanted)?;
+        if baselines.fault(&floors).is_some() {
+            drop(process);
+            process = self.launch_baseline()?;
+            process.await_hello()?;
+            let (Some(session), Some(trusted)) = (&mut self.session, &mut self.trusted) else {
+                return Err(JudgeError::infrastructure("harness", "no task is loaded"));
+            };
+            baselines = baseline::measure(&mut process, trusted, session, &wanted)?;
+        }
+        if let Some(fault) = baselines.fault(&floors) {
+            return Err(fault);
+        }
         // One from a busy moment serves the judgement at hand and nobody after it.
         if baselines.is_quiet() {
             baseline::save(&file, &baselines)?;

@@ -17,7 +17,7 @@ use crate::candidate_failure::{
 };
 use crate::imports;
 use crate::sample::GuardFlag;
-use crate::session::{MeasurementError, PLAIN, Session, prepare_inputs};
+use crate::session::{MeasurementError, OutputPlacement, PLAIN, Session, prepare_inputs};
 use crate::submission::{BuildUnit, Extension, MODEL_NEW, SubmissionForm, inline_units};
 use crate::toolchain::{BuildResult, BuiltLibrary};
 use crate::trusted::{Comparison, TrustedProcess};
@@ -249,8 +249,10 @@ impl Supervisor {
             images.iter().map(|LibraryImage { library, .. }| json!({ "name": library.name, "fingerprint": library.fingerprint, "with_status": library.with_status })).collect();
         let body = json!({
             "target": target.name(), "source": source, "file_name": MODEL_NEW, "init": session.loaded.init, "state": session.loaded.state,
-            "libraries": names, "form": form.name(), "decoys": decoys,
+            "libraries": names, "form": form.name(), "decoys": decoys, "kept_bytes": session.kept_bytes,
         });
+        let doing = "look at a worker's memory";
+        worker.note_code().map_err(JudgeError::io(doing))?;
         if let Err(error) = worker.channel.request("candidate", body, &fds, LOAD_LIMIT) {
             return Ok(Step::Stop(with_memory_limit(
                 &worker,
@@ -263,6 +265,8 @@ impl Supervisor {
         }
         // From here on PyTorch computes nothing in this worker, whatever its own code did to itself.
         flag.arm();
+        // Of one that has died since, the first call tells.
+        let _ = worker.note_loaded_code();
         attempt.verdict.progress.loaded = true;
         Ok(Step::Go(worker))
     }
@@ -302,8 +306,13 @@ impl Supervisor {
             if index > 0 {
                 session.new_weights(trusted)?;
             }
-            let check = match session.verify_once(trusted, &mut worker.runner(), variant, transform)
-            {
+            let placement = if index < variants {
+                OutputPlacement::Anywhere
+            } else {
+                OutputPlacement::Overwritten
+            };
+            let place = (variant, placement);
+            let check = match session.verify_once(trusted, &mut worker.runner(), place, transform) {
                 Ok(check) => check,
                 Err(stopped) => {
                     attempt.verdict.progress.ran |=

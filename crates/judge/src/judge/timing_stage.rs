@@ -12,8 +12,10 @@ use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::candidate_failure::{CandidateFailure, Phase, attribute, failed_comparison};
 use crate::sampled_code::CodeClassifier;
-use crate::session::{MeasurementPlan, OutputHandling, StopCondition, prepare_inputs};
-use crate::timing::{self, CallOverhead, TimeEstimate, TimingSamples};
+use crate::session::{
+    MeasurementPlan, OutputHandling, OutputPlacement, StopCondition, prepare_inputs,
+};
+use crate::timing::{self, CallOverhead, HonestGaps, TimeEstimate, TimingSamples};
 use crate::zygote::Worker;
 
 fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> MeasurementPlan {
@@ -37,12 +39,12 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Measurem
     }
 }
 
-/// Single calls of a candidate whose bursts are quicker than they allow.
-fn recheck_plan() -> MeasurementPlan {
+/// Once more for a candidate whose bursts are quicker than its single or its first calls allow.
+fn recheck_plan(bursts: Vec<u32>) -> MeasurementPlan {
     MeasurementPlan {
         single_calls: 40,
-        bursts: Vec::new(),
-        bursts_among: 0,
+        bursts,
+        bursts_among: 8,
         budget: Duration::from_secs(4),
         outputs: OutputHandling::Compared,
         rotate_cores: true,
@@ -102,8 +104,11 @@ impl Supervisor {
                 .collect();
             let bursts = session.bursts(index, profile);
             let plan = candidate_plan(profile, bursts, session.sampled_intervals(index, profile));
-            let eager = &strict.eager[index];
-            let gap = timing::honest_gap_us(&strict.raw_eager[index], &constant, eager);
+            let (eager, raw_eager) = (&strict.eager[index], &strict.raw_eager[index]);
+            let honest = HonestGaps {
+                single_us: timing::honest_gap_us(raw_eager, &constant, eager),
+                once_us: timing::honest_once_us(raw_eager, &constant, eager),
+            };
             let mut tries = 0;
             let estimate = loop {
                 if let Err(failure) = prepare_inputs(&mut worker.channel, &inputs, false) {
@@ -111,10 +116,15 @@ impl Supervisor {
                         .map(|fault| Step::Stop(with_memory_limit(worker, fault)));
                 }
                 let least = session.least_calls();
+                let least_bursts = match target {
+                    // Long ones and short ones.
+                    Target::Cuda => plan.bursts.len(),
+                    Target::Cpu => plan.bursts.len().min(2),
+                };
                 let enough = |raw: &TimingSamples| {
                     profile == Profile::Rl
                         && raw.calls() >= least
-                        && raw.bursts.len() >= plan.bursts.len().min(2)
+                        && raw.bursts.len() >= least_bursts
                         && timing::is_clear_of(raw, &constant, &lines)
                 };
                 let mut look = |plan: &MeasurementPlan, enough: StopCondition<'_>| {
@@ -123,9 +133,9 @@ impl Supervisor {
                 };
                 let measured = look(&plan, &enough).and_then(|mut raw| {
                     // Before work counts as put off: single calls on other cores may tell another story.
-                    if raw.alike && timing::estimate(&raw, &constant, gap).deferred {
-                        raw.singles
-                            .extend(look(&recheck_plan(), &|_| false)?.singles);
+                    if timing::estimate(&raw, &constant, honest).deferred {
+                        let bursts = plan.bursts.clone();
+                        raw.extend(look(&recheck_plan(bursts), &|_| false)?);
                     }
                     Ok(raw)
                 });
@@ -139,7 +149,7 @@ impl Supervisor {
                 let mut constant = constant;
                 if let (Some(addresses), Some(pid)) = (worker.take_pc_samples(), worker.host_pid())
                 {
-                    let seen = observer.classify(pid, &addresses, own);
+                    let seen = observer.classify(pid, &worker.code, &addresses, own);
                     let seen = seen.map_err(JudgeError::io("look at what a worker runs"))?;
                     if let Some(fault) = seen.violation() {
                         return Ok(Step::Stop(fault));
@@ -184,12 +194,16 @@ impl Supervisor {
                         hint: Some("stop other work on this machine and judge again".to_owned()),
                     });
                 }
-                let estimate = timing::estimate(&raw, &constant, gap);
+                let estimate = timing::estimate(&raw, &constant, honest);
                 let pessimistic = timing::pessimistic(&raw, &constant);
+                let crowded_by = raw.crowded_by;
                 attempt.raw.push(raw);
                 tries += 1;
-                if estimate.spread <= noise_limit(target) {
+                if estimate.spread <= noise_limit(target) && crowded_by.is_none() {
                     break estimate;
+                }
+                if let Some(cores) = crowded_by.filter(|_| tries == 3) {
+                    return Err(JudgeError::crowded("the candidate", cores));
                 }
                 if tries == 3 && estimate.spread > 2.0 * strict.eager[index].spread.max(0.15) {
                     // The baseline was quiet: the noise is the candidate's own, and it pays for it.
@@ -214,7 +228,8 @@ impl Supervisor {
             // Correct also afterwards, on every distribution: what was timed is still the same code, in the same state.
             for transform in session.loaded.screen.transforms.clone() {
                 session.new_weights(trusted)?;
-                match session.verify_once(trusted, &mut worker.runner(), index, &transform) {
+                let place = (index, OutputPlacement::Overwritten);
+                match session.verify_once(trusted, &mut worker.runner(), place, &transform) {
                     Ok(check) if check.holds() => {}
                     Ok(check) => return Ok(Step::Stop(failed_comparison(&check, Phase::Timing))),
                     Err(stopped) => {

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 use warpsmith_schema::Target;
 
-use super::plan::OutputHandling;
-use super::{MeasurementError, PLAIN, Session};
+use super::plan::{IntervalKind, OutputHandling};
+use super::{MeasurementError, OutputPlacement, PLAIN, Session, TimedCall};
 use crate::JudgeError;
-use crate::runner::{CallFailure, ModuleRunner};
+use crate::contention::CoreWaits;
+use crate::runner::{CallFailure, ModuleRunner, OutputWindow};
 use crate::trusted::{InputDraw, TrustedProcess};
 
 /// Both processes are kept talking for this long before the clock starts, where calls are short: just after a process
@@ -30,12 +31,21 @@ const BUSY_US: f64 = 400.0;
 /// Whoever starts or ends beside the judge is done by then.
 const BUSY_FOR: Duration = Duration::from_millis(20);
 
+/// What an interval took.
+pub(super) struct Elapsed {
+    pub(super) us: f64,
+    /// A thread had to wait for a core, on a CPU.
+    pub(super) disturbed: bool,
+}
+
 /// One interval to be timed.
 pub(super) struct Interval<'a> {
     pub(super) module: &'a str,
     pub(super) variant: usize,
     pub(super) calls: u32,
+    pub(super) kind: IntervalKind,
     pub(super) outputs: OutputHandling,
+    pub(super) placement: OutputPlacement,
 }
 
 impl Session {
@@ -63,7 +73,7 @@ impl Session {
             exact: false,
         };
         let slot = draw.slot;
-        trusted.draw(variant, false, false, &[draw])?;
+        trusted.draw(variant, (false, false), &[draw], None)?;
         Ok(slot)
     }
 
@@ -71,11 +81,14 @@ impl Session {
     fn warm_up(
         &mut self,
         runner: &mut ModuleRunner<'_>,
-        module: &str,
+        (module, window): (&str, Option<OutputWindow>),
         variant: usize,
         slot: u32,
     ) -> Result<(), CallFailure> {
-        let body = serde_json::json!({ "module": module, "label": self.label(), "slots": [slot] });
+        let window = window.map(|window| [window.start, window.allocated_to, window.end]);
+        let body = serde_json::json!({
+            "module": module, "label": self.label(), "slots": [slot], "window": window,
+        });
         let limit = self.call_limit(module, variant, 1);
         runner.channel.request("call", body, &[], limit)?;
         Ok(())
@@ -97,13 +110,13 @@ impl Session {
         Ok(())
     }
 
-    /// One burst (or single call) in microseconds. The runner rests when this returns.
+    /// One burst (or single call). The runner rests when this returns.
     pub(super) fn interval(
         &mut self,
         trusted: &mut TrustedProcess,
         runner: &mut ModuleRunner<'_>,
         interval: &Interval<'_>,
-    ) -> Result<f64, MeasurementError> {
+    ) -> Result<Elapsed, MeasurementError> {
         let slots: Vec<u32> = rand::seq::index::sample(
             &mut self.random,
             self.regions.slot_count as usize,
@@ -112,7 +125,8 @@ impl Session {
         .into_iter()
         .map(|slot| slot as u32)
         .collect();
-        let veiled = interval.calls == 1 && self.stages_inputs(interval.variant);
+        let staged = self.stages_inputs(interval.variant);
+        let veiled = interval.kind == IntervalKind::Single && staged;
         runner.suspend();
         // Large inputs are put in place one after the other: a kernel left running would have all that time with the first.
         if interval.outputs == OutputHandling::Compared {
@@ -127,7 +141,7 @@ impl Session {
         // left alone in most calls is what the median sees.
         let answered = interval.outputs != OutputHandling::Ignored;
         if answered {
-            self.weights(trusted, veiled)?;
+            self.weights(trusted, staged)?;
         }
         let transforms: Vec<String> = slots
             .iter()
@@ -142,7 +156,13 @@ impl Session {
                 exact: transform == "far",
             });
         }
-        trusted.draw(interval.variant, answered, veiled, &draws)?;
+        let window = self.window(interval.variant, interval.calls, interval.placement);
+        trusted.draw(
+            interval.variant,
+            (answered, veiled),
+            &draws,
+            window.as_ref(),
+        )?;
         self.filled_slot = slots.first().map(|&slot| (interval.variant, slot));
         if interval.outputs == OutputHandling::Compared && self.random.random_ratio(1, 8) {
             self.check_idle(trusted)?;
@@ -162,14 +182,29 @@ impl Session {
         if let Some(old) = warming {
             runner.resume();
             for _ in 0..WARM_UPS {
-                self.warm_up(runner, module, variant, old)?;
+                self.warm_up(runner, (module, window), variant, old)?;
             }
-            trusted.reveal(slots[0])?;
+            let warmed = window.filter(|window| window.end - window.start <= STAGED_BYTES);
+            trusted.reveal(slots[0], warmed.as_ref())?;
         } else if short {
             overdrawn = settle(trusted, runner)?;
+            // Else what depends on weights alone could be done before the clock starts.
+            if staged && answered && self.loaded.weights_bytes > 0 {
+                trusted.reveal(slots[0], None)?;
+            }
         }
-        let called = self.call(trusted, runner, (module, !short), variant, &slots)?;
+        let timed = TimedCall {
+            module,
+            suspended: !short,
+            window,
+        };
+        let watched = runner.pid.filter(|_| self.target == Target::Cpu);
+        let waits = watched.and_then(CoreWaits::read);
+        let called = self.call(trusted, runner, &timed, variant, &slots)?;
         runner.suspend();
+        let us = (called.elapsed + overdrawn).as_secs_f64() * 1e6;
+        let waited = watched.and_then(CoreWaits::read);
+        let disturbed = (waits.zip(waited)).is_some_and(|(before, now)| now.disturbed(before, us));
         match interval.outputs {
             OutputHandling::Compared => {
                 let checks = trusted.check(&called.to_compare(&slots), false)?;
@@ -182,7 +217,7 @@ impl Session {
             }
             OutputHandling::Ignored => {}
         }
-        Ok((called.elapsed + overdrawn).as_secs_f64() * 1e6)
+        Ok(Elapsed { us, disturbed })
     }
 }
 

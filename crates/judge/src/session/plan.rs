@@ -9,12 +9,13 @@ use warpsmith_schema::{Profile, Target};
 
 use super::interval::SETTLED_BELOW_US;
 use super::{PLAIN, Session};
+use crate::timing::TimingSamples;
 
 /// How long and how often to measure.
 #[derive(Debug, Clone)]
 pub(crate) struct MeasurementPlan {
     pub(crate) single_calls: usize,
-    /// Lengths of bursts, in eighths of the longest.
+    /// Lengths of bursts, in eighths of the longest, or [`ONE_CALL`].
     pub(crate) bursts: Vec<u32>,
     /// They come at random places among this many single calls.
     pub(crate) bursts_among: usize,
@@ -53,7 +54,23 @@ pub(crate) enum OutputHandling {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlannedInterval {
     pub(super) calls: u32,
+    pub(super) kind: IntervalKind,
     pub(super) sampled: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IntervalKind {
+    Single,
+    Burst,
+}
+
+impl PlannedInterval {
+    pub(super) fn record(self, us: f64, raw: &mut TimingSamples) {
+        match self.kind {
+            IntervalKind::Single => raw.singles.push(us),
+            IntervalKind::Burst => raw.bursts.push((self.calls, us)),
+        }
+    }
 }
 
 /// Of computing to look at, in all.
@@ -67,6 +84,9 @@ fn bursts_below_us(target: Target) -> f64 {
         Target::Cpu => 2000.0,
     }
 }
+
+/// A burst of one call, begun as all bursts are: work that others do once for many calls is all in it.
+const ONE_CALL: u32 = 0;
 
 /// No burst need take longer than this, in eager mode's time; of calls that are not short, twice as long: many are several
 /// times as quick as eager mode, and what a burst costs besides its calls is the larger share the fewer they are.
@@ -86,7 +106,7 @@ pub(super) fn calls_in_burst(eager_us: f64) -> u32 {
 }
 
 impl Session {
-    /// Whether all bursts of a candidate are as long as can be. On a GPU few long ones stand a noisy host better than a
+    /// Whether the bursts of a candidate that count are as long as can be. On a GPU few long ones stand a noisy host better than a
     /// slope: the queue runs ahead of it, and only a burst's ends feel it. On a CPU a burst is too short for that.
     pub(super) fn bursts_alike(&self) -> bool {
         self.target == Target::Cuda
@@ -98,10 +118,12 @@ impl Session {
             return Vec::new();
         }
         let few = self.longest_burst(variant) <= SHORT_BURST || !self.is_short(variant);
+        // Where calls are long, waking the device takes as long as the work that could be looked for.
+        let short = if self.is_short(variant) { 4 } else { 0 };
         match (self.bursts_alike(), profile) {
             // Of few calls as many bursts as a baseline has.
-            (true, Profile::Rl) if !few => vec![8; 2],
-            (true, _) => vec![8; 4],
+            (true, Profile::Rl) if !few => [vec![8; 2], vec![ONE_CALL; short]].concat(),
+            (true, _) => [vec![8; 4], vec![ONE_CALL; short]].concat(),
             (false, Profile::Full) => [2, 4, 6, 8].repeat(3),
             (false, Profile::Rl | Profile::Verify) => [2, 4, 6, 8].repeat(2),
         }
@@ -112,9 +134,21 @@ impl Session {
         let bursts = self.bursts(variant, Profile::Full);
         if self.bursts_alike() && !bursts.is_empty() {
             // Beside a long call what nothing takes need not be known to the microsecond.
-            [2, 8].repeat(if self.is_short(variant) { 6 } else { 3 })
+            if self.is_short(variant) {
+                [ONE_CALL, 8].repeat(6)
+            } else {
+                [2, 8].repeat(3)
+            }
         } else {
             bursts
+        }
+    }
+
+    /// The same for the null module that wakes the device: what a first call takes for it.
+    pub(crate) fn waking_bursts(&self, variant: usize) -> Vec<u32> {
+        match self.target {
+            Target::Cuda if !self.is_short(variant) => Vec::new(),
+            _ => self.null_bursts(variant),
         }
     }
 
@@ -195,30 +229,44 @@ impl Session {
         plan: &MeasurementPlan,
         longest: u32,
     ) -> Vec<PlannedInterval> {
-        let timed = |length| PlannedInterval {
-            calls: length,
+        let single = PlannedInterval {
+            calls: 1,
+            kind: IntervalKind::Single,
             sampled: false,
         };
-        let mut steps = vec![timed(1); plan.single_calls];
+        let mut steps = vec![single; plan.single_calls];
         for length in &plan.bursts {
             let place = self
                 .random
                 .random_range(0..=steps.len().min(plan.bursts_among));
-            // Lengths are in eighths of what there is room for.
-            let length = (length * longest).div_ceil(8).clamp(2, longest);
-            steps.insert(place, timed(length));
+            let calls = match *length {
+                ONE_CALL => 1,
+                // Of what there is room for.
+                eighths => (eighths * longest).div_ceil(8).clamp(2, longest),
+            };
+            let burst = PlannedInterval {
+                calls,
+                kind: IntervalKind::Burst,
+                sampled: false,
+            };
+            steps.insert(place, burst);
         }
         for _ in 0..plan.sampled_intervals {
             let most = steps.len().min(plan.bursts_among.max(8));
-            let length = if plan.bursts.is_empty() { 1 } else { longest };
+            let (calls, kind) = if plan.bursts.is_empty() {
+                (1, IntervalKind::Single)
+            } else {
+                (longest, IntervalKind::Burst)
+            };
             let looked = PlannedInterval {
-                calls: length,
+                calls,
+                kind,
                 sampled: true,
             };
             steps.insert(self.random.random_range(0..=most), looked);
         }
         // Two untimed calls first: page tables, code caches, lazily created handles.
-        steps.splice(0..0, [timed(1), timed(1)]);
+        steps.splice(0..0, [single; 2]);
         steps
     }
 
