@@ -253,7 +253,12 @@ fn modules_of_other_types_are_captured() {
     assert_eq!(operators(&found), ["linear", "batch_norm", "softmax"]);
     let types: Vec<Dtype> = found.values.iter().map(|value| value.dtype).collect();
     assert_eq!(types.last(), Some(&Dtype::Float32));
-    assert!(types[..types.len() - 1].iter().all(|one| *one == Dtype::Bfloat16), "{types:?}");
+    assert!(
+        types[..types.len() - 1]
+            .iter()
+            .all(|one| *one == Dtype::Bfloat16),
+        "{types:?}"
+    );
 }
 
 #[test]
