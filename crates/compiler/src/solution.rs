@@ -501,13 +501,19 @@ impl SolutionEmitter {
 
     /// A tensor that lies where results are to lie.
     fn device(&self) -> String {
-        let given = |room: &BufferInfo| match &room.origin {
-            BufferOrigin::Input(position) => Some(self.module.inputs[*position].clone()),
-            BufferOrigin::State(name) => Some(attribute(name)),
+        let origins = || self.plan().buffers.iter().map(|room| &room.origin);
+        let inputs = origins().filter_map(|origin| match origin {
+            BufferOrigin::Input(position) => Some(*position),
             _ => None,
+        });
+        let state = || {
+            origins().find_map(|origin| match origin {
+                BufferOrigin::State(name) => Some(attribute(name)),
+                _ => None,
+            })
         };
-        let mut buffers = self.plan().buffers.iter();
-        buffers.find_map(given).unwrap_or_else(|| "self".to_owned())
+        let input = inputs.min().map(|first| self.module.inputs[first].clone());
+        input.or_else(state).unwrap_or_else(|| "self".to_owned())
     }
 
     /// Tensors that are written in the file.

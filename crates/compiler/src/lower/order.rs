@@ -78,13 +78,11 @@ fn top(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
             for (number, taken) in places.iter().enumerate().skip(1) {
                 let number = number as i64;
                 let own = row(arena, taken);
-                let is_own = match BoundsCheck::new(at[dim].clone(), number, number + 1) {
-                    Some(within) => arena.in_bounds(vec![within]),
-                    None => {
-                        place = own;
-                        continue;
-                    }
+                let Some(within) = BoundsCheck::new(at[dim].clone(), number, number + 1) else {
+                    place = own;
+                    continue;
                 };
+                let is_own = arena.in_bounds(vec![within]);
                 place = arena.select(is_own, own, place);
                 // All others are infinitely small: their place was not found but left at the first.
                 let mut is_again: Option<Scalar> = None;

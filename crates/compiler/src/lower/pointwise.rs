@@ -163,10 +163,9 @@ fn comparison(call: &OperatorCall<'_>) -> Found {
         "le" => (Binary::LessEqual, false),
         "ge" => (Binary::LessEqual, true),
         "eq" => (Binary::Equal, false),
-        "ne" => (Binary::NotEqual, false),
+        "ne" | "logical_xor" => (Binary::NotEqual, false),
         "logical_and" => (Binary::And, false),
         "logical_or" => (Binary::Or, false),
-        "logical_xor" => (Binary::NotEqual, false),
         "logical_not" => {
             return call
                 .map(
