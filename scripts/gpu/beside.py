@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The teacher's tuned solutions beside `torch.compile`, call by call with CUDA events: what kernels take without a judge.
 
-    cargo run --release -p warpsmith-synth --example teach -- TASKS cuda FOLDER
+    cargo run --release -p warpsmith-compiler --example solutions -- TASKS cuda FOLDER
     scripts/gpu/beside.py FOLDER [--seconds N] [--only WORD,WORD]
 
 Proves nothing about a solution (the judge does that); tells what a judgement's times should come to, for many tasks a minute.

@@ -1,6 +1,6 @@
 """Compares what `teach` wrote with the modules themselves, on the CPU, many a minute: no sandbox, no timing, no verdict.
 
-    check_solutions.py FOLDER [--only plain,fused,tuned] [--limit N]
+    check_solutions.py FOLDER [--only plain,fused,tuned] [--limit N] [--seconds N]
 
 Solutions for `cuda` run thread by thread (`emulated_cuda.h`), the provided calls by their definition (`emulated_calls.cc`).
 A check for whoever changes the teacher; what counts is what the judge says. Exits 1 if one is wrong.
@@ -11,7 +11,9 @@ import concurrent.futures
 import ctypes
 import importlib.util
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -69,6 +71,7 @@ def emulated(code: str) -> str:
         return f"emulated::launch({grid}, {block}, [&] {{ {kernel}({arguments}); }});"
 
     code = code.replace("#include <cuda_runtime.h>", '#include "emulated_cuda.h"')
+    code = re.sub(r"#include <cuda_(bf|fp)16.h>", "", code)
     return re.sub(r"([\w:]+(?:<[\w, ]+>)?)<<<(.+?)>>>\((.*?)\);", launch, code, flags=re.DOTALL)
 
 
@@ -131,11 +134,40 @@ def compare(task: Path, strategy: str, kernels_module: types.ModuleType) -> tupl
     return worst
 
 
+def wrong_with(task: Path, strategy: str, kernels_module: types.ModuleType) -> str | None:
+    wrong = build(task / strategy)
+    if wrong is not None:
+        return wrong
+    try:
+        own, eager = compare(task, strategy, kernels_module)
+    except Exception as raised:  # noqa: BLE001 - whatever it is, it is the finding
+        return f"{type(raised).__name__}: {raised}"
+    return None if own <= max(8 * eager, 4e-6) else f"error {own:.2e}, eager {eager:.2e}"
+
+
+def apart(task: Path, strategy: str, kernels_module: types.ModuleType, seconds: float) -> str | None:
+    """In a process of its own: a solution that crashes or never ends costs itself alone."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(int(seconds))
+            os.write(writes, json.dumps(wrong_with(task, strategy, kernels_module)).encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(answer) if answer else f"ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "ended"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="plain,fused,tuned")
     parser.add_argument("--limit", type=int, default=1 << 30)
+    parser.add_argument("--seconds", type=float, default=120, help="for one solution")
     arguments = parser.parse_args()
     kernels_module = load("kernels_module", HARNESS / "kernels_module.py")
     shim = arguments.folder / "gemm.so"
@@ -146,14 +178,8 @@ def main() -> None:
     jobs = [(task, strategy) for task in tasks for strategy in arguments.only.split(",") if (task / strategy).is_dir()]
     good, bad = 0, []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        built = pool.map(lambda job: build(job[0] / job[1]), jobs)
-        for (task, strategy), wrong in zip(jobs, built):
-            if wrong is None:
-                try:
-                    own, eager = compare(task, strategy, kernels_module)
-                    wrong = None if own <= max(8 * eager, 4e-6) else f"error {own:.2e}, eager {eager:.2e}"
-                except Exception as raised:  # noqa: BLE001 - whatever it is, it is the finding
-                    wrong = f"{type(raised).__name__}: {raised}"
+        checked = pool.map(lambda job: apart(*job, kernels_module, arguments.seconds), jobs)
+        for (task, strategy), wrong in zip(jobs, checked):
             if wrong is None:
                 good += 1
             else:

@@ -33,6 +33,17 @@ struct dim3 {
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) int4 { int x, y, z, w; };
+// The upper half of a float. Stores round to the nearest, to even between two.
+struct __nv_bfloat16 {
+    uint16_t bits;
+    operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
+    __nv_bfloat16& operator=(float value) {
+        const uint32_t whole = __builtin_bit_cast(uint32_t, value);
+        bits = value == value ? uint16_t((whole + 0x7fff + (whole >> 16 & 1)) >> 16) : uint16_t(0x7fc0);
+        return *this;
+    }
+};
+using __half = _Float16;
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 

@@ -17,7 +17,7 @@ use strides::{Lines, Strides, spelled_multiple};
 use warpsmith_schema::Target;
 
 use crate::index::{Index, IndexNames, Var};
-use crate::plan::{Plan, Strategy};
+use crate::plan::{BufferInfo, BufferOrigin, Plan, Strategy};
 use crate::scalar::{BoundsCheck, Buffer, Node, Scalar, ScalarType};
 
 /// What a file declares or includes because a kernel calls it.
@@ -245,7 +245,10 @@ impl<'p> KernelWriter<'p> {
                 | Node::Place(_)
                 | Node::Finished(_)
                 | Node::Reduced(..) => false,
-                Node::Load { .. } => true,
+                Node::Load { buffer, .. } => {
+                    let origin = &self.plan.buffers[buffer.0].origin;
+                    !matches!(origin, BufferOrigin::Scalar(_))
+                }
                 Node::Inside(_) => often,
                 _ => {
                     often
@@ -352,11 +355,22 @@ impl<'p> KernelWriter<'p> {
                 format!("{place} + {part}")
             };
         }
-        let loaded = format!("{}[{place}]", self.buffer(buffer));
+        let BufferInfo {
+            origin, element, ..
+        } = &self.plan.buffers[buffer.0];
+        let element = *element;
+        if matches!(origin, BufferOrigin::Scalar(_)) {
+            return (self.buffer(buffer).to_owned(), Precedence::Atom);
+        }
+        let loaded = if element.is_narrow_float() {
+            format!("float({}[{place}])", self.buffer(buffer))
+        } else {
+            format!("{}[{place}]", self.buffer(buffer))
+        };
         if guard.is_empty() {
             return (loaded, Precedence::Atom);
         }
-        let zero = match self.plan.buffers[buffer.0].kind {
+        let zero = match element.scalar() {
             ScalarType::Float => "0.0f",
             ScalarType::Int => "0",
             ScalarType::Bool => "false",

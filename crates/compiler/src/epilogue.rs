@@ -4,7 +4,7 @@ use crate::index::{Index, coordinates, linear};
 use crate::library::Library;
 use crate::lower::LoweredGraph;
 use crate::plan::{Kernel, Plan, RowKernel, ScanEpilogue, Strategy};
-use crate::scalar::{Binary, Buffer, Node, Scalar, ScalarType};
+use crate::scalar::{Binary, Buffer, ElementType, Node, Scalar};
 use warpsmith_schema::Target;
 
 /// Takes elementwise steps into the library call before them, where that call can do the same, and into the scan.
@@ -56,7 +56,7 @@ fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<S
     let unneeded = !returns.contains(&from) && !is_read_later(plan, place + 2, from);
     let size = |shape: &[i64]| shape.iter().product::<i64>();
     let fits = plan.strategy != Strategy::Plain
-        && plan.buffers[rows.out.0].kind == ScalarType::Float
+        && plan.buffers[rows.out.0].element == ElementType::Float
         && rows.row_shape == rows.shape
         && size(&rows.shape) == size(&scan.shape);
     if !unneeded || !fits {
@@ -97,6 +97,9 @@ fn fusable(
         Library::Gemm(gemm) => (gemm.n, 1),
         Library::Convolution(conv) => (conv.filters, conv.output.iter().product::<i64>()),
     };
+    if plan.buffers[rows.out.0].element != ElementType::Float {
+        return None;
+    }
     let count: i64 = rows.row_shape.iter().product();
     let flat = Index::from(plan.arena.var(count));
     let value = (rows.value)(&mut plan.arena, &coordinates(&rows.row_shape, &flat));
@@ -125,7 +128,8 @@ fn fusable(
     let plain = guard.is_empty() && looked_up.is_empty();
     let along = flat.divided(repeat).remainder(period);
     let size: i64 = plan.buffers[buffer.0].shape.iter().product();
-    let fits = x == own && plain && index == along && size == period;
+    let readable = plan.buffers[buffer.0].is_float_memory();
+    let fits = x == own && plain && index == along && size == period && readable;
     fits.then_some((Some(buffer), relu, rows.out))
 }
 

@@ -11,7 +11,7 @@ use crate::library::Library;
 use crate::lower::{LoweredGraph, lower_around};
 use crate::not_covered::NotCovered;
 use crate::plan::{BufferOrigin, FusedOperator, Kernel, Strategy};
-use crate::scalar::{Buffer, ScalarType};
+use crate::scalar::Buffer;
 use crate::solution::SolutionEmitter;
 
 /// What the fastest strategy makes of a module.
@@ -126,22 +126,20 @@ pub fn explain(task: &Task, target: Target) -> Result<Explanation, NotCovered> {
 
 fn bytes(planned: &LoweredGraph, buffer: Buffer) -> u64 {
     let info = &planned.plan.buffers[buffer.0];
-    let each = match info.kind {
-        ScalarType::Float => 4,
-        ScalarType::Int => 8,
-        ScalarType::Bool => 1,
-    };
-    each * info.shape.iter().product::<i64>().unsigned_abs()
+    info.element.bytes() * info.shape.iter().product::<i64>().unsigned_abs()
 }
 
 /// What buffers are called in the module; those in between are numbered.
 fn names(planned: &LoweredGraph, module: &Module) -> Vec<String> {
     let named = |(place, buffer): (usize, &crate::plan::BufferInfo)| match &buffer.origin {
-        BufferOrigin::Input(position) => match module.inputs.get(*position) {
-            Some(name) => name.clone(),
-            None => format!("input{position}"),
-        },
+        BufferOrigin::Input(position) | BufferOrigin::Scalar(position) => {
+            match module.inputs.get(*position) {
+                Some(name) => name.clone(),
+                None => format!("input{position}"),
+            }
+        }
         BufferOrigin::State(name) => name.clone(),
+        BufferOrigin::Constant(_) => format!("constant{place}"),
         BufferOrigin::Computed => match planned.returns.iter().position(|one| one.0 == place) {
             Some(0) => "out".to_owned(),
             Some(number) => format!("out{}", number + 1),

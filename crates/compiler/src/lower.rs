@@ -2,10 +2,14 @@
 //!
 //! An argument, a dtype or a shape that no rule knows makes the whole task [`NotCovered`]: nothing is guessed.
 
+mod attention;
+mod contraction;
 mod convolution;
+mod fill;
 mod loss;
 mod matrix;
 mod norm;
+mod order;
 mod pointwise;
 mod reduce;
 mod resize;
@@ -22,9 +26,10 @@ use warpsmith_schema::{Dtype, GraphValue, OpGraph, Target, ValueSource};
 
 use uses::{is_read_often, is_shared, needed};
 
+use crate::emit::float;
 use crate::not_covered::NotCovered;
 use crate::plan::{BufferOrigin, Plan, Strategy};
-use crate::scalar::{Arena, Buffer, Scalar, ScalarType};
+use crate::scalar::{Arena, Buffer, ElementType, Scalar, ScalarType};
 use crate::simplify::simplify;
 use crate::tensor::Tensor;
 
@@ -95,6 +100,18 @@ pub(super) fn lower_around(
     }
     let (mut returns, mut views) = (Vec::new(), Vec::new());
     for place in &graph.returns {
+        let element = graph
+            .values
+            .get(*place)
+            .map(|value| (value, element(value)));
+        let element = match element {
+            Some((value, Ok(element))) if ElementType::of(value.dtype).is_some() => element,
+            Some((value, _)) => {
+                on_gap(NotCovered::Elements { dtype: value.dtype }.at(value.line))?;
+                ElementType::Float
+            }
+            None => ElementType::Float,
+        };
         let tensor = values.get(*place).cloned().flatten();
         let tensor = tensor.ok_or_else(|| NotCovered::Module {
             what: "a result that is not in the graph".to_owned(),
@@ -102,11 +119,12 @@ pub(super) fn lower_around(
         let (tensor, order) = in_memory(&plan, tensor);
         let made = tensor.buffer.filter(|buffer| {
             let is_made = plan.buffers[buffer.0].origin == BufferOrigin::Computed;
-            is_made && !returns.contains(buffer)
+            let is_typed = plan.buffers[buffer.0].element == element;
+            is_made && is_typed && !returns.contains(buffer)
         });
         let buffer = match made {
             Some(buffer) => buffer,
-            None => plan.materialize(&tensor),
+            None => plan.materialize(&tensor.stored_as(element)),
         };
         let reshaped = plan.buffers[buffer.0].shape != tensor.shape;
         let shape = reshaped.then_some(tensor.shape);
@@ -135,35 +153,24 @@ fn lower_value(
             what: "a tensor without elements, or with too many".to_owned(),
         });
     }
-    let kind = kind(value.dtype)?;
+    let element = element(value)?;
+    let kind = element.scalar();
     Ok(match &value.from {
         ValueSource::Input { position } => {
-            let buffer = plan.allocate(BufferOrigin::Input(*position), &shape, kind);
-            Tensor::of_buffer(buffer, &shape, kind)
+            let buffer = plan.allocate(BufferOrigin::Input(*position), &shape, element);
+            Tensor::of_buffer(buffer, &shape, element)
         }
-        ValueSource::Scalar { .. } => {
-            return Err(NotCovered::Given {
-                op: "forward".to_owned(),
-                what: "a number among its arguments".to_owned(),
-            });
+        ValueSource::Scalar { position } => {
+            let buffer = plan.allocate(BufferOrigin::Scalar(*position), &shape, kind.into());
+            Tensor {
+                buffer: None,
+                ..Tensor::of_buffer(buffer, &shape, kind.into())
+            }
         }
-        // One number is part of the code.
-        ValueSource::Constant { data } if data.len() == 1 && kind == ScalarType::Float => {
-            let number = data[0].as_f64().ok_or_else(|| NotCovered::Given {
-                op: "forward".to_owned(),
-                what: "a tensor that holds no finite number".to_owned(),
-            })?;
-            Tensor::constant(number, &shape)
-        }
-        ValueSource::Constant { .. } => {
-            return Err(NotCovered::Given {
-                op: "forward".to_owned(),
-                what: "a tensor that is written in the module's text".to_owned(),
-            });
-        }
+        ValueSource::Constant { data } => constant(plan, data, &shape, kind)?,
         ValueSource::State { name } => {
-            let buffer = plan.allocate(BufferOrigin::State(name.clone()), &shape, kind);
-            Tensor::of_buffer(buffer, &shape, kind)
+            let buffer = plan.allocate(BufferOrigin::State(name.clone()), &shape, element);
+            Tensor::of_buffer(buffer, &shape, element)
         }
         ValueSource::Applied {
             op,
@@ -186,9 +193,10 @@ fn lower_value(
                 arguments,
                 result: *result,
                 shape: shape.clone(),
+                kind,
                 read: RefCell::new(BTreeSet::new()),
             };
-            let tensor = lower_operator(plan, &call, kind)?;
+            let tensor = lower_operator(plan, &call, element)?;
             let shared = tensor.work > 0 && is_shared(graph, number);
             let few = plan.is_cheap_to_store(&tensor) && is_read_often(graph, number);
             if shared || few {
@@ -203,11 +211,10 @@ fn lower_value(
 /// A value that no kernel of the plan computes. What it is computed from has to be stored.
 fn somebody_elses(plan: &mut Plan, value: &GraphValue, values: &mut [Option<Tensor>]) -> Tensor {
     let shape: Vec<i64> = value.shape.iter().map(|extent| *extent as i64).collect();
-    let kind = kind(value.dtype).unwrap_or(ScalarType::Float);
+    let element = element(value).unwrap_or(ElementType::Float);
     let origin = match &value.from {
-        ValueSource::Input { position } | ValueSource::Scalar { position } => {
-            BufferOrigin::Input(*position)
-        }
+        ValueSource::Input { position } => BufferOrigin::Input(*position),
+        ValueSource::Scalar { position } => BufferOrigin::Scalar(*position),
         ValueSource::State { name } => BufferOrigin::State(name.clone()),
         ValueSource::Constant { .. } => BufferOrigin::Computed,
         ValueSource::Applied { inputs, .. } => {
@@ -219,8 +226,8 @@ fn somebody_elses(plan: &mut Plan, value: &GraphValue, values: &mut [Option<Tens
             BufferOrigin::Computed
         }
     };
-    let buffer = plan.allocate(origin, &shape, kind);
-    Tensor::of_buffer(buffer, &shape, kind)
+    let buffer = plan.allocate(origin, &shape, element);
+    Tensor::of_buffer(buffer, &shape, element)
 }
 
 /// What has to lie in memory for a result: PyTorch itself hands over a view of it where dimensions only change places.
@@ -234,19 +241,62 @@ fn in_memory(plan: &Plan, tensor: Tensor) -> (Tensor, Option<Vec<usize>>) {
     }
 }
 
-fn kind(dtype: Dtype) -> Result<ScalarType, NotCovered> {
-    match dtype {
-        Dtype::Float32 => Ok(ScalarType::Float),
-        Dtype::Int64 => Ok(ScalarType::Int),
-        Dtype::Bool => Ok(ScalarType::Bool),
-        dtype => Err(NotCovered::Elements { dtype }),
+/// How a value lies in memory. A single number in double precision, as Python's are, is computed in single like all else.
+fn element(value: &GraphValue) -> Result<ElementType, NotCovered> {
+    let dtype = value.dtype;
+    let is_tensor = matches!(
+        value.from,
+        ValueSource::Input { .. } | ValueSource::State { .. }
+    );
+    match ElementType::of(dtype) {
+        Some(element) => Ok(element),
+        None if dtype == Dtype::Float64 && value.shape.is_empty() && !is_tensor => {
+            Ok(ElementType::Float)
+        }
+        None => Err(NotCovered::Elements { dtype }),
     }
+}
+
+/// A tensor of the module's text: a number in the code, a table in the kernel's file otherwise.
+fn constant(
+    plan: &mut Plan,
+    data: &[Value],
+    shape: &[i64],
+    kind: ScalarType,
+) -> Result<Tensor, NotCovered> {
+    let numbers: Option<Vec<f64>> = data.iter().map(number).collect();
+    let numbers = numbers.filter(|all| all.len() as i64 == shape.iter().product::<i64>());
+    let numbers = numbers.ok_or_else(|| NotCovered::Given {
+        op: "forward".to_owned(),
+        what: "a tensor in its text that holds no numbers".to_owned(),
+    })?;
+    if let [one] = numbers[..] {
+        return Ok(Tensor::number(one, kind, shape));
+    }
+    let literal = |one: f64| match kind {
+        ScalarType::Float => float(one),
+        ScalarType::Int => (one as i64).to_string(),
+        ScalarType::Bool => (one != 0.0).to_string(),
+    };
+    let literals = numbers.into_iter().map(literal).collect();
+    let buffer = plan.allocate(BufferOrigin::Constant(literals), shape, kind.into());
+    Ok(Tensor {
+        buffer: None,
+        ..Tensor::of_buffer(buffer, shape, kind.into())
+    })
+}
+
+/// JSON has no infinities.
+fn number(value: &Value) -> Option<f64> {
+    let non_finite = || value.get("non_finite")?.as_str()?.parse().ok();
+    let flag = || value.as_bool().map(|flag| f64::from(u8::from(flag)));
+    value.as_f64().or_else(flag).or_else(non_finite)
 }
 
 fn lower_operator(
     plan: &mut Plan,
     call: &OperatorCall<'_>,
-    kind: ScalarType,
+    element: ElementType,
 ) -> Result<Tensor, NotCovered> {
     let name = call.op.trim_start_matches("warpsmith_");
     name.clone_into(&mut plan.current);
@@ -256,8 +306,12 @@ fn lower_operator(
         reduce::rule,
         norm::rule,
         scan::rule,
+        order::rule,
         shape::rule,
+        fill::rule,
         matrix::rule,
+        attention::rule,
+        contraction::rule,
         convolution::rule,
         window::rule,
         resize::rule,
@@ -270,20 +324,31 @@ fn lower_operator(
             break;
         }
     }
+    if matches!(call.op, "lstm" | "gru" | "rnn_tanh" | "rnn_relu") {
+        return Err(call.refuse(RECURRENCE));
+    }
     let tensor = found.ok_or_else(|| NotCovered::Operator {
         op: call.op.to_owned(),
     })?;
     if let Some(name) = call.unread_argument() {
         return Err(call.refuse(&format!("the argument `{name}`")));
     }
-    if tensor.shape != call.shape || tensor.kind != kind {
+    if tensor.shape != call.shape || tensor.kind != call.kind {
         return Err(call.refuse("a result of another shape or type than the graph says"));
     }
+    let tensor = match tensor.buffer {
+        None => tensor.stored_as(element),
+        Some(_) => tensor,
+    };
     if plan.strategy == Strategy::Plain && !is_view(call.op) {
         return Ok(plan.realize(&tensor).1);
     }
     Ok(tensor)
 }
+
+/// Why a recurrence is left to PyTorch.
+const RECURRENCE: &str = "steps that each wait for the one before: the library's kernel keeps the weights on the chip from step to \
+    step, which kernels launched step by step cannot";
 
 /// Whether PyTorch itself computes nothing.
 fn is_view(op: &str) -> bool {
@@ -321,6 +386,7 @@ pub(super) struct OperatorCall<'g> {
     pub(super) result: usize,
     /// Of the result, as the graph has it.
     pub(super) shape: Vec<i64>,
+    pub(super) kind: ScalarType,
     read: RefCell<BTreeSet<String>>,
 }
 
@@ -371,15 +437,16 @@ impl OperatorCall<'_> {
         if let Some(tensor) = self.optional(place) {
             return Ok(tensor.clone());
         }
-        Ok(Tensor::constant(self.number(name)?, &[]))
+        let of = self.inputs.iter().flatten().next();
+        let counts = of.is_none_or(|one| one.kind == ScalarType::Int);
+        match self.argument(name).and_then(Value::as_i64) {
+            Some(whole) if counts => Ok(Tensor::number(whole as f64, ScalarType::Int, &[])),
+            _ => Ok(Tensor::constant(self.number(name)?, &[])),
+        }
     }
 
     pub(super) fn number(&self, name: &str) -> Result<f64, NotCovered> {
-        let value = self.argument(name).and_then(|value| {
-            // JSON has no infinities.
-            let non_finite = || value.get("non_finite")?.as_str()?.parse().ok();
-            value.as_f64().or_else(non_finite)
-        });
+        let value = self.argument(name).and_then(number);
         value.ok_or_else(|| self.refuse(&format!("no number `{name}`")))
     }
 
@@ -520,19 +587,31 @@ impl OperatorCall<'_> {
         }))
     }
 
-    /// Of floats, to floats.
+    /// Of numbers, to floats.
     pub(super) fn float_map(
         &self,
         tensors: &[Tensor],
         name: &'static str,
         compute: impl Fn(&mut Arena, &[Scalar]) -> Scalar + 'static,
     ) -> Result<Tensor, NotCovered> {
-        if tensors
-            .iter()
-            .any(|tensor| tensor.kind != ScalarType::Float)
-        {
-            return Err(self.refuse("elements that are no floats"));
+        let floats: Vec<Tensor> = tensors.iter().map(Tensor::to_float).collect();
+        self.map(&floats, name, ScalarType::Float, compute)
+    }
+
+    /// Of floats to floats, of whole numbers to whole numbers.
+    pub(super) fn number_map(
+        &self,
+        tensors: &[Tensor],
+        name: &'static str,
+        compute: impl Fn(&mut Arena, &[Scalar]) -> Scalar + 'static,
+    ) -> Result<Tensor, NotCovered> {
+        if self.kind == ScalarType::Float {
+            return self.float_map(tensors, name, compute);
         }
-        self.map(tensors, name, ScalarType::Float, compute)
+        let whole = |one: &Tensor| one.kind == ScalarType::Int;
+        if self.kind != ScalarType::Int || !tensors.iter().all(whole) {
+            return Err(self.refuse("elements that are no numbers"));
+        }
+        self.map(tensors, name, ScalarType::Int, compute)
     }
 }

@@ -19,7 +19,9 @@ use warpsmith_schema::Target;
 
 use crate::index::{Index, Var, coordinates, linear};
 use crate::library::Library;
-use crate::scalar::{Arena, BoundsCheck, Buffer, Node, ReductionId, Scalar, ScalarType};
+use crate::scalar::{
+    Arena, BoundsCheck, Buffer, ElementType, Node, ReductionId, Scalar, ScalarType,
+};
 use crate::tensor::{Body, Tensor};
 
 /// How a solution is written.
@@ -48,6 +50,10 @@ impl Strategy {
 pub(super) enum BufferOrigin {
     Input(usize),
     State(String),
+    /// A number among the arguments of `forward`, which kernels take by value.
+    Scalar(usize),
+    /// Written in the kernel's file: its elements as literals.
+    Constant(Vec<String>),
     Computed,
 }
 
@@ -55,7 +61,18 @@ pub(super) enum BufferOrigin {
 pub(super) struct BufferInfo {
     pub(super) origin: BufferOrigin,
     pub(super) shape: Vec<i64>,
-    pub(super) kind: ScalarType,
+    pub(super) element: ElementType,
+}
+
+impl BufferInfo {
+    /// Whether libraries and vector loads can read it: single precision, in the memory of the device.
+    pub(super) fn is_float_memory(&self) -> bool {
+        let is_tensor = !matches!(
+            self.origin,
+            BufferOrigin::Scalar(_) | BufferOrigin::Constant(_)
+        );
+        self.element == ElementType::Float && is_tensor
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -263,14 +280,15 @@ impl Plan {
         &mut self,
         origin: BufferOrigin,
         shape: &[i64],
-        kind: ScalarType,
+        element: ElementType,
     ) -> Buffer {
         self.buffers.push(BufferInfo {
             origin,
             shape: shape.to_vec(),
-            kind,
+            element,
         });
-        self.arena.buffer(kind, shape.iter().product())
+        let count = shape.iter().product();
+        self.arena.buffer(element.scalar(), count)
     }
 
     pub(super) fn library(&mut self, kernel: Library) {
@@ -400,7 +418,7 @@ impl Plan {
             return (buffer, tensor.clone());
         }
         let out = self.materialize(tensor);
-        (out, Tensor::of_buffer(out, &tensor.shape, tensor.kind))
+        (out, Tensor::of_buffer(out, &tensor.shape, tensor.element))
     }
 
     /// Whether the tensor is so much smaller than what it was reduced from that the cost of storing it is negligible.
@@ -426,7 +444,7 @@ impl Plan {
     /// Computes the tensor into a new buffer, even if that is a copy.
     pub(super) fn materialize(&mut self, tensor: &Tensor) -> Buffer {
         let rows = self.row_kernel(tensor);
-        let out = self.allocate(BufferOrigin::Computed, &tensor.shape, tensor.kind);
+        let out = self.allocate(BufferOrigin::Computed, &tensor.shape, tensor.element);
         self.push(Kernel::Rows(RowKernel { out, ..rows }));
         out
     }

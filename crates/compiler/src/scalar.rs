@@ -1,10 +1,12 @@
 //! What is computed for one element: a graph of scalar operations over loads. Equal nodes are stored once.
 
+mod element;
 mod source;
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::index::{Index, Var};
+pub(super) use element::ElementType;
 pub(super) use source::Source;
 
 /// A place in an [`Arena`].
@@ -70,6 +72,8 @@ pub(super) enum Unary {
     Trunc,
     Not,
     ToFloat,
+    /// Towards zero.
+    ToInt,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -258,10 +262,19 @@ impl Arena {
     pub(super) fn unary(&mut self, op: Unary, x: Scalar) -> Scalar {
         let kind = match op {
             Unary::Not => ScalarType::Bool,
+            Unary::ToInt => ScalarType::Int,
             Unary::Neg | Unary::Abs if self.kind(x) == ScalarType::Int => ScalarType::Int,
             _ => ScalarType::Float,
         };
         if op == Unary::ToFloat && self.kind(x) == ScalarType::Float {
+            return x;
+        }
+        if op == Unary::ToFloat
+            && let Node::Int(whole) = *self.node(x)
+        {
+            return self.constant(whole as f64);
+        }
+        if op == Unary::ToInt && self.kind(x) == ScalarType::Int {
             return x;
         }
         self.intern(Node::Unary(op, x), kind)

@@ -6,13 +6,13 @@ use std::fmt::Write;
 use warpsmith_schema::{MODEL_NEW, OpGraph, Target, Task, ValueSource};
 
 use crate::emit::python::{Allocation, Call, Module, attribute};
-use crate::emit::{Helper, KernelWriter, c_type, cpu, cuda, library as calls};
+use crate::emit::{Helper, KernelWriter, cpu, cuda, library as calls};
 use crate::epilogue;
 use crate::library::Library;
 use crate::lower::{LoweredGraph, lower};
 use crate::not_covered::NotCovered;
-use crate::plan::{BufferOrigin, Kernel, KernelStep, Plan, Strategy};
-use crate::scalar::{Buffer, ScalarType};
+use crate::plan::{BufferInfo, BufferOrigin, Kernel, KernelStep, Plan, Strategy};
+use crate::scalar::{Buffer, ElementType, ScalarType};
 
 /// Relative path to content.
 pub type SolutionFiles = BTreeMap<String, String>;
@@ -69,13 +69,14 @@ fn names(planned: &LoweredGraph, module: &Module) -> Result<Vec<String>, NotCove
     let mut names = Vec::new();
     for (place, room) in planned.plan.buffers.iter().enumerate() {
         let wanted = match &room.origin {
-            BufferOrigin::Input(position) => {
+            BufferOrigin::Input(position) | BufferOrigin::Scalar(position) => {
                 let known = module.inputs.get(*position);
                 known.cloned().ok_or_else(|| NotCovered::Module {
                     what: format!("`forward` has no argument number {}", position + 1),
                 })?
             }
             BufferOrigin::State(name) => name.replace('.', "_"),
+            BufferOrigin::Constant(_) => "table".to_owned(),
             BufferOrigin::Computed if planned.returns.contains(&Buffer(place)) => "out".to_owned(),
             BufferOrigin::Computed => "hidden".to_owned(),
         };
@@ -177,6 +178,7 @@ impl SolutionEmitter {
             calls.push(self.call(title.clone(), &buffers));
         }
         let mut parts = vec![self.preamble(&steps, &helpers)];
+        parts.extend(self.constants());
         parts.extend(written.iter().filter_map(|(one, _)| one.function.clone()));
         parts.extend(launchers);
         let code = parts.join("\n\n") + "\n";
@@ -388,25 +390,43 @@ impl SolutionEmitter {
         let mut parts = Vec::new();
         for (buffers, is_const) in [(written, ""), (read, "const ")] {
             for buffer in buffers {
-                let kind = c_type(self.plan().buffers[buffer.0].kind);
-                parts.push(format!(
-                    "{is_const}{kind}* {restrict} {}",
-                    self.names[buffer.0]
-                ));
+                let (room, name) = (&self.plan().buffers[buffer.0], &self.names[buffer.0]);
+                let kind = room.element.c_type(self.plan().target);
+                match &room.origin {
+                    BufferOrigin::Constant(_) => {}
+                    BufferOrigin::Scalar(_) => parts.push(format!("{is_const}{kind} {name}")),
+                    _ => parts.push(format!("{is_const}{kind}* {restrict} {name}")),
+                }
             }
         }
         parts.join(", ")
     }
 
     fn arguments(&self, buffers: &[Buffer]) -> String {
-        let named = buffers.iter().map(|buffer| self.names[buffer.0].as_str());
+        let passed = buffers.iter().filter(|buffer| self.is_passed(**buffer));
+        let named = passed.map(|buffer| self.names[buffer.0].as_str());
         named.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether a kernel is handed a buffer, and does not know it from its file.
+    fn is_passed(&self, buffer: Buffer) -> bool {
+        let origin = &self.plan().buffers[buffer.0].origin;
+        !matches!(origin, BufferOrigin::Constant(_))
     }
 
     fn launcher(&self, name: &str, buffers: &[Buffer], body: &str) -> String {
         let mut parts = Vec::new();
-        for buffer in buffers {
+        for buffer in buffers.iter().filter(|one| self.is_passed(**one)) {
             let room = &self.plan().buffers[buffer.0];
+            if matches!(room.origin, BufferOrigin::Scalar(_)) {
+                // As `kernels` passes Python's numbers.
+                let kind = match room.element.scalar() {
+                    ScalarType::Float => "double",
+                    ScalarType::Int | ScalarType::Bool => "int64_t",
+                };
+                parts.push(format!("{kind} {}", self.names[buffer.0]));
+                continue;
+            }
             let is_const = if room.origin == BufferOrigin::Computed {
                 ""
             } else {
@@ -414,7 +434,7 @@ impl SolutionEmitter {
             };
             parts.push(format!(
                 "{is_const}{}* {}",
-                c_type(room.kind),
+                room.element.c_type(self.plan().target),
                 self.names[buffer.0]
             ));
         }
@@ -431,13 +451,16 @@ impl SolutionEmitter {
 
     fn call(&self, launcher: String, buffers: &[Buffer]) -> Call {
         let argument = |buffer: &Buffer| match &self.plan().buffers[buffer.0].origin {
-            BufferOrigin::Input(position) => self.module.inputs[*position].clone(),
+            BufferOrigin::Input(position) | BufferOrigin::Scalar(position) => {
+                self.module.inputs[*position].clone()
+            }
             BufferOrigin::State(name) => attribute(name),
-            BufferOrigin::Computed => self.names[buffer.0].clone(),
+            BufferOrigin::Computed | BufferOrigin::Constant(_) => self.names[buffer.0].clone(),
         };
+        let passed = buffers.iter().filter(|one| self.is_passed(**one));
         Call {
             launcher,
-            arguments: buffers.iter().map(argument).collect(),
+            arguments: passed.map(argument).collect(),
         }
     }
 
@@ -451,11 +474,7 @@ impl SolutionEmitter {
                 allocations.push(Allocation {
                     name: self.names[place].clone(),
                     shape: room.shape.clone(),
-                    dtype: match room.kind {
-                        ScalarType::Float => "float32",
-                        ScalarType::Int => "int64",
-                        ScalarType::Bool => "bool",
-                    },
+                    dtype: room.element.torch(),
                 });
             }
         }
@@ -476,8 +495,70 @@ impl SolutionEmitter {
                 text
             })
             .collect();
-        let device = self.module.inputs.first().map_or("self", String::as_str);
-        self.module.write(&allocations, calls, &returned, device)
+        let device = self.device();
+        self.module.write(&allocations, calls, &returned, &device)
+    }
+
+    /// A tensor that lies where results are to lie.
+    fn device(&self) -> String {
+        let origins = || self.plan().buffers.iter().map(|room| &room.origin);
+        let inputs = origins().filter_map(|origin| match origin {
+            BufferOrigin::Input(position) => Some(*position),
+            _ => None,
+        });
+        let state = || {
+            origins().find_map(|origin| match origin {
+                BufferOrigin::State(name) => Some(attribute(name)),
+                _ => None,
+            })
+        };
+        let input = inputs.min().map(|first| self.module.inputs[first].clone());
+        input.or_else(state).unwrap_or_else(|| "self".to_owned())
+    }
+
+    /// Tensors that are written in the file.
+    fn constants(&self) -> Vec<String> {
+        let Plan {
+            target, buffers, ..
+        } = self.plan();
+        let keyword = match target {
+            Target::Cuda => "__device__ const",
+            Target::Cpu => "static const",
+        };
+        let text = |(place, room): (usize, &BufferInfo)| match &room.origin {
+            BufferOrigin::Constant(data) => Some(format!(
+                "{keyword} {} {}[{}] = {{{}}};",
+                room.element.c_type(*target),
+                self.names[place],
+                data.len(),
+                data.join(", ")
+            )),
+            _ => None,
+        };
+        buffers.iter().enumerate().filter_map(text).collect()
+    }
+
+    /// Headers of narrow types that buffers have.
+    fn narrow_types(&self) -> Vec<&'static str> {
+        let used = |element: ElementType| {
+            self.plan()
+                .buffers
+                .iter()
+                .any(|room| room.element == element)
+        };
+        let types = [
+            (
+                ElementType::BFloat16,
+                "#include <cuda_bf16.h>",
+                cpu::BFLOAT16,
+            ),
+            (ElementType::Half, "#include <cuda_fp16.h>", cpu::HALF),
+        ];
+        let on_target = |(element, cuda, cpu)| match self.plan().target {
+            Target::Cuda => used(element).then_some(cuda),
+            Target::Cpu => used(element).then_some(cpu),
+        };
+        types.into_iter().filter_map(on_target).collect()
     }
 
     fn preamble(&self, steps: &[KernelStep], helpers: &BTreeSet<Helper>) -> String {
@@ -495,6 +576,10 @@ impl SolutionEmitter {
                 let provided = (!libraries.is_empty()).then_some(calls::GEMM);
                 let vectors = libraries.iter().any(convolves);
                 text.push_str(&cpu::preamble(helpers, vectors, provided));
+                for part in self.narrow_types() {
+                    text.push_str("\n\n");
+                    text.push_str(part);
+                }
             }
             Target::Cuda => {
                 let alone = libraries.is_empty() && !helpers.contains(&Helper::Provided);
@@ -503,6 +588,10 @@ impl SolutionEmitter {
                 } else {
                     "#include \"warpsmith.h\""
                 });
+                for part in self.narrow_types() {
+                    text.push('\n');
+                    text.push_str(part);
+                }
             }
         }
         text

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::index::{Index, linear, reshaped};
-use crate::scalar::{Arena, BoundsCheck, Buffer, Node, Scalar, ScalarType};
+use crate::scalar::{Arena, BoundsCheck, Buffer, ElementType, Node, Scalar, ScalarType, Unary};
 
 /// The value at some coordinates.
 pub(super) type Body = Rc<dyn Fn(&mut Arena, &[Index]) -> Scalar>;
@@ -12,6 +12,8 @@ pub(super) type Body = Rc<dyn Fn(&mut Arena, &[Index]) -> Scalar>;
 pub(super) struct Tensor {
     pub(super) shape: Vec<i64>,
     pub(super) kind: ScalarType,
+    /// How its elements lie in memory, or would if it were stored.
+    pub(super) element: ElementType,
     pub(super) at: Body,
     /// What it costs to compute an element over and over; zero for one that is loaded.
     pub(super) work: u32,
@@ -22,11 +24,12 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    pub(super) fn of_buffer(buffer: Buffer, shape: &[i64], kind: ScalarType) -> Self {
+    pub(super) fn of_buffer(buffer: Buffer, shape: &[i64], element: ElementType) -> Self {
         let extents = shape.to_vec();
         Self {
             shape: shape.to_vec(),
-            kind,
+            kind: element.scalar(),
+            element,
             at: Rc::new(move |arena, at| arena.load(buffer, linear(&extents, at))),
             work: 0,
             buffer: Some(buffer),
@@ -44,6 +47,7 @@ impl Tensor {
         Self {
             shape: shape.to_vec(),
             kind,
+            element: kind.into(),
             at: Rc::new(at),
             work,
             buffer: None,
@@ -55,6 +59,43 @@ impl Tensor {
         Self::computed(shape, ScalarType::Float, 0, move |arena, _| {
             arena.constant(value)
         })
+    }
+
+    /// One number everywhere.
+    pub(super) fn number(value: f64, kind: ScalarType, shape: &[i64]) -> Self {
+        Self::computed(shape, kind, 0, move |arena, _| match kind {
+            ScalarType::Float => arena.constant(value),
+            ScalarType::Int | ScalarType::Bool => arena.int(value as i64),
+        })
+    }
+
+    pub(super) fn to_float(&self) -> Self {
+        if self.kind == ScalarType::Float {
+            return self.clone();
+        }
+        let inner = self.at.clone();
+        Self::computed(
+            &self.shape,
+            ScalarType::Float,
+            self.work,
+            move |arena, at| {
+                let value = inner(arena, at);
+                arena.unary(Unary::ToFloat, value)
+            },
+        )
+    }
+
+    /// The same values, stored in another way. A buffer of another type is no longer its own.
+    pub(super) fn stored_as(&self, element: ElementType) -> Self {
+        if self.element == element {
+            return self.clone();
+        }
+        Self {
+            element,
+            buffer: None,
+            turned: None,
+            ..self.clone()
+        }
     }
 
     pub(super) fn count(&self) -> i64 {
@@ -75,6 +116,7 @@ impl Tensor {
         Self {
             shape: shape.to_vec(),
             kind: self.kind,
+            element: self.element,
             at: Rc::new(move |arena, at| inner(arena, &map(at))),
             work: self.work,
             buffer: None,
@@ -89,7 +131,7 @@ impl Tensor {
         view.buffer = self.buffer;
         // A buffer under another shape is a buffer.
         if let Some(buffer) = self.buffer {
-            view.at = Self::of_buffer(buffer, shape, self.kind).at;
+            view.at = Self::of_buffer(buffer, shape, self.element).at;
         }
         view
     }

@@ -8,6 +8,7 @@
 use warpsmith_machine::{Caches, Python, PythonChoice, find_python};
 
 mod grammar;
+mod modules;
 mod run;
 mod teacher;
 

@@ -71,6 +71,8 @@ def call_of(op: str, names: list[str]):
 
     def call(tensors: list, arguments: dict):
         form = functional(op)
+        if op not in FORMS and isinstance(arguments.get("dtype"), str):
+            arguments = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
         if op in VARIADIC:
             return form(*tensors, **arguments)
         given = dict(zip(names, tensors, strict=True))
@@ -86,7 +88,7 @@ def interpret(graph: dict, calls: list, state: dict, inputs: list) -> list:
         match source["kind"]:
             case "input" | "scalar":
                 made = inputs[source["position"]]
-                made = made if isinstance(made, torch.Tensor) else torch.tensor(made)
+                made = made if isinstance(made, torch.Tensor) else torch.tensor(made, dtype=getattr(torch, value["dtype"]))
             case "state":
                 made = state[source["name"]]
             case "constant":

@@ -33,10 +33,24 @@ def build(space):
     return model.eval(), list(space.get_inputs())
 
 
+def replace_tensors(module: torch.nn.Module, fn, recurse: bool = True) -> torch.nn.Module:
+    """What `Module.to` and its like do to tensors. PyTorch's own way, to swap them in place, fails for fake ones."""
+    for child in module.children() if recurse else ():
+        child._apply(fn)
+    with torch.no_grad():
+        for name, one in module._parameters.items():
+            if one is not None:
+                module._parameters[name] = torch.nn.Parameter(fn(one), one.requires_grad)
+        for name, one in module._buffers.items():
+            if one is not None:
+                module._buffers[name] = fn(one)
+    return module
+
+
 def build_fake(source: str):
     space = load(source)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeTensorMode(allow_non_fake_inputs=True), mock.patch.object(torch.nn.Module, "_apply", replace_tensors):
             return build(space)
     except CaptureError:
         raise

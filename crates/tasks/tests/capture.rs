@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use warpsmith_machine::{Caches, Python, PythonChoice, find_python};
-use warpsmith_schema::{OpGraph, Task, ValueSource};
+use warpsmith_schema::{Dtype, OpGraph, Task, ValueSource};
 use warpsmith_tasks::{CaptureError, CaptureStage, capture, capture_missing};
 
 fn python() -> Python {
@@ -227,6 +227,37 @@ fn a_number_among_the_inputs_stays_one() {
             &ValueSource::Input { position: 0 },
             &ValueSource::Scalar { position: 1 }
         ]
+    );
+}
+
+/// Its arithmetic is Python's: in double precision.
+#[test]
+fn numbers_of_numbers_are_captured() {
+    let found = captured(&module(
+        "pass",
+        "def forward(self, x, s):\n        return x / (s * 2.0)",
+        "[torch.rand(3, 8), 3.25]",
+    ));
+    assert_eq!(operators(&found.unwrap()), ["mul", "div"]);
+}
+
+/// Parameters are converted in the constructor, which fake tensors do not allow by themselves.
+#[test]
+fn modules_of_other_types_are_captured() {
+    let found = captured(&module(
+        "self.fc = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)); self.to(torch.bfloat16)",
+        "def forward(self, x):\n        return torch.softmax(self.fc(x), -1, dtype=torch.float32)",
+        "[torch.rand(3, 8, dtype=torch.bfloat16)]",
+    ))
+    .unwrap();
+    assert_eq!(operators(&found), ["linear", "batch_norm", "softmax"]);
+    let types: Vec<Dtype> = found.values.iter().map(|value| value.dtype).collect();
+    assert_eq!(types.last(), Some(&Dtype::Float32));
+    assert!(
+        types[..types.len() - 1]
+            .iter()
+            .all(|one| *one == Dtype::Bfloat16),
+        "{types:?}"
     );
 }
 

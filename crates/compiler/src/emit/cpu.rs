@@ -8,7 +8,7 @@ mod mathematics;
 mod row_by_row;
 mod scan;
 
-pub(crate) use helpers::preamble;
+pub(crate) use helpers::{BFLOAT16, HALF, preamble};
 pub(crate) use mathematics::SimdFunction;
 pub(crate) use scan::scan;
 

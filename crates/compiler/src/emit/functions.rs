@@ -52,7 +52,7 @@ pub(super) fn function(op: Unary) -> &'static str {
         Unary::Ceil => "ceil",
         Unary::Round => "rint",
         Unary::Trunc => "trunc",
-        Unary::Neg | Unary::Not | Unary::ToFloat | Unary::Rsqrt => "",
+        Unary::Neg | Unary::Not | Unary::ToFloat | Unary::ToInt | Unary::Rsqrt => "",
     }
 }
 

@@ -54,6 +54,7 @@ impl KernelWriter<'_> {
                 (format!("!{x}"), Precedence::Atom)
             }
             Unary::ToFloat => call("float", &inner),
+            Unary::ToInt => call("int64_t", &inner),
             // The compiler's fast mathematics has none of these exact enough. In double it has, which needs no header; the last
             // word is a provided function in single precision.
             Unary::Tanh

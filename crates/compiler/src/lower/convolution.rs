@@ -5,7 +5,7 @@ use super::window::{Window, before_windows, space};
 use super::{NotCovered, OperatorCall};
 use crate::library::{Convolution, Epilogue, Library};
 use crate::plan::{BufferOrigin, Plan, ReduceOp};
-use crate::scalar::{BoundsCheck, ScalarType, Unary};
+use crate::scalar::{BoundsCheck, ElementType, Unary};
 use crate::simplify::FOLDED;
 use crate::tensor::Tensor;
 use warpsmith_schema::Target;
@@ -152,8 +152,8 @@ fn called(
     groups: i64,
     way: Way,
 ) -> Tensor {
-    let ((from, _), (by, _)) = (plan.realize(x), plan.realize(weight));
-    let out = plan.allocate(BufferOrigin::Computed, &call.shape, ScalarType::Float);
+    let [from, by] = [x, weight].map(|one| plan.realize(&one.stored_as(ElementType::Float)).0);
+    let out = plan.allocate(BufferOrigin::Computed, &call.shape, ElementType::Float);
     plan.library(Library::Convolution(Convolution {
         batch: x.shape[0],
         channels: x.shape[1],
@@ -171,7 +171,7 @@ fn called(
         transposed: way == Way::Back,
         epilogue: Epilogue::default(),
     }));
-    Tensor::of_buffer(out, &call.shape, ScalarType::Float)
+    Tensor::of_buffer(out, &call.shape, ElementType::Float)
 }
 
 fn transposed(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {

@@ -1,9 +1,10 @@
 //! Losses: element by element, then a mean or a sum.
 
 use super::pointwise::softplus;
+use super::reduce::{dropped, norm};
 use super::{NotCovered, OperatorCall, is};
 use crate::plan::{PairedReduction, Plan, ReduceOp};
-use crate::scalar::{Arena, Scalar, ScalarType, Unary};
+use crate::scalar::{Arena, Binary, Scalar, ScalarType, Unary};
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
@@ -13,6 +14,9 @@ type OfPair = Box<dyn Fn(&mut Arena, Scalar, Scalar) -> Scalar>;
 pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
     let found = match call.op {
         "cross_entropy" | "nll_loss" => classes(plan, call)?,
+        "triplet_margin_loss" => triplet(plan, call)?,
+        "margin_ranking_loss" => ranking(plan, call)?,
+        "cosine_embedding_loss" => cosine_embedding(plan, call)?,
         "mse_loss"
         | "l1_loss"
         | "smooth_l1_loss"
@@ -183,7 +187,95 @@ fn classes(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovere
             arena.sub(all, x[0])
         })?
     };
-    // A row each first, then all rows together.
-    let losses = plan.realize(&losses).1;
+    reduced_rows(plan, call, &losses)
+}
+
+/// How much nearer an anchor is to its own kind than to others.
+fn triplet(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let (order, eps) = (call.number_or("p", 2.0)?, call.number_or("eps", 1e-6)?);
+    let margin = call.number_or("margin", 1.0)?;
+    let three = [call.input(0)?, call.input(1)?, call.input(2)?].map(Tensor::clone);
+    let mut distance = |x: &Tensor, y: &Tensor| {
+        let apart = call.float_map(&[x.clone(), y.clone()], "apart", move |arena, x| {
+            let (eps, apart) = (arena.constant(eps), arena.sub(x[0], x[1]));
+            arena.add(apart, eps)
+        })?;
+        let last = apart.rank() - 1;
+        let found = norm(plan, call, &apart, &[last], order)?;
+        Ok::<Tensor, NotCovered>(dropped(&found, &[last]))
+    };
+    let [anchor, positive, negative] = &three;
+    let (near, mut far) = (distance(anchor, positive)?, distance(anchor, negative)?);
+    if call.flag("swap", false)? {
+        let other = distance(positive, negative)?;
+        far = call.float_map(&[far, other], "far", |arena, x| {
+            arena.binary(Binary::Min, x[0], x[1])
+        })?;
+    }
+    let losses = call.float_map(&[near, far], "loss", move |arena, x| {
+        let (zero, margin) = (arena.constant(0.0), arena.constant(margin));
+        let apart = arena.sub(x[0], x[1]);
+        let hinge = arena.add(apart, margin);
+        arena.max(hinge, zero)
+    })?;
+    reduced_rows(plan, call, &losses)
+}
+
+fn ranking(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let margin = call.number_or("margin", 0.0)?;
+    let three = [call.input(0)?, call.input(1)?, call.input(2)?].map(Tensor::clone);
+    let losses = call.float_map(&three, "loss", move |arena, x| {
+        let (zero, margin) = (arena.constant(0.0), arena.constant(margin));
+        let apart = arena.sub(x[1], x[0]);
+        let product = arena.mul(x[2], apart);
+        let hinge = arena.add(product, margin);
+        arena.max(hinge, zero)
+    })?;
+    reduced(plan, call, &losses)
+}
+
+fn cosine_embedding(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let margin = call.number_or("margin", 0.0)?;
+    let (x, y) = (call.input(0)?.clone(), call.input(1)?.clone());
+    let target = call.input(2)?.clone();
+    if x.rank() != 2 || y.rank() != 2 {
+        return Err(call.refuse("a single pair"));
+    }
+    let mut dot = |a: &Tensor, b: &Tensor| {
+        let products = call.float_map(&[a.clone(), b.clone()], "product", |arena, x| {
+            arena.mul(x[0], x[1])
+        })?;
+        let sum = plan.reduce_dims(&products, &[1], ReduceOp::Sum, "dot");
+        Ok::<Tensor, NotCovered>(dropped(&sum, &[1]))
+    };
+    let dots = [dot(&x, &y)?, dot(&x, &x)?, dot(&y, &y)?];
+    let [all, first, second] = dots;
+    let losses = call.float_map(&[all, first, second, target], "loss", move |arena, x| {
+        // As PyTorch keeps it from dividing by zero.
+        let (zero, one, eps) = (
+            arena.constant(0.0),
+            arena.constant(1.0),
+            arena.constant(1e-12),
+        );
+        let (a, b) = (arena.add(x[1], eps), arena.add(x[2], eps));
+        let product = arena.mul(a, b);
+        let below = arena.unary(Unary::Sqrt, product);
+        let cosine = arena.div(x[0], below);
+        let margin = arena.constant(margin);
+        let (apart, over) = (arena.sub(one, cosine), arena.sub(cosine, margin));
+        let hinge = arena.max(over, zero);
+        let same = arena.less(zero, x[3]);
+        arena.select(same, apart, hinge)
+    })?;
+    reduced_rows(plan, call, &losses)
+}
+
+/// A row each first, then all rows together.
+fn reduced_rows(
+    plan: &mut Plan,
+    call: &OperatorCall<'_>,
+    losses: &Tensor,
+) -> Result<Tensor, NotCovered> {
+    let losses = plan.realize(losses).1;
     reduced(plan, call, &losses)
 }

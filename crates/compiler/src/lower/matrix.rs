@@ -1,11 +1,10 @@
 //! Products of matrices.
 
-use super::reduce::softmax_of;
 use super::{NotCovered, OperatorCall, is};
 use crate::index::{Index, linear};
 use crate::library::{Epilogue, Gemm, Library, Operand};
 use crate::plan::{BufferOrigin, Plan, ReduceOp};
-use crate::scalar::{BoundsCheck, Node, ScalarType, Unary};
+use crate::scalar::{ElementType, Node, ScalarType, Unary};
 use crate::simplify::SUM_OF_PRODUCT;
 use crate::tensor::Tensor;
 
@@ -40,7 +39,6 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
             plus(call, product, call.optional(0), "addmm")?
         }
         "bilinear" => bilinear(plan, call)?,
-        "scaled_dot_product_attention" => attention(plan, call)?,
         "cdist" => distances(plan, call)?,
         _ => return Ok(None),
     };
@@ -77,6 +75,7 @@ fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
         && looked_up.is_empty()
         && guard.is_empty()
         && plan.buffers[buffer.0].shape.iter().product::<i64>() == x.count()
+        && plan.buffers[buffer.0].is_float_memory()
     {
         if index == linear(&x.shape, &vars) {
             return Operand {
@@ -97,7 +96,7 @@ fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
             };
         }
     }
-    let (buffer, _) = plan.realize(x);
+    let (buffer, _) = plan.realize(&x.stored_as(ElementType::Float));
     Operand {
         buffer,
         transposed: false,
@@ -121,11 +120,8 @@ pub(super) fn product(
         return Err(call.refuse("matrices that do not fit"));
     }
     let (sheets_a, sheets_b): (i64, i64) = (batch_a.iter().product(), batch_b.iter().product());
-    let mut shape = if batch_a.len() >= batch_b.len() {
-        batch_a.clone()
-    } else {
-        batch_b.clone()
-    };
+    let outer = |x: &[i64]| Tensor::constant(0.0, x);
+    let mut shape = call.broadcast_shape(&[outer(&batch_a), outer(&batch_b)])?;
     shape.extend([m, n]);
     // One matrix for all of them: one product with more rows.
     let (batch, a, b, m) = if sheets_b == 1 {
@@ -150,13 +146,19 @@ pub(super) fn product(
             m,
         )
     } else {
-        return Err(call.refuse("batches that are broadcast"));
+        let sheets: i64 = shape[..shape.len() - 2].iter().product();
+        let all = |x: &Tensor, rows: i64, columns: i64| {
+            let mut wanted = shape[..shape.len() - 2].to_vec();
+            wanted.extend([rows, columns]);
+            x.broadcast(&wanted).reshaped(&[sheets, rows, columns])
+        };
+        (sheets, all(a, m, k), all(b, k, n), m)
     };
     if [m, n, k].iter().any(|extent| *extent >= 1 << 31) {
         return Err(call.refuse("too large a matrix"));
     }
     let (a, b) = (operand(plan, &a), operand(plan, &b));
-    let out = plan.allocate(BufferOrigin::Computed, &shape, ScalarType::Float);
+    let out = plan.allocate(BufferOrigin::Computed, &shape, ElementType::Float);
     plan.library(Library::Gemm(Gemm {
         batch,
         m,
@@ -167,7 +169,7 @@ pub(super) fn product(
         out,
         epilogue: Epilogue::default(),
     }));
-    Ok(Tensor::of_buffer(out, &shape, ScalarType::Float))
+    Ok(Tensor::of_buffer(out, &shape, ElementType::Float))
 }
 
 fn split(x: &Tensor) -> (Vec<i64>, [i64; 2]) {
@@ -248,40 +250,6 @@ fn bilinear(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCover
         call.optional(3),
         "bilinear",
     )
-}
-
-fn attention(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
-    let (query, key, value) = (
-        call.input(0)?.clone(),
-        call.input(1)?.clone(),
-        call.input(2)?.clone(),
-    );
-    call.without("enable_gqa")?;
-    if call.optional(3).is_some() || !is(call.number_or("dropout_p", 0.0)?, 0.0) || query.rank() < 3
-    {
-        return Err(call.refuse("a mask or dropout"));
-    }
-    let causal = call.flag("is_causal", false)?;
-    let rank = query.rank();
-    let scale = call.number_or("scale", 1.0 / (query.shape[rank - 1] as f64).sqrt())?;
-    let scores = product(plan, call, &query, &key.transposed(rank - 2, rank - 1))?;
-    let inner = scores.at.clone();
-    let weighed = Tensor::computed(&scores.shape, ScalarType::Float, 1, move |arena, at| {
-        let score = inner(arena, at);
-        let scale = arena.constant(scale);
-        let score = arena.mul(score, scale);
-        let apart = at[rank - 1].plus(&at[rank - 2].times(-1));
-        match BoundsCheck::new(apart, -i64::from(i32::MAX), 1).filter(|_| causal) {
-            None => score,
-            Some(within) => {
-                let never = arena.constant(f64::NEG_INFINITY);
-                let inside = arena.in_bounds(vec![within]);
-                arena.select(inside, score, never)
-            }
-        }
-    });
-    let weights = softmax_of(plan, call, &weighed)?;
-    product(plan, call, &weights, &value)
 }
 
 /// Squares of distances from a product, as PyTorch takes them.

@@ -1,7 +1,7 @@
 //! Normalisations and distances: rows divided by what they come to.
 
-use super::reduce::{Spread, dropped, keeping, norm2, spread};
-use super::{NotCovered, OperatorCall, is};
+use super::reduce::{Spread, dropped, keeping, norm, norm2, spread};
+use super::{NotCovered, OperatorCall};
 use crate::plan::{Plan, ReduceOp};
 use crate::scalar::Unary;
 use crate::tensor::Tensor;
@@ -13,11 +13,9 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
         "normalize" => {
             let x = call.input(0)?;
             let dim = call.dim("dim", x.rank())?;
-            if !is(call.number_or("p", 2.0)?, 2.0) {
-                return Err(call.refuse("another norm than the second"));
-            }
+            let order = call.number_or("p", 2.0)?;
             let eps = call.number_or("eps", 1e-12)?;
-            let norm = norm2(plan, call, x, &[dim])?;
+            let norm = norm(plan, call, x, &[dim], order)?;
             call.float_map(&[x.clone(), norm], "normalize", move |arena, x| {
                 let eps = arena.constant(eps);
                 let below = arena.max(x[1], eps);
@@ -42,9 +40,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
         "cosine_similarity" => cosine(plan, call)?,
         "pairwise_distance" => {
             let (x, y) = (call.input(0)?, call.input(1)?);
-            if !is(call.number_or("p", 2.0)?, 2.0) {
-                return Err(call.refuse("another norm than the second"));
-            }
+            let order = call.number_or("p", 2.0)?;
             let eps = call.number_or("eps", 1e-6)?;
             let apart = call.float_map(&[x.clone(), y.clone()], "apart", move |arena, x| {
                 let eps = arena.constant(eps);
@@ -52,7 +48,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
                 arena.add(apart, eps)
             })?;
             let last = apart.rank() - 1;
-            let norm = norm2(plan, call, &apart, &[last])?;
+            let norm = norm(plan, call, &apart, &[last], order)?;
             keeping(call, &norm, &[last])?
         }
         _ => return Ok(None),

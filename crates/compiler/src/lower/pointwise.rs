@@ -163,7 +163,7 @@ fn comparison(call: &OperatorCall<'_>) -> Found {
         "le" => (Binary::LessEqual, false),
         "ge" => (Binary::LessEqual, true),
         "eq" => (Binary::Equal, false),
-        "ne" => (Binary::NotEqual, false),
+        "ne" | "logical_xor" => (Binary::NotEqual, false),
         "logical_and" => (Binary::And, false),
         "logical_or" => (Binary::Or, false),
         "logical_not" => {
@@ -182,10 +182,19 @@ fn comparison(call: &OperatorCall<'_>) -> Found {
                 call.operand(1, "input")?,
                 call.operand(2, "other")?,
             ];
-            if three[0].kind != ScalarType::Bool || three[1].kind != three[2].kind {
+            let [condition, then, otherwise] = three;
+            if condition.kind != ScalarType::Bool {
                 return Err(call.refuse("a condition that is none"));
             }
-            let kind = three[1].kind;
+            let kind = call.kind;
+            let three = if kind == ScalarType::Float {
+                [condition, then.to_float(), otherwise.to_float()]
+            } else {
+                [condition, then, otherwise]
+            };
+            if three[1..].iter().any(|one| one.kind != kind) {
+                return Err(call.refuse("choices of several types"));
+            }
             return call
                 .map(&three, "where", kind, |arena, x| {
                     arena.select(x[0], x[1], x[2])
@@ -194,12 +203,20 @@ fn comparison(call: &OperatorCall<'_>) -> Found {
         }
         "masked_fill" => {
             let value = call.operand(2, "value")?;
-            let three = [call.input(0)?.clone(), call.input(1)?.clone(), value];
+            let (x, mask) = (call.input(0)?.clone(), call.input(1)?.clone());
+            let value = match call.kind {
+                ScalarType::Float => value.to_float(),
+                _ => value,
+            };
+            if x.kind != call.kind || value.kind != call.kind {
+                return Err(call.refuse("a value of another type"));
+            }
+            let three = [x, mask, value];
             if three[1].kind != ScalarType::Bool {
                 return Err(call.refuse("a mask that is none"));
             }
             return call
-                .map(&three, "masked_fill", ScalarType::Float, |arena, x| {
+                .map(&three, "masked_fill", call.kind, |arena, x| {
                     arena.select(x[1], x[2], x[0])
                 })
                 .map(Some);

@@ -151,12 +151,69 @@ pub(super) fn norm2(
     call.float_map(&[sum], "norm", |arena, x| arena.unary(Unary::Sqrt, x[0]))
 }
 
-fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
-    let x = call.input(0)?;
-    float_only(call, x)?;
-    if call.optional(1).is_some() || call.argument("dtype").is_some() {
-        return Err(call.refuse("another operand or type"));
+/// The norm of any order.
+pub(super) fn norm(
+    plan: &mut Plan,
+    call: &OperatorCall<'_>,
+    x: &Tensor,
+    dims: &[usize],
+    order: f64,
+) -> Result<Tensor, NotCovered> {
+    if is(order, 2.0) {
+        return norm2(plan, call, x, dims);
     }
+    if order <= 0.0 {
+        return Err(call.refuse("a norm of no positive order"));
+    }
+    let sizes = call.float_map(std::slice::from_ref(x), "size", |arena, x| {
+        arena.unary(Unary::Abs, x[0])
+    })?;
+    if order.is_infinite() {
+        return Ok(plan.reduce_dims(&sizes, dims, ReduceOp::Max, "norm"));
+    }
+    if is(order, 1.0) {
+        return Ok(plan.reduce_dims(&sizes, dims, ReduceOp::Sum, "norm"));
+    }
+    let powers = call.float_map(&[sizes], "power", move |arena, x| {
+        let order = arena.constant(order);
+        arena.binary(Binary::Pow, x[0], order)
+    })?;
+    let sum = plan.reduce_dims(&powers, dims, ReduceOp::Sum, "powers");
+    call.float_map(&[sum], "norm", move |arena, x| {
+        let root = arena.constant(1.0 / order);
+        arena.binary(Binary::Pow, x[0], root)
+    })
+}
+
+/// How many elements of a mask hold. A sum of more would not be exact in single precision.
+fn counted(plan: &mut Plan, call: &OperatorCall<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
+    let dims = call.dims("dim", x.rank())?;
+    let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
+    if x.kind != ScalarType::Bool || count >= 1 << 24 {
+        return Err(call.refuse("elements that are no floats"));
+    }
+    let sum = plan.reduce_dims(&x.to_float(), &dims, ReduceOp::Sum, "count");
+    let sum = if call.kind == ScalarType::Int {
+        call.map(&[sum], "count", ScalarType::Int, |arena, x| {
+            arena.unary(Unary::ToInt, x[0])
+        })?
+    } else {
+        sum
+    };
+    keeping(call, &sum, &dims)
+}
+
+fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let given = call.input(0)?;
+    call.argument("dtype");
+    if given.kind != ScalarType::Float && call.op == "sum" {
+        return counted(plan, call, given);
+    }
+    float_only(call, given)?;
+    if call.optional(1).is_some() {
+        return Err(call.refuse("another operand"));
+    }
+    let x = given;
     let ranked = matches!(call.op, "max" | "min" | "argmax" | "argmin");
     if matches!(call.op, "max" | "min" | "argmax" | "argmin") && call.argument("dim").is_none() {
         let flat = x.reshaped(&[x.count()]);
@@ -207,10 +264,7 @@ fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCove
         }
         _ => {
             let order = call.number_or(if call.op == "norm" { "p" } else { "ord" }, 2.0)?;
-            if !is(order, 2.0) {
-                return Err(call.refuse("another norm than the second"));
-            }
-            norm2(plan, call, x, &dims)?
+            norm(plan, call, x, &dims, order)?
         }
     };
     keeping(call, &found, &dims)
@@ -258,9 +312,7 @@ fn extreme(
 
 fn softmax(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let given = call.input(0)?;
-    if call.argument("dtype").is_some() {
-        return Err(call.refuse("another type"));
-    }
+    call.argument("dtype");
     let dim = call.dim("dim", given.rank())?;
     let x = if call.op == "softmin" {
         call.float_map(std::slice::from_ref(given), "neg", |arena, x| {

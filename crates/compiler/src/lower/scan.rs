@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::reduce::float_only;
 use super::{NotCovered, OperatorCall};
 use crate::plan::{BufferOrigin, Kernel, Plan, ScanKernel, ScanOp};
-use crate::scalar::ScalarType;
+use crate::scalar::ElementType;
 use crate::tensor::Tensor;
 
 pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tensor>, NotCovered> {
@@ -30,7 +30,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Te
     let after: i64 = x.shape[dim + 1..].iter().product();
     let shape = [before, x.shape[dim], after];
     let value = plan.elementwise(x).reshaped(&shape);
-    let out = plan.allocate(BufferOrigin::Computed, &x.shape, ScalarType::Float);
+    let out = plan.allocate(BufferOrigin::Computed, &x.shape, ElementType::Float);
     plan.push(Kernel::Scan(ScanKernel {
         shape,
         op: how,
@@ -38,5 +38,5 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Te
         out,
         epilogue: None,
     }));
-    Ok(Some(Tensor::of_buffer(out, &x.shape, ScalarType::Float)))
+    Ok(Some(Tensor::of_buffer(out, &x.shape, ElementType::Float)))
 }

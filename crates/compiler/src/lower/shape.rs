@@ -5,7 +5,7 @@ use warpsmith_schema::Target;
 use super::{NotCovered, OperatorCall};
 use crate::index::Index;
 use crate::plan::{Plan, REDUCTION_WORK, Strategy};
-use crate::scalar::{BoundsCheck, ScalarType, Source};
+use crate::scalar::{BoundsCheck, Scalar, ScalarType, Source};
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
@@ -143,12 +143,31 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
                 if let Some(some) = condition(&nearest).filter(|_| by_fours) {
                     value = arena.masked(value, &some);
                 }
-                let zero = arena.constant(0.0);
+                let zero = match arena.kind(value) {
+                    ScalarType::Float => arena.constant(0.0),
+                    ScalarType::Int | ScalarType::Bool => arena.int(0),
+                };
                 let inside = arena.in_bounds(vec![within]);
                 arena.select(inside, value, zero)
             })
         }
-        "cat" | "stack" => return joined(call).map(Some),
+        "slice" => x.sliced(
+            call.dim("dim", rank)?,
+            call.integer("start")?,
+            call.integer("length")?,
+            call.integer("step")?,
+        ),
+        "unfold" => {
+            let dim = call.dim("dimension", rank)?;
+            let step = call.integer("step")?;
+            call.argument("size");
+            x.view(&call.shape, move |at| {
+                let mut from = at[..rank].to_vec();
+                from[dim] = from[dim].times(step).plus(&at[rank]);
+                from
+            })
+        }
+        "cat" | "stack" => return joined(plan, call).map(Some),
         "glu" => {
             let dim = call.dim_of(call.integer_or("dim", -1)?, rank)?;
             let half = x.shape[dim] / 2;
@@ -233,6 +252,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
             let indices = call.input(1)?.clone();
             return picked(plan, call, &x, &indices, dim).map(Some);
         }
+        "index" => return indexed(plan, call, &x).map(Some),
         "gather" | "take_along_dim" => {
             let dim = call.dim("dim", rank)?;
             return gathered(plan, call, &x, dim).map(Some);
@@ -248,7 +268,7 @@ fn image(call: &OperatorCall<'_>, x: &Tensor) -> Result<[i64; 4], NotCovered> {
 }
 
 /// Several tensors one after the other.
-fn joined(call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+fn joined(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let parts: Option<Vec<Tensor>> = call.inputs.iter().cloned().collect();
     let mut parts = parts.ok_or_else(|| call.refuse("a missing part"))?;
     let rank = call.shape.len();
@@ -263,9 +283,15 @@ fn joined(call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let kind = parts[0].kind;
     if parts
         .iter()
-        .any(|part| part.rank() != rank || part.kind != kind || part.work >= 100)
+        .any(|part| part.rank() != rank || part.kind != kind)
     {
         return Err(call.refuse("parts that do not fit"));
+    }
+    for part in &mut parts {
+        // Rows of one part would be none of another's; and what was joined over and over becomes long.
+        if part.work >= REDUCTION_WORK {
+            *part = plan.realize(part).1;
+        }
     }
     let work = parts.iter().map(|part| part.work).sum::<u32>() + 1;
     Ok(Tensor::computed(
@@ -367,6 +393,46 @@ fn gathered(
         move |arena, at| {
             let place = inner(arena, at);
             source.at(arena, at, &[place])
+        },
+    ))
+}
+
+/// `x[:, i, j]`: elements by lists of places along neighbouring dimensions.
+fn indexed(plan: &mut Plan, call: &OperatorCall<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
+    let dims = call.dims("dims", x.rank())?;
+    let places: Option<Vec<Tensor>> = call.inputs[1..].iter().cloned().collect();
+    let places = places.ok_or_else(|| call.refuse("a missing index"))?;
+    let first = *dims.first().ok_or_else(|| call.refuse("no index"))?;
+    let neighbours = dims.iter().enumerate().all(|(at, dim)| *dim == first + at);
+    let whole = places.iter().all(|one| one.kind == ScalarType::Int);
+    if places.len() != dims.len() || !neighbours || !whole {
+        return Err(call.refuse("masks, or dimensions that are no neighbours"));
+    }
+    let shape = call.broadcast_shape(&places)?;
+    let places: Vec<Tensor> = places.iter().map(|one| one.broadcast(&shape)).collect();
+    let (source, work) = source(plan, call, x, &dims)?;
+    let (many, extents) = (shape.len(), x.shape.clone());
+    Ok(Tensor::computed(
+        &call.shape,
+        x.kind,
+        work + 1,
+        move |arena, at| {
+            let asked: Vec<Scalar> = places
+                .iter()
+                .zip(&dims)
+                .map(|(place, dim)| {
+                    let place = (place.at)(arena, &at[first..first + many]);
+                    // Negative ones count from the end.
+                    let (zero, extent) = (arena.int(0), arena.int(extents[*dim]));
+                    let negative = arena.less(place, zero);
+                    let from_end = arena.add(place, extent);
+                    arena.select(negative, from_end, place)
+                })
+                .collect();
+            let mut rest = at[..first].to_vec();
+            rest.extend(dims.iter().map(|_| Index::default()));
+            rest.extend(at[first + many..].iter().cloned());
+            source.at(arena, &rest, &asked)
         },
     ))
 }

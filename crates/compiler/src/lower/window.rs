@@ -1,9 +1,11 @@
 //! Windows over space: pools, and what responds to its neighbours.
 
+use serde_json::Value;
+
 use super::{NotCovered, OperatorCall, is};
 use crate::index::Index;
 use crate::plan::{Plan, REDUCTION_WORK, ReduceOp};
-use crate::scalar::{Binary, BoundsCheck, ScalarType, Unary};
+use crate::scalar::{Arena, Binary, BoundsCheck, Scalar, ScalarType, Unary};
 use crate::tensor::Tensor;
 
 pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tensor>, NotCovered> {
@@ -34,6 +36,7 @@ pub(super) fn space(call: &OperatorCall<'_>, x: &Tensor) -> Result<usize, NotCov
     }
 }
 
+#[derive(Debug, Clone)]
 pub(super) struct Window {
     pub(super) stride: Vec<i64>,
     pub(super) padding: Vec<i64>,
@@ -79,20 +82,22 @@ pub(super) fn before_windows(plan: &mut Plan, x: &Tensor, taps: i64) -> Tensor {
 fn pool(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let x = call.input(0)?.clone();
     let space = space(call, &x)?;
-    call.without("ceil_mode")?;
+    // The graph says how many windows there are.
+    let ceil = call.flag("ceil_mode", false)?;
     let kernel = call.each("kernel_size", space, &[])?;
     let window = Window::new(call, space, &kernel)?;
     if kernel.len() != space {
         return Err(call.refuse("no window"));
     }
     call.without("return_indices")?;
-    if call.argument("divisor_override").is_some() {
-        return Err(call.refuse("`divisor_override`"));
-    }
-    let padded = window.padding.iter().any(|one| *one > 0);
-    if !call.flag("count_include_pad", true)? && padded {
-        return Err(call.refuse("a border that does not count"));
-    }
+    let divisor = Divisor {
+        given: call.argument("divisor_override").and_then(Value::as_i64),
+        counts_border: call.flag("count_include_pad", true)?,
+        from: x.shape[2..].to_vec(),
+        to: call.shape[2..].to_vec(),
+        kernel: kernel.clone(),
+        window: window.clone(),
+    };
     let overlap = kernel
         .iter()
         .zip(&window.stride)
@@ -128,13 +133,73 @@ fn pool(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> 
     if max {
         return Ok(found);
     }
-    call.float_map(&[found], "pooled", move |arena, x| {
-        if power {
-            return arena.unary(Unary::Sqrt, x[0]);
+    if power && ceil {
+        return Err(call.refuse("`ceil_mode`"));
+    }
+    if power {
+        return call.float_map(&[found], "pooled", |arena, x| {
+            arena.unary(Unary::Sqrt, x[0])
+        });
+    }
+    let (inner, work) = (found.at.clone(), found.work + 1);
+    Ok(Tensor::computed(
+        &call.shape,
+        ScalarType::Float,
+        work,
+        move |arena, at| {
+            let sum = inner(arena, at);
+            let mean = divisor.divided(arena, sum, &at[2..]);
+            arena.name(mean, "pooled")
+        },
+    ))
+}
+
+/// How many elements an average is over.
+struct Divisor {
+    given: Option<i64>,
+    counts_border: bool,
+    from: Vec<i64>,
+    to: Vec<i64>,
+    kernel: Vec<i64>,
+    window: Window,
+}
+
+impl Divisor {
+    fn divided(&self, arena: &mut Arena, sum: Scalar, at: &[Index]) -> Scalar {
+        let (mut fixed, mut counts) = (1, Vec::new());
+        for (dim, place) in at.iter().enumerate() {
+            // What of a window counts lies from `low` to `high`.
+            let border = self.window.padding[dim];
+            let (low, high) = if self.counts_border {
+                (-border, self.from[dim] + border)
+            } else {
+                (0, self.from[dim])
+            };
+            let stride = self.window.stride[dim];
+            let last = (self.to[dim] - 1) * stride - border + self.kernel[dim];
+            if -border >= low && last <= high {
+                fixed *= self.kernel[dim];
+                continue;
+            }
+            let start = place.times(stride).offset(-border);
+            let end = arena.place(start.offset(self.kernel[dim]));
+            let start = arena.place(start);
+            let (low, high) = (arena.int(low), arena.int(high));
+            let start = arena.max(start, low);
+            let end = arena.binary(Binary::Min, end, high);
+            let count = arena.sub(end, start);
+            counts.push(arena.unary(Unary::ToFloat, count));
         }
-        let part = arena.constant(1.0 / size as f64);
-        arena.mul(x[0], part)
-    })
+        let fixed = self.given.unwrap_or(fixed);
+        let part = arena.constant(1.0 / fixed as f64);
+        let sum = arena.mul(sum, part);
+        if self.given.is_some() {
+            return sum;
+        }
+        counts
+            .into_iter()
+            .fold(sum, |sum, count| arena.div(sum, count))
+    }
 }
 
 fn adaptive(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {

@@ -9,7 +9,9 @@ use super::{
     StridedSlice,
 };
 use crate::index::{Index, coordinates, linear};
-use crate::scalar::{Arena, Binary, BoundsCheck, ReductionId, Scalar, ScalarType, Unary};
+use crate::scalar::{
+    Arena, Binary, BoundsCheck, ElementType, ReductionId, Scalar, ScalarType, Unary,
+};
 use crate::tensor::Tensor;
 
 /// Rows up to this length stay in the registers of one block. Strided rows do so up to `MAX_PERSISTENT_COLUMN`. Longer
@@ -382,7 +384,7 @@ impl Plan {
         );
         let buffer = self.materialize(&partial);
         self.chain = chain;
-        let parts_of = Tensor::of_buffer(buffer, &outer, ScalarType::Float);
+        let parts_of = Tensor::of_buffer(buffer, &outer, ElementType::Float);
         let whole = self.reduce_dims(&parts_of, &[before], fold, reduction.name);
         whole.reshaped(&reduction.outer)
     }

@@ -6,6 +6,19 @@ use super::mathematics::{BITS, NO_TRAPS};
 use crate::emit::Helper;
 use crate::emit::functions::vectorised_declaration;
 
+/// The upper half of a float. Stores round to the nearest, to even between two.
+pub(crate) const BFLOAT16: &str = "struct bfloat16 {
+    uint16_t bits;
+    operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
+    bfloat16& operator=(float value) {
+        const uint32_t whole = __builtin_bit_cast(uint32_t, value);
+        bits = value == value ? uint16_t((whole + 0x7fff + (whole >> 16 & 1)) >> 16) : uint16_t(0x7fc0);
+        return *this;
+    }
+};";
+
+pub(crate) const HALF: &str = "using half = _Float16;";
+
 /// Headers, what is provided, and the functions that kernels call.
 pub(crate) fn preamble(
     helpers: &BTreeSet<Helper>,

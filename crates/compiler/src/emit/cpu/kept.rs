@@ -6,7 +6,7 @@ use crate::emit::loops::is_steady;
 use crate::emit::row_kernel::{reduction_operand, stored_value};
 use crate::index::{Index, Var, coordinates, linear};
 use crate::plan::{Plan, ReduceOp, RowKernel, Strategy};
-use crate::scalar::{Buffer, Node, Scalar, ScalarType};
+use crate::scalar::{Buffer, ElementType, Node, Scalar};
 
 /// A value that is written to the result's own place before the result is.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ impl Kept {
         let reduction = plan.reductions[last.reduction.0].clone();
         let cells: i64 = kernel.row_shape.iter().product();
         let fits = plan.strategy == Strategy::Tuned
-            && plan.buffers[kernel.out.0].kind == ScalarType::Float
+            && plan.buffers[kernel.out.0].element == ElementType::Float
             && reduction.op != ReduceOp::ArgMax
             && reduction.length() == cells;
         if !fits {

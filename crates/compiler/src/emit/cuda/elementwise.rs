@@ -7,13 +7,13 @@ use crate::emit::KernelWriter;
 use crate::emit::row_kernel::stored_value;
 use crate::index::{Index, Var, coordinates, linear};
 use crate::plan::{Plan, RowKernel, Strategy};
-use crate::scalar::{Node, Scalar, ScalarType};
+use crate::scalar::{ElementType, Node, Scalar};
 
 pub(super) fn elementwise(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchConfig {
     let count: i64 = kernel.row_shape.iter().product();
     let tuned = writer.plan.strategy == Strategy::Tuned;
-    let kind = writer.plan.buffers[kernel.out.0].kind;
-    if tuned && count % 4 == 0 && kind == ScalarType::Float {
+    let element = writer.plan.buffers[kernel.out.0].element;
+    if tuned && count % 4 == 0 && element == ElementType::Float {
         return vectorized(writer, kernel, count);
     }
     let flat = writer.plan.arena.var(count);

@@ -8,7 +8,7 @@ use crate::emit::row_kernel::{combine, reduction_operand, stored_value};
 use crate::emit::{KernelWriter, float};
 use crate::index::{Index, Var, coordinates, linear};
 use crate::plan::{RowKernel, Strategy};
-use crate::scalar::{Node, Scalar, ScalarType};
+use crate::scalar::{ElementType, Node, Scalar, ScalarType};
 
 /// A group of a row, and an element of it.
 pub(super) type RowElement = (Var, Var);
@@ -189,7 +189,7 @@ fn store(
         && last.length == schedule.length
         && target.stride(lane) == Some(1)
         && target.aligned(4, lane)
-        && writer.plan.buffers[kernel.out.0].kind == ScalarType::Float;
+        && writer.plan.buffers[kernel.out.0].element == ElementType::Float;
     if !by_four {
         over_row(writer, last, cached, lane, schedule, |writer, values| {
             let place = writer.index(target);

@@ -10,7 +10,7 @@ use crate::emit::KernelWriter;
 use crate::emit::row_kernel::stored_value;
 use crate::index::{Index, Var};
 use crate::plan::{Plan, RowKernel};
-use crate::scalar::{BoundsCheck, Buffer, Node, Scalar, ScalarType};
+use crate::scalar::{BoundsCheck, Buffer, Node, Scalar};
 
 /// Whether the results of a group read the same elements as their neighbours, or adjacent ones.
 pub(super) fn overlap(plan: &Plan, value: Scalar, lane: Var, wide: &[Scalar]) -> bool {
@@ -70,7 +70,7 @@ fn vectors(plan: &Plan, values: &[Scalar]) -> Vectors {
             guard,
         } = plan.arena.node(one)
             && looked_up.is_empty()
-            && plan.buffers[buffer.0].kind == ScalarType::Float
+            && plan.buffers[buffer.0].is_float_memory()
             && plan.buffers[buffer.0].shape.iter().product::<i64>() % 4 == 0
             && let Some((first, part)) = index.split_by_four()
         {

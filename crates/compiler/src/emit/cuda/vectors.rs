@@ -3,7 +3,7 @@
 use crate::emit::KernelWriter;
 use crate::index::{Index, Var};
 use crate::plan::Plan;
-use crate::scalar::{BoundsCheck, Buffer, Node, Scalar, ScalarType};
+use crate::scalar::{BoundsCheck, Buffer, Node, Scalar};
 
 /// Loads of four neighbours at once: their vector's first element is `lane` zero. Not those that only go into what is
 /// `known`.
@@ -24,7 +24,7 @@ pub(super) fn wide(
         } => {
             looked_up.is_empty()
                 && guard.iter().all(|within| is_shared(within, lane))
-                && plan.buffers[buffer.0].kind == ScalarType::Float
+                && plan.buffers[buffer.0].is_float_memory()
                 && index.stride(lane) == Some(1)
                 && index.aligned(4, lane)
         }

@@ -2,7 +2,7 @@
 
 use super::{Found, named};
 use crate::lower::{NotCovered, OperatorCall};
-use crate::scalar::{Arena, Binary, Scalar, Unary};
+use crate::scalar::{Arena, Binary, Scalar, ScalarType, Unary};
 use crate::tensor::Tensor;
 
 type OfOne = Box<dyn Fn(&mut Arena, Scalar) -> Scalar>;
@@ -135,6 +135,21 @@ pub(super) fn activation(call: &OperatorCall<'_>) -> Found {
         "clamp" | "clamp_min" | "clamp_max" => {
             let low = call.number_or("min", f64::NEG_INFINITY)?;
             let high = call.number_or("max", f64::INFINITY)?;
+            if call.kind == ScalarType::Int {
+                let whole = |limit: f64| limit.is_finite().then_some(limit as i64);
+                let (low, high) = (whole(low), whole(high));
+                let clamped = call.number_map(&[x], name, move |arena, x| {
+                    let above = low.map_or(x[0], |low| {
+                        let low = arena.int(low);
+                        arena.max(x[0], low)
+                    });
+                    high.map_or(above, |high| {
+                        let high = arena.int(high);
+                        arena.binary(Binary::Min, above, high)
+                    })
+                });
+                return clamped.map(Some);
+            }
             map(Box::new(move |arena, x| {
                 match (low.is_finite(), high.is_finite()) {
                     (true, true) => clamped(arena, x, low, high),

@@ -1,8 +1,8 @@
 //! Arithmetic of two operands and more.
 
 use super::{Found, named};
-use crate::lower::OperatorCall;
-use crate::scalar::{Arena, Binary, Scalar, Unary};
+use crate::lower::{OperatorCall, is};
+use crate::scalar::{Arena, Binary, Scalar, ScalarType, Unary};
 
 pub(super) fn arithmetic(call: &OperatorCall<'_>) -> Found {
     let name = named(call.op);
@@ -11,7 +11,10 @@ pub(super) fn arithmetic(call: &OperatorCall<'_>) -> Found {
             let alpha = call.number_or("alpha", 1.0)?;
             let pair = [call.input(0)?.clone(), call.operand(1, "other")?];
             let op = call.op.to_owned();
-            call.float_map(&pair, name, move |arena, x| {
+            if call.kind == ScalarType::Int && !is(alpha, 1.0) {
+                return Err(call.refuse("a factor of whole numbers"));
+            }
+            call.number_map(&pair, name, move |arena, x| {
                 let alpha = arena.constant(alpha);
                 if op == "rsub" {
                     let first = arena.mul(x[0], alpha);
@@ -36,15 +39,24 @@ pub(super) fn arithmetic(call: &OperatorCall<'_>) -> Found {
                 _ => Binary::Fmod,
             };
             let pair = [call.input(0)?.clone(), call.operand(1, "other")?];
-            call.float_map(&pair, name, move |arena, x| arena.binary(op, x[0], x[1]))
+            let numbers = matches!(op, Binary::Mul | Binary::Max | Binary::Min);
+            if call.kind == ScalarType::Int && !numbers {
+                return Err(call.refuse("whole numbers"));
+            }
+            call.number_map(&pair, name, move |arena, x| arena.binary(op, x[0], x[1]))
                 .map(Some)
         }
-        "div" | "floor_divide" => {
+        "div" | "div_trunc" | "floor_divide" => {
             let rounding = if call.op == "div" {
                 call.text("rounding_mode", "")?
+            } else if call.op == "div_trunc" {
+                "trunc".to_owned()
             } else {
                 "floor".to_owned()
             };
+            if call.kind != ScalarType::Float {
+                return Err(call.refuse("whole numbers"));
+            }
             let pair = [call.input(0)?.clone(), call.operand(1, "other")?];
             let rounded = match rounding.as_str() {
                 "" => None,
