@@ -30,7 +30,7 @@ pub struct Run {
     pub left_out: BTreeMap<String, String>,
     /// Which part of a split a task is in, `train` or `test`, where there is one.
     pub parts: BTreeMap<String, String>,
-    /// What shapes were divided by. Such a run is none of the benchmark.
+    /// What shapes were divided by. Its results are not comparable to KernelBench.
     pub scale: Option<u32>,
     /// Which attempt of an episode is its result.
     pub counts: CountedAttempt,

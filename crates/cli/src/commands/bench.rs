@@ -53,7 +53,7 @@ pub(crate) struct BenchSettings {
     /// Further modes of `torch.compile` to compare the best submissions with
     #[arg(long, value_name = "MODE,…", value_enum, value_delimiter = ',')]
     baselines: Vec<BaselineChoice>,
-    /// Divide large shapes, for small machines; such a run is none of the benchmark
+    /// Divide large shapes, for small machines; results are not comparable to KernelBench
     #[arg(long, value_name = "N")]
     scale: Option<Count>,
     #[command(flatten)]
