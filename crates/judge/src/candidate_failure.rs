@@ -92,7 +92,11 @@ pub(crate) fn stale_weights(fault: CandidateFailure) -> CandidateFailure {
          taken from parameters in `__init__` or `load_state_dict` go stale, so work derived from parameters belongs in `forward` ({})",
         fault.reason
     );
-    CandidateFailure::new(fault.status, Some(Rule::StaleWeights), reason)
+    CandidateFailure {
+        rule: Some(Rule::StaleWeights),
+        reason,
+        ..fault
+    }
 }
 
 pub(crate) fn channel_failure(error: ChannelError) -> CandidateFailure {
