@@ -53,6 +53,8 @@ def value_message(worst: dict[str, Any] | None, share: float, answer: LeafAnswer
     errors, limits = result.errors, answer.loose or answer.strict
     if errors is None or limits is None or not errors.finite:
         return text
+    if errors.peak <= limits.peak < math.inf and errors.rms > limits.rms:
+        text += f"; no element is far off, but all together are: root mean square error {errors.rms:.1e}, {limits.rms:.1e} allowed"
     if abs(errors.slope) > limits.slope:
         text += f"; the error goes with the answer: {abs(errors.slope):.1%} of its variation is missing or too much"
     if errors.lost > limits.lost:

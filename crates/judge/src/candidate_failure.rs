@@ -87,12 +87,12 @@ pub(crate) fn failed_comparison(check: &Comparison, phase: Phase) -> CandidateFa
 
 /// The same for a candidate that is right until weights are rewritten.
 pub(crate) fn stale_weights(fault: CandidateFailure) -> CandidateFailure {
+    let CandidateFailure { status, reason, .. } = fault;
     let reason = format!(
         "right with the weights it was loaded with, wrong once they were rewritten in place: copies, packed weights and numbers \
-         taken from parameters in `__init__` or `load_state_dict` go stale, so work derived from parameters belongs in `forward` ({})",
-        fault.reason
+         taken from parameters in `__init__` or `load_state_dict` go stale, so work derived from parameters belongs in `forward` ({reason})"
     );
-    CandidateFailure::new(fault.status, Some(Rule::StaleWeights), reason)
+    CandidateFailure::new(status, Some(Rule::StaleWeights), reason)
 }
 
 pub(crate) fn channel_failure(error: ChannelError) -> CandidateFailure {

@@ -92,7 +92,8 @@ fn holds_only_with_weights_at_load(
         } else {
             session.new_weights(trusted).ok()?;
         }
-        let check = session.verify_once(trusted, &mut worker.runner(), variant, PLAIN);
+        let place = (variant, OutputPlacement::Anywhere);
+        let check = session.verify_once(trusted, &mut worker.runner(), place, PLAIN);
         check.ok().map(|check| check.holds())
     };
     // Whatever goes wrong here, the verdict stands: only its reason is sought.
