@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Work that a burst does once, beyond a single call of nothing: so much of it is a first look at weights, code and tables that
 /// the calls after it find in caches.
-const ONCE_US: f64 = 12.0;
+const ONCE_US: f64 = 20.0;
 const ONCE_SHARE: f64 = 0.10;
 /// Eager mode has such a first look too. Of a task's weights it is as long; more of it than this share of a call is eager's own.
 const ONCE_EAGER_SHARE: f64 = 0.25;

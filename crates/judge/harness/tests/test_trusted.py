@@ -359,6 +359,10 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(bench.arena[:256].unique().tolist(), [255])
         self.assertFalse(bench.check_wire(wire)["passed"])
 
+    def test_the_reference_is_timed_here_and_now(self) -> None:
+        bench = Bench(task("return torch.softmax(x, -1)", "[torch.randn(8, 32)]"))
+        self.assertGreater(bench.ask("reference", variant=0)["us"], 0)
+
     def test_a_window_is_overwritten_before_its_call(self) -> None:
         bench = Bench(task("return torch.softmax(x, -1)", "[torch.randn(8, 32)]"))
         bench.arena.zero_()

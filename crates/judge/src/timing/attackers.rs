@@ -64,7 +64,7 @@ impl Candidate {
         let time = |calls: u32| 110.0 + 9.0 * f64::from(calls) + self.takes(calls);
         let raw = TimingSamples {
             singles: vec![300.0 + self.takes(1); 20],
-            bursts: [2, 64, 3, 64, 2, 3, 64, 64]
+            bursts: [1, 64, 1, 64, 1, 1, 64, 64]
                 .map(|calls| (calls, time(calls)))
                 .to_vec(),
             warm: true,
@@ -82,15 +82,10 @@ fn honest_kernels_are_credited_with_their_time() {
         let honest = Candidate::new(8.0, each);
         let (cpu, gpu) = (honest.on_cpu(), honest.on_gpu());
         assert!(!cpu.deferred && !gpu.deferred, "{each} {cpu:?} {gpu:?}");
-        // The null module's own burst wakes no device, so what that takes is shared by the calls of a long burst.
-        assert!(
-            (cpu.time_us - each).abs() < 0.51 * each.min(12.0),
-            "{cpu:?}"
-        );
-        assert!(
-            (gpu.time_us - each).abs() < 1.0 + 0.5 * each.min(9.0),
-            "{gpu:?}"
-        );
+        // Half of what was seen of a call stays, and a burst's waking is shared by its calls.
+        let least = |null: f64| each.max(0.5 * (each + null));
+        assert!((cpu.time_us - least(12.0)).abs() < 0.1, "{cpu:?}");
+        assert!((gpu.time_us - least(9.0)).abs() < 1.0, "{gpu:?}");
     }
 }
 
