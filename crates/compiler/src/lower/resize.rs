@@ -130,9 +130,8 @@ fn interpolate(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCo
     }
     let x = plan.elementwise(&x);
     if mode == "nearest" {
-        let even = from.iter().zip(&to);
-        let even = even.map(|(from, to)| to % from == 0 || from % to == 0);
-        if !even.fold(true, |all, one| all && one) {
+        let mut extents = from.iter().zip(&to);
+        if !extents.all(|(from, to)| to % from == 0 || from % to == 0) {
             return Err(call.refuse("a scale that is no whole number"));
         }
         return Ok(x.view(&call.shape, move |at| {
