@@ -44,29 +44,20 @@ def scaled(text: str, by: int) -> str:
 
 
 def retyped(text: str, dtype: str) -> str:
-    """The module with parameters and inputs of another type."""
+    """The module with parameters and inputs of another type. The constructor says so, because a solution takes it over."""
+    class_at = text.index("class Model(")
+    forward = text.index("    def forward(", class_at)
+    convert = f"        self.to(torch.{dtype})\n\n"
+    if "def __init__(" not in text[class_at:forward]:
+        convert = f"    def __init__(self):\n        super().__init__()\n{convert}"
+    text = f"{text[:forward].rstrip()}\n{convert}{text[forward:]}"
     return text + f"""
-
-class _Retyped(Model):
-    pass
-
 
 _float_inputs = get_inputs
 
 
 def get_inputs():
     return [one.to(torch.{dtype}) if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in _float_inputs()]
-
-
-_init = Model.__init__
-
-
-def _typed_init(self, *given, **named):
-    _init(self, *given, **named)
-    self.to(torch.{dtype})
-
-
-Model.__init__ = _typed_init
 """
 
 

@@ -30,15 +30,20 @@ FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fopenmp", "-march=native", "-shared"]
 EMULATED = ["-O1", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-w", f"-I{HERE.parent}"]
 GEMM = r"""
 #include <cstdint>
+#include <vector>
 extern "C" void warpsmith_gemm(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
                                const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
 #pragma omp parallel for
-    for (int64_t i = 0; i < m; ++i)
-        for (int64_t j = 0; j < n; ++j) {
-            double sum = 0;
-            for (int64_t l = 0; l < k; ++l) sum += double(ta ? a[l * lda + i] : a[i * lda + l]) * (tb ? b[j * ldb + l] : b[l * ldb + j]);
-            c[i * ldc + j] = alpha * float(sum) + (beta == 0 ? 0 : beta * c[i * ldc + j]);
+    for (int64_t i = 0; i < m; ++i) {
+        std::vector<double> sums(n);
+        for (int64_t l = 0; l < k && !tb; ++l) {
+            const double factor = ta ? a[l * lda + i] : a[i * lda + l];
+            for (int64_t j = 0; j < n; ++j) sums[j] += factor * b[l * ldb + j];
         }
+        for (int64_t j = 0; j < n && tb; ++j)
+            for (int64_t l = 0; l < k; ++l) sums[j] += double(ta ? a[l * lda + i] : a[i * lda + l]) * b[j * ldb + l];
+        for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = alpha * float(sums[j]) + (beta == 0 ? 0 : beta * c[i * ldc + j]);
+    }
 }
 """
 

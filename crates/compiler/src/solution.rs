@@ -1,5 +1,7 @@
 //! A plan as the files of a solution.
 
+mod preamble;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -11,8 +13,8 @@ use crate::epilogue;
 use crate::library::Library;
 use crate::lower::{LoweredGraph, lower};
 use crate::not_covered::NotCovered;
-use crate::plan::{BufferInfo, BufferOrigin, Kernel, KernelStep, Plan, Strategy};
-use crate::scalar::{Buffer, ElementType, ScalarType};
+use crate::plan::{BufferOrigin, Kernel, KernelStep, Plan, Strategy};
+use crate::scalar::{Buffer, ScalarType};
 
 /// Relative path to content.
 pub type SolutionFiles = BTreeMap<String, String>;
@@ -514,86 +516,5 @@ impl SolutionEmitter {
         };
         let input = inputs.min().map(|first| self.module.inputs[first].clone());
         input.or_else(state).unwrap_or_else(|| "self".to_owned())
-    }
-
-    /// Tensors that are written in the file.
-    fn constants(&self) -> Vec<String> {
-        let Plan {
-            target, buffers, ..
-        } = self.plan();
-        let keyword = match target {
-            Target::Cuda => "__device__ const",
-            Target::Cpu => "static const",
-        };
-        let text = |(place, room): (usize, &BufferInfo)| match &room.origin {
-            BufferOrigin::Constant(data) => Some(format!(
-                "{keyword} {} {}[{}] = {{{}}};",
-                room.element.c_type(*target),
-                self.names[place],
-                data.len(),
-                data.join(", ")
-            )),
-            _ => None,
-        };
-        buffers.iter().enumerate().filter_map(text).collect()
-    }
-
-    /// Headers of narrow types that buffers have.
-    fn narrow_types(&self) -> Vec<&'static str> {
-        let used = |element: ElementType| {
-            self.plan()
-                .buffers
-                .iter()
-                .any(|room| room.element == element)
-        };
-        let types = [
-            (
-                ElementType::BFloat16,
-                "#include <cuda_bf16.h>",
-                cpu::BFLOAT16,
-            ),
-            (ElementType::Half, "#include <cuda_fp16.h>", cpu::HALF),
-        ];
-        let on_target = |(element, cuda, cpu)| match self.plan().target {
-            Target::Cuda => used(element).then_some(cuda),
-            Target::Cpu => used(element).then_some(cpu),
-        };
-        types.into_iter().filter_map(on_target).collect()
-    }
-
-    fn preamble(&self, steps: &[KernelStep], helpers: &BTreeSet<Helper>) -> String {
-        let libraries: Vec<&Library> = steps
-            .iter()
-            .filter_map(|step| match &step.kernel {
-                Kernel::Library(library) => Some(library),
-                _ => None,
-            })
-            .collect();
-        let mut text = String::new();
-        match self.plan().target {
-            Target::Cpu => {
-                let convolves = |one: &&Library| matches!(one, Library::Convolution(_));
-                let provided = (!libraries.is_empty()).then_some(calls::GEMM);
-                let vectors = libraries.iter().any(convolves);
-                text.push_str(&cpu::preamble(helpers, vectors, provided));
-                for part in self.narrow_types() {
-                    text.push_str("\n\n");
-                    text.push_str(part);
-                }
-            }
-            Target::Cuda => {
-                let alone = libraries.is_empty() && !helpers.contains(&Helper::Provided);
-                text.push_str(if alone {
-                    "#include <cuda_runtime.h>\n#include <cstdint>"
-                } else {
-                    "#include \"warpsmith.h\""
-                });
-                for part in self.narrow_types() {
-                    text.push('\n');
-                    text.push_str(part);
-                }
-            }
-        }
-        text
     }
 }

@@ -29,7 +29,7 @@ NAMES = {
     "linalg_vector_norm": "vector_norm", "cross_entropy_loss": "cross_entropy", "_unsafe_view": "reshape", "view": "reshape",
     "log_sigmoid": "logsigmoid", "swapaxes": "transpose", "swapdims": "transpose", "moveaxis": "movedim", "special_erf": "erf",
     "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne", "arctan": "atan",
-    "upsample_nearest2d": "interpolate", "upsample_bilinear2d": "interpolate", "linalg_norm": "norm", "fix": "trunc",
+    "linalg_norm": "norm", "fix": "trunc",
     "special_logsumexp": "logsumexp", "special_softmax": "softmax", "special_log_softmax": "log_softmax", "special_expit": "sigmoid",
 }
 # ATen's own arguments that decide nothing about the result.
@@ -403,6 +403,23 @@ class Translator:
         return self.add(op, [], places, arguments, meta)
 
     op_lstm = op_gru = op_rnn_tanh = op_rnn_relu = recurrent
+
+    def resized(self, node, given, meta):
+        """ATen has an operator for each mode and number of dimensions."""
+        name = node.target._schema.name.split("::")[1]
+        scales = given.get("scale_factors")
+        arguments = {
+            "size": None if scales else list(map(int, meta.shape[2:])), "scale_factor": plain(scales) if scales else None,
+            "mode": name.removeprefix("upsample_").rstrip("123d"), "align_corners": given.get("align_corners") or None, "antialias": False,
+        }
+        return self.add("interpolate", ["input"], [self.place(given["input"])], arguments, meta)
+
+    op_upsample_nearest1d = op_upsample_nearest2d = op_upsample_nearest3d = op_upsample_linear1d = resized
+    op_upsample_bilinear2d = op_upsample_trilinear3d = op_upsample_bicubic2d = resized
+
+    def op_cdist(self, node, given, meta):
+        mode = {None: "use_mm_for_euclid_dist_if_necessary", 1: "use_mm_for_euclid_dist", 2: "donot_use_mm_for_euclid_dist"}
+        return self.emit("cdist", {**given, "compute_mode": mode.get(given["compute_mode"], mode[None])}, meta)
 
     def op_scaled_dot_product_attention(self, node, given, meta):
         if given.get("dropout_p"):

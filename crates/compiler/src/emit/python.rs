@@ -14,6 +14,8 @@ pub(crate) struct Module {
     constructor: Option<String>,
     /// Arguments of `forward`.
     pub(crate) inputs: Vec<String>,
+    /// The same with their defaults.
+    signature: Vec<String>,
 }
 
 /// A call of a launcher.
@@ -62,30 +64,44 @@ impl Module {
         };
         let forward = method("forward").ok_or_else(|| unreadable("there is no `forward`"))?;
         let forward = forward.join("\n");
-        let signature = forward
+        let (_, arguments) = forward
             .split_once('(')
-            .and_then(|(_, rest)| rest.split_once(')'))
-            .map(|(inside, _)| inside)
             .ok_or_else(|| unreadable("`forward` has no arguments"))?;
-        let inputs: Vec<String> = signature
-            .split(',')
-            .map(|part| {
-                part.split([':', '='])
-                    .next()
-                    .unwrap_or_default()
-                    .trim()
-                    .to_owned()
-            })
-            .filter(|name| !name.is_empty() && name != "self")
-            .collect();
+        let (mut inputs, mut signature) = (Vec::new(), Vec::new());
+        for part in at_commas(arguments) {
+            let (declared, default) = match part.split_once('=') {
+                Some((declared, default)) => (declared, Some(default.trim())),
+                None => (part.as_str(), None),
+            };
+            let name = declared.split(':').next().unwrap_or_default().trim();
+            if name.is_empty() || name == "self" {
+                continue;
+            }
+            inputs.push(name.to_owned());
+            signature.push(match default {
+                Some(default) => format!("{name}={default}"),
+                None => name.to_owned(),
+            });
+        }
         let constructor = method("__init__").map(|lines| {
-            let text = lines.join("\n").trim_end().to_owned();
+            let mut text = lines.join("\n").trim_end().to_owned();
+            // Layers are often made by methods.
+            for called in needed(definitions(body), &text, &["__init__", "forward"]) {
+                text = format!("{text}\n\n{called}");
+            }
             text.replace("super(Model, self).__init__()", "super().__init__()")
         });
+        let made = constructor.as_deref().unwrap_or_default();
+        let mut preamble = preamble(&lines[..class], made);
+        // Python looks names up when they are used: a class may follow the one that makes it.
+        for later in needed(definitions(&lines[end..]), made, &[]) {
+            preamble = format!("{preamble}\n\n\n{later}");
+        }
         Ok(Self {
-            preamble: preamble(&lines[..class], constructor.as_deref().unwrap_or_default()),
+            preamble,
             constructor,
             inputs,
+            signature,
         })
     }
 
@@ -103,7 +119,11 @@ impl Module {
             text.push_str(constructor);
             text.push_str("\n\n");
         }
-        let _ = writeln!(text, "    def forward(self, {}):", self.inputs.join(", "));
+        let _ = writeln!(
+            text,
+            "    def forward(self, {}):",
+            self.signature.join(", ")
+        );
         for allocation in allocations {
             let shape: Vec<String> = allocation.shape.iter().map(ToString::to_string).collect();
             let comma = if shape.len() == 1 { "," } else { "" };
@@ -128,13 +148,91 @@ impl Module {
     }
 }
 
+/// Arguments, up to the bracket that closes them. Commas in brackets belong to a type or a default.
+fn at_commas(text: &str) -> Vec<String> {
+    let (mut parts, mut depth) = (vec![String::new()], 0);
+    for letter in text.chars() {
+        match letter {
+            ')' | ']' | '}' if depth == 0 => break,
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        match parts.last_mut() {
+            Some(last) if letter != ',' || depth > 0 => last.push(letter),
+            _ => parts.push(String::new()),
+        }
+    }
+    parts
+}
+
+/// A function or a class as it stands, with its decorators.
+struct Definition {
+    name: String,
+    text: String,
+}
+
+/// Those of a block of lines, not those inside them.
+fn definitions(lines: &[&str]) -> Vec<Definition> {
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let name = |line: &str| {
+        let mut words = line.trim_start().split([' ', '(', ':']);
+        let keyword = words.next()?;
+        let name = words.next()?;
+        ["def", "class"].contains(&keyword).then(|| name.to_owned())
+    };
+    let starts = lines.iter().filter(|line| name(line).is_some());
+    let Some(outer) = starts.map(|line| depth(line)).min() else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    let (mut at, mut decorated) = (0, None);
+    while let Some(line) = lines.get(at) {
+        let start = decorated.unwrap_or(at);
+        decorated = None;
+        if depth(line) == outer && line.trim_start().starts_with('@') {
+            decorated = Some(start);
+        } else if let Some(name) = name(line).filter(|_| depth(line) == outer) {
+            let inside = |line: &&&str| {
+                let text = line.trim_start();
+                text.is_empty() || depth(line) > outer || text.starts_with(')')
+            };
+            let length = lines[at + 1..].iter().take_while(inside).count();
+            at += length;
+            let text = lines[start..=at].join("\n").trim_end().to_owned();
+            found.push(Definition { name, text });
+        }
+        at += 1;
+    }
+    found
+}
+
+/// The definitions that a text names, and those that they name, in their order.
+fn needed(definitions: Vec<Definition>, by: &str, except: &[&str]) -> Vec<String> {
+    let mut named = words(by);
+    let mut chosen = vec![false; definitions.len()];
+    loop {
+        let next = definitions.iter().zip(&chosen).position(|(one, chosen)| {
+            !chosen && named.contains(&one.name) && !except.contains(&one.name.as_str())
+        });
+        let Some(next) = next else { break };
+        chosen[next] = true;
+        named.extend(words(&definitions[next].text));
+    }
+    let chosen = definitions.into_iter().zip(chosen);
+    chosen
+        .filter_map(|(one, chosen)| chosen.then_some(one.text))
+        .collect()
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let parts = text.split(|letter| !is_word(letter));
+    parts.map(str::to_owned).collect()
+}
+
 /// Imports, ours after them, and what else `__init__` may need. Sizes of the inputs are often written there too.
 fn preamble(before: &[&str], constructor: &str) -> String {
-    let words = |text: &str| -> BTreeSet<String> {
-        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-        let parts = text.split(|letter| !is_word(letter));
-        parts.map(str::to_owned).collect()
-    };
     let (signature, body) = constructor.split_once("):").unwrap_or_default();
     let (given, used) = (words(signature), words(body));
     let is_unused = |line: &str| {
@@ -185,6 +283,11 @@ mod tests {
         let source = "import torch\nimport torch.nn as nn\n\nSIZE = 4\n\n\nclass Model(nn.Module):\n    \"\"\"Words.\"\"\"\n\n    def __init__(self, size):\n        super(Model, self).__init__()\n        self.layer = nn.Linear(size, SIZE)\n\n    def forward(self, x: torch.Tensor, y=None):\n        return self.layer(x)\n\n\ndef get_inputs():\n    return []\n";
         let module = Module::read(source).unwrap();
         assert_eq!(module.inputs, ["x", "y"]);
+        assert_eq!(module.signature, ["x", "y=None"]);
+        let typed = source.replace("y=None", "y: tuple[int, int] = (1, 2), z: dict = {}");
+        let typed = Module::read(&typed).unwrap();
+        assert_eq!(typed.inputs, ["x", "y", "z"]);
+        assert_eq!(typed.signature, ["x", "y=(1, 2)", "z={}"]);
         assert_eq!(
             module.preamble,
             "import torch\nimport torch.nn as nn\nfrom warpsmith_kernels import kernels\n\nSIZE = 4"
@@ -197,6 +300,31 @@ mod tests {
                 "    def __init__(self, size):\n        super().__init__()\n        self.layer = nn.Linear(size, SIZE)"
             )
         );
+    }
+
+    #[test]
+    fn what_a_constructor_needs_comes_with_it() {
+        let source = "import torch.nn as nn\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = self._make(4)\n\n    @staticmethod\n    def _make(size):\n        return Block(size)\n\n    def _unused(self):\n        pass\n\n    def forward(self, x):\n        return self.layer(x)\n\n\nclass Base(nn.Module):\n    pass\n\nclass Other:\n    pass\n\nclass Block(Base):\n    pass\n\ndef get_inputs():\n    return []\n";
+        let text = Module::read(source)
+            .unwrap()
+            .write(&[], &[], &["x".to_owned()], "x");
+        let order = [
+            "class Base",
+            "class Block",
+            "class ModelNew",
+            "def __init__",
+            "@staticmethod",
+            "def _make",
+            "def forward",
+        ];
+        let places: Vec<Option<usize>> = order.iter().map(|part| text.find(part)).collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{text}"
+        );
+        for left_out in ["_unused", "class Other", "get_inputs"] {
+            assert!(!text.contains(left_out), "{text}");
+        }
     }
 
     #[test]
