@@ -8,6 +8,8 @@
 use std::path::Path;
 use std::time::Instant;
 
+use rustix::thread::{CpuSet, sched_getaffinity};
+
 /// The kernel's clock of processors, on every machine that Linux runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -54,10 +56,11 @@ fn second_number(schedstat: &str) -> Option<f64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Work of a machine's cores so far, its own processes' apart.
+/// Work so far of the cores that this process may use, its own processes' apart. What happens on others disturbs nobody here.
 #[derive(Debug)]
 pub(crate) struct ForeignWork {
     started: Instant,
+    allowed: CpuSet,
     pids: Vec<u32>,
     foreign_ticks: f64,
 }
@@ -66,16 +69,18 @@ impl ForeignWork {
     /// `pids`: whose work is not foreign, beside this process's.
     pub(crate) fn watch(pids: Vec<u32>) -> Option<Self> {
         let pids: Vec<u32> = pids.into_iter().chain([std::process::id()]).collect();
+        let allowed = sched_getaffinity(None).ok()?;
         Some(Self {
             started: Instant::now(),
-            foreign_ticks: foreign_ticks(&pids)?,
+            foreign_ticks: foreign_ticks(&allowed, &pids)?,
+            allowed,
             pids,
         })
     }
 
     /// How many cores others had at work on average since.
     pub(crate) fn cores(&self) -> Option<f64> {
-        let ticks = foreign_ticks(&self.pids)? - self.foreign_ticks;
+        let ticks = foreign_ticks(&self.allowed, &self.pids)? - self.foreign_ticks;
         let seconds = self.started.elapsed().as_secs_f64();
         // A tick more or less says nothing of a moment.
         (seconds > 0.2).then(|| (ticks / TICKS_PER_SECOND / seconds).max(0.0))
@@ -87,8 +92,9 @@ pub(crate) fn is_crowded(foreign_cores: f64) -> bool {
     foreign_cores > FOREIGN_CORES
 }
 
-fn foreign_ticks(own: &[u32]) -> Option<f64> {
-    let machine = busy_ticks(&fs_err::read_to_string("/proc/stat").ok()?)?;
+fn foreign_ticks(allowed: &CpuSet, own: &[u32]) -> Option<f64> {
+    let stat = fs_err::read_to_string("/proc/stat").ok()?;
+    let machine = busy_ticks(&stat, |core| core < CpuSet::MAX_CPU && allowed.is_set(core))?;
     let mut ours = 0.0;
     for pid in own {
         ours += process_ticks(&fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
@@ -96,15 +102,22 @@ fn foreign_ticks(own: &[u32]) -> Option<f64> {
     Some(machine - ours)
 }
 
-/// User, nice, system, interrupts, soft interrupts and time stolen by neighbours: all but idle and waiting.
-fn busy_ticks(stat: &str) -> Option<f64> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<f64> = line
-        .split_whitespace()
-        .map_while(|word| word.parse().ok())
-        .collect();
-    let busy = [0, 1, 2, 5, 6, 7].map(|place| ticks.get(place).copied());
-    busy.into_iter().sum()
+/// User, nice, system, interrupts, soft interrupts and time stolen by neighbours: all but idle and waiting. `None` where the
+/// kernel tells of none of these cores.
+fn busy_ticks(stat: &str, counts: impl Fn(usize) -> bool) -> Option<f64> {
+    let of_core = |line: &str| {
+        let (name, rest) = line.split_once(' ')?;
+        let core = name.strip_prefix("cpu")?.parse().ok()?;
+        let ticks: Vec<f64> = rest
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        let busy = [0, 1, 2, 5, 6, 7].map(|place| ticks.get(place).copied());
+        counts(core).then(|| busy.into_iter().sum::<Option<f64>>())?
+    };
+    let mut cores = stat.lines().filter_map(of_core).peekable();
+    cores.peek()?;
+    Some(cores.sum())
 }
 
 /// User and system time; the name before them may hold anything.
@@ -123,8 +136,10 @@ mod tests {
     #[test]
     fn what_the_kernel_writes_is_read() {
         assert_eq!(second_number("836256 2146277 2\n"), Some(2_146_277.0));
-        let stat = "cpu  10 2 3 1000 50 1 2 7 0 0\ncpu0 1 1 1 1\n";
-        assert_eq!(busy_ticks(stat), Some(25.0));
+        let stat = "cpu  15 2 3 1000 50 1 2 7 0 0\ncpu0 10 2 3 500 50 1 2 7 0 0\ncpu1 5 0 0 500 0 0 0 0 0 0\nctxt 5\n";
+        assert_eq!(busy_ticks(stat, |core| core == 0), Some(25.0));
+        assert_eq!(busy_ticks(stat, |_| true), Some(30.0));
+        assert_eq!(busy_ticks(stat, |core| core == 2), None);
         let process = "42 (a) b) S 1 42 42 0 -1 4194560 1 0 0 0 30 12 0 0 20 0 1 0";
         assert_eq!(process_ticks(process), Some(42.0));
         assert_eq!(process_ticks("nothing"), None);
