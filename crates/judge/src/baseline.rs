@@ -74,8 +74,8 @@ impl Baselines {
     pub(crate) fn fault(&self, floors_us: &[f64]) -> Option<JudgeError> {
         let compiled = self.raw_compile.iter().zip(self.compile.iter().flatten());
         let timed = self.raw_eager.iter().zip(&self.eager).chain(compiled);
-        let each = timed.zip((0..self.eager.len()).cycle());
-        each.filter_map(|((raw, estimate), variant)| {
+        let mut each = timed.zip((0..self.eager.len()).cycle());
+        each.find_map(|((raw, estimate), variant)| {
             let single_us = timing::median(&raw.singles);
             let constant_us = self.constant.get(variant)?.single_us;
             let what = if estimate.burst_us.is_none() && constant_us > CONSTANT_SHARE * single_us {
@@ -94,7 +94,6 @@ impl Baselines {
                 hint: Some("stop other work on this machine and judge again".to_owned()),
             })
         })
-        .next()
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
