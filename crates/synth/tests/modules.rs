@@ -40,7 +40,7 @@ fn modules(folder: &Path) -> Vec<Task> {
 fn what_people_write_is_covered_and_right() {
     let folder = tempfile::tempdir().unwrap();
     let caches = Caches {
-        root: folder.path().join("caches").into(),
+        root: folder.path().join("caches"),
     };
     let mut tasks = modules(&folder.path().join("modules"));
     assert!(tasks.len() > 50);

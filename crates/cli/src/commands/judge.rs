@@ -115,14 +115,20 @@ fn line(number: u32, verdict: &Verdict) -> String {
         )
     });
     let over = speedup(verdict).map_or_else(String::new, |over| format!("  {over:.2}x"));
-    let notes: String = (verdict.notes.iter())
-        .map(|note| format!("      note: {}\n", note.lines().last().unwrap_or_default()))
-        .collect();
-    format!(
-        "{number:>4}  {:<14} {times}{over}  {:.1} s\n{notes}",
+    let mut line = format!(
+        "{number:>4}  {:<14} {times}{over}  {:.1} s\n",
         verdict.status.name(),
         verdict.seconds.total
-    )
+    );
+    for note in &verdict.notes {
+        let told = [
+            "      note: ",
+            note.lines().last().unwrap_or_default(),
+            "\n",
+        ];
+        line.extend(told);
+    }
+    line
 }
 
 /// How far apart the medians of several judgements lie.
