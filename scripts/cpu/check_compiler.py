@@ -110,6 +110,8 @@ def main() -> None:
                 print(f"{name}  not captured: {answer.get('error') or answer['failed']}")
     print(f"{len(tasks) - refused} of {len(tasks)} captured", flush=True)
     solutions = os.environ.get("SOLUTIONS", str(ROOT / "target/release/examples/solutions"))
+    if not Path(solutions).is_file():
+        sys.exit(f"{solutions} is not there: cargo build --release -p warpsmith-compiler --example solutions, or set SOLUTIONS")
     subprocess.run([solutions, str(graphs), arguments.target, str(out / "solutions")], check=True)
     check = [python, str(ROOT / "crates/compiler/python/check_solutions.py"), str(out / "solutions"), "--only", arguments.only]
     sys.exit(subprocess.run(check, check=False).returncode)

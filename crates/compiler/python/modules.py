@@ -42,6 +42,8 @@ MODULES = {
     "table": ("self.bias = nn.Parameter(torch.randn(11, 4))\nself.register_buffer('where', torch.arange(25).reshape(5, 5) % 11)", "x",
               "x + self.bias[self.where].permute(2, 0, 1)", "torch.randn(3, 4, 5, 5)"),
     "positions": ("self.table = nn.Embedding(40, 33)", "x", "x + self.table(torch.arange(x.shape[1]))", X),
+    "diag": ("", "x, y", "torch.diag(x) @ y + torch.diag(y[:, 0], -2)[2:, :5] + torch.diag(y).sum()", "torch.randn(7), torch.randn(7, 5)"),
+    "diag_above": ("", "x", "torch.diag(x, 3)", "torch.randn(13)"),
     "causal_mask": ("", "x", "m = torch.triu(torch.ones(9, 9, dtype=torch.bool), diagonal=1)\ntorch.softmax(x.masked_fill(m, float('-inf')), -1)",
                     "torch.randn(3, 9, 9)"),
     "padding_mask": ("", "x, m", "torch.where(m, x, torch.zeros_like(x)).sum(-1) / m.sum(-1).clamp(min=1)", f"{X}, torch.rand(5, 7, 33) > 0.3"),

@@ -229,14 +229,37 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
                 from
             })
         }
+        "diag" if rank == 1 => {
+            let offset = call.integer_or("diagonal", 0)?;
+            let (length, inner) = (x.shape[0], x.at.clone());
+            let (down, right) = ((-offset).max(0), offset.max(0));
+            Tensor::computed(&call.shape, x.kind, x.work + 1, move |arena, at| {
+                let apart = at[1].plus(&at[0].times(-1));
+                // Off the diagonal the place may lie outside of the vector.
+                let place = if down > 0 { &at[1] } else { &at[0] };
+                let place = if down.max(right) > 0 {
+                    place.remainder(length)
+                } else {
+                    place.clone()
+                };
+                let value = inner(arena, &[place]);
+                let Some(on) = BoundsCheck::new(apart, offset, offset + 1) else {
+                    return value;
+                };
+                let zero = match arena.kind(value) {
+                    ScalarType::Float => arena.constant(0.0),
+                    ScalarType::Int | ScalarType::Bool => arena.int(0),
+                };
+                let on = arena.in_bounds(vec![on]);
+                arena.select(on, value, zero)
+            })
+        }
+        "diag" if rank == 2 => diagonal(&x, &call.shape, call.integer_or("diagonal", 0)?),
         "diagonal" if rank == 2 => {
             let offset = call.integer_or("offset", 0)?;
             call.argument("dim1");
             call.argument("dim2");
-            let (down, right) = ((-offset).max(0), offset.max(0));
-            x.view(&call.shape, move |at| {
-                vec![at[0].offset(down), at[0].offset(right)]
-            })
+            diagonal(&x, &call.shape, offset)
         }
         "embedding" => {
             let (indices, table) = (x, call.input(1)?.clone());
@@ -260,6 +283,14 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
         _ => return Ok(None),
     };
     Ok(Some(found))
+}
+
+/// What lies on a diagonal of a matrix.
+fn diagonal(x: &Tensor, shape: &[i64], offset: i64) -> Tensor {
+    let (down, right) = ((-offset).max(0), offset.max(0));
+    x.view(shape, move |at| {
+        vec![at[0].offset(down), at[0].offset(right)]
+    })
 }
 
 fn image(call: &OperatorCall<'_>, x: &Tensor) -> Result<[i64; 4], NotCovered> {

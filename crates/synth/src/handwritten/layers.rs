@@ -56,7 +56,8 @@ impl Chain<'_> {
             _ => &[8, 10, 12, 16, 20, 24, 32, 40, 48, 64],
         };
         let first = lengths[rng.below(lengths.len())];
-        let square = rng.chance(70);
+        // Of an extent for each dimension a model must do each sum: square ones teach to do one.
+        let square = rng.chance(50);
         SPACE[dims - 1]
             .iter()
             .map(|name| {
@@ -139,8 +140,8 @@ impl Chain<'_> {
     pub(super) fn convolution(&mut self, dims: usize, plain: bool) -> Option<()> {
         let mut from = self.channels();
         let mut to = self.channels();
-        let uneven = !plain && self.text.rng.chance(25);
-        let kernel = self.for_space(dims, uneven, &[1, 2, 3, 3, 3, 4, 5, 7]);
+        let uneven = self.text.rng.chance(if plain { 12 } else { 50 });
+        let kernel = self.for_space(dims, uneven, &[1, 2, 3, 3, 3, 4, 5, 5, 7, 9]);
         let fancy = if plain { 15 } else { 45 };
         let stride = if self.text.rng.chance(fancy) {
             self.for_space(dims, uneven, &[1, 2, 2, 3])
@@ -148,12 +149,12 @@ impl Chain<'_> {
             vec![1; dims]
         };
         let padding = if self.text.rng.chance(fancy) {
-            self.for_space(dims, uneven, &[0, 1, 1, 2, 3])
+            self.for_space(dims, uneven, &[0, 1, 1, 2, 2, 3, 4])
         } else {
             vec![0; dims]
         };
-        let dilation = if self.text.rng.chance(fancy / 2) {
-            self.for_space(dims, uneven, &[1, 2, 3])
+        let dilation = if self.text.rng.chance(fancy * 2 / 3) {
+            self.for_space(dims, uneven, &[1, 2, 2, 3, 4])
         } else {
             vec![1; dims]
         };
@@ -184,8 +185,8 @@ impl Chain<'_> {
     pub(super) fn transposed_convolution(&mut self, dims: usize, plain: bool) -> Option<()> {
         let mut from = self.channels();
         let mut to = self.channels();
-        let uneven = !plain && self.text.rng.chance(25);
-        let kernel = self.for_space(dims, uneven, &[2, 3, 3, 3, 4, 5]);
+        let uneven = self.text.rng.chance(if plain { 12 } else { 50 });
+        let kernel = self.for_space(dims, uneven, &[2, 3, 3, 3, 4, 5, 7]);
         let stride = if self.text.rng.chance(60) {
             self.for_space(dims, uneven, &[1, 2, 2, 2, 3])
         } else {
@@ -201,8 +202,8 @@ impl Chain<'_> {
         } else {
             vec![0; dims]
         };
-        let dilation = if self.text.rng.chance(if plain { 3 } else { 15 }) {
-            self.for_space(dims, false, &[1, 2])
+        let dilation = if self.text.rng.chance(if plain { 5 } else { 30 }) {
+            self.for_space(dims, uneven, &[1, 2, 2, 3])
         } else {
             vec![1; dims]
         };

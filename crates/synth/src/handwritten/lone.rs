@@ -12,7 +12,7 @@ use super::text::InputDraw;
 impl Chain<'_> {
     /// One operator on inputs that fit it.
     pub(super) fn lone(&mut self) -> Option<()> {
-        match self.text.rng.weighted(&[20, 30, 14, 12, 8, 12, 6, 8, 2])? {
+        match self.text.rng.weighted(&[22, 34, 12, 14, 8, 12, 5, 10, 2])? {
             0 => self.lone_product(),
             1 => self.lone_convolution(),
             2 => self.lone_activation(),
@@ -26,8 +26,8 @@ impl Chain<'_> {
     }
 
     fn lone_convolution(&mut self) -> Option<()> {
-        let dims = self.text.rng.choose_of([1, 2, 2, 2, 3]);
-        if self.text.rng.chance(60) {
+        let dims = self.text.rng.choose_of([1, 2, 2, 3]);
+        if self.text.rng.chance(55) {
             self.convolution(dims, false)
         } else {
             self.transposed_convolution(dims, false)

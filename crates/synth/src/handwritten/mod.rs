@@ -23,7 +23,7 @@ use crate::splitmix::SplitMix64;
 use text::ModuleText;
 
 /// What a written module is: one operator, or a layer and so many steps after it.
-const LONE_PERCENT: usize = 40;
+const LONE_PERCENT: usize = 50;
 
 /// A module while it is written.
 struct Chain<'a> {

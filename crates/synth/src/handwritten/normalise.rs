@@ -116,7 +116,7 @@ impl Chain<'_> {
         }
         let value = self.value.clone();
         let kept = format!("dim={dim}, keepdim=True");
-        match self.text.rng.below(6) {
+        match self.text.rng.weighted(&[3, 2, 1, 1, 2, 2])? {
             0 => {
                 let eps = self.epsilon();
                 self.text.assign(
@@ -179,7 +179,7 @@ impl Chain<'_> {
     }
 
     pub(super) fn lone_norm(&mut self) -> Option<()> {
-        if self.text.rng.chance(60) {
+        if self.text.rng.chance(50) {
             let dims = self.text.rng.choose_of([1, 2, 2, 2, 3]);
             let channels = self.text.rng.choose_of([16, 32, 64, 96, 128]);
             if self.text.rng.chance(15) {

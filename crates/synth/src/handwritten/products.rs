@@ -53,7 +53,7 @@ impl Chain<'_> {
             1 => format!("{name}.transpose(0, 1)"),
             _ => format!("{name}.T"),
         };
-        let (expression, words, shape): (String, &str, Vec<u64>) = match self.text.rng.below(20) {
+        let (expression, words, shape): (String, &str, Vec<u64>) = match self.text.rng.below(26) {
             0..=3 | 16 | 17 => {
                 self.two_inputs(names, vec![m_, k_], vec![k_, n_]);
                 let expression = if self.text.rng.chance(20) {
@@ -63,7 +63,7 @@ impl Chain<'_> {
                 };
                 (expression, "a matrix product", vec![m, n])
             }
-            4 => {
+            4 | 19 | 20 => {
                 self.two_inputs(names, vec![k_, m_], vec![k_, n_]);
                 let left = transpose(self, a);
                 (
@@ -72,7 +72,7 @@ impl Chain<'_> {
                     vec![m, n],
                 )
             }
-            5 => {
+            5 | 21 | 22 => {
                 self.two_inputs(names, vec![m_, k_], vec![n_, k_]);
                 let right = transpose(self, b);
                 (
@@ -81,7 +81,7 @@ impl Chain<'_> {
                     vec![m, n],
                 )
             }
-            6 => {
+            6 | 23 => {
                 self.two_inputs(names, vec![k_, m_], vec![n_, k_]);
                 let (left, right) = (transpose(self, a), transpose(self, b));
                 (
@@ -178,7 +178,7 @@ impl Chain<'_> {
                 };
                 (expression, "a diagonal matrix times a matrix", vec![d, m])
             }
-            13 | 14 => {
+            13 | 14 | 24 => {
                 let n = n.min(4096);
                 let side = extent("N", n);
                 self.two_inputs(names, vec![side, side], vec![side, side]);
