@@ -3,6 +3,7 @@
 
 mod error;
 mod files;
+mod int8;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};

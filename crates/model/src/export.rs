@@ -6,7 +6,7 @@ mod safetensors;
 use std::path::Path;
 
 pub use self::gguf::{GgufType, write_gguf};
-pub(crate) use self::safetensors::write_tensors;
+pub(crate) use self::safetensors::{EncodedTensor, write_tensors};
 pub use self::safetensors::{FloatType, write_folder};
 use crate::matrix::Linear;
 use crate::weights::{LayerWeight, WeightName};

@@ -64,6 +64,13 @@ impl SafetensorsFile {
         Ok(HostTensor::new(info.shape.clone(), data))
     }
 
+    /// Shape and bytes of a tensor of 8-bit integers; `None` where it is of another type.
+    pub fn int8(&self, name: &str) -> Option<(&[usize], &[u8])> {
+        let info = self.header.info(name)?;
+        let bytes = &self.data[info.data_offsets.0..info.data_offsets.1];
+        (info.dtype == Dtype::I8).then_some((info.shape.as_slice(), bytes))
+    }
+
     /// All tensors by name.
     pub fn tensors(&self) -> Result<BTreeMap<String, HostTensor>, ModelError> {
         let names = self.names().into_iter();

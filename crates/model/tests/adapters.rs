@@ -218,6 +218,43 @@ fn saved_adapters_are_the_same_adapters() {
     assert_eq!(second.projections().len(), Projection::ALL.len());
 }
 
+/// In 8 bits each number is within half a step of what it was, and nothing changes when it is written again.
+#[test]
+fn an_adapter_in_8_bits_is_nearly_the_same() {
+    let place = tempfile::tempdir().unwrap();
+    for name in NAMES {
+        let adapter = Adapter::load(&folder(name)).unwrap();
+        let at = |number: u32| place.path().join(format!("{name}-{number}"));
+        adapter.save_int8(&at(1)).unwrap();
+        let once = Adapter::load(&at(1)).unwrap();
+        assert_eq!(once.settings(), adapter.settings());
+        let rank = adapter.settings().rank;
+        for (place, exact) in adapter.factors() {
+            let near = &once.factors()[place];
+            for (index, (one, other)) in exact.a.data().iter().zip(near.a.data()).enumerate() {
+                let row = index / exact.a.columns() * exact.a.columns();
+                let row = &exact.a.data()[row..row + exact.a.columns()];
+                let most = row.iter().fold(0.0_f32, |most, one| most.max(one.abs()));
+                assert!(
+                    (one - other).abs() <= most / 127.0 * 0.501,
+                    "{place}: {one} {other}"
+                );
+            }
+            for (index, (one, other)) in exact.b.data().iter().zip(near.b.data()).enumerate() {
+                let column = exact.b.data().iter().skip(index % rank).step_by(rank);
+                let most = column.fold(0.0_f32, |most, one| most.max(one.abs()));
+                assert!(
+                    (one - other).abs() <= most / 127.0 * 0.501,
+                    "{place}: {one} {other}"
+                );
+            }
+        }
+        once.save_int8(&at(2)).unwrap();
+        let bytes = |number| fs_err::read(at(number).join("adapter_model.safetensors")).unwrap();
+        assert_eq!(bytes(1), bytes(2), "{name}");
+    }
+}
+
 /// A copy of an adapter, changed.
 struct Changed(tempfile::TempDir);
 

@@ -1,9 +1,14 @@
 //! `warpsmith models`
 
+#[cfg(feature = "local-models")]
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use serde_json::json;
 use warpsmith_machine::Caches;
 use warpsmith_model::catalogue::{self, Network};
+#[cfg(feature = "local-models")]
+use warpsmith_model::{Adapter, ModelError};
 use warpsmith_schema::FORMAT;
 
 use crate::exit::Exit;
@@ -31,6 +36,14 @@ enum What {
     },
     /// Where one lies, or would lie
     Path { name: String },
+    /// Write an adapter in 8 bits: a quarter of its size, for `local:MODEL+ADAPTER` and not for PEFT
+    #[cfg(feature = "local-models")]
+    Quantize {
+        /// A PEFT folder, such as `published` of a training run
+        adapter: PathBuf,
+        /// The folder to make
+        to: PathBuf,
+    },
 }
 
 pub(crate) fn run(args: &ModelsArgs, printer: &Printer) -> Result<Exit, Stop> {
@@ -76,6 +89,22 @@ pub(crate) fn run(args: &ModelsArgs, printer: &Printer) -> Result<Exit, Stop> {
             let model = catalogue::find(name)?;
             let path = model.path(&caches).display().to_string();
             show(name, &path, model.is_present(&caches), printer)?;
+        }
+        #[cfg(feature = "local-models")]
+        What::Quantize { adapter, to } => {
+            if to.exists() {
+                let message = format!("`{}` is there already", to.display());
+                let hint = "name a folder that is to be made".to_owned();
+                return Err(Stop::config("config", message, Some(hint)));
+            }
+            let bytes = Adapter::load(adapter)?
+                .save_int8(to)
+                .map_err(ModelError::from)?;
+            if printer.json() {
+                printer.object(&json!({ "format": FORMAT, "adapter": to, "bytes": bytes }))?;
+            } else {
+                printer.lines(&[format!("{}: {}", size(bytes), to.display())])?;
+            }
         }
     }
     Ok(Exit::DONE)

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Adapter, AdapterError, LoraPair, LoraTarget, Projection, settings};
+use super::{Adapter, AdapterError, LoraPair, LoraTarget, Projection, int8, settings};
 use crate::safetensors_file::SafetensorsFile;
 use crate::{HostTensor, ModelError};
 
-const SETTINGS: &str = "adapter_config.json";
-const TENSORS: &str = "adapter_model.safetensors";
-const PREFIX: &str = "base_model.model.";
-const A: &str = "lora_A.weight";
+pub(super) const SETTINGS: &str = "adapter_config.json";
+pub(super) const TENSORS: &str = "adapter_model.safetensors";
+pub(super) const PREFIX: &str = "base_model.model.";
+pub(super) const A: &str = "lora_A.weight";
 const B: &str = "lora_B.weight";
 
 /// What was found of one place so far.
@@ -33,11 +33,9 @@ impl Adapter {
         let path = folder.join(TENSORS);
         // By name, so that of several mistakes always the same is told.
         let tensors = SafetensorsFile::read(&path)
-            .and_then(|file| file.tensors())
-            .map_err(|error| AdapterError::Broken {
-                path,
-                reason: error.to_string(),
-            })?;
+            .map_err(|error| error.to_string())
+            .and_then(|file| tensors(&file))
+            .map_err(|reason| AdapterError::Broken { path, reason })?;
         let mut found: BTreeMap<LoraTarget, Found> = BTreeMap::new();
         for (name, tensor) in tensors {
             let (place, factor) =
@@ -86,17 +84,42 @@ impl Adapter {
         fs_err::write(folder.join(SETTINGS), settings)
             .map_err(|error| failed(error.to_string()))?;
         let tensors = self.pairs.iter().flat_map(|(place, factors)| {
-            let name = |factor| format!("{PREFIX}{place}.{factor}");
-            [(name(A), &factors.a), (name(B), &factors.b)]
+            let name = |factor| format!("{PREFIX}{place}.{}", name(factor));
+            [(name(Factor::A), &factors.a), (name(Factor::B), &factors.b)]
         });
         let tensors: BTreeMap<String, &HostTensor> = tensors.collect();
         crate::export::write_tensors(tensors, &folder.join(TENSORS)).map_err(failed)
     }
 }
 
-enum Factor {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Factor {
     A,
     B,
+}
+
+/// What PEFT calls it below its module.
+pub(super) fn name(factor: Factor) -> &'static str {
+    match factor {
+        Factor::A => A,
+        Factor::B => B,
+    }
+}
+
+/// All tensors by name, those in 8 bits with their scales; else why one cannot be read.
+fn tensors(file: &SafetensorsFile) -> Result<BTreeMap<String, HostTensor>, String> {
+    let mut found = BTreeMap::new();
+    for tensor in file.names() {
+        if int8::is_scale(&tensor) {
+            continue;
+        }
+        let numbers = match int8::dequantized(file, &tensor) {
+            Some(numbers) => numbers?,
+            None => file.tensor(&tensor).map_err(|error| error.to_string())?,
+        };
+        found.insert(tensor, numbers);
+    }
+    Ok(found)
 }
 
 /// `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight`.

@@ -53,10 +53,10 @@ impl FloatType {
 }
 
 /// A tensor as a file has it.
-struct EncodedTensor {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
+pub(crate) struct EncodedTensor {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl View for EncodedTensor {
