@@ -132,9 +132,9 @@ impl<'p> KernelWriter<'p> {
         if let Some(factors) = reciprocal(single).and_then(factors) {
             return format!("(1.0f / ({factors}))");
         }
-        // Larger ones may be no number in single precision.
-        let is_whole = single.fract() == 0.0 && (0.0..=16_777_216.0).contains(&single);
-        match is_whole.then_some(single as u32).and_then(factors) {
+        // Rounded once, as the number itself is.
+        let is_whole = value.fract() == 0.0 && (0.0..=f64::from(i32::MAX)).contains(&value);
+        match is_whole.then_some(value as u32).and_then(factors) {
             Some(factors) => format!("float({factors})"),
             None => float(value),
         }

@@ -57,6 +57,13 @@ impl SplitMix64 {
         choices[self.below(N)]
     }
 
+    /// In any order.
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+
     /// An index, drawn by weights; `None` if all weights are zero.
     pub(crate) fn weighted(&mut self, weights: &[usize]) -> Option<usize> {
         let total: usize = weights.iter().sum();

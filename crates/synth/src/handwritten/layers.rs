@@ -22,6 +22,19 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// One element of space, all channels.
+    fn pointwise(dims: usize) -> Self {
+        Self {
+            kernel: vec![1; dims],
+            stride: vec![1; dims],
+            padding: vec![0; dims],
+            dilation: vec![1; dims],
+            output_padding: vec![0; dims],
+            groups: 1,
+            transposed: false,
+        }
+    }
+
     /// An extent after the convolution; `None` where the window does not fit.
     fn after(&self, length: u64, dim: usize) -> Option<u64> {
         if self.transposed {
@@ -226,7 +239,57 @@ impl Chain<'_> {
 
     /// The input, the layer and the line that applies it.
     fn convolve(&mut self, from: u64, to: u64, window: &Window) -> Option<()> {
+        self.spatial_input(window.kernel.len(), from);
+        self.apply_convolution(to, window, None)
+    }
+
+    /// A convolution of each channel by itself, then one that mixes channels.
+    pub(super) fn separable_convolution(&mut self) -> Option<()> {
+        let dims = self.text.rng.choose_of([1, 2, 2, 2]);
+        let from = self.text.rng.choose_of([16, 32, 48, 64, 96, 128]);
+        let to = self.text.rng.choose_of([32, 48, 64, 128, 192, 256]);
+        let kernel = self.text.rng.choose_of([3, 3, 5, 7]);
+        let depthwise = Window {
+            kernel: vec![kernel; dims],
+            stride: vec![self.text.rng.choose_of([1, 1, 2]); dims],
+            padding: vec![self.text.rng.choose_of([0, 1, kernel / 2]); dims],
+            dilation: vec![self.text.rng.choose_of([1, 1, 1, 2]); dims],
+            output_padding: vec![0; dims],
+            groups: from,
+            transposed: false,
+        };
+        self.spatial_input(dims, from);
+        let (first, second) = self.text.rng.choose_of([
+            ("depthwise", "pointwise"),
+            ("depthwise", "pointwise"),
+            ("dw_conv", "pw_conv"),
+            ("conv1", "conv2"),
+        ]);
+        self.apply_convolution(from, &depthwise, Some(first))?;
+        self.apply_convolution(to, &Window::pointwise(dims), Some(second))
+    }
+
+    /// Another convolution on the value so far.
+    pub(super) fn convolution_again(&mut self) -> Option<()> {
+        let dims = self.shape.len().checked_sub(2).filter(|dims| *dims >= 1)?;
+        let to = self.text.rng.choose_of([8, 16, 24, 32, 64]);
+        let mut window = Window::pointwise(dims);
+        if self.text.rng.chance(60) {
+            window.kernel = vec![3; dims];
+            window.padding = vec![self.text.rng.choose_of([0, 1]); dims];
+        }
+        self.apply_convolution(to, &window, Some("conv2"))
+    }
+
+    /// The layer and the line that applies it to the value so far.
+    fn apply_convolution(
+        &mut self,
+        to: u64,
+        window: &Window,
+        name: Option<&'static str>,
+    ) -> Option<()> {
         let dims = window.kernel.len();
+        let from = *self.shape.get(1)?;
         let (class, attribute, words) = if window.transposed {
             (
                 "ConvTranspose",
@@ -237,7 +300,6 @@ impl Chain<'_> {
             ("Conv", "conv", "a convolution")
         };
         let class = format!("{class}{dims}d");
-        self.spatial_input(dims, from);
         let mut shape = vec![self.shape[0], to];
         for (dim, length) in self.shape[2..].iter().enumerate() {
             shape.push(window.after(*length, dim).filter(|after| *after > 0)?);
@@ -295,10 +357,10 @@ impl Chain<'_> {
             3 => given.push("bias=True".to_owned()),
             _ => {}
         }
-        let name = if text.rng.chance(70) {
-            attribute.to_owned()
-        } else {
-            class.to_lowercase().replace("transpose", "_transpose")
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None if text.rng.chance(70) => attribute.to_owned(),
+            None => class.to_lowercase().replace("transpose", "_transpose"),
         };
         let layer = text.attribute(&name, &format!("nn.{class}({})", given.join(", ")));
         self.step(&format!("{layer}({})", self.value), words);

@@ -12,7 +12,11 @@ use super::text::InputDraw;
 impl Chain<'_> {
     /// One operator on inputs that fit it.
     pub(super) fn lone(&mut self) -> Option<()> {
-        match self.text.rng.weighted(&[22, 34, 12, 14, 8, 12, 5, 10, 2])? {
+        match self
+            .text
+            .rng
+            .weighted(&[22, 34, 11, 15, 10, 13, 5, 10, 2])?
+        {
             0 => self.lone_product(),
             1 => self.lone_convolution(),
             2 => self.lone_activation(),
@@ -26,6 +30,9 @@ impl Chain<'_> {
     }
 
     fn lone_convolution(&mut self) -> Option<()> {
+        if self.text.rng.chance(8) {
+            return self.separable_convolution();
+        }
         let dims = self.text.rng.choose_of([1, 2, 2, 3]);
         if self.text.rng.chance(55) {
             self.convolution(dims, false)

@@ -96,6 +96,9 @@ impl Chain<'_> {
             5 => self.transposed_convolution(1, true)?,
             _ => self.linear()?,
         }
+        if self.text.rng.chance(8) && self.shape.len() > 2 {
+            self.convolution_again();
+        }
         let steps = 1 + self.text.rng.weighted(&[14, 24, 26, 20, 10, 6])?;
         let mut tries = 0;
         let mut done = 0;

@@ -10,7 +10,7 @@ impl Chain<'_> {
         let value = self.value.clone();
         let dims = rank - 2;
         let (layer, words) = match (self.text.rng.below(10), rank) {
-            (0..=3, 2..=5) => {
+            (0..=2, 2..=5) => {
                 let given = self.channels_argument(channels);
                 let class = format!("BatchNorm{}d", dims.max(1));
                 let eps = if self.text.rng.chance(15) {
@@ -25,7 +25,7 @@ impl Chain<'_> {
                     "batch normalisation",
                 )
             }
-            (4..=6, 2..=5) => {
+            (3..=5, 2..=5) => {
                 let groups = self.text.rng.choose_of([2, 4, 8, 16]);
                 if channels % groups != 0 || channels < 2 * groups {
                     return None;
@@ -41,7 +41,7 @@ impl Chain<'_> {
                     "group normalisation",
                 )
             }
-            (7, 3..=5) if self.shape[2..].iter().product::<u64>() > 1 => {
+            (6, 3..=5) if self.shape[2..].iter().product::<u64>() > 1 => {
                 let given = self.channels_argument(channels);
                 let affine = if self.text.rng.chance(30) {
                     ", affine=True"
@@ -56,7 +56,7 @@ impl Chain<'_> {
                     "instance normalisation",
                 )
             }
-            (8..=9, 2..=3) => {
+            (7..=9, 2..=3) => {
                 let features = self.shape[rank - 1];
                 let given = self
                     .text
@@ -67,7 +67,7 @@ impl Chain<'_> {
                     "layer normalisation",
                 )
             }
-            (8..=9, 4) if self.shape[2] * self.shape[3] * channels <= 1 << 22 => {
+            (7..=9, 4) if self.shape[2] * self.shape[3] * channels <= 1 << 22 => {
                 let shape: Vec<i64> = self.shape[1..]
                     .iter()
                     .map(|one| one.cast_signed())

@@ -181,8 +181,13 @@ impl Chain<'_> {
             13 | 14 | 24 => {
                 let n = n.min(4096);
                 let side = extent("N", n);
-                self.two_inputs(names, vec![side, side], vec![side, side]);
                 let part = self.text.rng.choose_of(["triu", "tril"]);
+                let draw = match part {
+                    "triu" => InputDraw::Upper,
+                    _ => InputDraw::Lower,
+                };
+                self.text.input(a, vec![side, side], draw);
+                self.text.input(b, vec![side, side], draw);
                 let product = matmul(self, a, b);
                 (
                     format!("torch.{part}({product})"),

@@ -19,7 +19,7 @@ impl Chain<'_> {
             .text
             .rng
             .choose_of([None, None, None, Some(2), Some(1)]);
-        let padding = u64::from(kernel >= 3 && self.text.rng.chance(40));
+        let padding = u64::from(self.text.rng.chance(if kernel >= 3 { 55 } else { 15 }));
         let kind = self.text.rng.choose_of(["Max", "Max", "Avg"]);
         let dilation = if kind == "Max" && padding == 0 && self.text.rng.chance(10) {
             2
@@ -190,8 +190,8 @@ impl Chain<'_> {
             let dim = 1 + self.text.rng.below(rank - 1);
             let value = self.value.clone();
             let op = self.text.rng.choose_of([
-                "sum", "mean", "max", "min", "argmax", "argmin", "prod", "amax", "amin", "var",
-                "norm",
+                "sum", "mean", "max", "min", "min", "argmax", "argmin", "argmin", "prod", "amax",
+                "amin", "var", "norm",
             ]);
             let given = self.text.setting(
                 "dim",

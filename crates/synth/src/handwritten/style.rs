@@ -86,6 +86,8 @@ pub(super) struct WritingStyle {
     /// Comments stand above their lines.
     pub(super) comments_above: bool,
     pub(super) spaces: SpaceStyle,
+    /// Constants stand in no order: the width before the height.
+    pub(super) shuffled: bool,
     /// Large constants are products: `1024 * 4`.
     pub(super) products: bool,
     /// Extents after the first are one constant: `input_shape = (64, 128)`.
@@ -116,7 +118,8 @@ impl WritingStyle {
             airy: rng.chance(40),
             numbered: rng.chance(8),
             comments_above: rng.chance(40),
-            products: rng.chance(12),
+            shuffled: rng.chance(30),
+            products: rng.chance(28),
             shape_constant: rng.chance(10),
             spaces: rng.choose_of([
                 SpaceStyle::OneALine,

@@ -18,6 +18,9 @@ pub(super) enum InputDraw {
     Signs,
     /// Probabilities along the last dimension.
     Probabilities,
+    /// A matrix with zeros on one side of its diagonal.
+    Upper,
+    Lower,
 }
 
 struct Argument {
@@ -183,6 +186,9 @@ impl<'a> ModuleText<'a> {
             if !lines.contains(&line) {
                 lines.push(line);
             }
+        }
+        if self.style.shuffled {
+            self.rng.shuffle(&mut lines);
         }
         let lines = self.style.spaces.joined(lines);
         let gap = if self.style.airy { "\n\n" } else { "\n" };
@@ -386,6 +392,8 @@ impl<'a> ModuleText<'a> {
                     format!("torch.randint(0, 2, ({dims}{comma})).float() * 2 - 1")
                 }
                 InputDraw::Probabilities => format!("torch.rand({dims}).softmax(dim=-1)"),
+                InputDraw::Upper => format!("torch.triu(torch.rand({dims}))"),
+                InputDraw::Lower => format!("torch.tril(torch.rand({dims}))"),
             };
             draws.push((input.name.to_owned(), expression));
         }

@@ -46,29 +46,98 @@ pub(super) fn worked_out(
         let (length, found) = (*input.get(first + dim)?, *result.get(first + dim)?);
         let (taps, step) = (kernel[dim], stride[dim]);
         let (border, apart) = (padding[dim], dilation[dim]);
-        let sum = if transposed {
-            let more = output_padding[dim];
-            let grown = (length - 1) * step + apart * (taps - 1) + more + 1;
-            let after = grown.checked_sub(2 * border)?;
-            (after == found).then(|| {
-                format!(
-                    "({length} - 1) * {step} - 2 * {border} + {apart} * ({taps} - 1) + {more} + 1 = {after}"
-                )
-            })?
+        let mut sum = Arithmetic::default();
+        let reach = sum.minus(taps, 1)?;
+        let reach = sum.times(reach, apart);
+        let after = if transposed {
+            let grown = sum.minus(length, 1)?;
+            let grown = sum.times(grown, step);
+            let borders = sum.times(border, 2);
+            let grown = sum.plus(grown, reach);
+            let grown = sum.minus(grown, borders)?;
+            sum.plus(grown, output_padding[dim] + 1)
         } else {
-            let span = (length + 2 * border).checked_sub(apart * (taps - 1) + 1)?;
-            let after = span / step + 1;
-            (after == found).then(|| {
-                let span_sum =
-                    format!("{length} + 2 * {border} - {apart} * ({taps} - 1) - 1 = {span}");
-                format!("{span_sum}, {span} / {step} + 1 = {after}")
-            })?
+            let borders = sum.times(border, 2);
+            let wide = sum.plus(length, borders);
+            let span = sum.minus(wide, reach)?;
+            if step == 1 {
+                span
+            } else {
+                let span = sum.minus(span, 1)?;
+                let steps = sum.divided(span, step);
+                sum.plus(steps, 1)
+            }
         };
+        if after != found {
+            return None;
+        }
+        let sum = sum.written(found);
         if !sums.contains(&sum) {
             sums.push(sum);
         }
     }
     Some(sums.join("; "))
+}
+
+/// A sum in single steps, each of two numbers: what is done at once, a small model gets wrong. What changes nothing is not written.
+#[derive(Default)]
+struct Arithmetic(Vec<String>);
+
+impl Arithmetic {
+    fn step(&mut self, text: &str, found: u64) -> u64 {
+        self.0.push(format!("{text} = {found}"));
+        found
+    }
+
+    fn plus(&mut self, left: u64, right: u64) -> u64 {
+        match (left, right) {
+            (0, other) | (other, 0) => other,
+            _ => self.step(&format!("{left} + {right}"), left + right),
+        }
+    }
+
+    /// `None` below zero.
+    fn minus(&mut self, left: u64, right: u64) -> Option<u64> {
+        let found = left.checked_sub(right)?;
+        Some(match right {
+            0 => left,
+            _ => self.step(&format!("{left} - {right}"), found),
+        })
+    }
+
+    fn times(&mut self, left: u64, right: u64) -> u64 {
+        match (left, right) {
+            (0, _) | (_, 0) => 0,
+            (1, other) | (other, 1) => other,
+            _ => self.step(&format!("{left} * {right}"), left * right),
+        }
+    }
+
+    /// Without the remainder.
+    fn divided(&mut self, left: u64, right: u64) -> u64 {
+        self.step(&format!("{left} / {right}"), left / right)
+    }
+
+    /// All steps; the number itself where there was nothing to do.
+    fn written(self, found: u64) -> String {
+        if self.0.is_empty() {
+            return format!("{found} = {found}");
+        }
+        self.0.join(", ")
+    }
+}
+
+/// `M = 1024 * 2 = 2048`, of a line of constants that are products; the other lines say nothing.
+pub(super) fn multiplied(line: &str) -> Option<String> {
+    let (name, product) = line.split_once(" = ")?;
+    let is_name = name.starts_with(char::is_alphabetic)
+        && name
+            .chars()
+            .all(|letter| letter.is_alphanumeric() || letter == '_');
+    let (left, right) = product.split_once(" * ")?;
+    let (left, right): (u64, u64) = (left.parse().ok()?, right.parse().ok()?);
+    let found = left.checked_mul(right).filter(|_| is_name)?;
+    Some(format!("{name} = {left} * {right} = {found}"))
 }
 
 /// One number for each dimension, however they are given.
@@ -107,8 +176,8 @@ mod tests {
             &plain,
             &[8, 64, 508, 248],
         );
-        let expected = "512 + 2 * 2 - 2 * (5 - 1) - 1 = 507, 507 / 1 + 1 = 508; \
-                        512 + 2 * 4 - 3 * (9 - 1) - 1 = 495, 495 / 2 + 1 = 248";
+        let expected = "5 - 1 = 4, 4 * 2 = 8, 2 * 2 = 4, 512 + 4 = 516, 516 - 8 = 508; \
+                        9 - 1 = 8, 8 * 3 = 24, 4 * 2 = 8, 512 + 8 = 520, 520 - 24 = 496, 496 - 1 = 495, 495 / 2 = 247, 247 + 1 = 248";
         assert_eq!(said.as_deref(), Some(expected));
         let grown = arguments(
             &json!({ "stride": [2], "padding": [1], "output_padding": [1], "dilation": [1] }),
@@ -122,15 +191,28 @@ mod tests {
         );
         assert_eq!(
             said.as_deref(),
-            Some("(64 - 1) * 2 - 2 * 1 + 1 * (3 - 1) + 1 + 1 = 128")
+            Some(
+                "3 - 1 = 2, 64 - 1 = 63, 63 * 2 = 126, 126 + 2 = 128, 128 - 2 = 126, 126 + 2 = 128"
+            )
         );
         let pool =
             arguments(&json!({ "kernel_size": [2, 2], "stride": [2, 2], "padding": [0, 0] }));
         let said = worked_out("max_pool2d", &[1, 3, 65, 65], None, &pool, &[1, 3, 32, 32]);
         assert_eq!(
             said.as_deref(),
-            Some("65 + 2 * 0 - 1 * (2 - 1) - 1 = 63, 63 / 2 + 1 = 32")
+            Some("2 - 1 = 1, 65 - 1 = 64, 64 - 1 = 63, 63 / 2 = 31, 31 + 1 = 32")
         );
+    }
+
+    #[test]
+    fn constants_that_are_products_are_multiplied() {
+        assert_eq!(
+            multiplied("K = 4096 * 2").as_deref(),
+            Some("K = 4096 * 2 = 8192")
+        );
+        for line in ["    x = 4 * 2", "K = 8192", "y = x * 2", "K = 2 * 2 * 2"] {
+            assert_eq!(multiplied(line), None, "{line}");
+        }
     }
 
     #[test]

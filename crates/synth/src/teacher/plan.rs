@@ -51,6 +51,8 @@ pub(super) struct TaskFacts {
     pub(super) states: Vec<(String, Vec<u64>)>,
     /// Shapes of the inputs, in order.
     pub(super) inputs: Vec<Vec<u64>>,
+    /// Constants that the source writes as products, multiplied.
+    pub(super) constants: Vec<String>,
     /// Operators in the order of application.
     pub(super) ops: Vec<AppliedOperator>,
     /// Bytes that any solution reads and writes.
@@ -101,13 +103,13 @@ impl TeachingPlan {
         }
         Ok(Self {
             attempts,
-            facts: TaskFacts::of(graph),
+            facts: TaskFacts::of(graph, &task.source),
         })
     }
 }
 
 impl TaskFacts {
-    fn of(graph: &OpGraph) -> Self {
+    fn of(graph: &OpGraph, source: &str) -> Self {
         let ops = graph.values.iter().filter_map(|value| match &value.from {
             ValueSource::Applied {
                 op,
@@ -155,6 +157,7 @@ impl TaskFacts {
         Self {
             states: states.collect(),
             inputs: inputs.into_iter().map(|(_, shape)| shape).collect(),
+            constants: source.lines().filter_map(extents::multiplied).collect(),
             ops: ops.collect(),
             bytes: read + written,
         }

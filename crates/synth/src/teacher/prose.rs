@@ -57,10 +57,14 @@ fn given_shapes(facts: &TaskFacts) -> String {
     let states = states.map(|(name, shape)| format!("`{name}` {}", shape_text(shape)));
     let inputs = listed(&inputs.collect::<Vec<_>>());
     let states: Vec<String> = states.collect();
+    let constants = match &facts.constants[..] {
+        [] => String::new(),
+        constants => format!("{}. ", constants.join(", ")),
+    };
     if states.is_empty() {
-        format!("Input {inputs}.")
+        format!("{constants}Input {inputs}.")
     } else {
-        format!("Input {inputs}; {}.", states.join(", "))
+        format!("{constants}Input {inputs}; {}.", states.join(", "))
     }
 }
 
