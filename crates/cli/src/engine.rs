@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warpsmith_judge::{Configure, JudgeConfig, JudgeError};
+use warpsmith_judge::{Configure, JudgeConfig, JudgeError, JudgePool};
 use warpsmith_machine::{Caches, GpuInfo, Python, cpu, ensure_python, find_nvcc, gpus};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{Profile, Target};
@@ -81,7 +81,7 @@ impl Engine {
             isolation: judging_options.isolation,
             compile_mode: judging_options.compile_mode,
             seed: judging_options.seed,
-            shared_device: false,
+            pool: None,
             caches: self.caches.clone(),
             python: self.python.clone(),
         }
@@ -115,7 +115,7 @@ pub(crate) fn configure(judging: &JudgingArgs, judges: usize, printer: &Printer)
         let engine =
             Engine::prepare(&machine, &printer).map_err(|stop| JudgeError::Around(stop.0))?;
         let config = JudgeConfig {
-            shared_device: judges > 1,
+            pool: Some(JudgePool::of(judges)),
             ..engine.options(judging_options.clone())
         };
         Ok(found.insert(config).clone())

@@ -1,7 +1,7 @@
 //! The judge: processes kept warm, one submission at a time.
 
 mod conclude;
-mod device_memory;
+pub(crate) mod device_memory;
 mod processes;
 mod stages;
 mod timing_stage;
@@ -26,6 +26,7 @@ use crate::candidate_failure::CandidateFailure;
 use crate::cores::CoreSplit;
 use crate::evidence;
 use crate::harness::Harness;
+use crate::pool::JudgePool;
 use crate::process::PythonProcess;
 use crate::sampled_code::CodeClassifier;
 use crate::session::Session;
@@ -47,8 +48,9 @@ pub struct JudgeConfig {
     pub compile_mode: Option<String>,
     /// Judge with this master seed instead of fresh entropy: only to replay evidence.
     pub seed: Option<u64>,
-    /// Other judges work on the same device: what takes much of its memory stays there only while it is judged.
-    pub shared_device: bool,
+    /// Whose turns on the device this judge shares: in company, what takes much memory stays only while it is judged, and what
+    /// fails because others hold the memory is judged again alone. `None`: that is an infrastructure failure.
+    pub pool: Option<JudgePool>,
     pub caches: Caches,
     pub python: Python,
 }
@@ -94,6 +96,8 @@ pub(crate) struct Supervisor {
     ahead_compiler: Option<AheadCompiler>,
     session: Option<Session>,
     code_classifier: CodeClassifier,
+    /// No other judge of the pool has anything on the device: a verdict stands, whatever programs hold its memory.
+    alone: bool,
 }
 
 /// The process that fills the compiler's cache.
@@ -174,6 +178,7 @@ impl Supervisor {
             ahead_compiler: None,
             session: None,
             code_classifier: CodeClassifier::default(),
+            alone: false,
         };
         judge.trusted_starting = Some(judge.launch_trusted()?);
         judge.zygote = Some(judge.launch_zygote()?);
@@ -188,11 +193,6 @@ impl Supervisor {
         baseline.await_hello().map(drop)
     }
 
-    /// Which protections hold for candidates.
-    pub(crate) fn isolation(&self) -> Option<&sandbox::Effective> {
-        self.zygote.as_ref().map(Zygote::effective)
-    }
-
     /// Judges one submission. An error is never a verdict; one of ours is retried once with fresh processes.
     pub(crate) fn judge(
         &mut self,
@@ -204,6 +204,14 @@ impl Supervisor {
             Profile::Verify => JudgeDepth::Verified,
         };
         self.judge_with_retry(task, submission, depth)
+    }
+
+    /// Acts while the device is this judge's alone.
+    pub(crate) fn while_alone<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        self.alone = true;
+        let result = act(self);
+        self.alone = false;
+        result
     }
 
     /// Goes part of the way: `None` if nothing is wrong that far, else the verdict that judging would end with.
@@ -314,6 +322,13 @@ impl Supervisor {
             }
             Ok(step) => step,
         };
+        if let Step::Stop(fault) = &outcome
+            && attempt.lease.is_some()
+            && let Some(shortage) = self.memory_shortage(fault)?
+        {
+            self.restart();
+            return Err(shortage.into());
+        }
         let mut verdict = attempt.verdict;
         match outcome {
             Step::Go(()) => {
@@ -323,7 +338,11 @@ impl Supervisor {
             Step::Stop(fault) => {
                 verdict.status = fault.status;
                 verdict.rule = fault.rule;
-                verdict.reason = Some(clip(&fault.reason, 6000));
+                let mut reason = clip(&fault.reason, 6000);
+                if self.alone {
+                    reason.push_str(" (judged again alone on the device, after others had left too little memory)");
+                }
+                verdict.reason = Some(reason);
                 verdict.correct = false;
                 mark_failed_check(&mut verdict);
                 verdict.times_us = None;
