@@ -188,7 +188,7 @@ impl Supervisor {
     /// Builds what would otherwise be built on first use, the bytecode of what is imported included.
     pub(crate) fn prepare(&mut self) -> Result<(), JudgeError> {
         let mut baseline = self.launch_baseline()?;
-        self.toolchain.precompile()?;
+        self.toolchain.precompile_all()?;
         self.toolchain.provide()?;
         baseline.await_hello().map(drop)
     }
