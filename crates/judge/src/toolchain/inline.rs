@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use fs_err as fs;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
+use tracing::warn;
 
 use super::precompiled::PrecompiledHeader;
 use super::split::{instantiations, split};
@@ -118,7 +119,10 @@ impl Toolchain {
             header: Some(header),
         } = language
         {
-            self.precompile(header)?;
+            if let Err(error) = self.precompile(header) {
+                warn!(%error, "inline extensions are built as they are");
+                return Ok(None);
+            }
         }
         let flags: Vec<String> = match language {
             Language::Cuda { .. } => unit.cuda_flags.clone(),
