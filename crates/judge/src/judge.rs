@@ -3,6 +3,7 @@
 mod conclude;
 pub(crate) mod device_memory;
 mod processes;
+pub(crate) mod replaced;
 mod stages;
 mod timing_stage;
 
@@ -16,10 +17,11 @@ use serde_json::{Value, json};
 use warpsmith_machine::{Caches, DeviceLease, GpuInfo, Nvcc, Python};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::{
-    Precision, Profile, Reward, Rule, Status, Submission, Target, Task, Verdict,
+    Precision, Profile, Reward, Rule, Rules, Status, Submission, Target, Task, Verdict,
 };
 
 use self::conclude::{isolation_report, mark_failed_check};
+use self::replaced::Replacement;
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::candidate_failure::CandidateFailure;
@@ -43,6 +45,7 @@ pub struct JudgeConfig {
     pub target: Target,
     pub device: u32,
     pub profile: Profile,
+    pub rules: Rules,
     pub isolation: sandbox::Isolation,
     /// A mode of `torch.compile` to compare with, or `None` for eager alone.
     pub compile_mode: Option<String>,
@@ -118,6 +121,8 @@ struct JudgementState {
     clocks: [Value; 2],
     /// The device, from when it is needed to the end.
     lease: Option<DeviceLease>,
+    /// By mixed rules.
+    replacement: Option<Replacement>,
 }
 
 enum Step<T> {
@@ -299,7 +304,9 @@ impl Supervisor {
             baselines: None,
             clocks: [Value::Null, Value::Null],
             lease: None,
+            replacement: None,
         };
+        attempt.verdict.rules = self.config.rules;
         let outcome = match self.stages((task, submission), reach, &mut attempt) {
             // The task was surveyed and its memory laid out before the candidate came.
             Err(error)
@@ -444,9 +451,11 @@ impl Supervisor {
         let _held = self.cores.as_ref().and_then(CoreSplit::pin_this_thread);
         attempt.clocks[0] = self.clocks()?;
 
+        self.count_reference(&task.source)?;
         let verifying = Instant::now();
         let mut worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
         let class = go!(self.verify(&mut worker, attempt)?);
+        go!(self.check_replaced(&mut worker, attempt));
         attempt.verdict.seconds.verify = verifying.elapsed().as_secs_f64();
         if reach == JudgeDepth::Verified {
             return Ok(Step::Go(()));

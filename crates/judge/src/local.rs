@@ -328,7 +328,7 @@ mod tests {
 
     use warpsmith_machine::{Caches, PythonChoice, find_python};
     use warpsmith_sandbox::Isolation;
-    use warpsmith_schema::{MODEL_NEW, Profile, Status, SubmissionForm, Target};
+    use warpsmith_schema::{MODEL_NEW, Profile, Rule, Rules, Status, SubmissionForm, Target};
 
     use super::*;
     use crate::judge::device_memory::MemoryShortage;
@@ -340,6 +340,7 @@ mod tests {
             target: Target::Cpu,
             device: 0,
             profile: Profile::Verify,
+            rules: Rules::Own,
             isolation: Isolation::Weak,
             compile_mode: None,
             seed: None,
@@ -442,6 +443,85 @@ mod tests {
             });
             assert_eq!(failed.unwrap_err().failure().code, "memory_shortage");
             assert_eq!(tried.load(Ordering::SeqCst), tries);
+        }
+    }
+
+    /// A product, and what follows it in a kernel or in PyTorch.
+    #[test]
+    fn by_mixed_rules_something_must_be_replaced_and_the_rest_is_listed() {
+        let source = "import torch\n\nclass Model(torch.nn.Module):\n    def __init__(self, features):\n        super().__init__()\n        \
+            self.scale = torch.nn.Parameter(torch.ones(features))\n        self.linear = torch.nn.Linear(features, features)\n\n    \
+            def forward(self, x):\n        return torch.relu(self.linear(x) * self.scale)\n\n\
+            def get_inputs():\n    return [torch.randn(64, 32)]\n\ndef get_init_inputs():\n    return [32]\n";
+        let task = Task::of_source("linear_scale_relu", source);
+        let own = "out = torch.empty_like(x); kernels.scale_relu(out, x, self.scale, x.numel(), x.shape[-1]); return out";
+        let solution = |rest: &str| {
+            let model = format!(
+                "import torch\nfrom warpsmith_kernels import kernels\n\nclass ModelNew(torch.nn.Module):\n    def __init__(self, features):\n        \
+                 super().__init__()\n        self.scale = torch.nn.Parameter(torch.ones(features))\n        \
+                 self.linear = torch.nn.Linear(features, features)\n\n    def forward(self, x):\n        x = self.linear(x)\n        {rest}\n"
+            );
+            let mut submission = submission(true);
+            submission
+                .files
+                .insert(MODEL_NEW.to_owned(), model.into_bytes());
+            submission
+        };
+        let honest = solution(own);
+        let by_torch = solution("return torch.relu_(x * self.scale)");
+        // A kernel that only copies.
+        let copied = solution(
+            "x = torch.relu(x * self.scale); ones = torch.ones(32); out = torch.empty_like(x); \
+             kernels.scale_relu(out, x, ones, x.numel(), x.shape[-1]); return out",
+        );
+        let mut mixed = LocalJudge::start(JudgeConfig {
+            rules: Rules::Mixed,
+            ..config(None)
+        })
+        .unwrap();
+        let verdict = mixed.judge(&task, &honest).unwrap();
+        assert_eq!(
+            (verdict.status, verdict.rules),
+            (Status::Passed, Rules::Mixed),
+            "{:?}",
+            verdict.reason
+        );
+        let listed = verdict.torch_operators.unwrap();
+        assert_eq!(listed.len(), 1, "{listed:?}");
+        assert_eq!(
+            (listed[0].name.as_str(), listed[0].calls),
+            ("aten::addmm", 1.0)
+        );
+        assert!(
+            listed[0]
+                .share
+                .is_some_and(|share| share > 0.0 && share < 1.0),
+            "{listed:?}"
+        );
+        for cheating in [&by_torch, &copied] {
+            let verdict = mixed.judge(&task, cheating).unwrap();
+            assert_eq!(
+                (verdict.status, verdict.rule),
+                (Status::Cheating, Some(Rule::NothingReplaced)),
+                "{:?}",
+                verdict.reason
+            );
+            assert_eq!(verdict.torch_operators.unwrap().len(), 3);
+        }
+        // A wrong one is wrong by these rules too.
+        let wrong = solution("return x * self.scale");
+        assert_eq!(mixed.judge(&task, &wrong).unwrap().status, Status::Mismatch);
+        drop(mixed);
+        let mut strict = LocalJudge::start(config(None)).unwrap();
+        for solution in [&honest, &by_torch, &copied] {
+            let verdict = strict.judge(&task, solution).unwrap();
+            assert_eq!(
+                (verdict.status, verdict.rule),
+                (Status::Cheating, Some(Rule::ForbiddenOperator)),
+                "{:?}",
+                verdict.reason
+            );
+            assert_eq!((verdict.rules, verdict.torch_operators), (Rules::Own, None));
         }
     }
 }

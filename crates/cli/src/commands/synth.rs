@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_judge::{Judge, JudgeConfig, JudgePool, LocalJudge};
 use warpsmith_machine::memory_bytes;
-use warpsmith_schema::{CONFIG_FORMAT, Failure, FailureKind, Profile, Target};
+use warpsmith_schema::{CONFIG_FORMAT, Failure, FailureKind, Profile, Rules, Target};
 use warpsmith_store::{EventLog, RunFolder};
 use warpsmith_synth::{
     CandidateRecord, DecontaminationSummary, FilterEnvironment, FilterError, GrammarComposer,
@@ -345,6 +345,7 @@ impl SynthSettings {
     fn judging_options(&self) -> JudgingOptions {
         JudgingOptions {
             profile: Profile::Rl,
+            rules: Rules::Own,
             isolation: self.isolation.into(),
             compile_mode: None,
             seed: None,

@@ -118,11 +118,10 @@ impl Toolchain {
         if let Language::Cxx {
             header: Some(header),
         } = language
+            && let Err(error) = self.precompile(header)
         {
-            if let Err(error) = self.precompile(header) {
-                warn!(%error, "inline extensions are built as they are");
-                return Ok(None);
-            }
+            warn!(%error, "inline extensions are built as they are");
+            return Ok(None);
         }
         let flags: Vec<String> = match language {
             Language::Cuda { .. } => unit.cuda_flags.clone(),
