@@ -198,6 +198,15 @@ impl Supervisor {
                 operator.share = None;
             }
         }
+        let shown = listed.iter().map(|operator| match operator.share {
+            Some(share) => format!("`{}` ({:.0} %)", operator.name, 100.0 * share),
+            None => format!("`{}`", operator.name),
+        });
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        if !shown.is_empty() {
+            let notes = &mut attempt.verdict.notes;
+            notes.push(format!("PyTorch computed a part of each call: {shown}"));
+        }
         attempt.verdict.torch_operators = Some(listed);
         attempt.replacement = Some(replacement);
         if replacement == Replacement::Nothing {
