@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use warpsmith_machine::PythonChoice;
-use warpsmith_schema::CountedAttempt;
+use warpsmith_schema::{CountedAttempt, Rules};
 
 /// What makes a judge.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -14,6 +14,9 @@ pub(crate) struct JudgingArgs {
     /// How thoroughly to judge
     #[arg(long, value_enum, default_value_t)]
     pub(crate) profile: ProfileChoice,
+    /// Who may compute in `forward`
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) rules: RulesChoice,
     /// Do not measure `torch.compile`
     #[arg(long)]
     pub(crate) no_compile: bool,
@@ -126,6 +129,25 @@ pub(crate) enum ProfileChoice {
     Rl,
     /// Compile and verify; time nothing
     Verify,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RulesChoice {
+    /// The solution's own kernels
+    #[default]
+    Own,
+    /// PyTorch too, what was not replaced, as KernelBench allows
+    Mixed,
+}
+
+impl From<RulesChoice> for Rules {
+    fn from(choice: RulesChoice) -> Self {
+        match choice {
+            RulesChoice::Own => Self::Own,
+            RulesChoice::Mixed => Self::Mixed,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]

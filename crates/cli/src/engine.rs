@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warpsmith_judge::{Configure, JudgeConfig, JudgeError};
+use warpsmith_judge::{Configure, JudgeConfig, JudgeError, JudgePool};
 use warpsmith_machine::{Caches, GpuInfo, Python, cpu, ensure_python, find_nvcc, gpus};
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{Profile, Target};
+use warpsmith_schema::{Profile, Rules, Target};
 
 use crate::args::{
     IsolationChoice, JudgingArgs, MachineArgs, ProfileChoice, PythonArgs, TargetChoice,
@@ -26,6 +26,7 @@ pub(crate) struct Engine {
 #[derive(Debug, Clone)]
 pub(crate) struct JudgingOptions {
     pub(crate) profile: Profile,
+    pub(crate) rules: Rules,
     pub(crate) isolation: Isolation,
     pub(crate) compile_mode: Option<String>,
     pub(crate) seed: Option<u64>,
@@ -35,6 +36,7 @@ impl JudgingArgs {
     pub(crate) fn judging_options(&self) -> JudgingOptions {
         JudgingOptions {
             profile: self.profile.into(),
+            rules: self.rules.into(),
             isolation: self.isolation.into(),
             compile_mode: (!self.no_compile).then(|| "default".to_owned()),
             seed: None,
@@ -78,10 +80,11 @@ impl Engine {
             target: self.target,
             device: self.device,
             profile: judging_options.profile,
+            rules: judging_options.rules,
             isolation: judging_options.isolation,
             compile_mode: judging_options.compile_mode,
             seed: judging_options.seed,
-            shared_device: false,
+            pool: None,
             caches: self.caches.clone(),
             python: self.python.clone(),
         }
@@ -115,7 +118,7 @@ pub(crate) fn configure(judging: &JudgingArgs, judges: usize, printer: &Printer)
         let engine =
             Engine::prepare(&machine, &printer).map_err(|stop| JudgeError::Around(stop.0))?;
         let config = JudgeConfig {
-            shared_device: judges > 1,
+            pool: Some(JudgePool::of(judges)),
             ..engine.options(judging_options.clone())
         };
         Ok(found.insert(config).clone())

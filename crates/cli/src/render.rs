@@ -282,6 +282,9 @@ pub(crate) fn next(verdict: &Verdict) -> &'static str {
         (_, Some(Rule::ForbiddenOperator)) => {
             "compute in a kernel of your own; views, allocation and same-dtype copies may stay"
         }
+        (_, Some(Rule::NothingReplaced)) => {
+            "compute at least one of the reference's operators in a kernel of your own"
+        }
         (_, Some(Rule::ForbiddenImport)) => {
             "use only libc, libm, OpenMP and the provided `gemm` (cuBLAS and cuDNN on a GPU)"
         }

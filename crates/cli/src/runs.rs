@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use warpsmith_judge::{Cancellation, EvidencePlace, Judge, JudgeConfig, LocalJudge};
+use warpsmith_judge::{Cancellation, EvidencePlace, Judge, JudgeConfig, JudgePool, LocalJudge};
 use warpsmith_machine::{SharedDevice, gpu_clocks};
 use warpsmith_rollout::{
     RolloutOutcome, RolloutPlan, RolloutResources, StopRequest, compare_baselines,
@@ -209,7 +209,7 @@ pub(crate) fn judges(
     };
     let count = judge_count.map_or(usual, u32::from);
     let options = JudgeConfig {
-        shared_device: count > 1,
+        pool: Some(JudgePool::of(count as usize)),
         ..engine.options(judging_options.clone())
     };
     (0..count)
@@ -222,6 +222,10 @@ pub(crate) fn judges(
 
 /// A judge whose evidence goes below this folder of a run.
 pub(crate) fn judge_below(config: JudgeConfig, folder: PathBuf) -> Result<LocalJudge, Stop> {
+    let config = JudgeConfig {
+        pool: config.pool.or_else(|| Some(JudgePool::of(1))),
+        ..config
+    };
     Ok(LocalJudge::start(config)?
         .keeping_evidence(EvidencePlace::ByHash {
             folder,

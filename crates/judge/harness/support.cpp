@@ -15,8 +15,10 @@
 #include "free_list.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -29,7 +31,50 @@ char first_trapped[160] = {0};
 std::atomic<bool> trapped{false};
 const volatile uint8_t* watched = nullptr;
 
-bool armed() { return watched != nullptr && *watched != 0; }
+// What the supervisor wrote: nothing yet, that PyTorch may not compute, or that what it computes is counted.
+constexpr uint8_t counting = 2;
+
+bool armed() { return watched != nullptr && *watched != 0 && *watched != counting; }
+
+bool counts() { return watched != nullptr && *watched == counting; }
+
+// Calls of one operator, and the time they took; for the list in a verdict, not for its decision alone.
+struct Counter {
+    std::string name;
+    std::atomic<int64_t> calls{0}, nanoseconds{0};
+};
+
+std::map<std::string, Counter>& counters() {
+    static auto* all = new std::map<std::string, Counter>();
+    return *all;
+}
+
+Counter& counter_of(const std::string& name) {
+    auto& found = counters()[name];
+    found.name = name;
+    return found;
+}
+
+thread_local int depth = 0;
+
+// One call of an operator. Those that it makes itself are part of it.
+class Counted {
+   public:
+    explicit Counted(Counter& counter) : counter_(counter), outermost_(counts() && depth == 0), begun_(Clock::now()) { ++depth; }
+    Counted(const Counted&) = delete;
+    ~Counted() {
+        --depth;
+        if (!outermost_) return;
+        counter_.calls += 1;
+        counter_.nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begun_).count();
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    Counter& counter_;
+    bool outermost_;
+    Clock::time_point begun_;
+};
 
 void remember(const char* name) {
     if (!trapped.exchange(true)) std::strncpy(first_trapped, name, sizeof(first_trapped) - 1);
@@ -38,18 +83,20 @@ void remember(const char* name) {
 // Stands before one kernel of one operator.
 class Guard final : public c10::OperatorKernel {
    public:
-    explicit Guard(c10::SafeKernelFunction guarded) : guarded_(std::move(guarded)) {}
+    Guard(c10::SafeKernelFunction guarded, Counter& counter) : guarded_(std::move(guarded)), counter_(counter) {}
 
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
         if (armed()) {
             remember(op.schema().name().c_str());
             TORCH_CHECK(false, "warpsmith: ", op.schema().name(), " computes and is not allowed in forward; write it as a kernel");
         }
+        const Counted counted(counter_);
         guarded_.callBoxed(op, keys, stack);
     }
 
    private:
     c10::SafeKernelFunction guarded_;
+    Counter& counter_;
 };
 
 // Copies are data movement, except that a copy between dtypes is arithmetic.
@@ -58,6 +105,9 @@ at::Tensor& copy_checked(at::Tensor& self, const at::Tensor& src, bool non_block
         remember("aten::copy_ (between dtypes)");
         TORCH_CHECK(false, "warpsmith: a copy between dtypes computes and is not allowed in forward; write it as a kernel");
     }
+    static Counter& conversions = counter_of("aten::copy_ (between dtypes)");
+    if (self.scalar_type() == src.scalar_type()) return at::native::copy_(self, src, non_blocking);
+    const Counted counted(conversions);
     return at::native::copy_(self, src, non_blocking);
 }
 
@@ -124,7 +174,7 @@ int64_t warpsmith_guard(int cuda) {
             if (is_copy ? !plain : !op->hasKernelForDispatchKey(key)) continue;
             auto kernel = is_copy ? c10::KernelFunction::makeFromUnboxedRuntimeFunction(&copy_checked)
                                   : c10::KernelFunction::makeFromBoxedFunctor(
-                                        std::make_unique<Guard>(op->getComputedKernelForDispatchKey(key)));
+                                        std::make_unique<Guard>(op->getComputedKernelForDispatchKey(key), counter_of(name.name)));
             registrations().push_back(
                 dispatcher.registerImpl(name, key, std::move(kernel), std::nullopt, nullptr, "warpsmith guard"));
             ++count;
@@ -142,6 +192,17 @@ int warpsmith_watch(const void* page) {
 
 // The first operator that met a trap, or an empty string.
 const char* warpsmith_trapped() { return trapped.load() ? first_trapped : ""; }
+
+// A line for each operator that was counted since the last time: its name, calls and nanoseconds. Returns how long the text is.
+int64_t warpsmith_operators(char* text, int64_t room) {
+    std::string lines;
+    for (auto& [name, counter] : counters()) {
+        const int64_t calls = counter.calls.exchange(0), nanoseconds = counter.nanoseconds.exchange(0);
+        if (calls) lines += name + "\t" + std::to_string(calls) + "\t" + std::to_string(nanoseconds) + "\n";
+    }
+    std::strncpy(text, lines.c_str(), room);
+    return int64_t(lines.size());
+}
 
 // Row-major C = alpha op(A) op(B) + beta C in float32, by the BLAS that PyTorch itself brings.
 void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,

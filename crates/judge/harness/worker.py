@@ -16,6 +16,7 @@ import importlib.util
 import linecache
 import os
 import sys
+import time
 import traceback
 import types
 from dataclasses import dataclass, field
@@ -387,6 +388,34 @@ def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
     return {"outputs": [encode(result, lambda tensor: locate(setup, tensor)) for result in results]}
 
 
+# Calls whose operators are counted, and calls before these, in which libraries are initialised.
+COUNTED_CALLS, UNCOUNTED_CALLS = 3, 1
+
+
+def operators(setup: Setup, request: dict[str, Any], native: ctypes.CDLL) -> dict[str, Any]:
+    """What PyTorch computes in a call, as its guards count it, and how long the calls take."""
+    module, arguments = setup.modules[request["module"]], (setup.staged or setup.prepared)[request["slot"]]
+    confine(setup, None)
+    setup.kept.clear()
+    text = ctypes.create_string_buffer(1 << 16)
+    with torch.no_grad():
+        for number in range(UNCOUNTED_CALLS + COUNTED_CALLS):
+            if number == UNCOUNTED_CALLS:
+                native.warpsmith_operators(text, ctypes.c_int64(len(text) - 1))
+                begun = time.perf_counter_ns()
+            module(*arguments)
+            if setup.target == "cuda":
+                _synchronize()
+    took = time.perf_counter_ns() - begun
+    native.warpsmith_operators(text, ctypes.c_int64(len(text) - 1))
+    counted = [line.split("\t") for line in text.value.decode().splitlines()]
+    return {
+        "operators": [
+            {"name": name, "calls": int(calls) / COUNTED_CALLS, "share": min(int(spent) / took, 1.0)} for name, calls, spent in counted
+        ]
+    }
+
+
 def locate(setup: Setup, tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.device.type != setup.target or tensor.layout != torch.strided:
         raise ValueRefused(f"an output lies on {tensor.device} with layout {tensor.layout}")
@@ -436,7 +465,12 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
             os.close(fd)
         return {}
     setup = state["setup"]
-    if verb == "candidate":
+    if verb == "watch":  # a reference, in a worker of its own
+        state["flag"] = flag = attach_cpu(fds[0], 1, writable=False)
+        support.native.warpsmith_watch(ctypes.c_void_p(flag.data_ptr()))
+        for fd in fds:
+            os.close(fd)
+    elif verb == "candidate":
         setup.kept_bytes = request["kept_bytes"]
         confine(setup, None)
         state["flag"] = flag = attach_cpu(fds[0], 1, writable=False)
@@ -449,6 +483,8 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         build_reference(setup, request)
     elif verb == "call":
         return call(setup, request)
+    elif verb == "operators":
+        return operators(setup, request, support.native)
     elif verb == "release":
         setup.kept.clear()
     elif verb == "prepare":

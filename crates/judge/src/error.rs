@@ -1,6 +1,7 @@
 use warpsmith_schema::{Failure, FailureKind};
 
 use crate::channel::ChannelError;
+use crate::judge::device_memory::MemoryShortage;
 
 /// Why there is no verdict. Never a reward: the task's fault is reported, ours is retried.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,9 @@ pub enum JudgeError {
 
 /// The code of a call that nobody waits for any more.
 pub const CANCELLED: &str = "cancelled";
+
+/// The code of a candidate's failure that others' use of the device's memory explains.
+const MEMORY_SHORTAGE: &str = "memory_shortage";
 
 /// As the trusted process names it.
 const OUT_OF_MEMORY: &str = "out_of_memory";
@@ -110,9 +114,14 @@ impl JudgeError {
         }
     }
 
-    /// Whether judging again may help.
+    /// Whether the candidate may hold where no other judge has anything on the device.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        matches!(self, Self::Infrastructure { code, .. } if *code == MEMORY_SHORTAGE)
+    }
+
+    /// Whether judging again, beside whoever else is here, may help.
     pub fn retryable(&self) -> bool {
-        matches!(self, Self::Infrastructure { code, .. } if !["noisy_machine", CANCELLED].contains(code))
+        matches!(self, Self::Infrastructure { code, .. } if !["noisy_machine", MEMORY_SHORTAGE, CANCELLED].contains(code))
     }
 
     /// The wire form.
@@ -139,6 +148,24 @@ impl JudgeError {
             code,
             message: chain(self),
             hint,
+        }
+    }
+}
+
+impl From<MemoryShortage> for JudgeError {
+    fn from(shortage: MemoryShortage) -> Self {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        Self::Infrastructure {
+            code: MEMORY_SHORTAGE,
+            message: format!(
+                "the candidate failed while other processes held {:.1} GiB of the GPU's memory and {:.1} GiB were free",
+                gib(shortage.taken),
+                gib(shortage.free)
+            ),
+            hint: Some(
+                "free the GPU's memory (`nvidia-smi` shows who holds it) and judge again"
+                    .to_owned(),
+            ),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The judge: processes kept warm, one submission at a time.
 
 mod conclude;
-mod device_memory;
+pub(crate) mod device_memory;
 mod processes;
+pub(crate) mod replaced;
 mod stages;
 mod timing_stage;
 
@@ -16,16 +17,18 @@ use serde_json::{Value, json};
 use warpsmith_machine::{Caches, DeviceLease, GpuInfo, Nvcc, Python};
 use warpsmith_sandbox as sandbox;
 use warpsmith_schema::{
-    Precision, Profile, Reward, Rule, Status, Submission, Target, Task, Verdict,
+    Precision, Profile, Reward, Rule, Rules, Status, Submission, Target, Task, Verdict,
 };
 
 use self::conclude::{isolation_report, mark_failed_check};
+use self::replaced::Replacement;
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::candidate_failure::CandidateFailure;
 use crate::cores::CoreSplit;
 use crate::evidence;
 use crate::harness::Harness;
+use crate::pool::JudgePool;
 use crate::process::PythonProcess;
 use crate::sampled_code::CodeClassifier;
 use crate::session::Session;
@@ -42,13 +45,15 @@ pub struct JudgeConfig {
     pub target: Target,
     pub device: u32,
     pub profile: Profile,
+    pub rules: Rules,
     pub isolation: sandbox::Isolation,
     /// A mode of `torch.compile` to compare with, or `None` for eager alone.
     pub compile_mode: Option<String>,
     /// Judge with this master seed instead of fresh entropy: only to replay evidence.
     pub seed: Option<u64>,
-    /// Other judges work on the same device: what takes much of its memory stays there only while it is judged.
-    pub shared_device: bool,
+    /// Whose turns on the device this judge shares: in company, what takes much memory stays only while it is judged, and what
+    /// fails because others hold the memory is judged again alone. `None`: that is an infrastructure failure.
+    pub pool: Option<JudgePool>,
     pub caches: Caches,
     pub python: Python,
 }
@@ -94,6 +99,8 @@ pub(crate) struct Supervisor {
     ahead_compiler: Option<AheadCompiler>,
     session: Option<Session>,
     code_classifier: CodeClassifier,
+    /// No other judge of the pool has anything on the device: a verdict stands, whatever programs hold its memory.
+    alone: bool,
 }
 
 /// The process that fills the compiler's cache.
@@ -114,6 +121,8 @@ struct JudgementState {
     clocks: [Value; 2],
     /// The device, from when it is needed to the end.
     lease: Option<DeviceLease>,
+    /// By mixed rules.
+    replacement: Option<Replacement>,
 }
 
 enum Step<T> {
@@ -174,6 +183,7 @@ impl Supervisor {
             ahead_compiler: None,
             session: None,
             code_classifier: CodeClassifier::default(),
+            alone: false,
         };
         judge.trusted_starting = Some(judge.launch_trusted()?);
         judge.zygote = Some(judge.launch_zygote()?);
@@ -183,14 +193,9 @@ impl Supervisor {
     /// Builds what would otherwise be built on first use, the bytecode of what is imported included.
     pub(crate) fn prepare(&mut self) -> Result<(), JudgeError> {
         let mut baseline = self.launch_baseline()?;
-        self.toolchain.precompile()?;
+        self.toolchain.precompile_all()?;
         self.toolchain.provide()?;
         baseline.await_hello().map(drop)
-    }
-
-    /// Which protections hold for candidates.
-    pub(crate) fn isolation(&self) -> Option<&sandbox::Effective> {
-        self.zygote.as_ref().map(Zygote::effective)
     }
 
     /// Judges one submission. An error is never a verdict; one of ours is retried once with fresh processes.
@@ -204,6 +209,14 @@ impl Supervisor {
             Profile::Verify => JudgeDepth::Verified,
         };
         self.judge_with_retry(task, submission, depth)
+    }
+
+    /// Acts while the device is this judge's alone.
+    pub(crate) fn while_alone<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        self.alone = true;
+        let result = act(self);
+        self.alone = false;
+        result
     }
 
     /// Goes part of the way: `None` if nothing is wrong that far, else the verdict that judging would end with.
@@ -291,7 +304,9 @@ impl Supervisor {
             baselines: None,
             clocks: [Value::Null, Value::Null],
             lease: None,
+            replacement: None,
         };
+        attempt.verdict.rules = self.config.rules;
         let outcome = match self.stages((task, submission), reach, &mut attempt) {
             // The task was surveyed and its memory laid out before the candidate came.
             Err(error)
@@ -314,6 +329,13 @@ impl Supervisor {
             }
             Ok(step) => step,
         };
+        if let Step::Stop(fault) = &outcome
+            && attempt.lease.is_some()
+            && let Some(shortage) = self.memory_shortage(fault)?
+        {
+            self.restart();
+            return Err(shortage.into());
+        }
         let mut verdict = attempt.verdict;
         match outcome {
             Step::Go(()) => {
@@ -323,7 +345,11 @@ impl Supervisor {
             Step::Stop(fault) => {
                 verdict.status = fault.status;
                 verdict.rule = fault.rule;
-                verdict.reason = Some(clip(&fault.reason, 6000));
+                let mut reason = clip(&fault.reason, 6000);
+                if self.alone {
+                    reason.push_str(" (judged again alone on the device, after others had left too little memory)");
+                }
+                verdict.reason = Some(reason);
                 verdict.correct = false;
                 mark_failed_check(&mut verdict);
                 verdict.times_us = None;
@@ -425,9 +451,11 @@ impl Supervisor {
         let _held = self.cores.as_ref().and_then(CoreSplit::pin_this_thread);
         attempt.clocks[0] = self.clocks()?;
 
+        self.count_reference(&task.source)?;
         let verifying = Instant::now();
         let mut worker = go!(self.load_candidate(&source, submission.form, &images, attempt)?);
         let class = go!(self.verify(&mut worker, attempt)?);
+        go!(self.check_replaced(&mut worker, attempt));
         attempt.verdict.seconds.verify = verifying.elapsed().as_secs_f64();
         if reach == JudgeDepth::Verified {
             return Ok(Step::Go(()));

@@ -20,6 +20,7 @@ use rand::{Rng, SeedableRng};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde_json::{Value, json};
+use warpsmith_schema::Rules;
 
 use crate::value::TensorLocation;
 
@@ -80,9 +81,14 @@ impl GuardFlag {
         Ok(Self { fd, mapping })
     }
 
-    pub(crate) fn arm(&self) {
+    /// PyTorch may not compute from here on, or what it computes is counted.
+    pub(crate) fn arm(&self, rules: Rules) {
+        let armed = match rules {
+            Rules::Own => 1,
+            Rules::Mixed => 2,
+        };
         // SAFETY: the first byte of a page that only this process can write.
-        unsafe { self.mapping.base.as_ptr().write_volatile(1) }
+        unsafe { self.mapping.base.as_ptr().write_volatile(armed) }
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 use warpsmith_sandbox::PcSampler;
-use warpsmith_schema::{Rule, Status};
+use warpsmith_schema::{Rule, Rules, Status};
 
 use crate::candidate_failure::CandidateFailure;
 
@@ -20,6 +20,8 @@ use crate::candidate_failure::CandidateFailure;
 const MIN_SAMPLES: usize = 4;
 /// Of what was seen of computing, so much that is not its own is too much. An honest candidate has none.
 const FOREIGN_SHARE: f64 = 0.05;
+/// So many would have met a candidate's own kernel, unless it takes a hundredth of the time.
+const MIN_TORCH_SAMPLES: usize = 100;
 /// Of the looks that Python should have had; a constant from a busy hour is several times what Python computes.
 const PYTHON_SHARE: f64 = 0.04;
 /// The library with all that PyTorch computes on a CPU.
@@ -183,7 +185,13 @@ impl SampledCode {
         expected >= 20.0 && (self.python as f64) < PYTHON_SHARE * expected
     }
 
-    pub(crate) fn violation(&self) -> Option<CandidateFailure> {
+    /// Whether much was seen of PyTorch's kernels, and nothing of the candidate's.
+    pub(crate) fn only_torch(&self) -> bool {
+        self.own == 0 && self.torch_kernels.values().sum::<usize>() >= MIN_TORCH_SAMPLES
+    }
+
+    /// By mixed rules PyTorch's own code may compute.
+    pub(crate) fn violation(&self, rules: Rules) -> Option<CandidateFailure> {
         if let Some(library) = &self.replaced {
             return Some(CandidateFailure::new(
                 Status::Cheating,
@@ -195,7 +203,7 @@ impl SampledCode {
         let computing = self.own + borrowed + self.unknown;
         let many =
             |count: usize| count >= MIN_SAMPLES && count as f64 >= FOREIGN_SHARE * computing as f64;
-        if many(borrowed) {
+        if rules == Rules::Own && many(borrowed) {
             let most = self.torch_kernels.iter().max_by_key(|(_, count)| **count);
             let name = most.map_or("", |(name, _)| name.as_str());
             let reason = format!(
@@ -435,12 +443,12 @@ mod tests {
             unknown,
             ..SampledCode::default()
         };
-        assert_eq!(seen(0, 3, 3).violation(), None);
-        assert_eq!(seen(1000, 40, 40).violation(), None);
-        let fault = seen(10, 4, 0).violation().unwrap();
+        assert_eq!(seen(0, 3, 3).violation(Rules::Own), None);
+        assert_eq!(seen(1000, 40, 40).violation(Rules::Own), None);
+        let fault = seen(10, 4, 0).violation(Rules::Own).unwrap();
         assert_eq!(fault.rule, Some(Rule::ForbiddenOperator));
         assert!(fault.reason.contains("`softmax`"), "{}", fault.reason);
-        let fault = seen(10, 0, 4).violation().unwrap();
+        let fault = seen(10, 0, 4).violation(Rules::Own).unwrap();
         assert_eq!(fault.rule, Some(Rule::ForbiddenImport));
     }
 

@@ -22,6 +22,7 @@ use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
 use crate::contention::{self, ForeignWork};
 use crate::cores::CoreSplit;
+use crate::judge::replaced::OperatorCounts;
 use crate::runner::{
     CallFailure, CallRequest, CallResult, ModuleRunner, OutputReader, OutputWindow, call,
 };
@@ -47,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) kept_bytes: u64,
     /// What it takes of the device.
     pub(crate) memory: DeviceMemory,
+    /// What PyTorch computes in the reference, once somebody asked.
+    pub(crate) operators: Option<OperatorCounts>,
     sampler: Option<OutputSampler>,
     cores: Option<CoreSplit>,
     random: StdRng,
@@ -127,6 +130,7 @@ impl Session {
             regions,
             kept_bytes: laid_out.kept_bytes,
             memory: trusted.memory()?,
+            operators: None,
             sampler,
             cores,
             random,

@@ -50,6 +50,10 @@ pub(crate) fn folder_unit(submission: &Submission) -> BuildUnit {
     }
 }
 
+/// Files of an inline extension.
+pub(crate) const INLINE_BINDING: &str = "kernels/main.cpp";
+pub(crate) const INLINE_CUDA: &str = "kernels/cuda.cu";
+
 pub(crate) const FAST_MATH: &str = "--use_fast_math";
 
 /// Of an inline file's `extra_cuda_cflags` those that say how its arithmetic is done, how it is optimised and which macros it has:
@@ -128,7 +132,7 @@ pub(crate) fn inline_units(
             }
             main.push_str("}\n");
         }
-        let mut files = BTreeMap::from([("kernels/main.cpp".to_owned(), main.into_bytes())]);
+        let mut files = BTreeMap::from([(INLINE_BINDING.to_owned(), main.into_bytes())]);
         if !extension.cuda_sources.is_empty() {
             if target != Target::Cuda {
                 return Err("the file has CUDA sources but the target is cpu".to_owned());
@@ -137,7 +141,7 @@ pub(crate) fn inline_units(
                 "#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>\n"
                     .to_owned();
             cuda.push_str(&extension.cuda_sources.join("\n"));
-            files.insert("kernels/cuda.cu".to_owned(), cuda.into_bytes());
+            files.insert(INLINE_CUDA.to_owned(), cuda.into_bytes());
         }
         units.push(BuildUnit {
             name: extension.name,

@@ -1,7 +1,11 @@
 //! Compiling a frozen submission: each file alone, in an empty sandbox, through a content-addressed object cache.
 
+mod cxx_tokens;
 mod flags;
+mod inline;
+mod precompiled;
 mod provided;
+mod split;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,13 +20,12 @@ use warpsmith_schema::Target;
 use crate::JudgeError;
 use crate::submission::{BuildUnit, Submission, SubmissionForm};
 pub(crate) use flags::build_flags;
+use precompiled::PrecompiledHeader;
 pub use provided::provided_sources;
 
 /// The registry header and module file of the CUDA Agent workspace form; frozen there, ours here.
 const REGISTRY: &str = include_str!("../harness/binding_registry.h");
 const MODULE: &str = include_str!("../harness/binding.cpp");
-/// Headers worth precompiling: they cost seconds in every file that binds tensors.
-const PRECOMPILED: &str = "#include <torch/types.h>\n#include <torch/csrc/utils/pybind.h>\n";
 const COMPILE_LIMIT: Duration = Duration::from_mins(3);
 /// For g++ on what includes neither PyTorch nor CUDA: seconds at most, unless it explodes.
 const PLAIN_COMPILE_LIMIT: Duration = Duration::from_mins(1);
@@ -66,13 +69,46 @@ pub(crate) struct Toolchain {
 /// One file to compile.
 struct CompileJob<'a> {
     path: &'a str,
-    cuda: bool,
-    torch: bool,
+    language: Language,
     /// Whether it may include what is provided.
     provided: bool,
     extension: &'a str,
-    /// For nvcc, besides those of every file.
-    cuda_flags: &'a [String],
+    /// Besides those of every file.
+    flags: &'a [String],
+}
+
+/// Who compiles a file, and what of PyTorch it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Language {
+    Cuda {
+        torch: bool,
+        /// Whether another file launches its template kernels.
+        shared_templates: bool,
+    },
+    Cxx {
+        header: Option<PrecompiledHeader>,
+    },
+}
+
+impl Language {
+    fn is_cuda(self) -> bool {
+        matches!(self, Self::Cuda { .. })
+    }
+
+    fn torch(self) -> bool {
+        match self {
+            Self::Cuda { torch, .. } => torch,
+            Self::Cxx { header } => header.is_some(),
+        }
+    }
+}
+
+impl From<PrecompiledHeader> for Language {
+    fn from(header: PrecompiledHeader) -> Self {
+        Self::Cxx {
+            header: Some(header),
+        }
+    }
 }
 
 impl Toolchain {
@@ -99,6 +135,12 @@ impl Toolchain {
         unit: &BuildUnit,
         log: &mut String,
     ) -> Result<Option<BuiltLibrary>, JudgeError> {
+        if submission.form == SubmissionForm::Inline {
+            self.require_python_headers()?;
+            if let Some(library) = self.build_quickly(unit, log)? {
+                return Ok(Some(library));
+            }
+        }
         let mut files: BTreeMap<String, Vec<u8>> = unit.files.clone();
         let torch = submission.form != SubmissionForm::Plain;
         if submission.form == SubmissionForm::CudaAgent {
@@ -120,20 +162,33 @@ impl Toolchain {
             .filter(|(path, _)| is_unit(path, self.target))
             .map(|(path, text)| CompileJob {
                 path,
-                cuda: path.ends_with(".cu"),
-                torch: torch && (!path.ends_with(".cu") || mentions_torch(text)),
+                language: if path.ends_with(".cu") {
+                    Language::Cuda {
+                        torch: torch && mentions_torch(text),
+                        shared_templates: false,
+                    }
+                } else {
+                    Language::Cxx {
+                        header: torch.then_some(PrecompiledHeader::Torch),
+                    }
+                },
                 provided: !provided.is_empty(),
                 extension: &unit.name,
-                cuda_flags: &unit.cuda_flags,
+                flags: if path.ends_with(".cu") {
+                    &unit.cuda_flags
+                } else {
+                    &[]
+                },
             })
             .collect();
         if jobs.is_empty() {
             log.push_str("nothing to compile in kernels/\n");
             return Ok(None);
         }
-        if jobs.iter().any(|job| job.torch && !job.cuda) {
+        let bound = PrecompiledHeader::Torch;
+        if jobs.iter().any(|job| job.language == bound.into()) {
             self.require_python_headers()?;
-            self.precompile()?;
+            self.precompile(bound)?;
         }
         let workers = std::thread::available_parallelism()
             .map_or(2, usize::from)
@@ -165,7 +220,7 @@ impl Toolchain {
         let visible = visible_to(job, files, self.target);
         let arguments = self.compile_arguments(job);
         let mut hasher = blake3::Hasher::new();
-        hasher.update(self.compiler_id(job.cuda).as_bytes());
+        hasher.update(self.compiler_id(job.language.is_cuda()).as_bytes());
         for argument in &arguments {
             hasher.update(argument.as_bytes()).update(b"\0");
         }
@@ -196,12 +251,12 @@ impl Toolchain {
             }
             fs::write(&place, text).map_err(JudgeError::io("lay out sources"))?;
         }
-        let limit = if job.cuda || job.torch {
+        let limit = if job.language.is_cuda() || job.language.torch() {
             COMPILE_LIMIT
         } else {
             PLAIN_COMPILE_LIMIT
         };
-        let compiler = self.compiler_path(job.cuda);
+        let compiler = self.compiler_path(job.language.is_cuda());
         let output = self.sandboxed((compiler, limit), &arguments, job_dir.path())?;
         let mut text = format!("== {}\n", job.path);
         text.push_str(&String::from_utf8_lossy(&output.stdout));
@@ -343,26 +398,6 @@ impl Toolchain {
                 "install python3-dev, or use the torch-free form (`warpsmith new`)".to_owned(),
             ),
         })
-    }
-
-    /// PyTorch's headers, compiled once: half a gigabyte that saves most of each binding file's time.
-    pub(crate) fn precompile(&self) -> Result<(), JudgeError> {
-        let header = self.precompiled_dir().join("warpsmith_torch.h");
-        let precompiled = header.with_extension("h.gch");
-        if precompiled.exists() {
-            return Ok(());
-        }
-        fs::create_dir_all(self.precompiled_dir())
-            .map_err(JudgeError::io("make the header folder"))?;
-        fs::write(&header, PRECOMPILED)
-            .map_err(JudgeError::io("write the header to precompile"))?;
-        let mut arguments = self.flags(false, true);
-        arguments.extend([
-            "-x".to_owned(),
-            "c++-header".to_owned(),
-            header.display().to_string(),
-        ]);
-        run_trusted(&self.cxx.path, &arguments, &precompiled)
     }
 }
 

@@ -16,7 +16,7 @@ mod training;
 pub use compared::ComparedMode;
 pub use html::{html, training_plots, verdict, verdict_line};
 pub use read::{ReportError, Run, read};
-pub use runs::{Report, RunReport, TaskReport, TaskRow};
+pub use runs::{Report, RunReport, TaskReport, TaskRow, same_rules};
 pub use tables::{Cell, Table, tables, tasks as table_of_tasks};
 pub use tensorboard::write as write_tensorboard;
 pub use training::{TrainingProgress, TrainingStep, curves, training_steps};

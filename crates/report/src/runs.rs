@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Serialize;
-use warpsmith_schema::{CountedAttempt, EpisodeMode, FORMAT, Profile, Trajectory};
+use warpsmith_schema::{
+    CountedAttempt, EpisodeMode, FORMAT, Failure, FailureKind, Profile, Rules, Trajectory,
+};
 
 use crate::compared::ComparedMode;
 use crate::metrics::{
@@ -71,6 +73,28 @@ pub struct TaskReport<'a> {
     pub best: EpisodeMetrics<'a>,
     #[serde(skip)]
     pub episodes: Vec<EpisodeMetrics<'a>>,
+}
+
+/// Nobody compares what was judged by different rules, nor counts it together.
+pub fn same_rules(runs: &[Run]) -> Result<(), Failure> {
+    let of = |rules: Rules| {
+        runs.iter().find(|run| {
+            let mut attempts = run.trajectories.iter().flat_map(|one| &one.attempts);
+            attempts.any(|attempt| attempt.verdict.rules == rules)
+        })
+    };
+    let (Some(own), Some(mixed)) = (of(Rules::Own), of(Rules::Mixed)) else {
+        return Ok(());
+    };
+    Err(Failure {
+        kind: FailureKind::Config,
+        code: "two_rules".to_owned(),
+        message: format!(
+            "`{}` was judged by the rules `own` and `{}` by `mixed`: their numbers are not comparable",
+            own.name, mixed.name
+        ),
+        hint: Some("report each on its own, or judge again with the same `--rules`".to_owned()),
+    })
 }
 
 impl<'a> Report<'a> {
@@ -224,6 +248,7 @@ fn notes(run: &Run, metrics: &ReportMetrics) -> Vec<String> {
     let devices: BTreeSet<&str> = verdicts.iter().map(|one| one.device.as_str()).collect();
     let weak = count(|one| one.isolation.is_some() && !one.trust.contained);
     let quick = count(|one| one.profile == Profile::Rl);
+    let by_mixed = count(|one| one.rules == Rules::Mixed);
     let untimed = count(|one| one.profile == Profile::Verify);
     let mut notes = Vec::new();
     let mut note = |applies: bool, text: String| {
@@ -252,6 +277,12 @@ fn notes(run: &Run, metrics: &ReportMetrics) -> Vec<String> {
         quick > 0,
         format!(
             "{quick} verdicts are of profile `rl`: their times are rougher than those of `full`"
+        ),
+    );
+    note(
+        by_mixed > 0,
+        format!(
+            "{by_mixed} verdicts are by the rules `mixed`: PyTorch computed what was not replaced"
         ),
     );
     note(

@@ -10,8 +10,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use warpsmith_report::metrics::Change;
-use warpsmith_report::{Report, ReportError, Run, html, read, tables, write_tensorboard};
-use warpsmith_schema::{CountedAttempt, EVENT_FORMAT, Trajectory};
+use warpsmith_report::{
+    Report, ReportError, Run, html, read, same_rules, tables, write_tensorboard,
+};
+use warpsmith_schema::{CountedAttempt, EVENT_FORMAT, Rules, Trajectory};
 
 /// The episodes of a run, one a line.
 fn episodes(name: &str) -> String {
@@ -326,4 +328,27 @@ fn assert_balanced(page: &str) {
         }
     }
     assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
+fn runs_of_different_rules_are_not_reported_together() {
+    let mut runs = both();
+    assert!(same_rules(&runs).is_ok());
+    let attempts = runs[1]
+        .trajectories
+        .iter_mut()
+        .flat_map(|one| &mut one.attempts);
+    for attempt in attempts {
+        attempt.verdict.rules = Rules::Mixed;
+    }
+    let failure = same_rules(&runs).unwrap_err();
+    assert_eq!(failure.code, "two_rules");
+    assert!(same_rules(&runs[1..]).is_ok());
+    let report = Report::of(&runs[1..], None, 0);
+    assert!(
+        report.runs[0]
+            .notes
+            .iter()
+            .any(|note| note.contains("`mixed`"))
+    );
 }

@@ -41,8 +41,8 @@ pub use trajectory::{
     TokenRecord, Trajectory, Usage,
 };
 pub use verdict::{
-    AttemptProgress, IsolationReport, MatchedPrecision, Numerics, Precision, Profile, Rule,
-    Speedup, StageSeconds, Status, Target, Times, Trust, TrustCheck, Verdict,
+    AttemptProgress, IsolationReport, MatchedPrecision, Numerics, OperatorShare, Precision,
+    Profile, Rule, Rules, Speedup, StageSeconds, Status, Target, Times, Trust, TrustCheck, Verdict,
 };
 
 /// The JSON Schema of a named document, or `None` for an unknown name.

@@ -18,6 +18,8 @@ pub struct Verdict {
     pub correct: bool,
     pub progress: AttemptProgress,
     pub profile: Profile,
+    #[serde(default)]
+    pub rules: Rules,
     pub target: Target,
     pub device: String,
     pub times_us: Option<Times>,
@@ -26,6 +28,9 @@ pub struct Verdict {
     /// Against baselines in the candidate's own precision class.
     pub matched_precision: Option<MatchedPrecision>,
     pub numerics: Option<Numerics>,
+    /// What PyTorch computed in a call, where the rules allow that.
+    #[serde(default)]
+    pub torch_operators: Option<Vec<OperatorShare>>,
     pub reward: Reward,
     pub seconds: StageSeconds,
     pub isolation: Option<IsolationReport>,
@@ -100,6 +105,38 @@ pub enum Rule {
     OutputType,
     StateDict,
     MemoryLimit,
+    /// PyTorch computed everything, where it may compute what was not replaced.
+    NothingReplaced,
+}
+
+/// Who may compute in `forward`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Rules {
+    /// The candidate's own kernels.
+    #[default]
+    Own,
+    /// PyTorch too, what was not replaced, as KernelBench allows.
+    Mixed,
+}
+
+impl Rules {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// An operator of PyTorch that computed in a candidate's call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OperatorShare {
+    pub name: String,
+    /// In one call of the module.
+    pub calls: f64,
+    /// Of the call's time. Null on a GPU, where the host sees only the launch.
+    pub share: Option<f64>,
 }
 
 /// How far an attempt got; the graded part of the ladder reward.
@@ -242,12 +279,14 @@ impl Verdict {
             correct: false,
             progress: AttemptProgress::default(),
             profile,
+            rules: Rules::Own,
             target,
             device,
             times_us: None,
             speedup: None,
             matched_precision: None,
             numerics: None,
+            torch_operators: None,
             reward: Reward::lowest(),
             seconds: StageSeconds::default(),
             isolation: None,

@@ -184,12 +184,14 @@ fn the_words_of_a_verdict_stay() {
         Rule::OutputType,
         Rule::StateDict,
         Rule::MemoryLimit,
+        Rule::NothingReplaced,
     ]
     .map(|rule| word(serde_json::to_value(rule).unwrap()));
     assert_eq!(
         rules.join(" "),
         "forbidden-import forbidden-language form forbidden-operator decoy-touched output-changed input-changed protocol \
-         background-work below-floor wrong-when-timed stale-weights shared-output output-type state-dict memory-limit"
+         background-work below-floor wrong-when-timed stale-weights shared-output output-type state-dict memory-limit \
+         nothing-replaced"
     );
     let checks = [TrustCheck::Held, TrustCheck::Failed, TrustCheck::NotReached]
         .map(|check| word(serde_json::to_value(check).unwrap()));

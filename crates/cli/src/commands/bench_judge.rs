@@ -11,7 +11,7 @@ use serde_json::json;
 use warpsmith_judge::Cancellation;
 use warpsmith_judge::benchmark::{self, BenchPart, BenchSource, SolvedTask};
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{FORMAT, Failure, Profile, Submission, Target, Task};
+use warpsmith_schema::{FORMAT, Failure, Profile, Rules, Submission, Target, Task};
 use warpsmith_tasks::{load_all, load_solution};
 
 use crate::args::MachineArgs;
@@ -74,6 +74,7 @@ pub(crate) fn run(args: &BenchJudgeArgs, printer: &Printer) -> Result<Exit, Stop
     let engine = Engine::prepare(&args.machine, printer)?;
     let config = engine.options(JudgingOptions {
         profile: Profile::Full,
+        rules: Rules::Own,
         isolation: Isolation::Strict,
         compile_mode: Some("default".to_owned()),
         seed: None,

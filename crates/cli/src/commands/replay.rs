@@ -61,6 +61,7 @@ pub(crate) fn run(args: &ReplayArgs, printer: &Printer) -> Result<Exit, Stop> {
     let engine = Engine::prepare(&machine, printer)?;
     let mut judge = LocalJudge::start(engine.options(JudgingOptions {
         profile: old.profile,
+        rules: old.rules,
         isolation: args.isolation.into(),
         compile_mode: recorded.compile_mode,
         seed: Some(recorded.seed),

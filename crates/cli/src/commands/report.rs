@@ -46,6 +46,7 @@ pub(crate) fn run(args: &ReportArgs, printer: &Printer) -> Result<Exit, Stop> {
         .map(|folder| report::read(folder))
         .collect::<Result<_, _>>()?;
     let runs = told_apart(runs);
+    report::same_rules(&runs).map_err(Stop)?;
     let report = Report::of(&runs, args.attempt.map(Into::into), args.seed);
     if let Some(file) = &args.html {
         write(file, &report::html(&report))?;

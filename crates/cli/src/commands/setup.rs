@@ -5,7 +5,7 @@ use serde_json::json;
 use warpsmith_judge::LocalJudge;
 use warpsmith_machine::{Caches, install_estimate};
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{FORMAT, Profile};
+use warpsmith_schema::{FORMAT, Profile, Rules};
 
 use crate::args::MachineArgs;
 use crate::engine::{Engine, JudgingOptions};
@@ -40,6 +40,7 @@ pub(crate) fn run(args: &SetupArgs, printer: &Printer) -> Result<Exit, Stop> {
     printer.note("2/3 the judge's own processes and support library: up to a minute, a few MB");
     let mut judge = LocalJudge::start(engine.options(JudgingOptions {
         profile: Profile::Full,
+        rules: Rules::Own,
         // Nothing of a stranger's runs here; `judge` decides what it demands.
         isolation: Isolation::Weak,
         compile_mode: Some("default".to_owned()),

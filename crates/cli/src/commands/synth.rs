@@ -11,9 +11,9 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use warpsmith_decontaminate::FingerprintIndex;
-use warpsmith_judge::{Judge, JudgeConfig, LocalJudge};
+use warpsmith_judge::{Judge, JudgeConfig, JudgePool, LocalJudge};
 use warpsmith_machine::memory_bytes;
-use warpsmith_schema::{CONFIG_FORMAT, Failure, FailureKind, Profile, Target};
+use warpsmith_schema::{CONFIG_FORMAT, Failure, FailureKind, Profile, Rules, Target};
 use warpsmith_store::{EventLog, RunFolder};
 use warpsmith_synth::{
     CandidateRecord, DecontaminationSummary, FilterEnvironment, FilterError, GrammarComposer,
@@ -217,7 +217,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
         (false, Target::Cpu) => 1,
     };
     let options = JudgeConfig {
-        shared_device: judges > 1,
+        pool: Some(JudgePool::of(judges as usize)),
         ..engine.options(settings.judging_options())
     };
     let judges: Vec<Box<dyn Judge>> = (0..judges)
@@ -345,6 +345,7 @@ impl SynthSettings {
     fn judging_options(&self) -> JudgingOptions {
         JudgingOptions {
             profile: Profile::Rl,
+            rules: Rules::Own,
             isolation: self.isolation.into(),
             compile_mode: None,
             seed: None,

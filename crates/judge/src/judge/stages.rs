@@ -234,7 +234,7 @@ impl Supervisor {
             .take()
             .ok_or_else(|| JudgeError::infrastructure("worker", "no worker stands by"))?;
         self.worker_output = Some(worker.output.clone());
-        let target = self.config.target;
+        let (target, rules) = (self.config.target, self.config.rules);
         let (session, trusted) = self.session_and_trusted()?;
         weights_at_load(session, trusted)?;
         let flag =
@@ -264,8 +264,8 @@ impl Supervisor {
             return attribute(failure.into(), Phase::Verifying)
                 .map(|fault| Step::Stop(with_memory_limit(&worker, fault)));
         }
-        // From here on PyTorch computes nothing in this worker, whatever its own code did to itself.
-        flag.arm();
+        // From here on PyTorch computes nothing in this worker, or is counted, whatever its own code did to itself.
+        flag.arm(rules);
         // Of one that has died since, the first call tells.
         let _ = worker.note_loaded_code();
         attempt.verdict.progress.loaded = true;

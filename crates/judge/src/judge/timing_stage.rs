@@ -4,8 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use fs_err as fs;
-use warpsmith_schema::{Precision, Profile, Rule, Status, Target, TrustCheck};
+use warpsmith_schema::{Precision, Profile, Rule, Rules, Status, Target, TrustCheck};
 
+use super::replaced::{Replacement, nothing_replaced};
 use super::stages::{LibraryImage, with_memory_limit};
 use super::{JudgementState, Step, Supervisor};
 use crate::JudgeError;
@@ -91,6 +92,7 @@ impl Supervisor {
         attempt: &mut JudgementState,
     ) -> Result<Step<TimeEstimate>, JudgeError> {
         let (profile, target) = (self.config.profile, self.config.target);
+        let rules = self.config.rules;
         let kept_in = self.baseline_file(Precision::Fp32)?;
         let (session, trusted) = self.session_and_trusted()?;
         session.begin_timing();
@@ -151,10 +153,14 @@ impl Supervisor {
                 {
                     let seen = observer.classify(pid, &worker.code, &addresses, own);
                     let seen = seen.map_err(JudgeError::io("look at what a worker runs"))?;
-                    if let Some(fault) = seen.violation() {
+                    if let Some(fault) = seen.violation(rules) {
                         return Ok(Step::Stop(fault));
                     }
-                    if seen.samples >= MIN_PC_SAMPLES {
+                    if attempt.replacement == Some(Replacement::Exchanged) && seen.only_torch() {
+                        let reason = "operators of the reference were exchanged for others, and the process was never seen in code of its own";
+                        return Ok(Step::Stop(nothing_replaced(reason)));
+                    }
+                    if seen.samples >= MIN_PC_SAMPLES && rules == Rules::Own {
                         let checks = &mut attempt.verdict.trust.checks;
                         checks.insert("own_code".to_owned(), TrustCheck::Held);
                     }

@@ -1,6 +1,7 @@
 //! What compilers are told, and what they may see.
 
-use super::{CompileJob, PRECOMPILED, Toolchain};
+use super::precompiled::PrecompiledHeader;
+use super::{CompileJob, Language, Toolchain};
 use fs_err as fs;
 use std::path::Path;
 use std::path::PathBuf;
@@ -37,53 +38,56 @@ impl Toolchain {
             "-o".to_owned(),
             "out.o".to_owned(),
         ];
-        arguments.extend(self.flags(job.cuda, job.torch));
-        if job.cuda {
-            arguments.extend(job.cuda_flags.iter().cloned());
-        }
+        arguments.extend(match job.language {
+            Language::Cuda {
+                torch,
+                shared_templates,
+            } => self.nvcc_flags(torch, shared_templates),
+            Language::Cxx { header } => self.cxx_flags(header),
+        });
+        arguments.extend(job.flags.iter().cloned());
         if job.provided {
             arguments.push("-I.".to_owned());
         }
-        if job.torch {
+        if job.language.torch() {
             arguments.push(format!("-DTORCH_EXTENSION_NAME={}", job.extension));
-            if !job.cuda {
-                arguments.push("-include".to_owned());
-                arguments.push(
-                    self.precompiled_dir()
-                        .join("warpsmith_torch.h")
-                        .display()
-                        .to_string(),
-                );
-            }
+        }
+        if let Language::Cxx {
+            header: Some(header),
+        } = job.language
+        {
+            let path = self.precompiled_path(header);
+            arguments.extend(["-include".to_owned(), path.display().to_string()]);
         }
         arguments
     }
 
-    pub(super) fn flags(&self, cuda: bool, torch: bool) -> Vec<String> {
-        let mut flags: Vec<String> = Vec::new();
-        if cuda {
-            let arch = self.arch.as_deref().unwrap_or("90");
-            let arch = if arch == "90" { "90a" } else { arch };
-            flags.push("-O3".to_owned());
-            flags.push("-std=c++17".to_owned());
-            flags.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
-            flags.push(format!("-ccbin={}", self.cxx.path.display()));
-            flags.extend(
-                ["-lineinfo", "-Xptxas=-v", "-Xcompiler=-fPIC", "--threads=0"].map(str::to_owned),
-            );
-        } else {
-            flags.extend(
-                [
-                    "-O3",
-                    "-std=c++17",
-                    "-fPIC",
-                    "-fopenmp",
-                    "-w",
-                    "-march=native",
-                ]
-                .map(str::to_owned),
-            );
+    fn nvcc_flags(&self, torch: bool, shared_templates: bool) -> Vec<String> {
+        let arch = self.arch.as_deref().unwrap_or("90");
+        let arch = if arch == "90" { "90a" } else { arch };
+        let mut flags = ["-O3", "-std=c++17"].map(str::to_owned).to_vec();
+        flags.push(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+        flags.push(format!("-ccbin={}", self.cxx.path.display()));
+        flags.extend(
+            ["-lineinfo", "-Xptxas=-v", "-Xcompiler=-fPIC", "--threads=0"].map(str::to_owned),
+        );
+        if shared_templates {
+            flags.push("-static-global-template-stub=false".to_owned());
         }
+        flags.extend(self.include_flags(torch));
+        flags
+    }
+
+    pub(super) fn cxx_flags(&self, header: Option<PrecompiledHeader>) -> Vec<String> {
+        let optimisation = header.unwrap_or(PrecompiledHeader::Torch).optimisation();
+        let flags = optimisation.iter().chain(&["-std=c++17", "-fPIC", "-w"]);
+        let mut flags: Vec<String> = flags.map(|flag| (*flag).to_owned()).collect();
+        flags.extend(self.include_flags(header.is_some()));
+        flags
+    }
+
+    fn include_flags(&self, torch: bool) -> Vec<String> {
+        let mut flags = Vec::new();
         if torch {
             flags.extend(build_flags::includes(&self.python.torch.include_dirs));
             flags.extend(build_flags::includes(self.python.include.as_slice()));
@@ -159,7 +163,8 @@ impl Toolchain {
         paths.extend(self.python.torch.include_dirs.iter().cloned());
         paths.push(self.python.torch.lib_dir.clone());
         paths.extend(self.python.include.clone());
-        paths.push(self.precompiled_dir());
+        let headers = PrecompiledHeader::of(self.target).iter();
+        paths.extend(headers.map(|header| self.precompiled_dir(*header)));
         paths.extend(home_of(&self.cxx.path));
         if self.target == Target::Cuda {
             paths.extend(self.nvcc.iter().map(|nvcc| nvcc.cuda_home.clone()));
@@ -186,19 +191,5 @@ impl Toolchain {
             (Some(nvcc), true) => format!("{} {}", nvcc.version, self.cxx.id),
             _ => self.cxx.id.clone(),
         }
-    }
-
-    pub(super) fn precompiled_dir(&self) -> PathBuf {
-        let mut hasher = blake3::Hasher::new();
-        for flag in self.flags(false, true) {
-            hasher.update(flag.as_bytes());
-        }
-        hasher.update(self.cxx.id.as_bytes());
-        hasher.update(self.python.torch.version.as_bytes());
-        hasher.update(PRECOMPILED.as_bytes());
-        self.caches.support().join(format!(
-            "torch-header-{}",
-            &hasher.finalize().to_hex()[..12]
-        ))
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use warpsmith_schema::Target;
 
-use super::{CompileJob, Toolchain, compile_all};
+use super::{CompileJob, Language, Toolchain, compile_all};
 use crate::JudgeError;
 use crate::submission::{BuildUnit, FAST_MATH, SubmissionForm};
 
@@ -86,11 +86,13 @@ impl Toolchain {
         let jobs: Vec<CompileJob<'_>> = units
             .map(|path| CompileJob {
                 path,
-                cuda: true,
-                torch: false,
+                language: Language::Cuda {
+                    torch: false,
+                    shared_templates: false,
+                },
                 provided: true,
                 extension: "",
-                cuda_flags: &cuda_flags,
+                flags: &cuda_flags,
             })
             .collect();
         let compiled = compile_all(self, &jobs, &files, jobs.len());

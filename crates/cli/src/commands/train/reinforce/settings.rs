@@ -10,7 +10,7 @@ use warpsmith_agent::{AgentLimits, AgentSettings, ModelSize, SingleSettings, Wir
 use warpsmith_machine::SharedDevice;
 use warpsmith_model::policy::SamplingParams;
 use warpsmith_rollout::EpisodeKind;
-use warpsmith_schema::{EpisodeMode, Task};
+use warpsmith_schema::{EpisodeMode, Rules, Task};
 use warpsmith_train::algorithms::{
     Aggregation, Band, Clip, Difficulty, Gae, GroupAdvantages, Kl, LengthPenalty, LossMode, Spread,
 };
@@ -419,6 +419,7 @@ impl TryingSettings {
     pub(super) fn judging_options(&self) -> JudgingOptions {
         JudgingOptions {
             profile: self.profile.into(),
+            rules: Rules::Own,
             isolation: IsolationChoice::Strict.into(),
             compile_mode: (!self.no_compile).then(|| "default".to_owned()),
             seed: None,
