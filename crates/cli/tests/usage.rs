@@ -75,6 +75,8 @@ fn help_of_judge_lists_its_flags() {
           --repeat <N>             Judge the same again and again, to see the spread [default: 1]
           --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl,
                                    verify]
+          --rules <RULES>          Who may compute in `forward` [default: own] [possible values: own,
+                                   mixed]
           --no-compile             Do not measure `torch.compile`
           --isolation <ISOLATION>  What to do where a required protection cannot be had [default:
                                    strict] [possible values: strict, weak]
