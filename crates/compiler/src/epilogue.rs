@@ -4,7 +4,7 @@ use crate::index::{Index, coordinates, linear};
 use crate::library::Library;
 use crate::lower::LoweredGraph;
 use crate::plan::{Kernel, Plan, RowKernel, ScanEpilogue, Strategy};
-use crate::scalar::{Binary, Buffer, ElementType, Node, Scalar};
+use crate::scalar::{Binary, Buffer, ElementType, Node, Scalar, ScalarType};
 use warpsmith_schema::Target;
 
 /// Takes elementwise steps into the library call before them, where that call can do the same, and into the scan.
@@ -57,6 +57,7 @@ fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<S
     let size = |shape: &[i64]| shape.iter().product::<i64>();
     let fits = plan.strategy != Strategy::Plain
         && plan.buffers[rows.out.0].element == ElementType::Float
+        && scan.kind == ScalarType::Float
         && rows.row_shape == rows.shape
         && size(&rows.shape) == size(&scan.shape);
     if !unneeded || !fits {

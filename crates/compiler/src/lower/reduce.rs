@@ -189,27 +189,26 @@ pub(super) fn norm(
 fn counted(plan: &mut Plan, call: &OperatorCall<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
     let dims = call.dims("dim", x.rank())?;
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
-    if x.kind != ScalarType::Bool || count >= 1 << 24 {
-        return Err(call.refuse("elements that are no floats"));
+    if count >= 1 << 24 {
+        let sum = plan.reduce_dims(&x.to_whole(), &dims, ReduceOp::Sum, "count");
+        return keeping(call, &sum, &dims);
     }
     let sum = plan.reduce_dims(&x.to_float(), &dims, ReduceOp::Sum, "count");
-    let sum = if call.kind == ScalarType::Int {
-        call.map(&[sum], "count", ScalarType::Int, |arena, x| {
-            arena.unary(Unary::ToInt, x[0])
-        })?
-    } else {
-        sum
-    };
+    let sum = call.map(&[sum], "count", ScalarType::Int, |arena, x| {
+        arena.unary(Unary::ToInt, x[0])
+    })?;
     keeping(call, &sum, &dims)
 }
 
 fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let given = call.input(0)?;
     call.argument("dtype");
-    if given.kind != ScalarType::Float && call.op == "sum" {
-        return counted(plan, call, given);
+    let counts = call.op == "sum" && call.kind == ScalarType::Int;
+    match (given.kind, call.op) {
+        (ScalarType::Bool, "sum") if counts => return counted(plan, call, given),
+        (ScalarType::Int, "sum" | "prod" | "amax" | "amin") if call.kind == ScalarType::Int => {}
+        _ => float_only(call, given)?,
     }
-    float_only(call, given)?;
     if call.optional(1).is_some() {
         return Err(call.refuse("another operand"));
     }
