@@ -13,6 +13,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
         "sum" | "nansum" | "mean" | "nanmean" | "prod" | "amax" | "amin" | "max" | "min"
         | "argmax" | "argmin" | "var" | "std" | "logsumexp" | "vector_norm" | "norm"
         | "trapezoid" => reduction(plan, call)?,
+        "any" | "all" => masked(plan, call)?,
         "softmax" | "softmin" | "log_softmax" => softmax(plan, call)?,
         _ => return Ok(None),
     };
@@ -198,6 +199,25 @@ fn counted(plan: &mut Plan, call: &OperatorCall<'_>, x: &Tensor) -> Result<Tenso
         arena.unary(Unary::ToInt, x[0])
     })?;
     keeping(call, &sum, &dims)
+}
+
+/// Whether a mask holds somewhere, or everywhere.
+fn masked(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let x = call.input(0)?;
+    let dims = call.dims("dim", x.rank())?;
+    if x.kind != ScalarType::Bool || call.kind != ScalarType::Bool {
+        return Err(call.refuse("elements that are no mask"));
+    }
+    let fold = match call.op {
+        "any" => ReduceOp::Max,
+        _ => ReduceOp::Min,
+    };
+    let found = plan.reduce_dims(&x.to_float(), &dims, fold, "mask");
+    let found = call.map(&[found], "mask", ScalarType::Bool, |arena, x| {
+        let zero = arena.constant(0.0);
+        arena.binary(Binary::NotEqual, x[0], zero)
+    })?;
+    keeping(call, &found, &dims)
 }
 
 fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {

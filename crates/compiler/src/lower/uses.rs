@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warpsmith_schema::{OpGraph, ValueSource};
+use warpsmith_schema::{GraphValue, OpGraph, ValueSource};
 
 /// Values that a result depends on: what else is computed is not.
 pub(super) fn needed(graph: &OpGraph) -> BTreeSet<usize> {
@@ -19,6 +19,15 @@ pub(super) fn needed(graph: &OpGraph) -> BTreeSet<usize> {
         }
     }
     needed
+}
+
+/// By how many operators it is read.
+pub(super) fn uses(graph: &OpGraph, number: usize) -> usize {
+    let reads = |value: &&GraphValue| match &value.from {
+        ValueSource::Applied { inputs, .. } => inputs.contains(&Some(number)),
+        _ => false,
+    };
+    graph.values.iter().filter(reads).count()
 }
 
 /// Whether a library and something else want it: computed once, it is there for both.
