@@ -1,5 +1,6 @@
 //! What is done to results before they are stored for the first time: by a library a bias or a `relu`, by a scan anything.
 
+use crate::attention::{AttentionKernel, AttentionMask};
 use crate::index::{Index, coordinates, linear};
 use crate::library::Library;
 use crate::lower::LoweredGraph;
@@ -155,11 +156,30 @@ fn is_read_later(plan: &mut Plan, from: usize, buffer: Buffer) -> bool {
     later.into_iter().any(|kernel| match kernel {
         Kernel::Library(library) => library.reads().contains(&buffer),
         Kernel::Rows(rows) => reads(plan, &rows, buffer),
+        Kernel::Attention(attention) => attention_reads(plan, &attention, buffer),
         Kernel::Scan(scan) => {
             let at = scan.shape.map(|extent| Index::from(plan.arena.var(extent)));
             let value = (scan.value)(&mut plan.arena, &at);
             loads(plan, value, buffer)
         }
+    })
+}
+
+fn attention_reads(plan: &mut Plan, kernel: &AttentionKernel, buffer: Buffer) -> bool {
+    let mask = kernel.mask.as_ref().map(|mask| match mask {
+        AttentionMask::Seen(body) | AttentionMask::Added(body) => body,
+    });
+    let bodies = [
+        Some(&kernel.query),
+        Some(&kernel.key),
+        Some(&kernel.value),
+        mask,
+    ];
+    bodies.into_iter().flatten().any(|body| {
+        let at = [(); 3].map(|()| Index::from(plan.arena.var(2)));
+        let value = body(&mut plan.arena, &at);
+        let value = plan.resolve(value, &[]);
+        loads(plan, value, buffer)
     })
 }
 

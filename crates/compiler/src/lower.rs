@@ -26,7 +26,7 @@ use serde_json::Value;
 use warpsmith_schema::{Dtype, GraphValue, OpGraph, Target, ValueSource};
 
 use call::OperatorCall;
-use uses::{is_read_often, is_shared, needed, uses};
+use uses::{is_ordered, is_read_often, is_shared, needed, uses};
 
 use crate::emit::float;
 use crate::not_covered::NotCovered;
@@ -213,7 +213,8 @@ fn lower_value(
             let tensor = lower_operator(plan, &call, element)?;
             let shared = tensor.work > 0 && is_shared(graph, number);
             let few = plan.is_cheap_to_store(&tensor) && is_read_often(graph, number);
-            if shared || few || is_computed_often(plan, graph, number, &tensor) {
+            let ordered = is_ordered(graph, number);
+            if shared || few || ordered || is_computed_often(plan, graph, number, &tensor) {
                 plan.realize(&tensor).1
             } else {
                 tensor

@@ -17,6 +17,7 @@ use std::rc::Rc;
 
 use warpsmith_schema::Target;
 
+use crate::attention::AttentionKernel;
 use crate::index::{Index, Var, coordinates, linear};
 use crate::library::Library;
 use crate::scalar::{
@@ -235,6 +236,7 @@ impl ScanEpilogue {
 pub(super) enum Kernel {
     Rows(RowKernel),
     Scan(ScanKernel),
+    Attention(AttentionKernel),
     Library(Library),
 }
 
@@ -244,6 +246,16 @@ pub(super) struct KernelStep {
     /// What it computes in one go.
     pub(super) operators: Vec<FusedOperator>,
     pub(super) kernel: Kernel,
+}
+
+/// An order of elements along a dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct OrderOf {
+    pub(super) buffer: Buffer,
+    pub(super) dim: usize,
+    /// How many come first; all of them where it is none.
+    pub(super) first: Option<i64>,
+    pub(super) descending: bool,
 }
 
 pub(super) struct Plan {
@@ -256,6 +268,8 @@ pub(super) struct Plan {
     pub(super) reductions: Vec<Reduction>,
     materialized: HashMap<ReductionId, StridedSlice>,
     pairs: Vec<split::ReductionPair>,
+    /// What was found out about the order of a buffer's elements: both results of an operator need it.
+    pub(super) orders: HashMap<OrderOf, Vec<Tensor>>,
     pub(super) steps: Vec<KernelStep>,
     /// Operators that were lowered since the last step. They name the next one.
     pub(super) chain: Chain,
@@ -276,6 +290,7 @@ impl Plan {
             reductions: Vec::new(),
             materialized: HashMap::new(),
             pairs: Vec::new(),
+            orders: HashMap::new(),
             steps: Vec::new(),
             chain: Chain::default(),
             current: String::new(),

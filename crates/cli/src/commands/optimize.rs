@@ -3,6 +3,7 @@
 mod result;
 mod settings;
 mod show;
+mod story;
 mod words;
 
 use std::path::PathBuf;
@@ -52,6 +53,9 @@ pub(crate) struct OptimizeArgs {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// A page with each kernel beside the lines it replaces
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     /// Exit 1 below this speed-up
     ///
     /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
@@ -90,7 +94,12 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         thread::spawn(move || spec.load_weights(&printer))
     });
     let engine = Engine::prepare(&asked.judging.machine, printer)?;
-    let mut shapes = variants(task, &engine.python)?;
+    // The compiler writes kernels for each shape; other solutions are one for all of them.
+    let mut shapes = if settings.starts_from_compiler() {
+        variants(task, &engine.python)?
+    } else {
+        vec![task]
+    };
     let task = shapes.remove(0);
     let decided = settings.decided(spec.kind, engine.target);
     let request = decided.start(engine.target)?;
@@ -196,6 +205,10 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         run: folder.path(),
     };
     report.print(printer)?;
+    if let Some(path) = &args.html {
+        story::write(path, &report, &engine)?;
+        printer.note(&format!("page: {}", path.display()));
+    }
     Ok(result::exit(
         &outcome,
         args.require_speedup.map(f64::from),

@@ -1,5 +1,6 @@
 //! Kernels as CUDA C++.
 
+mod attention;
 mod elementwise;
 mod launch;
 mod register_cache;
@@ -9,6 +10,7 @@ mod schedule;
 mod unroll;
 mod vectors;
 
+pub(crate) use attention::{attention, tile as attention_tile};
 pub(crate) use launch::LaunchConfig;
 pub(crate) use scan::scan;
 

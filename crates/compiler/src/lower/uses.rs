@@ -30,6 +30,17 @@ pub(super) fn uses(graph: &OpGraph, number: usize) -> usize {
     graph.values.iter().filter(reads).count()
 }
 
+/// Whether its elements are put in order, which takes them from memory.
+pub(super) fn is_ordered(graph: &OpGraph, number: usize) -> bool {
+    graph.values.iter().any(|value| match &value.from {
+        ValueSource::Applied { op, inputs, .. } => {
+            let orders = matches!(op.as_str(), "sort" | "argsort" | "topk");
+            orders && inputs.contains(&Some(number))
+        }
+        _ => false,
+    })
+}
+
 /// Whether a library and something else want it: computed once, it is there for both.
 pub(super) fn is_shared(graph: &OpGraph, number: usize) -> bool {
     let (mut uses, mut library) = (0, false);

@@ -49,7 +49,10 @@ def main() -> None:
     sys.path.insert(0, str(result / "package"))
     package = importlib.import_module(job["package"])
     drop_in = importlib.import_module(job["package"] + "._drop_in")
-    drawn = [original.get_inputs(), *getattr(original, "further_inputs", list)()]
+    further = getattr(original, "further_inputs", None) or getattr(original, "get_inputs_variants", list)
+    drawn = [original.get_inputs(), *further()]
+    # Kernels that were not written for each shape are for all of them.
+    folders = job["folders"] + [""] * (len(drawn) - len(job["folders"]))
     made_with = original.get_init_inputs() if hasattr(original, "get_init_inputs") else []
     args, kwargs = (made_with, {}) if not isinstance(made_with, dict) else ([], made_with)
     reference = original.Model(*args, **kwargs).eval().to(job["device"])
@@ -57,7 +60,7 @@ def main() -> None:
     made.load_state_dict(reference.state_dict())
     shapes = []
     with torch.no_grad():
-        for folder, inputs in zip(job["folders"], drawn, strict=True):
+        for folder, inputs in zip(folders, drawn, strict=True):
             inputs = [one.to(job["device"]) if isinstance(one, torch.Tensor) else one for one in inputs]
             copies = lambda: [one.clone() if isinstance(one, torch.Tensor) else one for one in inputs]
             right = reference(*copies())

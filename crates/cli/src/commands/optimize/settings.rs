@@ -57,6 +57,10 @@ impl OptimizeSettings {
         }
     }
 
+    pub(super) fn starts_from_compiler(&self) -> bool {
+        self.start == COMPILER
+    }
+
     pub(super) fn starts_from_nothing(&self) -> bool {
         self.start == NOTHING
     }
