@@ -15,6 +15,7 @@ mod llama_server;
 mod mcp;
 mod names;
 mod optimize;
+mod package;
 mod parquet;
 mod pipeline;
 mod profile_report;

@@ -85,10 +85,14 @@ fn a_policy_is_shown_what_the_compiler_wrote_and_its_time() {
     let unusable = "I would rather not.".to_owned();
     write_script(&context, &[unusable.clone(), unusable]);
     let arguments = [&["task.py", "-q"][..], &SCRIPT].concat();
-    let output = judged(|| optimize(&context, &arguments));
+    let shown = [&arguments[..], &["--html", "story.html"]].concat();
+    let output = judged(|| optimize(&context, &shown));
     let found = json(&output);
     assert_eq!(code(&output), 0, "{found:#}");
     assert_eq!(found["start"]["author"], "compiler");
+    let page = context.read("story.html");
+    assert!(page.contains("Kernels and what they replace"), "{page}");
+    assert!(page.contains("_kernel</"), "{page}");
     assert_eq!(found["start"]["verdict"]["status"], "passed", "{found:#}");
     assert_eq!(found["attempts"], 0);
     assert_eq!(found["verdict"]["status"], "passed");

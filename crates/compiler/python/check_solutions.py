@@ -118,7 +118,7 @@ def compare(task: Path, strategy: str, kernels_module: types.ModuleType) -> tupl
     torch.manual_seed(1)
     model = reference.Model(*reference.get_init_inputs()).eval()
     with torch.no_grad():
-        for value in list(model.parameters()) + list(model.buffers()):
+        for value in model.state_dict().values():
             if value.is_floating_point():
                 value.add_(0.1 * torch.randn_like(value)).abs_() if (value >= 0).all() else value.mul_(1.1)
     inputs = reference.get_inputs()

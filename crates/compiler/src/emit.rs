@@ -1,5 +1,6 @@
 //! Kernels as text: one way of writing expressions for C++ and for CUDA, and loops around them for each.
 
+mod attention;
 pub(super) mod cpu;
 pub(super) mod cuda;
 mod functions;

@@ -1,10 +1,11 @@
 //! What is done to results before they are stored for the first time: by a library a bias or a `relu`, by a scan anything.
 
+use crate::attention::{AttentionKernel, AttentionMask};
 use crate::index::{Index, coordinates, linear};
 use crate::library::Library;
 use crate::lower::LoweredGraph;
 use crate::plan::{Kernel, Plan, RowKernel, ScanEpilogue, Strategy};
-use crate::scalar::{Binary, Buffer, ElementType, Node, Scalar};
+use crate::scalar::{Binary, Buffer, ElementType, Node, Scalar, ScalarType};
 use warpsmith_schema::Target;
 
 /// Takes elementwise steps into the library call before them, where that call can do the same, and into the scan.
@@ -57,6 +58,7 @@ fn stored_by_scan(plan: &mut Plan, place: usize, returns: &[Buffer]) -> Option<S
     let size = |shape: &[i64]| shape.iter().product::<i64>();
     let fits = plan.strategy != Strategy::Plain
         && plan.buffers[rows.out.0].element == ElementType::Float
+        && scan.kind == ScalarType::Float
         && rows.row_shape == rows.shape
         && size(&rows.shape) == size(&scan.shape);
     if !unneeded || !fits {
@@ -154,11 +156,30 @@ fn is_read_later(plan: &mut Plan, from: usize, buffer: Buffer) -> bool {
     later.into_iter().any(|kernel| match kernel {
         Kernel::Library(library) => library.reads().contains(&buffer),
         Kernel::Rows(rows) => reads(plan, &rows, buffer),
+        Kernel::Attention(attention) => attention_reads(plan, &attention, buffer),
         Kernel::Scan(scan) => {
             let at = scan.shape.map(|extent| Index::from(plan.arena.var(extent)));
             let value = (scan.value)(&mut plan.arena, &at);
             loads(plan, value, buffer)
         }
+    })
+}
+
+fn attention_reads(plan: &mut Plan, kernel: &AttentionKernel, buffer: Buffer) -> bool {
+    let mask = kernel.mask.as_ref().map(|mask| match mask {
+        AttentionMask::Seen(body) | AttentionMask::Added(body) => body,
+    });
+    let bodies = [
+        Some(&kernel.query),
+        Some(&kernel.key),
+        Some(&kernel.value),
+        mask,
+    ];
+    bodies.into_iter().flatten().any(|body| {
+        let at = [(); 3].map(|()| Index::from(plan.arena.var(2)));
+        let value = body(&mut plan.arena, &at);
+        let value = plan.resolve(value, &[]);
+        loads(plan, value, buffer)
     })
 }
 

@@ -29,7 +29,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExplainedKernel {
     pub name: String,
-    /// `kernel`, `scan`, or the provided call: `gemm`, `conv`.
+    /// `kernel`, `scan`, `attention`, or the provided call: `gemm`, `conv`.
     pub kind: &'static str,
     /// Empty for a part of an operator that a later kernel completes.
     pub fused: Vec<FusedOperator>,
@@ -98,6 +98,7 @@ pub fn explain(task: &Task, target: Target) -> Result<Explanation, NotCovered> {
             kind: match &step.kernel {
                 Kernel::Rows(_) => "kernel",
                 Kernel::Scan(_) => "scan",
+                Kernel::Attention(_) => "attention",
                 Kernel::Library(Library::Gemm(_)) => "gemm",
                 Kernel::Library(Library::Convolution(_)) => "conv",
             },

@@ -26,11 +26,11 @@ use serde_json::Value;
 use warpsmith_schema::{Dtype, GraphValue, OpGraph, Target, ValueSource};
 
 use call::OperatorCall;
-use uses::{is_read_often, is_shared, needed};
+use uses::{is_ordered, is_read_often, is_shared, needed, uses};
 
 use crate::emit::float;
 use crate::not_covered::NotCovered;
-use crate::plan::{BufferOrigin, Plan, Strategy};
+use crate::plan::{BufferOrigin, Plan, REDUCTION_WORK, Strategy};
 use crate::scalar::{Buffer, ElementType, ScalarType};
 use crate::simplify::simplify;
 use crate::tensor::Tensor;
@@ -55,12 +55,24 @@ pub(super) struct OutputView {
 /// The most elements of a buffer. Indices have 64 bits, but nothing larger was tested.
 const MAX_ELEMENTS: i64 = 1 << 40;
 
+/// The work of an element that is stored rather than computed by each of several users, and by each of many.
+const LONG: u32 = 32;
+const SHORT: u32 = 4;
+const MANY: usize = 16;
+
+/// The most kernels of a solution: the code of more takes minutes to compile.
+const MAX_KERNELS: usize = 1024;
+
 pub(super) fn lower(
     graph: &OpGraph,
     target: Target,
     strategy: Strategy,
 ) -> Result<LoweredGraph, NotCovered> {
-    lower_around(graph, target, strategy, &mut Err)
+    let lowered = lower_around(graph, target, strategy, &mut Err)?;
+    match lowered.plan.steps.len() {
+        ..=MAX_KERNELS => Ok(lowered),
+        many => Err(NotCovered::TooManyKernels { kernels: many }),
+    }
 }
 
 /// Lowers what has a rule. `on_gap` is told what has none; if it does not return that as an error, the value is taken for one
@@ -201,13 +213,27 @@ fn lower_value(
             let tensor = lower_operator(plan, &call, element)?;
             let shared = tensor.work > 0 && is_shared(graph, number);
             let few = plan.is_cheap_to_store(&tensor) && is_read_often(graph, number);
-            if shared || few {
+            let ordered = is_ordered(graph, number);
+            if shared || few || ordered || is_computed_often(plan, graph, number, &tensor) {
                 plan.realize(&tensor).1
             } else {
                 tensor
             }
         }
     })
+}
+
+/// Whether each of several users would compute an element again that takes long, or each of many one that does not. Loops over
+/// time end that way.
+fn is_computed_often(plan: &Plan, graph: &OpGraph, number: usize, tensor: &Tensor) -> bool {
+    if plan.strategy == Strategy::Plain || tensor.work >= REDUCTION_WORK {
+        return false;
+    }
+    match tensor.work {
+        LONG.. => uses(graph, number) > 1,
+        SHORT.. => uses(graph, number) >= MANY,
+        _ => false,
+    }
 }
 
 /// A value that no kernel of the plan computes. What it is computed from has to be stored.

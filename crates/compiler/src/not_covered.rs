@@ -15,6 +15,11 @@ pub enum NotCovered {
     Elements { dtype: Dtype },
     #[error("the module could not be read: {what}")]
     Module { what: String },
+    #[error(
+        "it would take {kernels} kernels: a loop over time in Python, whose steps wait for each other; take fewer steps, or an \
+         operator that goes over time by itself"
+    )]
+    TooManyKernels { kernels: usize },
     #[error("line {line}: {reason}")]
     AtLine { line: u32, reason: Box<Self> },
 }
@@ -36,7 +41,10 @@ impl NotCovered {
         match self {
             Self::Operator { op } | Self::Given { op, .. } => Some(op),
             Self::AtLine { reason, .. } => reason.operator(),
-            Self::NoGraph | Self::Elements { .. } | Self::Module { .. } => None,
+            Self::NoGraph
+            | Self::Elements { .. }
+            | Self::Module { .. }
+            | Self::TooManyKernels { .. } => None,
         }
     }
 

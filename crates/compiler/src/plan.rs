@@ -17,6 +17,7 @@ use std::rc::Rc;
 
 use warpsmith_schema::Target;
 
+use crate::attention::AttentionKernel;
 use crate::index::{Index, Var, coordinates, linear};
 use crate::library::Library;
 use crate::scalar::{
@@ -121,6 +122,7 @@ pub(super) struct Reduction {
     /// The extents it reduces over.
     pub(super) extents: Vec<i64>,
     pub(super) op: ReduceOp,
+    /// Of its results.
     pub(super) kind: ScalarType,
     pub(super) body: ReductionBody,
     pub(super) name: &'static str,
@@ -133,6 +135,11 @@ impl Reduction {
 
     pub(super) fn length(&self) -> i64 {
         self.extents.iter().product()
+    }
+
+    /// Whether whole numbers are put together.
+    pub(super) fn is_whole(&self) -> bool {
+        self.kind == ScalarType::Int && self.op != ReduceOp::ArgMax
     }
 }
 
@@ -188,6 +195,7 @@ pub(super) struct ScanKernel {
     /// Elements before the dimension, along it, and after it.
     pub(super) shape: [i64; 3],
     pub(super) op: ScanOp,
+    pub(super) kind: ScalarType,
     pub(super) value: Body,
     pub(super) out: Buffer,
     pub(super) epilogue: Option<ScanEpilogue>,
@@ -228,6 +236,7 @@ impl ScanEpilogue {
 pub(super) enum Kernel {
     Rows(RowKernel),
     Scan(ScanKernel),
+    Attention(AttentionKernel),
     Library(Library),
 }
 
@@ -237,6 +246,16 @@ pub(super) struct KernelStep {
     /// What it computes in one go.
     pub(super) operators: Vec<FusedOperator>,
     pub(super) kernel: Kernel,
+}
+
+/// An order of elements along a dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct OrderOf {
+    pub(super) buffer: Buffer,
+    pub(super) dim: usize,
+    /// How many come first; all of them where it is none.
+    pub(super) first: Option<i64>,
+    pub(super) descending: bool,
 }
 
 pub(super) struct Plan {
@@ -249,6 +268,8 @@ pub(super) struct Plan {
     pub(super) reductions: Vec<Reduction>,
     materialized: HashMap<ReductionId, StridedSlice>,
     pairs: Vec<split::ReductionPair>,
+    /// What was found out about the order of a buffer's elements: both results of an operator need it.
+    pub(super) orders: HashMap<OrderOf, Vec<Tensor>>,
     pub(super) steps: Vec<KernelStep>,
     /// Operators that were lowered since the last step. They name the next one.
     pub(super) chain: Chain,
@@ -269,6 +290,7 @@ impl Plan {
             reductions: Vec::new(),
             materialized: HashMap::new(),
             pairs: Vec::new(),
+            orders: HashMap::new(),
             steps: Vec::new(),
             chain: Chain::default(),
             current: String::new(),
@@ -309,14 +331,10 @@ impl Plan {
         &mut self,
         outer: &[i64],
         extents: &[i64],
-        fold: ReduceOp,
+        (fold, kind): (ReduceOp, ScalarType),
         name: &'static str,
         body: ReductionBody,
     ) -> ReductionId {
-        let kind = match fold {
-            ReduceOp::ArgMax => ScalarType::Int,
-            _ => ScalarType::Float,
-        };
         self.reductions.push(Reduction {
             outer: outer.to_vec(),
             extents: extents.to_vec(),
@@ -345,6 +363,7 @@ impl Plan {
         name: &'static str,
         body: impl Fn(&mut Arena, &[Index], &[Index]) -> Scalar + 'static,
     ) -> Tensor {
+        let fold = (fold, ScalarType::Float);
         let number = self.reduction(outer, extents, fold, name, Rc::new(body));
         self.result_of(number)
     }
@@ -358,7 +377,12 @@ impl Plan {
         name: &'static str,
     ) -> Tensor {
         let along = ReducedDims::new(of, dims);
-        let number = self.reduction(&along.outer, &along.extents, fold, name, along.body.clone());
+        let kind = match fold {
+            ReduceOp::ArgMax => ScalarType::Int,
+            _ => of.kind,
+        };
+        let body = along.body.clone();
+        let number = self.reduction(&along.outer, &along.extents, (fold, kind), name, body);
         along.kept(&self.result_of(number))
     }
 
@@ -569,7 +593,18 @@ impl ReduceOp {
         }
     }
 
-    /// The identity element.
+    /// The identity element of a type.
+    pub(super) fn identity_of(self, arena: &mut Arena, kind: ScalarType) -> Scalar {
+        match (kind, self) {
+            (ScalarType::Int, Self::Product) => arena.int(1),
+            (ScalarType::Int, Self::Max) => arena.int(i64::MIN),
+            (ScalarType::Int, Self::Min) => arena.int(i64::MAX),
+            (ScalarType::Int, _) => arena.int(0),
+            _ => arena.constant(self.identity()),
+        }
+    }
+
+    /// The identity element of floats.
     pub(super) fn identity(self) -> f64 {
         match self {
             Self::Sum => 0.0,

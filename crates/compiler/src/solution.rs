@@ -13,7 +13,7 @@ use crate::epilogue;
 use crate::library::Library;
 use crate::lower::{LoweredGraph, lower};
 use crate::not_covered::NotCovered;
-use crate::plan::{BufferOrigin, Kernel, KernelStep, Plan, Strategy};
+use crate::plan::{BufferOrigin, FusedOperator, Kernel, KernelStep, Plan, Strategy};
 use crate::scalar::{Buffer, ScalarType};
 
 /// Relative path to content.
@@ -29,6 +29,19 @@ pub struct Solution {
     pub calls_library: bool,
     /// One line for each launch that says what it does.
     pub outline: Vec<String>,
+    /// The same launches with their code.
+    pub kernels: Vec<WrittenKernel>,
+}
+
+/// A kernel or a call of a library, with what it replaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenKernel {
+    pub name: String,
+    /// Empty for a part of an operator that a later kernel completes.
+    pub operators: Vec<FusedOperator>,
+    /// As in the outline.
+    pub what: String,
+    pub code: String,
 }
 
 /// Compiles a task's graph into a solution: kernels, their launchers and `model_new.py`.
@@ -50,11 +63,12 @@ pub fn compile(task: &Task, target: Target, strategy: Strategy) -> Result<Soluti
 }
 
 /// Names that loops and launchers use themselves.
-const RESERVED: [&str; 40] = [
+const RESERVED: [&str; 59] = [
     "row", "i", "k", "l", "m", "n", "o", "c", "block", "first", "last", "lane", "warp", "stream",
     "result", "from", "part", "best", "kept", "inside", "v", "status", "one", "zero", "handle",
     "float", "int", "bool", "double", "char", "long", "short", "const", "static", "start", "carry",
-    "running", "parts", "other", "before",
+    "running", "parts", "other", "before", "item", "tops", "sums", "score", "top", "share", "end",
+    "more", "columns", "rows", "r", "line", "vector", "sum", "e", "s", "qi", "ki", "di",
 ];
 
 fn names(planned: &LoweredGraph, module: &Module) -> Result<Vec<String>, NotCovered> {
@@ -191,6 +205,18 @@ impl SolutionEmitter {
         let library = steps
             .iter()
             .any(|step| matches!(step.kernel, Kernel::Library(_)));
+        let kernels = steps.iter().zip(&written);
+        let kernels = kernels.map(|(step, (one, name))| {
+            let what = self.describe_step(step);
+            let what = what.split_once(": ").map(|(_, what)| what.to_owned());
+            WrittenKernel {
+                name: name.clone(),
+                operators: step.operators.clone(),
+                what: what.unwrap_or_default(),
+                code: one.function.clone().unwrap_or_else(|| one.call.clone()),
+            }
+        });
+        let kernels = kernels.collect();
         let files = SolutionFiles::from([
             (format!("kernels/{title}.{ending}"), code),
             (MODEL_NEW.to_owned(), self.module(&calls)),
@@ -200,6 +226,7 @@ impl SolutionEmitter {
             launches: steps.len(),
             calls_library: library,
             outline: steps.iter().map(|step| self.describe_step(step)).collect(),
+            kernels,
         }
     }
 
@@ -248,6 +275,13 @@ impl SolutionEmitter {
                 };
                 format!("{lines} lines of {along}, one after another along each")
             }
+            Kernel::Attention(one) => format!(
+                "{} x {} queries of {} keys, {} scores that are never stored",
+                one.batch,
+                one.queries,
+                one.keys,
+                one.scores()
+            ),
             Kernel::Library(Library::Gemm(gemm)) => {
                 format!("library, {} x {} over {}", gemm.m, gemm.n, gemm.k)
             }
@@ -269,6 +303,7 @@ impl SolutionEmitter {
         let out = match &step.kernel {
             Kernel::Rows(rows) => rows.out,
             Kernel::Scan(scan) => scan.out,
+            Kernel::Attention(attention) => attention.out,
             Kernel::Library(library) => library.out(),
         };
         let mut writer = KernelWriter::new(&mut self.planned.plan, &self.names);
@@ -283,6 +318,13 @@ impl SolutionEmitter {
                 None
             }
             (Kernel::Scan(scan), Target::Cuda) => Some(cuda::scan(&mut writer, scan)),
+            (Kernel::Attention(attention), Target::Cpu) => {
+                cpu::attention(&mut writer, attention);
+                None
+            }
+            (Kernel::Attention(attention), Target::Cuda) => {
+                Some(cuda::attention(&mut writer, attention))
+            }
             (Kernel::Library(_), _) => None,
         };
         let body = writer.text();

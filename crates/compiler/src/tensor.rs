@@ -85,6 +85,20 @@ impl Tensor {
         )
     }
 
+    /// Whole numbers; of a mask, ones and zeros.
+    pub(super) fn to_whole(&self) -> Self {
+        let inner = self.at.clone();
+        match self.kind {
+            ScalarType::Int => self.clone(),
+            ScalarType::Float | ScalarType::Bool => {
+                Self::computed(&self.shape, ScalarType::Int, self.work, move |arena, at| {
+                    let value = inner(arena, at);
+                    arena.unary(Unary::ToInt, value)
+                })
+            }
+        }
+    }
+
     /// The same values, stored in another way. A buffer of another type is no longer its own.
     pub(super) fn stored_as(&self, element: ElementType) -> Self {
         if self.element == element {

@@ -18,6 +18,7 @@ mod error;
 mod evidence;
 pub mod exploits;
 mod harness;
+mod import_check;
 mod imports;
 mod interface;
 mod judge;
@@ -39,6 +40,7 @@ mod zygote;
 
 pub use error::{CANCELLED, JudgeError};
 pub use harness::{KERNELS_MODULE, VECTOR_ISAS};
+pub use import_check::{ImportCheck, ImportJob, check_import};
 pub use interface::{Cancellation, CheckDepth, Judge};
 pub use judge::{JudgeConfig, Judged};
 pub use local::{Configure, EvidencePlace, LocalJudge};

@@ -27,6 +27,7 @@ pub use report::{
     SanitizerReport, SolutionFailure, SolutionKernel, SolutionProfile,
 };
 pub use resources::{KernelResources, occupancy, parse_ptxas};
+pub(crate) use solution::read_small;
 
 /// What to profile, and with what.
 #[derive(Debug, Clone)]

@@ -2,6 +2,7 @@
 //! with the result.
 
 mod finals;
+mod import;
 mod package;
 mod result;
 mod start;
@@ -9,7 +10,7 @@ mod start;
 use std::path::{Path, PathBuf};
 
 use warpsmith_judge::Judge;
-use warpsmith_schema::{EpisodeEnding, Failure, Task, Trajectory, Verdict};
+use warpsmith_schema::{EpisodeEnding, Failure, Submission, Task, Trajectory, Verdict};
 use warpsmith_store::RunFolder;
 
 use crate::RolloutError;
@@ -19,7 +20,8 @@ use crate::recorder::EventRecorder;
 
 use finals::Finals;
 pub use finals::{Author, FinalRound, Winner};
-pub use package::{FOLDER as PACKAGE_FOLDER, name as package_name};
+pub use import::import;
+pub use package::{FOLDER as PACKAGE_FOLDER, PackageOptions, name as package_name};
 pub use start::{NoSolution, Start, StartContext, StartProgress, StartRequest, StartSolution};
 
 /// What came of the episodes of one task.
@@ -50,20 +52,25 @@ pub fn ends_episodes(failure: &Failure) -> bool {
     failure.code == POLICY_FAILED
 }
 
+/// Who watches, and what the result is to be.
+pub struct Conclusion<'a> {
+    /// Why episodes have no end, where that [ends them](ends_episodes).
+    pub failure: Option<&'a Failure>,
+    pub package: &'a PackageOptions,
+    pub on_round: &'a mut dyn FnMut(FinalRound),
+}
+
 /// Chooses the best submission of a run, be it of an episode or what these started from, measures it afresh, and lays out the result in `result/`.
-///
-/// `failure` is why episodes have no end, where that [ends them](ends_episodes).
 pub fn conclude(
     folder: &RunFolder,
     task: &Task,
     start: Option<&StartSolution>,
-    failure: Option<&Failure>,
     judge: &mut dyn Judge,
-    on_round: &mut dyn FnMut(FinalRound),
+    how: Conclusion<'_>,
 ) -> Result<OptimizeOutcome, RolloutError> {
     let mut trajectories = episodes_of(folder.path(), task)?;
     for unfinished in &mut trajectories {
-        if let (EpisodeEnding::Interrupted, Some(failure)) = (&unfinished.ending, failure) {
+        if let (EpisodeEnding::Interrupted, Some(failure)) = (&unfinished.ending, how.failure) {
             unfinished.ending = EpisodeEnding::PolicyFailed {
                 message: failure.message.clone(),
             };
@@ -74,10 +81,13 @@ pub fn conclude(
         judge,
         recorder: EventRecorder::new(folder.events()?, None),
         measured: History::read(folder.path())?.remeasured,
-        on_round,
+        on_round: how.on_round,
     };
     let winner = finals.choose(start, &trajectories)?;
-    let result = lay_out(folder.path(), task, winner.as_ref())?;
+    let result = folder.path().join("result");
+    let faster = winner.as_ref().filter(|winner| winner.improves());
+    let faster = faster.map(|winner| &winner.submission);
+    write_result(&result, task, faster, how.package)?;
     Ok(OptimizeOutcome {
         trajectories,
         winner,
@@ -85,13 +95,17 @@ pub fn conclude(
     })
 }
 
-fn lay_out(run: &Path, task: &Task, winner: Option<&Winner>) -> Result<PathBuf, RolloutError> {
-    let result = run.join("result");
-    result::lay_out(&result, &result::files(task, winner)).map_err(|source| {
+/// Lays out a result: a submission as a module and as a package, or the original.
+pub fn write_result(
+    folder: &Path,
+    task: &Task,
+    faster: Option<&Submission>,
+    package: &PackageOptions,
+) -> Result<(), RolloutError> {
+    result::lay_out(folder, &result::files(task, faster, package)).map_err(|source| {
         RolloutError::Result {
-            path: result.clone(),
+            path: folder.to_path_buf(),
             source,
         }
-    })?;
-    Ok(result)
+    })
 }

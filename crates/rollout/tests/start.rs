@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use warpsmith_agent::read_files;
 use warpsmith_rollout::RolloutPlan;
 use warpsmith_rollout::optimize::{
-    Author, NoSolution, Start, StartContext, StartProgress, StartRequest, conclude,
+    Author, Conclusion, NoSolution, PackageOptions, Start, StartContext, StartProgress,
+    StartRequest, conclude,
 };
 use warpsmith_schema::{StartAuthor, Submission, Target, Task};
 use warpsmith_store::RunFolder;
@@ -146,9 +147,12 @@ fn what_a_policy_repeats_is_its_authors() {
         &folder,
         &task,
         start.passed(),
-        None,
         &mut judge,
-        &mut |_| {},
+        Conclusion {
+            failure: None,
+            package: &PackageOptions::default(),
+            on_round: &mut |_| {},
+        },
     )
     .unwrap();
     // No faster than the start: it was told so and tried again.

@@ -11,6 +11,8 @@ use warpsmith_tasks::capture_missing;
 use super::python;
 
 const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../compiler/python");
+/// Whole blocks of networks.
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/modules");
 
 fn modules(folder: &Path) -> Vec<Task> {
     let made = Command::new(python().executable)
@@ -19,6 +21,10 @@ fn modules(folder: &Path) -> Vec<Task> {
         .status()
         .unwrap();
     assert!(made.success());
+    tasks_in(folder)
+}
+
+fn tasks_in(folder: &Path) -> Vec<Task> {
     let files = fs_err::read_dir(folder).unwrap();
     let read = |file: std::io::Result<fs_err::DirEntry>| {
         let path = file.unwrap().path();
@@ -44,6 +50,9 @@ fn what_people_write_is_covered_and_right() {
     };
     let mut tasks = modules(&folder.path().join("modules"));
     assert!(tasks.len() > 50);
+    let blocks = tasks_in(Path::new(EXAMPLES));
+    assert!(blocks.len() >= 6);
+    tasks.extend(blocks);
     let captures = capture_missing(&tasks, &python(), &caches);
     for (task, graph) in tasks.iter_mut().zip(captures) {
         task.graph = Some(

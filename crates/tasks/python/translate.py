@@ -317,6 +317,33 @@ class Translator:
     def op_einsum(self, node, given, meta):
         return self.add("einsum", [], [self.place(one) for one in given["tensors"]], {"equation": given["equation"]}, meta)
 
+    def op_embedding_bag(self, node, given, meta):
+        """Bags of one size, as of two-dimensional indices, are slices that are summed up; others only the tensor's values tell."""
+        indices, weight, offsets = (given[name] for name in ("indices", "weight", "offsets"))
+        values = indices.meta["val"]
+        starts = offsets.target is torch.ops.aten.arange.start_step and offsets.args
+        size = starts[2] if starts and len(starts) > 2 else 1
+        bags = offsets.meta["val"].numel() - bool(given.get("include_last_offset"))
+        if not starts or starts[0] != 0 or bags * size != values.numel() or given.get("padding_idx", -1) not in (None, -1):
+            raise CaptureError("translate", "bags of different sizes, or with padding", "embedding_bag", self.line())
+        mode, rows = int(given["mode"]), weight.meta["val"]
+        many = [self.place(indices)]
+        shape = [bags, size]
+        many = [self.add("reshape", ["input"], many, {"shape": shape}, values.reshape(shape))]
+        found = rows.new_empty((*shape, rows.shape[1]))
+        rest = {"padding_idx": None, "max_norm": None, "norm_type": 2.0, "scale_grad_by_freq": False, "sparse": False}
+        picked = self.add("embedding", ["input", "weight"], [many[0], self.place(weight)], rest, found)
+        if given.get("per_sample_weights") is not None:
+            factors = given["per_sample_weights"].meta["val"].reshape([*shape, 1])
+            factor = self.add("reshape", ["input"], [self.place(given["per_sample_weights"])], {"shape": [*shape, 1]}, factors)
+            picked = self.add("mul", ["input", "other"], [picked, factor], {}, found)
+        op = ("sum", "mean", "amax")[mode]
+        arguments = {"dim": [1], "keepdim": False} | ({} if op == "amax" else {"dtype": None})
+        result = self.add(op, ["input"], [picked], arguments, meta[0])
+        return Results(lambda index: result, len(meta))
+
+    op__embedding_bag = op__embedding_bag_forward_only = op_embedding_bag
+
     def op_index(self, node, given, meta):
         dims = [dim for dim, one in enumerate(given["indices"]) if one is not None]
         places = [self.place(given["input"]), *(self.place(given["indices"][dim]) for dim in dims)]

@@ -35,6 +35,10 @@ pub enum TaskError {
         matches: Vec<String>,
     },
 
+    #[error("`{path}` defines neither `get_inputs` nor `get_inputs_variants`")]
+    NoInputs { path: PathBuf },
+    #[error("`get_inputs_variants` cannot be used: {why}")]
+    NoVariants { why: String },
     #[error("there is no class `Model` with a `forward`")]
     NoForward,
     #[error("{}:{line}: not a fingerprint: {reason}", path.display())]
@@ -94,6 +98,12 @@ impl TaskError {
                 matches.first().map_or("level1/1", String::as_str),
                 list(matches)
             )),
+            Self::NoInputs { .. } => Some(
+                "define `get_inputs()`, which returns a list of tensors, or `get_inputs_variants()`, which returns several".into(),
+            ),
+            Self::NoVariants { .. } => Some(
+                "it returns a list with the inputs of each shape, as `get_inputs` returns those of one".into(),
+            ),
             Self::NoForward => Some(
                 "a task is a module with `class Model(nn.Module)`, `get_inputs` and `get_init_inputs`".into(),
             ),

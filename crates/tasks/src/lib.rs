@@ -8,6 +8,7 @@ mod capture;
 mod error;
 mod freeze;
 mod imports;
+mod inputs;
 mod kernelbench;
 mod parquet;
 pub mod python;
@@ -21,6 +22,7 @@ pub use capture::{
     CaptureError, CaptureStage, NotCaptured, capture, capture_graphs, capture_missing,
 };
 pub use error::TaskError;
+pub use inputs::{variants, with_inputs};
 pub use kernelbench::load_all;
 pub use scale::scaled;
 pub use selector::load;

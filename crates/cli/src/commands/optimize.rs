@@ -3,6 +3,7 @@
 mod result;
 mod settings;
 mod show;
+mod story;
 mod words;
 
 use std::path::PathBuf;
@@ -14,11 +15,14 @@ use clap::Args;
 use warpsmith_agent::StartingPoint;
 use warpsmith_judge::{Judge, LocalJudge};
 use warpsmith_machine::SharedDevice;
-use warpsmith_rollout::optimize::{StartContext, StartRequest, conclude, ends_episodes};
+use warpsmith_rollout::optimize::{
+    Conclusion, PackageOptions, StartContext, StartProgress, StartRequest, conclude, ends_episodes,
+    import,
+};
 use warpsmith_rollout::{History, RolloutOutcome, RolloutPlan, RolloutResources};
 use warpsmith_schema::{CountedAttempt, Failure, FailureKind, PlannedTask, RunHeader, Task};
 use warpsmith_store::RunFolder;
-use warpsmith_tasks::capture;
+use warpsmith_tasks::{capture, variants, with_inputs};
 
 use crate::args::{Positive, ProfileChoice};
 use crate::config::ConfigArgs;
@@ -49,6 +53,9 @@ pub(crate) struct OptimizeArgs {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// A page with each kernel beside the lines it replaces
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     /// Exit 1 below this speed-up
     ///
     /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
@@ -74,7 +81,10 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         Some(task) => Source::given(task, None)?,
         None => Source::example(examples::DEFAULT)?,
     };
-    let task = source.task()?;
+    let mut task = source.task()?;
+    if let Some(inputs) = &settings.inputs {
+        task = with_inputs(&task, inputs)?;
+    }
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let asked = &settings.episodes;
     let spec = PolicySpec::parse(&asked.policy, &asked.base_url, asked.model_options())?;
@@ -84,6 +94,13 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         thread::spawn(move || spec.load_weights(&printer))
     });
     let engine = Engine::prepare(&asked.judging.machine, printer)?;
+    // The compiler writes kernels for each shape; other solutions are one for all of them.
+    let mut shapes = if settings.starts_from_compiler() {
+        variants(task, &engine.python)?
+    } else {
+        vec![task]
+    };
+    let task = shapes.remove(0);
     let decided = settings.decided(spec.kind, engine.target);
     let request = decided.start(engine.target)?;
     if let Some(idle) = decided.episodes.idle(&resolved.said) {
@@ -102,10 +119,8 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         printer.note(&format!("resumed: {ended} of {samples} samples had ended"));
     }
     let judging_options = decided.episodes.judging.judging_options();
-    let mut judge = judge_below(
-        engine.options(judging_options),
-        folder.path().join("evidence"),
-    )?;
+    let config = engine.options(judging_options);
+    let mut judge = judge_below(config.clone(), folder.path().join("evidence"))?;
     if request == StartRequest::Nothing && args.task.is_none() && !folder.resumed() {
         judge_example(&source, &task, &mut judge, &engine, printer)?;
     }
@@ -118,6 +133,17 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         judge: &mut judge,
     };
     let started = context.start(request, &mut |what| printer.note(&show::start(&what)))?;
+    let mut package = PackageOptions {
+        guard: decided.guard,
+        shapes: Vec::new(),
+    };
+    for (number, shape) in shapes.iter().enumerate() {
+        printer.note(&format!("shape {}:", number + 2));
+        context.task = shape;
+        let on_progress = &mut |what: StartProgress<'_>| printer.note(&show::start(&what));
+        let further = context.start(StartRequest::Compiler, on_progress)?;
+        package.shapes.push(further.faster());
+    }
     if interrupt::happened() {
         return Err(Stop::interrupted());
     }
@@ -157,20 +183,32 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         &folder,
         &task,
         started.passed(),
-        failure.as_ref(),
         judge.as_mut(),
-        &mut |round| {
-            printer.note(&show::final_round(round));
+        Conclusion {
+            failure: failure.as_ref(),
+            package: &package,
+            on_round: &mut |round| printer.note(&show::final_round(round)),
         },
     )?;
+    let imported = outcome.improved().then(|| {
+        printer.note("importing the result in a fresh process");
+        import(&outcome.result, &task, &package, &config)
+    });
+    let imported = imported.transpose()?;
     let report = OptimizeReport {
         task: &task,
         start: &started,
         outcome: &outcome,
+        imported: imported.as_ref(),
+        package: &package,
         samples,
         run: folder.path(),
     };
     report.print(printer)?;
+    if let Some(path) = &args.html {
+        story::write(path, &report, &engine)?;
+        printer.note(&format!("page: {}", path.display()));
+    }
     Ok(result::exit(
         &outcome,
         args.require_speedup.map(f64::from),

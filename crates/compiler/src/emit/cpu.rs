@@ -1,5 +1,6 @@
 //! Kernels as C++ with OpenMP.
 
+mod attention;
 mod division;
 mod helpers;
 mod kept;
@@ -8,6 +9,7 @@ mod mathematics;
 mod row_by_row;
 mod scan;
 
+pub(crate) use attention::attention;
 pub(crate) use helpers::{BFLOAT16, HALF, preamble};
 pub(crate) use mathematics::SimdFunction;
 pub(crate) use scan::scan;

@@ -1,5 +1,6 @@
 //! Kernels as CUDA C++.
 
+mod attention;
 mod elementwise;
 mod launch;
 mod register_cache;
@@ -9,13 +10,14 @@ mod schedule;
 mod unroll;
 mod vectors;
 
+pub(crate) use attention::{attention, tile as attention_tile};
 pub(crate) use launch::LaunchConfig;
 pub(crate) use scan::scan;
 
 use super::row_kernel::{
-    close_loops, combine, open_loops, reduction_operand, store, stored_value, variables,
+    close_loops, combine, open_loops, reduction_operand, start, store, stored_value, variables,
 };
-use super::{KernelWriter, float, integer};
+use super::{KernelWriter, integer};
 use crate::index::{coordinates, linear};
 use crate::plan::{Plan, ReduceOp, RowKernel};
 use elementwise::elementwise;
@@ -95,10 +97,8 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
             writer.close();
             close_loops(writer, opened);
         } else {
-            writer.line(format!(
-                "float {name} = {};",
-                float(reduction.op.identity())
-            ));
+            let (kind, start) = start(&reduction);
+            writer.line(format!("{kind} {name} = {start};"));
             let opened = open_loops(writer, &vars);
             writer.define(&[value], &[]);
             let value = writer.operand(value);

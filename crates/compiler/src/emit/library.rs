@@ -50,15 +50,24 @@ pub(crate) fn gemm_on_cpu(gemm: &Gemm, name: Names<'_>) -> String {
     format!("    for (int64_t batch = 0; batch < {batch}; ++batch) {{\n        {call}\n    }}")
 }
 
-/// For each image the windows as columns of a matrix, then a product.
+/// Numbers that stay in the second level of a cache.
+const CACHED: i64 = 1 << 18;
+
+/// For each image, and as many of its lines as fit into a cache, the windows as columns of a matrix, then a product.
 pub(crate) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>) -> String {
     let (channels, filters) = (conv.channels / conv.groups, conv.filters / conv.groups);
     let taps: i64 = conv.kernel.iter().product();
     let places: i64 = conv.output.iter().product();
     let pixels: i64 = conv.input.iter().product();
     let rows = channels * taps;
+    // Of the first dimension, how many of the result's lines are made together.
+    let line: i64 = conv.output[1..].iter().product();
+    let together = match conv.output.len() {
+        1 => conv.output[0],
+        _ => (CACHED / (rows * line)).clamp(1, conv.output[0]),
+    };
     let mut lines = vec![
-        format!("std::vector<float> columns({}LL);", rows * places),
+        format!("std::vector<float> columns({}LL);", rows * together * line),
         format!(
             "for (int64_t image = 0; image < {}; ++image) {{",
             conv.batch * conv.groups
@@ -78,13 +87,26 @@ pub(crate) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>) -> String 
         name(conv.x),
         channels * pixels
     ));
+    let whole = together == conv.output[0];
+    let (width, start) = if whole {
+        (places.to_string(), String::new())
+    } else {
+        let height = conv.output[0];
+        lines.push(format!(
+            "    for (int64_t first = 0; first < {height}; first += {together}) {{"
+        ));
+        lines.push(format!(
+            "    const int64_t last = std::min<int64_t>(first + {together}, {height}), width = (last - first) * {line};"
+        ));
+        ("width".to_owned(), format!(" + first * {line}"))
+    };
     lines.push("#pragma omp parallel for schedule(static)".to_owned());
     lines.push(format!("    for (int64_t row = 0; row < {rows}; ++row) {{"));
     lines.push(format!(
         "        const float* plane = from + row / {taps} * {pixels};"
     ));
     lines.push(format!(
-        "        float* to = columns.data() + row * {places};"
+        "        float* to = columns.data() + row * {width};"
     ));
     let mut below = taps;
     for (dim, extent) in conv.kernel.iter().enumerate() {
@@ -98,43 +120,17 @@ pub(crate) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>) -> String 
             conv.dilation[dim], conv.padding[dim]
         ));
     }
-    let mut indent = "        ".to_owned();
-    let rank = conv.kernel.len();
-    let mut place = String::new();
-    for dim in 0..rank {
-        let (out, size) = (conv.output[dim], conv.input[dim]);
-        lines.push(format!(
-            "{indent}for (int64_t o{dim} = 0; o{dim} < {out}; ++o{dim}) {{"
-        ));
-        indent.push_str("    ");
-        lines.push(format!(
-            "{indent}const int64_t i{dim} = o{dim} * {} + tap{dim};",
-            conv.stride[dim]
-        ));
-        place = if dim == 0 {
-            "i0".to_owned()
-        } else {
-            format!("({place}) * {size} + i{dim}").replace("(i0)", "i0")
-        };
-    }
-    let inside: Vec<String> = (0..rank)
-        .map(|dim| format!("i{dim} >= 0 && i{dim} < {}", conv.input[dim]))
-        .collect();
-    lines.push(format!(
-        "{indent}*to++ = {} ? plane[{place}] : 0.0f;",
-        inside.join(" && ")
-    ));
-    for _ in 0..rank {
-        indent.truncate(indent.len() - 4);
-        lines.push(format!("{indent}}}"));
-    }
+    lines.extend(lines_of_columns(conv, whole));
     lines.push("    }".to_owned());
     lines.push(format!(
-        "    warpsmith_gemm(0, 0, {filters}, {places}, {rows}, 1.0f, {}{group}, {rows}, columns.data(), {places}, 0.0f, {} + image * {}, {places});",
+        "    warpsmith_gemm(0, 0, {filters}, {width}, {rows}, 1.0f, {}{group}, {rows}, columns.data(), {width}, 0.0f, {} + image * {}{start}, {places});",
         name(conv.weight),
         name(conv.out),
         filters * places
     ));
+    if !whole {
+        lines.push("    }".to_owned());
+    }
     lines.push("}".to_owned());
     let indented: Vec<String> = lines
         .into_iter()
@@ -147,6 +143,64 @@ pub(crate) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>) -> String 
         })
         .collect();
     indented.join("\n")
+}
+
+/// Loops over the lines of one tap's column: what lies beside the image is zero, the rest is copied as it lies.
+fn lines_of_columns(conv: &Convolution, whole: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut indent = "        ".to_owned();
+    let last = conv.kernel.len() - 1;
+    let (mut place, mut inside) = (String::new(), Vec::new());
+    for dim in 0..last {
+        let (out, size) = (conv.output[dim], conv.input[dim]);
+        let (from, to) = match dim {
+            0 if !whole => ("first".to_owned(), "last".to_owned()),
+            _ => ("0".to_owned(), out.to_string()),
+        };
+        lines.push(format!(
+            "{indent}for (int64_t o{dim} = {from}; o{dim} < {to}; ++o{dim}) {{"
+        ));
+        indent.push_str("    ");
+        lines.push(format!(
+            "{indent}const int64_t i{dim} = o{dim} * {} + tap{dim};",
+            conv.stride[dim]
+        ));
+        inside.push(format!("i{dim} >= 0 && i{dim} < {size}"));
+        place = match dim {
+            0 => "i0".to_owned(),
+            _ => format!("({place}) * {size} + i{dim}").replace("(i0)", "i0"),
+        };
+    }
+    let (out, size, stride) = (conv.output[last], conv.input[last], conv.stride[last]);
+    let before = format!("(-tap{last} + {}) / {stride}", stride - 1).replace(" + 0) / 1", ")");
+    let after =
+        format!("({size} - tap{last} + {}) / {stride}", stride - 1).replace(" + 0) / 1", ")");
+    let from = match last {
+        0 => "plane".to_owned(),
+        _ => format!("plane + ({place}) * {size}").replace("(i0)", "i0"),
+    };
+    let is_inside = match inside.join(" && ") {
+        always if always.is_empty() => "true".to_owned(),
+        some => some,
+    };
+    lines.extend(
+        [
+            format!("const bool inside = {is_inside};"),
+            format!("const float* line = {from};"),
+            format!("const int64_t begin = !inside ? {out} : std::min<int64_t>(tap{last} < 0 ? {before} : 0, {out});"),
+            format!("const int64_t end = std::max<int64_t>(begin, std::min<int64_t>(tap{last} < {size} ? {after} : 0, {out}));"),
+            "for (int64_t o = 0; o < begin; ++o) to[o] = 0.0f;".to_owned(),
+            format!("for (int64_t o = begin; o < end; ++o) to[o] = line[o * {stride} + tap{last}];").replace("o * 1 +", "o +"),
+            format!("for (int64_t o = end; o < {out}; ++o) to[o] = 0.0f;"),
+            format!("to += {out};"),
+        ]
+        .map(|line| format!("{indent}{line}")),
+    );
+    for _ in 0..last {
+        indent.truncate(indent.len() - 4);
+        lines.push(format!("{indent}}}"));
+    }
+    lines
 }
 
 /// On a GPU the provided calls: shapes, what differs from their defaults, and the call itself. `variable` holds the shapes.

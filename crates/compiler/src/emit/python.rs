@@ -10,7 +10,7 @@ use crate::not_covered::NotCovered;
 pub(crate) struct Module {
     /// Imports and constants before the class.
     preamble: String,
-    /// `__init__`, as it stands.
+    /// `__init__`, as it stands, with what it needs of the class.
     constructor: Option<String>,
     /// Arguments of `forward`.
     pub(crate) inputs: Vec<String>,
@@ -88,6 +88,9 @@ impl Module {
             // Layers are often made by methods.
             for called in needed(definitions(body), &text, &["__init__", "forward"]) {
                 text = format!("{text}\n\n{called}");
+            }
+            for attribute in needed(attributes(body), &text, &[]).iter().rev() {
+                text = format!("{attribute}\n\n{text}");
             }
             text.replace("super(Model, self).__init__()", "super().__init__()")
         });
@@ -203,6 +206,40 @@ fn definitions(lines: &[&str]) -> Vec<Definition> {
             found.push(Definition { name, text });
         }
         at += 1;
+    }
+    found
+}
+
+/// What a class's body assigns to names.
+fn attributes(body: &[&str]) -> Vec<Definition> {
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let code = body.iter().filter(|line| !line.trim().is_empty());
+    let outer = code.map(|line| depth(line)).min().unwrap_or(0);
+    let mut found: Vec<Definition> = Vec::new();
+    let (mut in_text, mut continues) = (false, false);
+    for line in body {
+        let quotes = line.matches("\"\"\"").count() + line.matches("'''").count();
+        let is_text = in_text || quotes > 0;
+        in_text ^= quotes % 2 == 1;
+        if is_text || line.trim().is_empty() {
+            continues = false;
+        } else if depth(line) > outer || line.trim_start().starts_with([')', ']', '}']) {
+            if let Some(last) = found.last_mut().filter(|_| continues) {
+                last.text = format!("{}\n{line}", last.text);
+            }
+        } else {
+            let name = line.trim_start().split([':', '=', ' ']).next();
+            let name = name.unwrap_or_default();
+            let rest = line.trim_start()[name.len()..].trim_start();
+            let is_name = words(name).len() == 1 && !name.is_empty();
+            continues = is_name && rest.starts_with([':', '=']);
+            if continues {
+                found.push(Definition {
+                    name: name.to_owned(),
+                    text: (*line).to_owned(),
+                });
+            }
+        }
     }
     found
 }
@@ -325,6 +362,18 @@ mod tests {
         for left_out in ["_unused", "class Other", "get_inputs"] {
             assert!(!text.contains(left_out), "{text}");
         }
+    }
+
+    #[test]
+    fn a_constructor_finds_the_attributes_of_its_class() {
+        let source = "class Model(nn.Module):\n    \"\"\"Words:\n    scale = 3\n    \"\"\"\n    expansion: int = 4\n    sizes = [\n        expansion,\n        8,\n    ]\n    unused = 1\n\n    def __init__(self, scale):\n        super().__init__()\n        self.layer = nn.Linear(self.sizes[0], scale)\n\n    def forward(self, x):\n        return x\n";
+        let constructor = Module::read(source).unwrap().constructor.unwrap();
+        assert!(
+            constructor.starts_with("    expansion: int = 4\n\n    sizes = [\n        expansion,\n        8,\n    ]\n\n    def __init__"),
+            "{constructor}"
+        );
+        assert!(!constructor.contains("unused"), "{constructor}");
+        assert!(!constructor.contains("scale = 3"), "{constructor}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What kernels over rows have in common, whoever runs them.
 
-use super::{KernelWriter, integer};
+use super::{KernelWriter, float, integer};
 use crate::index::{Index, Var, linear};
-use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction};
+use crate::plan::{Plan, ReduceOp, Reduction, RowKernel, RowReduction};
 use crate::scalar::Scalar;
 
 /// What is stored at a place of the result.
@@ -64,6 +64,20 @@ pub(super) fn close_loops(writer: &mut KernelWriter<'_>, opened: usize) {
     for _ in 0..opened {
         writer.close();
     }
+}
+
+/// The type of a reduction's variable, and what it starts with.
+pub(super) fn start(reduction: &Reduction) -> (&'static str, String) {
+    if !reduction.is_whole() {
+        return ("float", float(reduction.op.identity()));
+    }
+    let start = match reduction.op {
+        ReduceOp::Product => "1",
+        ReduceOp::Max => "INT64_MIN",
+        ReduceOp::Min => "INT64_MAX",
+        ReduceOp::Sum | ReduceOp::ArgMax => "0",
+    };
+    ("int64_t", start.to_owned())
 }
 
 /// A statement that takes another element in.

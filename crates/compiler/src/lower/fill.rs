@@ -21,6 +21,10 @@ pub(super) fn rule(_: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tenso
             call.argument("dtype");
             converted(call)?
         }
+        "one_hot" => {
+            call.argument("num_classes");
+            one_hot(call)?
+        }
         _ => return Ok(None),
     };
     Ok(Some(found))
@@ -47,6 +51,27 @@ fn arange(call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
             let (start, step) = (arena.constant(start), arena.constant(step));
             let far = arena.mul(place, step);
             arena.add(far, start)
+        },
+    ))
+}
+
+fn one_hot(call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let classes = call.input(0)?;
+    if classes.kind != ScalarType::Int {
+        return Err(call.refuse("classes that are no integers"));
+    }
+    let (inner, rank) = (classes.at.clone(), classes.rank());
+    let work = classes.work + 1;
+    Ok(Tensor::computed(
+        &call.shape,
+        call.kind,
+        work,
+        move |arena, at| {
+            let class = inner(arena, &at[..rank]);
+            let place = arena.place(at[rank].clone());
+            let is_class = arena.binary(Binary::Equal, class, place);
+            let (one, zero) = (arena.int(1), arena.int(0));
+            arena.select(is_class, one, zero)
         },
     ))
 }

@@ -13,6 +13,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
         "sum" | "nansum" | "mean" | "nanmean" | "prod" | "amax" | "amin" | "max" | "min"
         | "argmax" | "argmin" | "var" | "std" | "logsumexp" | "vector_norm" | "norm"
         | "trapezoid" => reduction(plan, call)?,
+        "any" | "all" => masked(plan, call)?,
         "softmax" | "softmin" | "log_softmax" => softmax(plan, call)?,
         _ => return Ok(None),
     };
@@ -189,27 +190,45 @@ pub(super) fn norm(
 fn counted(plan: &mut Plan, call: &OperatorCall<'_>, x: &Tensor) -> Result<Tensor, NotCovered> {
     let dims = call.dims("dim", x.rank())?;
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
-    if x.kind != ScalarType::Bool || count >= 1 << 24 {
-        return Err(call.refuse("elements that are no floats"));
+    if count >= 1 << 24 {
+        let sum = plan.reduce_dims(&x.to_whole(), &dims, ReduceOp::Sum, "count");
+        return keeping(call, &sum, &dims);
     }
     let sum = plan.reduce_dims(&x.to_float(), &dims, ReduceOp::Sum, "count");
-    let sum = if call.kind == ScalarType::Int {
-        call.map(&[sum], "count", ScalarType::Int, |arena, x| {
-            arena.unary(Unary::ToInt, x[0])
-        })?
-    } else {
-        sum
-    };
+    let sum = call.map(&[sum], "count", ScalarType::Int, |arena, x| {
+        arena.unary(Unary::ToInt, x[0])
+    })?;
     keeping(call, &sum, &dims)
+}
+
+/// Whether a mask holds somewhere, or everywhere.
+fn masked(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let x = call.input(0)?;
+    let dims = call.dims("dim", x.rank())?;
+    if x.kind != ScalarType::Bool || call.kind != ScalarType::Bool {
+        return Err(call.refuse("elements that are no mask"));
+    }
+    let fold = match call.op {
+        "any" => ReduceOp::Max,
+        _ => ReduceOp::Min,
+    };
+    let found = plan.reduce_dims(&x.to_float(), &dims, fold, "mask");
+    let found = call.map(&[found], "mask", ScalarType::Bool, |arena, x| {
+        let zero = arena.constant(0.0);
+        arena.binary(Binary::NotEqual, x[0], zero)
+    })?;
+    keeping(call, &found, &dims)
 }
 
 fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let given = call.input(0)?;
     call.argument("dtype");
-    if given.kind != ScalarType::Float && call.op == "sum" {
-        return counted(plan, call, given);
+    let counts = call.op == "sum" && call.kind == ScalarType::Int;
+    match (given.kind, call.op) {
+        (ScalarType::Bool, "sum") if counts => return counted(plan, call, given),
+        (ScalarType::Int, "sum" | "prod" | "amax" | "amin") if call.kind == ScalarType::Int => {}
+        _ => float_only(call, given)?,
     }
-    float_only(call, given)?;
     if call.optional(1).is_some() {
         return Err(call.refuse("another operand"));
     }

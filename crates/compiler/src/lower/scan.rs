@@ -2,10 +2,9 @@
 
 use std::rc::Rc;
 
-use super::reduce::float_only;
 use super::{NotCovered, OperatorCall};
 use crate::plan::{BufferOrigin, Kernel, Plan, ScanKernel, ScanOp};
-use crate::scalar::ElementType;
+use crate::scalar::ScalarType;
 use crate::tensor::Tensor;
 
 pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Tensor>, NotCovered> {
@@ -21,22 +20,30 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Te
         return Err(call.refuse("places wanted"));
     }
     let x = call.input(0)?;
-    float_only(call, x)?;
-    if call.argument("dtype").is_some() {
-        return Err(call.refuse("another type"));
-    }
+    call.argument("dtype");
+    let x = &match (call.kind, x.kind) {
+        (ScalarType::Float, _) => x.to_float(),
+        (ScalarType::Int, ScalarType::Int | ScalarType::Bool)
+            if matches!(how, ScanOp::Sum | ScanOp::Product) =>
+        {
+            x.to_whole()
+        }
+        _ => return Err(call.refuse("elements that are no floats")),
+    };
+    let element = call.kind.into();
     let dim = call.dim("dim", x.rank())?;
     let before: i64 = x.shape[..dim].iter().product();
     let after: i64 = x.shape[dim + 1..].iter().product();
     let shape = [before, x.shape[dim], after];
     let value = plan.elementwise(x).reshaped(&shape);
-    let out = plan.allocate(BufferOrigin::Computed, &x.shape, ElementType::Float);
+    let out = plan.allocate(BufferOrigin::Computed, &x.shape, element);
     plan.push(Kernel::Scan(ScanKernel {
         shape,
         op: how,
+        kind: call.kind,
         value: Rc::clone(&value.at),
         out,
         epilogue: None,
     }));
-    Ok(Some(Tensor::of_buffer(out, &x.shape, ElementType::Float)))
+    Ok(Some(Tensor::of_buffer(out, &x.shape, element)))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use warpsmith_schema::{OpGraph, ValueSource};
+use warpsmith_schema::{GraphValue, OpGraph, ValueSource};
 
 /// Values that a result depends on: what else is computed is not.
 pub(super) fn needed(graph: &OpGraph) -> BTreeSet<usize> {
@@ -19,6 +19,26 @@ pub(super) fn needed(graph: &OpGraph) -> BTreeSet<usize> {
         }
     }
     needed
+}
+
+/// By how many operators it is read.
+pub(super) fn uses(graph: &OpGraph, number: usize) -> usize {
+    let reads = |value: &&GraphValue| match &value.from {
+        ValueSource::Applied { inputs, .. } => inputs.contains(&Some(number)),
+        _ => false,
+    };
+    graph.values.iter().filter(reads).count()
+}
+
+/// Whether its elements are put in order, which takes them from memory.
+pub(super) fn is_ordered(graph: &OpGraph, number: usize) -> bool {
+    graph.values.iter().any(|value| match &value.from {
+        ValueSource::Applied { op, inputs, .. } => {
+            let orders = matches!(op.as_str(), "sort" | "argsort" | "topk");
+            orders && inputs.contains(&Some(number))
+        }
+        _ => false,
+    })
 }
 
 /// Whether a library and something else want it: computed once, it is there for both.

@@ -9,9 +9,7 @@ use super::{
     StridedSlice,
 };
 use crate::index::{Index, coordinates, linear};
-use crate::scalar::{
-    Arena, Binary, BoundsCheck, ElementType, ReductionId, Scalar, ScalarType, Unary,
-};
+use crate::scalar::{Arena, Binary, BoundsCheck, ReductionId, Scalar, ScalarType, Unary};
 use crate::tensor::Tensor;
 
 /// Rows up to this length stay in the registers of one block. Strided rows do so up to `MAX_PERSISTENT_COLUMN`. Longer
@@ -113,14 +111,21 @@ impl Plan {
         body: ReductionBody,
     ) -> (ReductionId, ReductionId) {
         let (fold, name) = how.first();
-        let first = self.reduction(outer, extents, fold, name, body.clone());
+        let first = self.reduction(
+            outer,
+            extents,
+            (fold, ScalarType::Float),
+            name,
+            body.clone(),
+        );
         let count: i64 = extents.iter().product();
         let about: ReductionBody = Rc::new(move |arena, at, inner| {
             let x = body(arena, at, inner);
             let known = arena.reduced(first, at.to_vec(), ScalarType::Float);
             how.element_term(arena, x, known, count)
         });
-        let second = self.reduction(outer, extents, ReduceOp::Sum, how.second(), about);
+        let sum = (ReduceOp::Sum, ScalarType::Float);
+        let second = self.reduction(outer, extents, sum, how.second(), about);
         self.pairs.push(ReductionPair { first, second, how });
         (first, second)
     }
@@ -326,13 +331,14 @@ impl Plan {
         let (fold, name) = how.first();
         let part_by = part.clone();
         let firsts: ReductionBody = Rc::new(move |arena, at, inner| part_by(arena, at, inner, 0));
-        let first = self.reduction(&outer, &[parts], fold, name, firsts);
+        let first = self.reduction(&outer, &[parts], (fold, ScalarType::Float), name, firsts);
         let seconds: ReductionBody = Rc::new(move |arena, at, inner| {
             let own = (part(arena, at, inner, 0), part(arena, at, inner, 1), each);
             let all = arena.reduced(first, at.to_vec(), ScalarType::Float);
             how.split_term(arena, own, (all, length))
         });
-        let second = self.reduction(&outer, &[parts], ReduceOp::Sum, how.second(), seconds);
+        let sum = (ReduceOp::Sum, ScalarType::Float);
+        let second = self.reduction(&outer, &[parts], sum, how.second(), seconds);
         (first, second)
     }
 
@@ -362,7 +368,8 @@ impl Plan {
             reduction.extents.clone(),
             reduction.op,
         );
-        let partial = self.reduce(&outer, &[each], fold, "partial", move |arena, at, inner| {
+        let kind = reduction.kind;
+        let of_part: ReductionBody = Rc::new(move |arena, at, inner| {
             let mut outer = at.to_vec();
             let part = outer.remove(before);
             let place = part.times(each).plus(&inner[0]);
@@ -375,16 +382,18 @@ impl Plan {
             };
             let value = arena.guarded(value, std::slice::from_ref(&within));
             let inside = arena.in_bounds(vec![within]);
-            let nothing = arena.constant(fold.identity());
+            let nothing = fold.identity_of(arena, kind);
             arena.select(inside, value, nothing)
         });
+        let partial = self.reduction(&outer, &[each], (fold, kind), "partial", of_part);
+        let partial = self.result_of(partial);
         let chain = std::mem::replace(
             &mut self.chain,
             Chain::part(format!("{}_parts", reduction.name)),
         );
         let buffer = self.materialize(&partial);
         self.chain = chain;
-        let parts_of = Tensor::of_buffer(buffer, &outer, ElementType::Float);
+        let parts_of = Tensor::of_buffer(buffer, &outer, kind.into());
         let whole = self.reduce_dims(&parts_of, &[before], fold, reduction.name);
         whole.reshaped(&reduction.outer)
     }

@@ -380,7 +380,7 @@ impl SolutionJob<'_> {
 }
 
 /// A file that the sandbox left, if it is a plain one of a sane size: a link or a pipe would be an attack.
-pub(super) fn read_small(path: &Path) -> Option<Vec<u8>> {
+pub(crate) fn read_small(path: &Path) -> Option<Vec<u8>> {
     let meta = fs::symlink_metadata(path).ok()?;
     (meta.is_file() && meta.len() <= RESULT_LIMIT).then(|| fs::read(path).ok())?
 }

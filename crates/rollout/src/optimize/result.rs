@@ -4,22 +4,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use warpsmith_schema::{MODEL_NEW, Task};
+use warpsmith_schema::{MODEL_NEW, Submission, Task};
 
-use super::Winner;
-use super::package;
+use super::package::{self, PackageOptions};
 
 /// The original under the name that users import.
 const UNCHANGED: &str = "\"\"\"No faster module was found: this is the original.\"\"\"\n\nfrom model import Model as ModelNew\n\n__all__ = [\"ModelNew\"]\n";
 
-pub(super) fn files(task: &Task, winner: Option<&Winner>) -> BTreeMap<String, Vec<u8>> {
-    let mut files = match winner {
-        Some(winner) if winner.improves() => {
-            let mut files = package::files(task, &winner.submission);
-            files.extend(winner.submission.files.clone());
+pub(super) fn files(
+    task: &Task,
+    faster: Option<&Submission>,
+    options: &PackageOptions,
+) -> BTreeMap<String, Vec<u8>> {
+    let mut files = match faster {
+        Some(submission) => {
+            let mut files = package::files(task, submission, options);
+            files.extend(submission.files.clone());
             files
         }
-        _ => BTreeMap::from([(MODEL_NEW.to_owned(), UNCHANGED.as_bytes().to_vec())]),
+        None => BTreeMap::from([(MODEL_NEW.to_owned(), UNCHANGED.as_bytes().to_vec())]),
     };
     files.insert("model.py".to_owned(), task.source.clone().into_bytes());
     files

@@ -77,6 +77,13 @@ impl Start {
             .filter(|solution| solution.verdict.passed())
     }
 
+    /// The solution, if it passed and is faster than the original.
+    pub fn faster(&self) -> Option<Submission> {
+        let solution = self.passed()?;
+        let matched = solution.verdict.matched_precision?;
+        (matched.speedup.eager.0 > 1.0).then(|| solution.submission.clone())
+    }
+
     /// What policies are told of it. A solution that did not pass, or that is not text, is nothing to start from.
     pub fn starting_point(&self) -> Option<Arc<StartingPoint>> {
         let solution = self.passed()?;

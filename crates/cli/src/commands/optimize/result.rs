@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use warpsmith_rollout::optimize::{Author, OptimizeOutcome, PACKAGE_FOLDER, Start, package_name};
+use warpsmith_judge::ImportCheck;
+use warpsmith_rollout::optimize::{
+    Author, OptimizeOutcome, PACKAGE_FOLDER, PackageOptions, Start, package_name,
+};
 use warpsmith_schema::{FORMAT, StartAuthor, Task, Trajectory, Usage};
 
 use super::words::{describe_author, describe_ending, why};
@@ -30,6 +33,9 @@ pub(super) struct OptimizeReport<'a> {
     pub(super) task: &'a Task,
     pub(super) start: &'a Start,
     pub(super) outcome: &'a OptimizeOutcome,
+    /// Of the package, where there is one.
+    pub(super) imported: Option<&'a ImportCheck>,
+    pub(super) package: &'a PackageOptions,
     /// How many were asked for.
     pub(super) samples: u32,
     pub(super) run: &'a Path,
@@ -79,7 +85,8 @@ impl OptimizeReport<'_> {
             "format": FORMAT, "task": task.name, "policy": shown.map(|one| &one.policy),
             "ending": shown.map(|one| &one.ending), "sample": sample, "samples": samples, "attempts": attempts(outcome),
             "usage": usage, "verdict": outcome.verdict(), "improved": outcome.improved(), "result": outcome.result, "run": run,
-            "start": start(self.start), "author": author.map(Author::name),
+            "start": start(self.start), "author": author.map(Author::name), "import": self.imported.map(import),
+            "guard": self.package.guard, "shapes": 1 + self.package.shapes.len(),
         })
     }
 
@@ -127,7 +134,38 @@ impl OptimizeReport<'_> {
             let name = package_name(&task.name);
             table.row("import", &format!("from {name} import ModelNew"));
         }
+        match self.imported {
+            Some(ImportCheck::Works { seconds, .. }) => {
+                let works =
+                    "in a fresh process it builds, imports and gives what the original gives";
+                table.row("checked", &format!("{works} ({seconds:.1} s)"));
+            }
+            Some(ImportCheck::Fails { message }) => {
+                table.row("checked", &format!("it cannot be imported here: {message}"));
+            }
+            None => {}
+        }
+        if outcome.improved() && !self.package.shapes.is_empty() {
+            let all = 1 + self.package.shapes.len();
+            let own = 1 + self.package.shapes.iter().flatten().count();
+            table.row(
+                "shapes",
+                &format!("kernels for {own} of {all}, the original for the others"),
+            );
+        }
         table.text()
+    }
+}
+
+/// What came of the import, for a script.
+fn import(check: &ImportCheck) -> Value {
+    match check {
+        ImportCheck::Works { seconds, .. } => {
+            json!({ "works": true, "seconds": seconds, "message": null })
+        }
+        ImportCheck::Fails { message } => {
+            json!({ "works": false, "seconds": null, "message": message })
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What `optimize` can be told.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -28,6 +28,13 @@ pub(super) struct OptimizeSettings {
     /// policy is shown what passed, with its time, and tries to be faster.
     #[arg(long, value_name = "START", default_value = COMPILER)]
     start: String,
+    /// Inputs of your own: a file that defines `get_inputs()`, or `get_inputs_variants()` for several shapes
+    #[arg(long, value_name = "FILE.py")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) inputs: Option<PathBuf>,
+    /// The result falls back to the original for other shapes and types, which are an error otherwise
+    #[arg(long)]
+    pub(super) guard: bool,
     /// Ask no more after this long, all samples together
     #[arg(long, value_name = "M", allow_negative_numbers = true)]
     minutes: Option<Positive>,
@@ -48,6 +55,10 @@ impl OptimizeSettings {
             episodes: self.episodes.decided(kind, target, USUAL_REPAIRS),
             ..self.clone()
         }
+    }
+
+    pub(super) fn starts_from_compiler(&self) -> bool {
+        self.start == COMPILER
     }
 
     pub(super) fn starts_from_nothing(&self) -> bool {

@@ -40,7 +40,7 @@ pub(crate) fn preamble(
         headers.push("cstring");
     }
     if uses_std_vector {
-        headers.push("vector");
+        headers.extend(["algorithm", "vector"]);
     }
     let headers: Vec<String> = headers
         .iter()

@@ -5,9 +5,9 @@ use crate::emit::loops::is_steady;
 use crate::emit::row_kernel::{
     close_loops, combine, open_loops, reduction_operand, store, stored_value, variables,
 };
-use crate::emit::{KernelWriter, float};
+use crate::emit::{KernelWriter, row_kernel};
 use crate::index::{Index, Var, coordinates};
-use crate::plan::{ReduceOp, RowKernel};
+use crate::plan::{ReduceOp, RowKernel, RowReduction};
 
 /// Rows are side by side in memory and the elements of one are not: the last rows are the lanes of a vector.
 pub(super) fn lanes_of(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> Option<(Var, Var)> {
@@ -15,7 +15,9 @@ pub(super) fn lanes_of(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> Opt
     let count: i64 = kernel.outer.iter().product();
     let first = kernel.reductions.first()?;
     let reduction = plan.reductions[first.reduction.0].clone();
-    if reduction.op == ReduceOp::ArgMax {
+    let finds_place =
+        |pass: &RowReduction| plan.reductions[pass.reduction.0].op == ReduceOp::ArgMax;
+    if kernel.reductions.iter().any(finds_place) {
         return None;
     }
     let mut widths: Vec<i64> = Vec::new();
@@ -86,12 +88,13 @@ pub(super) fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Va
     let each = "for (int64_t i = first; i < last; ++i)";
     for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
-        let long = reduction.op == ReduceOp::Sum && reduction.length() > 512;
+        let long =
+            reduction.op == ReduceOp::Sum && !reduction.is_whole() && reduction.length() > 512;
         let name = writer.unique(reduction.name);
         let (kind, start) = if long {
             ("double", "0.0".to_owned())
         } else {
-            ("float", float(reduction.op.identity()))
+            row_kernel::start(&reduction)
         };
         writer.line(format!("{kind} {name}[{width}];"));
         writer.line(format!("{each} {name}[i - first] = {start};"));

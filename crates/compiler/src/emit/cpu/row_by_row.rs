@@ -3,11 +3,11 @@
 use super::PART;
 use super::division::with_reciprocals;
 use super::kept::Kept;
+use crate::emit::KernelWriter;
 use crate::emit::loops::{Nest, is_steady, nest};
 use crate::emit::row_kernel::{
-    close_loops, combine, open_loops, reduction_operand, store, stored_value,
+    close_loops, combine, open_loops, reduction_operand, start, store, stored_value,
 };
-use crate::emit::{KernelWriter, float};
 use crate::index::{Index, coordinates, linear};
 use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction, Strategy};
 use crate::scalar::Scalar;
@@ -136,7 +136,7 @@ fn fold(
     let value = reduction_operand(writer.plan, pass, &kernel.reductions, row, &at);
     let name = writer.unique(reduction.name);
     let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
-    let long = reduction.op == ReduceOp::Sum && reduction.length() > PART;
+    let long = reduction.op == ReduceOp::Sum && !reduction.is_whole() && reduction.length() > PART;
     if reduction.op == ReduceOp::ArgMax {
         let best = writer.unique("best");
         writer.line(format!("float {best} = -INFINITY;"));
@@ -178,11 +178,10 @@ fn fold(
         writer.exit_scope(scope);
         writer.close();
     } else {
-        let kind = if long { "double" } else { "float" };
-        let start = if long {
-            "0.0".to_owned()
+        let (kind, start) = if long {
+            ("double", "0.0".to_owned())
         } else {
-            float(reduction.op.identity())
+            start(&reduction)
         };
         writer.line(format!("{kind} {name} = {start};"));
         let sign = match reduction.op {

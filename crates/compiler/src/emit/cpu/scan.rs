@@ -37,18 +37,19 @@ pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) {
         ScanOp::Min => "INFINITY",
     };
     // In double: every element carries the rounding of all before it.
+    let (running, kind) = match kernel.kind {
+        ScalarType::Float => ("double", c_type(kernel.kind)),
+        ScalarType::Int | ScalarType::Bool => ("int64_t", "int64_t"),
+    };
     if after == 1 {
         writer.line("#pragma omp parallel for schedule(static)");
         writer.open(format!("for (int64_t row = 0; row < {before}; ++row) {{"));
-        writer.line(format!("double running = {start};"));
+        writer.line(format!("{running} running = {start};"));
         writer.open(format!("for (int64_t k = 0; k < {length}; ++k) {{"));
         writer.define(&[value], &[]);
         let (value, place) = (writer.operand(value), writer.index(&place));
         writer.line(ran_over(kernel.op, "running", &value));
-        writer.line(format!(
-            "{out}[{place}] = {}(running);",
-            c_type(ScalarType::Float)
-        ));
+        writer.line(format!("{out}[{place}] = {kind}(running);"));
         writer.close();
         writer.close();
         return;
@@ -67,7 +68,7 @@ pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) {
     writer.line(format!(
         "const int64_t last = first + {width} < {after} ? first + {width} : {after};"
     ));
-    writer.line(format!("double running[{width}];"));
+    writer.line(format!("{running} running[{width}];"));
     writer.line(format!(
         "for (int64_t i = first; i < last; ++i) running[i - first] = {start};"
     ));
@@ -77,7 +78,7 @@ pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) {
     writer.define(&[value], &[]);
     let (value, place) = (writer.operand(value), writer.index(&place));
     writer.line(ran_over(kernel.op, "running[i - first]", &value));
-    writer.line(format!("{out}[{place}] = float(running[i - first]);"));
+    writer.line(format!("{out}[{place}] = {kind}(running[i - first]);"));
     writer.close();
     writer.close();
     writer.close();

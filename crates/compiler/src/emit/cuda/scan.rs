@@ -3,10 +3,10 @@
 use super::launch::blocks;
 use super::vectors::{unpack, vector, wide};
 use super::{LaunchConfig, THREADS, integer, thread_number};
-use crate::emit::{Helper, KernelWriter};
+use crate::emit::{Helper, KernelWriter, c_type};
 use crate::index::{Index, Var, linear};
 use crate::plan::{ScanKernel, ScanOp, ScanStore, Strategy};
-use crate::scalar::{Arena, Scalar};
+use crate::scalar::{Arena, Scalar, ScalarType};
 
 /// Neighbouring elements of a thread.
 const WIDTH: i64 = 4;
@@ -42,7 +42,9 @@ pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> Launch
         writer.helpers.insert(Helper::Provided);
     }
     let [_, _, after] = kernel.shape;
-    if after > 1 || writer.plan.strategy == Strategy::Plain {
+    // Lines of whole numbers are rare: their vectors have no form of their own.
+    let is_simple = writer.plan.strategy == Strategy::Plain || kernel.kind != ScalarType::Float;
+    if after > 1 || is_simple {
         columns(writer, kernel)
     } else {
         rows(writer, kernel)
@@ -70,21 +72,28 @@ fn columns(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     thread_number(writer, "row", before * after);
     let step = Step { how: kernel.op };
     // Sums in double: every element carries the rounding of all before it.
-    let (kind, of_two) = match kernel.op {
-        ScanOp::Sum | ScanOp::Product => ("double", step.of_two("running", "next")),
-        _ => ("float", step.of_two("running", "next")),
+    let of_two = step.of_two("running", "next");
+    let own = c_type(kernel.kind);
+    let kind = match kernel.op {
+        _ if kernel.kind == ScalarType::Int => own,
+        ScanOp::Sum | ScanOp::Product => "double",
+        _ => own,
+    };
+    let start = match kernel.kind {
+        ScalarType::Int => step.start().trim_end_matches(".0f"),
+        ScalarType::Float | ScalarType::Bool => step.start(),
     };
     writer.define(&[value], &[along]);
-    writer.line(format!("{kind} running = {};", step.start()));
+    writer.line(format!("{kind} running = {start};"));
     if writer.plan.strategy == Strategy::Tuned {
         writer.line("#pragma unroll 8");
     }
     writer.open(format!("for (int k = 0; k < {length}; ++k) {{"));
     writer.define(&[value], &[]);
     let value = writer.value(value);
-    writer.line(format!("const float next = {value};"));
+    writer.line(format!("const {own} next = {value};"));
     writer.line(format!("running = {of_two};"));
-    let stored = stored(writer, then, &place, "float(running)");
+    let stored = stored(writer, then, &place, &format!("{own}(running)"));
     let place = writer.index(&place);
     writer.line(format!("{out}[{place}] = {stored};"));
     writer.close();

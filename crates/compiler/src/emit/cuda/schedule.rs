@@ -3,7 +3,7 @@
 use super::launch::blocks;
 use super::{LaunchConfig, THREADS, integer};
 use crate::emit::KernelWriter;
-use crate::plan::{ReduceOp, RowKernel, Strategy};
+use crate::plan::{ReduceOp, RowKernel, RowReduction, Strategy};
 
 /// Threads that hide the memory latency of a GPU.
 const LATENCY_HIDING_THREADS: i64 = 1 << 18;
@@ -116,6 +116,11 @@ pub(super) fn schedule_rows(
 ) -> Option<RowSchedule> {
     let plan = &mut *writer.plan;
     if plan.strategy == Strategy::Plain {
+        return None;
+    }
+    // What threads exchange are floats.
+    let is_whole = |pass: &RowReduction| plan.reductions[pass.reduction.0].is_whole();
+    if kernel.reductions.iter().any(is_whole) {
         return None;
     }
     let tuned = plan.strategy == Strategy::Tuned;

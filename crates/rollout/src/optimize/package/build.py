@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import importlib
 import os
 import re
 import shutil
@@ -21,9 +22,9 @@ import torch
 
 from . import _calls
 
-FOLDER = Path(__file__).parent / "kernels"
+HERE = Path(__file__).parent
 # What the kernels call of `warpsmith.h`, if anything.
-PROVIDED = Path(__file__).parent / "_provided"
+PROVIDED = HERE / "_provided"
 GEMM = """
 #include <cstdint>
 extern "C" void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
@@ -37,18 +38,28 @@ extern "C" void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, int
 """
 
 
+def kernels() -> dict[str, type]:
+    """The modules by the folder they lie in: the package's own, and one for each further shape."""
+    found = {}
+    for folder in ["", *sorted(path.parent.name for path in HERE.glob("shape*/model_new.py"))]:
+        with provided(HERE / folder):
+            name = ".".join(filter(None, [__package__, folder, "model_new"]))
+            found[folder] = importlib.import_module(name).ModelNew
+    return found
+
+
 @contextlib.contextmanager
-def provided() -> Iterator[None]:
+def provided(folder: Path) -> Iterator[None]:
     """What `model_new` imports is there while it is imported, and belongs to this package alone."""
-    sources = sorted(path for path in FOLDER.rglob("*") if path.suffix in (".cpp", ".cc", ".cxx", ".cu"))
+    sources = sorted(path for path in (folder / "kernels").rglob("*") if path.suffix in (".cpp", ".cc", ".cxx", ".cu"))
     name, made = None, None
-    if sources and "cuda_extension" in (Path(__file__).parent / "model_new.py").read_text():
+    if sources and "cuda_extension" in (folder / "model_new.py").read_text():
         from torch.utils.cpp_extension import load
 
         name, made = "cuda_extension", load("cuda_extension", list(map(str, sources)), extra_cflags=["-O3"], extra_cuda_cflags=["-O3", "--use_fast_math"])
     elif sources:
         cuda = any(path.suffix == ".cu" for path in sources)
-        library = ctypes.CDLL(str(_library(sources, cuda)))
+        library = ctypes.CDLL(str(_library(folder / "kernels", sources, cuda)))
         name, made = "warpsmith_kernels", _calls.module(library, cuda, _with_status(sources))
     before = sys.modules.get(name) if name else None
     try:
@@ -69,10 +80,10 @@ def _with_status(sources: list[Path]) -> frozenset[str]:
     return frozenset(re.findall(pattern, text))
 
 
-def _library(sources: list[Path], cuda: bool) -> Path:
+def _library(kernels: Path, sources: list[Path], cuda: bool) -> Path:
     command = _command(cuda)
     content = hashlib.sha256("\0".join([*command, torch.__version__]).encode())
-    for folder in (FOLDER, PROVIDED):
+    for folder in (kernels, PROVIDED):
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             content.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "warpsmith-packages"

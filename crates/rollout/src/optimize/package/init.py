@@ -4,8 +4,8 @@
 """
 
 from . import _build
+from ._drop_in import drop_in
 
-with _build.provided():
-    from .model_new import ModelNew
+ModelNew = drop_in(_build.kernels())
 
 __all__ = ["ModelNew"]
