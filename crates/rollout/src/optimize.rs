@@ -68,9 +68,14 @@ pub fn conclude(
     judge: &mut dyn Judge,
     how: Conclusion<'_>,
 ) -> Result<OptimizeOutcome, RolloutError> {
+    let Conclusion {
+        failure,
+        package,
+        on_round,
+    } = how;
     let mut trajectories = episodes_of(folder.path(), task)?;
     for unfinished in &mut trajectories {
-        if let (EpisodeEnding::Interrupted, Some(failure)) = (&unfinished.ending, how.failure) {
+        if let (EpisodeEnding::Interrupted, Some(failure)) = (&unfinished.ending, failure) {
             unfinished.ending = EpisodeEnding::PolicyFailed {
                 message: failure.message.clone(),
             };
@@ -81,13 +86,13 @@ pub fn conclude(
         judge,
         recorder: EventRecorder::new(folder.events()?, None),
         measured: History::read(folder.path())?.remeasured,
-        on_round: how.on_round,
+        on_round,
     };
     let winner = finals.choose(start, &trajectories)?;
     let result = folder.path().join("result");
     let faster = winner.as_ref().filter(|winner| winner.improves());
     let faster = faster.map(|winner| &winner.submission);
-    write_result(&result, task, faster, how.package)?;
+    write_result(&result, task, faster, package)?;
     Ok(OptimizeOutcome {
         trajectories,
         winner,

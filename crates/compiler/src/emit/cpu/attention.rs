@@ -109,14 +109,10 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
     );
     writer.close();
     writer.close();
-    writer.open(format!(
-        "for (int64_t r = 0; r < rows; r += {SHARED}) {{"
-    ));
+    writer.open(format!("for (int64_t r = 0; r < rows; r += {SHARED}) {{"));
     writer.line(format!("vector sum[{SHARED}][{}] = {{}};", KEYS / LANES));
     writer.open(format!("for (int64_t di = 0; di < {depth}; ++di) {{"));
-    writer.line(format!(
-        "const vector* line = reinterpret_cast<const vector*>(tile_k[di]);"
-    ));
+    writer.line("const vector* line = reinterpret_cast<const vector*>(tile_k[di]);");
     product(writer, KEYS / LANES, "tile_q[r + s][di]", "line[v]");
     writer.close();
     writer.line("__builtin_memcpy(tile_w[r], sum, sizeof(sum));");
@@ -135,7 +131,7 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
         "for (int64_t c = columns; c < {KEYS}; ++c) tile_w[r][c] = -INFINITY;"
     ));
     writer.line("float top = tops[r], more = 0.0f;");
-    writer.line(format!("#pragma omp simd reduction(max : top)"));
+    writer.line("#pragma omp simd reduction(max : top)");
     writer.line(format!(
         "for (int64_t c = 0; c < {KEYS}; ++c) top = top < tile_w[r][c] ? tile_w[r][c] : top;"
     ));
@@ -159,9 +155,7 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
         "for (int64_t di = 0; di < {lanes}; ++di) tile_o[r][di] *= before;"
     ));
     writer.close();
-    writer.open(format!(
-        "for (int64_t r = 0; r < rows; r += {SHARED}) {{"
-    ));
+    writer.open(format!("for (int64_t r = 0; r < rows; r += {SHARED}) {{"));
     writer.open(format!(
         "for (int64_t di = 0; di < {lanes}; di += {LANES}) {{"
     ));
