@@ -331,7 +331,18 @@ impl Chain<'_> {
             ),
             ("dilation", "step inside a filter", &window.dilation, 1),
         ];
+        let defaults = text.style.defaults && text.style.arguments;
         for (name, about, numbers, usual) in rest {
+            if defaults && (name != "output_padding" || window.transposed) {
+                let value = text.made_with_default(
+                    name,
+                    about,
+                    Self::spelled(numbers),
+                    Literal::from(usual),
+                );
+                given.push(format!("{name}={value}"));
+                continue;
+            }
             // What is left at its default is mostly not written.
             if numbers.iter().any(|number| *number != usual)
                 || (text.rng.chance(15) && name != "output_padding")
@@ -349,6 +360,17 @@ impl Chain<'_> {
             given.push(format!("groups={value}"));
         }
         match text.rng.below(10) {
+            _ if defaults => {
+                let usual = Literal::Bool(text.rng.chance(25));
+                let value = if text.rng.chance(85) {
+                    usual.clone()
+                } else {
+                    Literal::Bool(usual != Literal::Bool(true))
+                };
+                let about = "whether there is a bias";
+                let value = text.made_with_default("bias", about, value, usual);
+                given.push(format!("bias={value}"));
+            }
             0..=1 => given.push("bias=False".to_owned()),
             2 => {
                 let value = text.made_with("bias", "whether there is a bias", Literal::Bool(false));

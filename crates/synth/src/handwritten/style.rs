@@ -65,6 +65,8 @@ pub(super) struct WritingStyle {
     pub(super) constants: ConstantStyle,
     /// `__init__` takes what modules are made with.
     pub(super) arguments: bool,
+    /// The signature has defaults, as that of the layer inside.
+    pub(super) defaults: bool,
     /// Numbers of `forward` are attributes.
     pub(super) settings: bool,
     pub(super) old_super: bool,
@@ -105,6 +107,7 @@ impl WritingStyle {
                 _ => ConstantStyle::None,
             },
             arguments: rng.chance(88),
+            defaults: rng.chance(40),
             settings: rng.chance(70),
             old_super: rng.chance(65),
             hints: rng.chance(35),

@@ -28,6 +28,8 @@ struct Argument {
     value: Literal,
     /// The words of a docstring.
     about: &'static str,
+    /// What the signature says it is where nobody gives it.
+    default: Option<Literal>,
 }
 
 struct Input {
@@ -100,8 +102,39 @@ impl<'a> ModuleText<'a> {
             name: name.clone(),
             value,
             about,
+            default: None,
         });
         name
+    }
+
+    /// The same, for an argument that the signature has a default for, if no other without one comes after it.
+    pub(super) fn made_with_default(
+        &mut self,
+        wanted: &str,
+        about: &'static str,
+        value: impl Into<Literal>,
+        default: impl Into<Literal>,
+    ) -> String {
+        let name = self.made_with(wanted, about, value);
+        if let Some(argument) = self.arguments.iter_mut().find(|known| known.name == name) {
+            argument.default = Some(default.into());
+        }
+        name
+    }
+
+    /// How many arguments at the end of the signature have a default there.
+    fn defaults(&self) -> usize {
+        let last = self.arguments.iter().rev();
+        last.take_while(|argument| argument.default.is_some())
+            .count()
+    }
+
+    /// Those that `get_init_inputs` gives: without the last ones that are as by default.
+    fn given(&self) -> &[Argument] {
+        let first = self.arguments.len() - self.defaults();
+        let is_given = |argument: &Argument| argument.default.as_ref() != Some(&argument.value);
+        let last = self.arguments[first..].iter().rposition(is_given);
+        &self.arguments[..last.map_or(first, |last| first + last + 1)]
     }
 
     /// A number that `forward` uses: an attribute, or the number itself.
@@ -202,7 +235,7 @@ impl<'a> ModuleText<'a> {
         }
         let _ = write!(text, "{gap}def get_inputs():\n{draws}");
         let values: Vec<String> = self
-            .arguments
+            .given()
             .iter()
             .map(|argument| match self.style.constants {
                 ConstantStyle::None => argument.value.source(),
@@ -242,14 +275,22 @@ impl<'a> ModuleText<'a> {
             }
         }
         if !self.constructor.is_empty() || !self.arguments.is_empty() || self.style.empty_init {
+            let first = self.arguments.len() - self.defaults();
             let arguments: String = self
                 .arguments
                 .iter()
-                .map(|argument| {
-                    if self.style.hints {
-                        format!(", {}: {}", argument.name, argument.value.annotation())
-                    } else {
-                        format!(", {}", argument.name)
+                .enumerate()
+                .map(|(place, argument)| {
+                    let name = &argument.name;
+                    let default = argument.default.as_ref().filter(|_| place >= first);
+                    let default = default.map(Literal::source);
+                    match (self.style.hints, default) {
+                        (true, Some(default)) => {
+                            format!(", {name}: {} = {default}", argument.value.annotation())
+                        }
+                        (true, None) => format!(", {name}: {}", argument.value.annotation()),
+                        (false, Some(default)) => format!(", {name}={default}"),
+                        (false, None) => format!(", {name}"),
                     }
                 })
                 .collect();
@@ -348,7 +389,7 @@ impl<'a> ModuleText<'a> {
             return Vec::new();
         }
         let line = |argument: &Argument| (argument.name.clone(), argument.value.source());
-        self.arguments.iter().map(line).collect()
+        self.given().iter().map(line).collect()
     }
 
     /// The body of `get_inputs` and the constants it needs.

@@ -71,12 +71,36 @@ pub(super) fn worked_out(
         if after != found {
             return None;
         }
-        let sum = sum.written(found);
-        if !sums.contains(&sum) {
-            sums.push(sum);
+        sums.push(sum.written(found));
+    }
+    // Each by itself, where they are not all one: a shape has as many numbers.
+    if sums.iter().all(|sum| *sum == sums[0]) {
+        sums.truncate(1);
+    }
+    let named = [
+        ("kernel", &kernel, true),
+        ("stride", &stride, true),
+        ("padding", &padding, true),
+        ("output padding", &output_padding, transposed),
+        ("dilation", &dilation, !op.starts_with("avg")),
+    ];
+    let named: Vec<String> = named
+        .into_iter()
+        .filter(|(_, _, is_said)| *is_said)
+        .map(|(name, numbers, _)| format!("{name} {}", spelled(numbers)))
+        .collect();
+    Some(format!("{}: {}", named.join(", "), sums.join("; ")))
+}
+
+/// One number for all dimensions, or each in brackets.
+fn spelled(numbers: &[u64]) -> String {
+    match numbers {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => first.to_string(),
+        _ => {
+            let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+            format!("({})", numbers.join(", "))
         }
     }
-    Some(sums.join("; "))
 }
 
 /// A sum in single steps, each of two numbers: what is done at once, a small model gets wrong. What changes nothing is not written.
@@ -176,7 +200,7 @@ mod tests {
             &plain,
             &[8, 64, 508, 248],
         );
-        let expected = "5 - 1 = 4, 4 * 2 = 8, 2 * 2 = 4, 512 + 4 = 516, 516 - 8 = 508; \
+        let expected = "kernel (5, 9), stride (1, 2), padding (2, 4), dilation (2, 3): 5 - 1 = 4, 4 * 2 = 8, 2 * 2 = 4, 512 + 4 = 516, 516 - 8 = 508; \
                         9 - 1 = 8, 8 * 3 = 24, 4 * 2 = 8, 512 + 8 = 520, 520 - 24 = 496, 496 - 1 = 495, 495 / 2 = 247, 247 + 1 = 248";
         assert_eq!(said.as_deref(), Some(expected));
         let grown = arguments(
@@ -200,7 +224,9 @@ mod tests {
         let said = worked_out("max_pool2d", &[1, 3, 65, 65], None, &pool, &[1, 3, 32, 32]);
         assert_eq!(
             said.as_deref(),
-            Some("2 - 1 = 1, 65 - 1 = 64, 64 - 1 = 63, 63 / 2 = 31, 31 + 1 = 32")
+            Some(
+                "kernel 2, stride 2, padding 0, dilation 1: 2 - 1 = 1, 65 - 1 = 64, 64 - 1 = 63, 63 / 2 = 31, 31 + 1 = 32"
+            )
         );
     }
 
