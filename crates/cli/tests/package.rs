@@ -6,7 +6,7 @@ use warpsmith_judge::{ImportCheck, JudgeConfig};
 use warpsmith_machine::{Caches, Python, PythonChoice, find_python};
 use warpsmith_rollout::optimize::{PackageOptions, import, write_result};
 use warpsmith_sandbox::Isolation;
-use warpsmith_schema::{Profile, Submission, Target, Task};
+use warpsmith_schema::{Profile, Rules, Submission, Target, Task};
 use warpsmith_tasks::{capture, load, submission_from_text, variants, with_inputs};
 
 const MODULE: &str = "import torch
@@ -124,7 +124,8 @@ fn config(python: &Python, caches: &Caches) -> JudgeConfig {
         isolation: Isolation::Strict,
         compile_mode: None,
         seed: None,
-        shared_device: false,
+        rules: Rules::Own,
+        pool: None,
         caches: caches.clone(),
         python: python.clone(),
     }
