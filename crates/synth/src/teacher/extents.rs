@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(
             said.as_deref(),
             Some(
-                "3 - 1 = 2, 64 - 1 = 63, 63 * 2 = 126, 126 + 2 = 128, 128 - 2 = 126, 126 + 2 = 128"
+                "kernel 3, stride 2, padding 1, output padding 1, dilation 1: 3 - 1 = 2, 64 - 1 = 63, 63 * 2 = 126, 126 + 2 = 128, 128 - 2 = 126, 126 + 2 = 128"
             )
         );
         let pool =
