@@ -12,8 +12,14 @@ import torch
 from task import Model
 from task_fast import ModelNew
 assert 'warpsmith_kernels' not in sys.modules
-model, faster, x = Model(256), ModelNew(256), torch.randn(64, 256)
+model, faster, x = Model(256), ModelNew(256), torch.randn(1024, 256)
 torch.testing.assert_close(faster(x), model(x))
+try:
+    faster(x[:64])
+except ValueError as error:
+    assert '--guard' in str(error), error
+else:
+    raise SystemExit('a shape that nobody judged was computed')
 ";
 
 /// A folder with the task and a script of these replies.

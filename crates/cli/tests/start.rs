@@ -92,7 +92,7 @@ fn a_policy_is_shown_what_the_compiler_wrote_and_its_time() {
     assert_eq!(found["start"]["author"], "compiler");
     let page = context.read("story.html");
     assert!(page.contains("Kernels and what they replace"), "{page}");
-    assert!(page.contains("_kernel</"), "{page}");
+    assert!(page.contains("mul_relu_kernel(<span"), "{page}");
     assert_eq!(found["start"]["verdict"]["status"], "passed", "{found:#}");
     assert_eq!(found["attempts"], 0);
     assert_eq!(found["verdict"]["status"], "passed");
