@@ -25,7 +25,7 @@ use crate::policy::{self, Kind};
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(crate) struct EpisodeSettings {
-    /// Who writes: `local:MODEL`, `openai:MODEL`, `teacher` or `script:FILE`
+    /// Who writes: `local:MODEL`, `openai:MODEL`, `compiler`, `teacher` or `script:FILE`
     #[arg(long, value_name = "POLICY", default_value = policy::DEFAULT)]
     pub(crate) policy: String,
     /// Where an `openai:` policy is served, up to `/chat/completions`
@@ -218,7 +218,7 @@ fn size(kind: Kind) -> ModelSize {
     match kind {
         Kind::OpenAi => ModelSize::Large,
         // The teacher's students are small.
-        Kind::Local | Kind::Script | Kind::Teacher => ModelSize::Small,
+        Kind::Local | Kind::Script | Kind::Teacher | Kind::Compiler => ModelSize::Small,
     }
 }
 

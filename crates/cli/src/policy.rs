@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-const KINDS: &str = "policies are `local:MODEL`, `openai:MODEL`, `teacher` and `script:FILE`";
+const KINDS: &str = "policies are `local:MODEL`, `openai:MODEL`, `compiler`, `teacher` and `script:FILE`";
 
 /// Who writes where nobody is named.
 pub(crate) const DEFAULT: &str = "local:qwen2.5-coder-1.5b";
@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     OpenAi,
     Script,
     Teacher,
+    Compiler,
 }
 
 /// What a policy is asked about: one that reads more of a task than its text is told beforehand.
@@ -64,6 +65,7 @@ impl PolicySpec {
             Some(("openai", name)) if !name.is_empty() => (Kind::OpenAi, name),
             Some(("script", name)) if !name.is_empty() => (Kind::Script, name),
             None if policy == teacher::NAME => (Kind::Teacher, policy),
+            None if policy == teacher::COMPILER => (Kind::Compiler, policy),
             _ => {
                 return Err(Stop::config(
                     "policy",
@@ -82,7 +84,7 @@ impl PolicySpec {
             Kind::Local => local::check(name)?,
             Kind::OpenAi => drop(spec.endpoint()?),
             Kind::Script => drop(spec.script()?),
-            Kind::Teacher => {}
+            Kind::Teacher | Kind::Compiler => {}
         }
         Ok(spec)
     }
@@ -98,7 +100,7 @@ impl PolicySpec {
             Kind::OpenAi => 16,
             Kind::Local => conversations(self.model_options),
             // It answers at once: one is judged, one waits.
-            Kind::Script | Kind::Teacher => 2 * judges,
+            Kind::Script | Kind::Teacher | Kind::Compiler => 2 * judges,
         }
     }
 
@@ -109,7 +111,7 @@ impl PolicySpec {
                 let model = local::load(&self.name, self.model_options, printer)?;
                 Ok(Some(Box::new(local::start(model, None)?)))
             }
-            Kind::OpenAi | Kind::Script | Kind::Teacher => Ok(None),
+            Kind::OpenAi | Kind::Script | Kind::Teacher | Kind::Compiler => Ok(None),
         }
     }
 
@@ -119,8 +121,8 @@ impl PolicySpec {
         Ok(match self.kind {
             Kind::Script => Box::new(self.script()?.after(replies)),
             Kind::Local | Kind::OpenAi => Box::new(self.endpoint()?),
-            Kind::Teacher => {
-                let message = "the teacher solves tasks, it does not compose them";
+            Kind::Teacher | Kind::Compiler => {
+                let message = format!("`{}` solves tasks, it does not compose them", self.name);
                 let hint = "leave out `--policy` to have the grammar compose";
                 return Err(Stop::config("policy", message, Some(hint.to_owned())));
             }
@@ -135,7 +137,7 @@ impl PolicySpec {
                 self.model_options,
                 printer,
             )?))),
-            Kind::OpenAi | Kind::Script | Kind::Teacher => Ok(None),
+            Kind::OpenAi | Kind::Script | Kind::Teacher | Kind::Compiler => Ok(None),
         }
     }
 
@@ -151,9 +153,13 @@ impl PolicySpec {
         Ok(match (self.kind, weights) {
             (_, Some(Weights(model))) => Arc::new(local::start(model, Some(guest))?),
             (Kind::Script, None) => Arc::new(self.script()?),
-            (Kind::Teacher, None) => {
+            (Kind::Teacher | Kind::Compiler, None) => {
                 let tasks = with_graphs(context.tasks, context.engine, printer)?;
-                Arc::new(Teacher::new(&tasks, context.engine.target, context.mode))
+                let teacher = Teacher::new(&tasks, context.engine.target, context.mode);
+                Arc::new(match self.kind {
+                    Kind::Compiler => teacher.without_bugs(),
+                    _ => teacher,
+                })
             }
             (Kind::OpenAi | Kind::Local, None) => Arc::new(self.endpoint()?),
         })
@@ -181,8 +187,8 @@ impl PolicySpec {
     }
 }
 
-/// Tasks that came without a graph get the one of their module. One whose module has none stays as it is, which is said: the
-/// teacher does not cover it.
+/// Tasks that came without a graph get the one of their module. One whose module has none stays as it is, which is said: it is not
+/// covered.
 fn with_graphs(tasks: &[Task], engine: &Engine, printer: &Printer) -> Result<Vec<Task>, Stop> {
     let mut tasks = tasks.to_vec();
     for (id, reason) in capture_graphs(&mut tasks, &engine.python, &engine.caches)? {

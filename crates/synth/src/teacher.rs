@@ -23,10 +23,14 @@ use plan::TeachingPlan;
 /// The policy's name on the command line.
 pub const NAME: &str = "teacher";
 
+/// The name of the same without injected bugs and without prose for a student: what the compiler writes is judged as it is.
+pub const COMPILER: &str = "compiler";
+
 /// The policy for all tasks of a run.
 #[derive(Debug, Clone)]
 pub struct Teacher {
     version: PolicyVersion,
+    injects_bugs: bool,
     target: Target,
     mode: EpisodeMode,
     tasks: HashMap<String, Arc<Task>>,
@@ -41,12 +45,21 @@ impl Teacher {
         let tasks = tasks.into_iter();
         Self {
             version: version(),
+            injects_bugs: true,
             target,
             mode,
             tasks: tasks
                 .map(|task| (task.id.clone(), Arc::new(task.clone())))
                 .collect(),
         }
+    }
+
+    /// The policy [`COMPILER`]: the same solutions, none with an injected bug.
+    #[must_use]
+    pub fn without_bugs(mut self) -> Self {
+        self.injects_bugs = false;
+        COMPILER.clone_into(&mut self.version.name);
+        self
     }
 
     /// The policy for any episode of one task.
@@ -80,6 +93,7 @@ impl SharedPolicy for Teacher {
         };
         Box::new(TeacherEpisode {
             version: self.version.clone(),
+            injects_bugs: self.injects_bugs,
             task: self
                 .tasks
                 .get(&episode.task)

@@ -337,3 +337,47 @@ fn a_loop_goes_from_looking_to_handing_in_the_fastest() {
         "{last}"
     );
 }
+
+/// What the compiler writes is measured as it is; the teacher's first attempts are broken on purpose now and then.
+#[test]
+fn the_policy_compiler_never_injects_a_bug() {
+    let tasks = composed(40);
+    let firsts = |teacher: &Teacher| -> Vec<String> {
+        let covered = tasks
+            .iter()
+            .filter(|task| solutions(task, Target::Cuda).is_ok());
+        covered
+            .map(|task| {
+                let episode = EpisodeId {
+                    task: task.id.clone(),
+                    sample: 1,
+                };
+                let mut policy = teacher.for_episode(&episode, 0);
+                let request = PolicyRequest {
+                    messages: &[],
+                    tools: &[],
+                    sampling: SamplingParams::default(),
+                };
+                policy.reply(&request, &mut |_| {}).unwrap().text
+            })
+            .collect()
+    };
+    let teacher = Teacher::new(&tasks, Target::Cuda, EpisodeMode::Single);
+    let with_bugs = firsts(&teacher);
+    let compiler = teacher.without_bugs();
+    assert_eq!(compiler.version().name, "compiler");
+    let written = firsts(&compiler);
+    let differing = written.iter().zip(&with_bugs).filter(|(a, b)| a != b);
+    assert!(differing.count() > 0);
+    let mut number = 0;
+    for task in &tasks {
+        let Ok(all) = solutions(task, Target::Cuda) else {
+            continue;
+        };
+        let (_, best) = all.last().unwrap();
+        for text in best.values() {
+            assert!(written[number].contains(text.trim_end()), "{}", task.id);
+        }
+        number += 1;
+    }
+}

@@ -16,6 +16,7 @@ use crate::splitmix::SplitMix64;
 
 pub(super) struct TeacherEpisode {
     pub(super) version: PolicyVersion,
+    pub(super) injects_bugs: bool,
     pub(super) task: Arc<Task>,
     pub(super) target: Target,
     pub(super) mode: EpisodeMode,
@@ -66,13 +67,18 @@ impl Policy for TeacherEpisode {
         let seed = request.sampling.seed.unwrap_or_default();
         let mut rng =
             SplitMix64::of_text(&self.task.source, seed.wrapping_add(u64::from(self.sample)));
-        let plan =
+        let mut plan =
             TeachingPlan::new(&self.task, self.target, self.mode, &mut rng).map_err(|why| {
                 PolicyError::NotCovered {
                     policy: self.version.name.clone(),
                     message: why.to_string(),
                 }
             })?;
+        if !self.injects_bugs {
+            plan.attempts
+                .iter_mut()
+                .for_each(|attempt| attempt.bug = None);
+        }
         let turns = turns(request.messages);
         let reply = match self.mode {
             EpisodeMode::Single => single(&plan, &turns, &mut rng),

@@ -363,10 +363,13 @@ impl TryingSettings {
             return refuse("`llm_judge_weight` must be at most 1");
         }
         if let Some(spec) = self.llm_judge_spec()?
-            && spec.kind == policy::Kind::Teacher
+            && matches!(
+                spec.kind,
+                policy::Kind::Teacher | policy::Kind::Compiler
+            )
         {
             return refuse(
-                "the teacher solves tasks, it does not score submissions: name another `llm_judge`",
+                "the compiler solves tasks, it does not score submissions: name another `llm_judge`",
             );
         }
         self.learning.check()
