@@ -21,7 +21,7 @@ use crate::args::{
 };
 use crate::engine::Engine;
 use crate::failure::Stop;
-use crate::policy::{self, Kind};
+use crate::policy::{self, Kind, PolicySpec};
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(crate) struct EpisodeSettings {
@@ -53,10 +53,9 @@ pub(crate) struct EpisodeSettings {
     /// Attempts after a failed one, each told what was wrong (`single`); else 2, and none for `bench`
     #[arg(long, value_name = "N")]
     repairs: Option<u32>,
-    /// What the policy is told before a task (`single`)
-    #[arg(long, value_enum, default_value_t)]
-    #[serde(default)]
-    prompt: PromptChoice,
+    /// What the policy is told before a task (`single`); else `short` for a model with our trained adapter and `full` for others
+    #[arg(long, value_enum)]
+    prompt: Option<PromptChoice>,
     /// Most replies of the policy (`agent`); else 8 for a small model and 40 for a large one
     #[arg(long, value_name = "N")]
     turns: Option<Count>,
@@ -159,7 +158,13 @@ impl EpisodeSettings {
     }
 
     /// With everything decided that was left to us.
-    pub(crate) fn decided(&self, kind: Kind, target: Target, repairs: u32) -> Self {
+    pub(crate) fn decided(
+        &self,
+        spec: &PolicySpec,
+        target: Target,
+        repairs: u32,
+    ) -> Result<Self, Stop> {
+        let kind = spec.kind;
         let large = kind == Kind::OpenAi;
         let usual = if large {
             ModeChoice::Agent
@@ -174,6 +179,13 @@ impl EpisodeSettings {
         };
         if mode == ModeChoice::Single {
             decided.repairs.get_or_insert(repairs);
+            if decided.prompt.is_none() {
+                decided.prompt = Some(if spec.is_trained()? {
+                    PromptChoice::Short
+                } else {
+                    PromptChoice::Full
+                });
+            }
         } else {
             let limits = size(kind).limits();
             decided.turns = decided.turns.or(limits.turns.try_into().ok());
@@ -184,7 +196,7 @@ impl EpisodeSettings {
                 WireChoice::Fenced
             });
         }
-        decided
+        Ok(decided)
     }
 
     /// The most replies of an episode of a local policy.
@@ -238,7 +250,7 @@ pub(crate) fn episode_kind(
     if settings.mode != Some(ModeChoice::Agent) {
         return EpisodeKind::Single(SingleSettings {
             target: engine.target,
-            prompt: settings.prompt.into(),
+            prompt: settings.prompt.unwrap_or_default().into(),
             repairs: settings.repairs.unwrap_or_default(),
             deadline,
             sampling,

@@ -94,6 +94,14 @@ impl PolicySpec {
         &self.name
     }
 
+    /// Whether it is a model with an adapter of ours, which was trained with the short prompt.
+    pub(crate) fn is_trained(&self) -> Result<bool, Stop> {
+        match self.kind {
+            Kind::Local => local::is_trained(&self.name),
+            Kind::OpenAi | Kind::Script | Kind::Teacher | Kind::Compiler => Ok(false),
+        }
+    }
+
     /// How many conversations to hold at the same time, with so many judges.
     pub(crate) fn concurrency(&self, judges: usize) -> usize {
         match self.kind {
@@ -217,7 +225,7 @@ mod local {
     use crate::args::{LocalModelOptions, ModelOn};
     use crate::failure::Stop;
 
-    pub(super) use crate::language_model::{check, load};
+    pub(super) use crate::language_model::{check, is_trained, load};
     pub(super) use warpsmith_model::policy::ChatModel as Model;
 
     pub(super) fn start(model: Model, guest: Option<SharedDevice>) -> Result<LocalPolicy, Stop> {
@@ -245,6 +253,10 @@ mod local {
 
     pub(super) fn check(name: &str) -> Result<(), Stop> {
         Err(absent(name))
+    }
+
+    pub(super) fn is_trained(_: &str) -> Result<bool, Stop> {
+        Ok(false)
     }
 
     pub(super) fn concurrency(_: LocalModelOptions) -> usize {

@@ -81,7 +81,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         episodes.model_options(),
     )?;
     let engine = Engine::prepare(machine, printer)?;
-    let decided = episodes.decided(spec.kind, engine.target, job.repairs);
+    let decided = episodes.decided(&spec, engine.target, job.repairs)?;
     if let Some(idle) = decided.idle(job.said) {
         printer.note(&idle);
     }

@@ -150,10 +150,8 @@ class Trusted:
         return told
 
     def weights(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Fresh weights, or without a seed the same ones once more."""
         loaded = self._loaded()
-        if request["seed"] is not None:
-            loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.moved))
+        loaded.reference.use(draws.fresh_model(loaded.reference, request["seed"], loaded.moved))
         memory = self._memory
         if memory is not None:
             veiled = request.get("veiled", False)

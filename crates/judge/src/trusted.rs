@@ -166,12 +166,6 @@ impl TrustedProcess {
             .map(drop)
     }
 
-    /// The same weights once more, in place when [`Trusted::reveal`] says so: for what nobody compares but feels the copy.
-    pub(crate) fn same_weights(&mut self) -> Result<(), JudgeError> {
-        let body = json!({ "seed": null, "veiled": true });
-        self.process.request("weights", body, LONG).map(drop)
-    }
-
     /// Fresh inputs for several slots. `answer`: whether anybody will compare; a baseline's outputs are not. `veiled`: one
     /// slot's, kept back until [`Trusted::reveal`]. `window`: bytes of the arena that are overwritten first.
     pub(crate) fn draw(

@@ -72,6 +72,12 @@ pub enum ModelError {
         sha256: String,
         failures: Vec<String>,
     },
+    #[error("`{path}` is not the adapter that was trained for `{model}`: its sha256 is not {expected}")]
+    Altered {
+        path: PathBuf,
+        model: &'static str,
+        expected: &'static str,
+    },
     #[error("`{folder}` has {free_gb:.1} GB free, and the model needs {needed_gb:.1} GB")]
     DiskFull {
         folder: PathBuf,
@@ -126,6 +132,9 @@ impl ModelError {
             Self::Fetch { file, sha256, .. } => Some(format!(
                 "check the network and `HTTPS_PROXY`, or copy the file (sha256 {sha256}) by hand to `{}`",
                 file.display()
+            )),
+            Self::Altered { model, .. } => Some(format!(
+                "take it from the source tree again (`adapters/{model}`), or use `local:{model}+none`"
             )),
             Self::DiskFull { .. } => Some(
                 "free some space, or set `WARPSMITH_CACHE` to a folder on a larger disk".into(),

@@ -46,6 +46,8 @@ mod shared_output;
 #[cfg(feature = "local")]
 mod tokenizer;
 #[cfg(feature = "local")]
+pub mod trained;
+#[cfg(feature = "local")]
 mod transformer;
 #[cfg(feature = "local")]
 mod weights;

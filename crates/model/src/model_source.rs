@@ -7,6 +7,7 @@ use warpsmith_machine::{Caches, ProgressReporter};
 
 use crate::catalogue::{self, KnownModel, ModelReference, Network};
 use crate::policy::{ChatModel, RunsOn};
+use crate::trained;
 use crate::{Adapter, ModelConfig, ModelError};
 
 /// Where a model is to come from; nothing of it need be here yet.
@@ -30,7 +31,8 @@ impl ModelSource {
     pub fn parse(text: &str) -> Result<Self, ModelError> {
         let mut parts = text.split('+');
         let base = ModelReference::parse(parts.next().unwrap_or_default())?;
-        let adapters = parts.map(PathBuf::from).collect();
+        let named = parts.filter(|part| *part != trained::NONE);
+        let adapters = named.map(PathBuf::from).collect();
         Ok(Self { base, adapters })
     }
 

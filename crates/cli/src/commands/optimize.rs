@@ -101,7 +101,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         vec![task]
     };
     let task = shapes.remove(0);
-    let decided = settings.decided(spec.kind, engine.target);
+    let decided = settings.decided(&spec, engine.target)?;
     let request = decided.start(engine.target)?;
     if let Some(idle) = decided.episodes.idle(&resolved.said) {
         printer.note(&idle);

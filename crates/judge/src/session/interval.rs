@@ -140,12 +140,8 @@ impl Session {
         // What a candidate derived from weights must be worth nothing in the next call, however large they are: what is
         // left alone in most calls is what the median sees.
         let answered = interval.outputs != OutputHandling::Ignored;
-        // Baselines and nothing have theirs brought in the same way: what follows such a copy starts on colder ground.
-        let brought = staged && self.loaded.weights_bytes > 0;
         if answered {
             self.weights(trusted, staged)?;
-        } else if brought {
-            trusted.same_weights()?;
         }
         let transforms: Vec<String> = slots
             .iter()
@@ -193,7 +189,7 @@ impl Session {
         } else if short {
             overdrawn = settle(trusted, runner)?;
             // Else what depends on weights alone could be done before the clock starts.
-            if brought {
+            if staged && answered && self.loaded.weights_bytes > 0 {
                 trusted.reveal(slots[0], None)?;
             }
         }

@@ -135,7 +135,7 @@ impl Session {
         if self.bursts_alike() && !bursts.is_empty() {
             // Beside a long call what nothing takes need not be known to the microsecond.
             if self.is_short(variant) {
-                [ONE_CALL, 8].repeat(6)
+                [vec![ONE_CALL; 6], vec![8; 4]].concat()
             } else {
                 [2, 8].repeat(3)
             }
@@ -152,22 +152,24 @@ impl Session {
         }
     }
 
-    /// How to measure a baseline of one shape.
+    /// How to measure a baseline of one shape: where calls are short, in all that surrounds them as a candidate. What the judge
+    /// does before an interval leaves caches and the device as a candidate finds them too.
     pub(crate) fn baseline_outputs(&self, variant: usize) -> OutputHandling {
-        match self.target {
-            Target::Cpu if self.decided_by_bursts(variant) => OutputHandling::ComparedAndDiscarded,
-            _ => OutputHandling::Ignored,
+        let alike = self.target == Target::Cpu || self.is_short(variant);
+        if alike && self.decided_by_bursts(variant) {
+            OutputHandling::ComparedAndDiscarded
+        } else {
+            OutputHandling::Ignored
         }
     }
 
     /// How to measure what a candidate's call costs with nothing in it. A long one on a GPU feels that it follows the
-    /// trusted process's work; a short one there follows a while of settling, and the longest feel nothing.
+    /// trusted process's work; the longest feel nothing.
     pub(crate) fn null_outputs(&self, variant: usize) -> OutputHandling {
-        match self.target {
-            Target::Cuda if self.decided_by_bursts(variant) && !self.is_short(variant) => {
-                OutputHandling::ComparedAndDiscarded
-            }
-            _ => self.baseline_outputs(variant),
+        if self.decided_by_bursts(variant) {
+            OutputHandling::ComparedAndDiscarded
+        } else {
+            self.baseline_outputs(variant)
         }
     }
 
@@ -190,9 +192,9 @@ impl Session {
 
     /// How many single calls of a baseline, or of nothing. Where on a GPU all that comes between them is work on gigabytes, only
     /// as many as their median needs.
-    pub(crate) fn baseline_singles(&self, care: OutputHandling) -> usize {
+    pub(crate) fn baseline_singles(&self, variant: usize, care: OutputHandling) -> usize {
         match (self.target, care) {
-            (Target::Cuda, OutputHandling::ComparedAndDiscarded) => 12,
+            (Target::Cuda, OutputHandling::ComparedAndDiscarded) if !self.is_short(variant) => 12,
             _ => 30,
         }
     }

@@ -15,7 +15,7 @@ use crate::args::Positive;
 use crate::config::Settings;
 use crate::episodes::{EpisodeSettings, USUAL_REPAIRS, without_sources};
 use crate::failure::Stop;
-use crate::policy::Kind;
+use crate::policy::{Kind, PolicySpec};
 
 const COMPILER: &str = "compiler";
 const NOTHING: &str = "none";
@@ -50,11 +50,11 @@ impl Settings for OptimizeSettings {
 
 impl OptimizeSettings {
     /// With everything decided that was left to us.
-    pub(super) fn decided(&self, kind: Kind, target: Target) -> Self {
-        Self {
-            episodes: self.episodes.decided(kind, target, USUAL_REPAIRS),
+    pub(super) fn decided(&self, spec: &PolicySpec, target: Target) -> Result<Self, Stop> {
+        Ok(Self {
+            episodes: self.episodes.decided(spec, target, USUAL_REPAIRS)?,
             ..self.clone()
-        }
+        })
     }
 
     pub(super) fn starts_from_compiler(&self) -> bool {
