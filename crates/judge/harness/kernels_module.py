@@ -14,23 +14,17 @@ import torch
 
 
 _stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_device = getattr(torch._C, "_cuda_getDevice", None)
 
 
-def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
-    if not tensor.is_contiguous():
-        raise ValueError("kernels take contiguous tensors; call .contiguous() first")
-    return ctypes.c_void_p(tensor.data_ptr())
-
-
-def _argument(value: object) -> object:
-    if isinstance(value, torch.Tensor):
-        return _pointer(value)
+def _kind(value: object) -> type:
+    """What a launcher is given for it."""
+    if isinstance(value, torch.Tensor) or value is None:
+        return ctypes.c_void_p
     if isinstance(value, (bool, int)):
-        return ctypes.c_int64(value)
+        return ctypes.c_int64
     if isinstance(value, float):
-        return ctypes.c_double(value)
-    if value is None:
-        return ctypes.c_void_p(None)
+        return ctypes.c_double
     raise TypeError(f"kernels take tensors, ints, floats and None, not {type(value).__name__}")
 
 
@@ -44,15 +38,30 @@ class Kernels:
 
     def __getattr__(self, name: str):
         try:
-            function = self._library[name]
+            self._library[name]
         except AttributeError:
             raise AttributeError(f'no extern "C" launcher named {name!r} in kernels/') from None
-        function.restype = ctypes.c_int
         cuda, has_status = self._cuda, name in self._with_status
+        # For each way of calling it that was met, the function with its types declared, and which arguments are tensors: a call
+        # of a few microseconds has no time to look at them anew.
+        known: dict[tuple[type, ...], tuple[object, list[int]]] = {}
+
+        def prepared(arguments: tuple[object, ...]) -> tuple[object, list[int]]:
+            typed = self._library[name]
+            typed.restype = ctypes.c_int
+            typed.argtypes = [*map(_kind, arguments), ctypes.c_void_p]
+            places = [place for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+            return known.setdefault(tuple(map(type, arguments)), (typed, places))
 
         def launch(*arguments: object) -> None:
-            stream = _stream(torch._C._cuda_getDevice()) if cuda else None
-            code = function(*map(_argument, arguments), ctypes.c_void_p(stream))
+            typed, places = known.get(tuple(map(type, arguments))) or prepared(arguments)
+            given = list(arguments)
+            for place in places:
+                tensor = given[place]
+                if not tensor.is_contiguous():
+                    raise ValueError("kernels take contiguous tensors; call .contiguous() first")
+                given[place] = tensor.data_ptr()
+            code = typed(*given, _stream(_device()) if cuda else None)
             # A void launcher leaves whatever was in the register.
             if has_status and code != 0:
                 raise RuntimeError(f"{name} returned error {code}")
