@@ -385,7 +385,27 @@ def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
         if setup.target == "cuda":
             _synchronize()
     setup.kept.extend(results)
-    return {"outputs": [encode(result, lambda tensor: locate(setup, tensor)) for result in results]}
+    return {"outputs": told(setup, results)}
+
+
+def told(setup: Setup, results: list[Any]) -> list[Any]:
+    """What each call returned. A tensor that differs from the first call's in nothing but its place is told by that alone:
+    this runs on the clock, and a short kernel takes less than a description."""
+    whole = [encode(result, lambda tensor: locate(setup, tensor)) for result in results[:1]]
+    first = results[0] if results else None
+    alike = type(first) is torch.Tensor and first.numel() > 0
+    if alike:
+        dtype, shape, stride, device, size = first.dtype, first.shape, first.stride(), first.device, extent(first)
+        base, (start, end) = setup.arena.data_ptr(), setup.window
+    for result in results[1:]:
+        if alike and type(result) is torch.Tensor and result.layout == torch.strided and result.dtype == dtype:
+            offset = result.data_ptr() - base
+            same = result.shape == shape and result.stride() == stride and result.device == device
+            if same and start <= offset and offset + size <= end:
+                whole.append(offset)
+                continue
+        whole.append(encode(result, lambda tensor: locate(setup, tensor)))
+    return whole
 
 
 # Calls whose operators are counted, and calls before these, in which libraries are initialised.

@@ -160,7 +160,7 @@ pub(crate) fn call(
         return Err(ChannelError::Protocol(text).into());
     }
     let outputs: Vec<Value> = match reply.get_mut("outputs").map(Value::take) {
-        Some(Value::Array(outputs)) if outputs.len() == call.slots.len() => outputs,
+        Some(Value::Array(outputs)) if outputs.len() == call.slots.len() => in_full(outputs),
         _ => {
             return Err(ChannelError::Protocol(
                 "a call was answered with the wrong number of outputs".to_owned(),
@@ -190,6 +190,25 @@ pub(crate) fn call(
         outputs,
         sampled,
     })
+}
+
+/// What a burst's calls returned, where only the first is told in full: after a tensor a number is one like it, at another
+/// place. Elsewhere a number is what the module returned.
+fn in_full(mut outputs: Vec<Value>) -> Vec<Value> {
+    let Some((first, others)) = outputs.split_first_mut() else {
+        return outputs;
+    };
+    if first.pointer("/tensor/offset").is_none() {
+        return outputs;
+    }
+    for output in others.iter_mut().filter(|output| output.is_number()) {
+        let mut whole = first.clone();
+        if let Some(offset) = whole.pointer_mut("/tensor/offset") {
+            *offset = output.take();
+        }
+        *output = whole;
+    }
+    outputs
 }
 
 /// Which calls of a burst are looked at before its clock stops: all where they are long. Of short ones the last, and others
@@ -271,6 +290,15 @@ pub(crate) fn attach(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_stands_for_a_tensor_like_the_first_at_another_place() {
+        let at = |offset: u64| json!({ "tensor": { "dtype": "float32", "offset": offset, "shape": [2], "stride": [1] } });
+        let told = in_full(vec![at(0), json!(64), at(128), json!(4096)]);
+        assert_eq!(told, [at(0), at(64), at(128), at(4096)]);
+        // A module that returns numbers.
+        assert_eq!(in_full(vec![json!(7), json!(8)]), [json!(7), json!(8)]);
+    }
 
     #[test]
     fn every_long_call_of_a_burst_is_read_and_of_short_ones_the_last_among_others() {
