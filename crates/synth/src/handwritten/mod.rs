@@ -14,6 +14,7 @@ mod reductions;
 mod steps;
 mod style;
 mod text;
+mod written;
 
 use warpsmith_decontaminate::{FingerprintIndex, Structure};
 use warpsmith_schema::Task;
@@ -33,6 +34,8 @@ struct Chain<'a> {
     shape: Vec<u64>,
     /// Lines so far, for names with numbers.
     steps: usize,
+    /// Whether it is one operator.
+    alone: bool,
     /// Whether there is a residual, and a second input; one of each is enough.
     residual: bool,
     second_input: bool,
@@ -72,6 +75,7 @@ fn write(rng: &mut SplitMix64) -> Option<String> {
         value: String::new(),
         shape: Vec::new(),
         steps: 0,
+        alone: lone,
         residual: false,
         second_input: false,
     };
@@ -133,5 +137,71 @@ mod tests {
             .filter(|task| task.source.contains("def __init__(self, "))
             .count();
         assert!(with_arguments > 100, "{with_arguments}");
+    }
+
+    #[test]
+    fn what_people_write_is_drawn_often_enough() {
+        let some: Vec<Task> = handwritten(6).unwrap().take(3000).collect();
+        let share = |words: &[&str]| {
+            let has = |task: &&Task| words.iter().all(|word| task.source.contains(word));
+            some.iter().filter(has).count()
+        };
+        for (words, least) in [
+            (&["ConvTranspose", "output_padding"][..], 100),
+            (&["Conv3d"], 60),
+            (&["groups="], 60),
+            (&["pointwise"], 15),
+            (&["MaxPool", "dilation"], 25),
+            (&["AvgPool", "padding"], 25),
+            (&[".T) / 2"], 15),
+            (&["torch.tril("], 15),
+            (&["torch.triu("], 15),
+            (&["argmin"], 10),
+            (&[".flip("], 5),
+            (&["riplet"], 5),
+            (&["kl_div"], 5),
+            (&["torch.rand(())"], 20),
+            (&["InstanceNorm"], 50),
+            (&["LayerNorm"], 40),
+            (&["momentum=0.1"], 15),
+            (&["(out_channels, 1, 1"], 60),
+            (&["kernel_height"], 20),
+            (&["bias=False):"], 80),
+            (&["Args:\n            ", "self, "], 200),
+            (&["unsqueeze(1)"], 20),
+            (&["nn.Parameter(torch.tensor("], 60),
+        ] {
+            let found = share(words);
+            assert!(found >= least, "{words:?}: {found} of {}", some.len());
+        }
+    }
+
+    /// Python reads names from above: a constant made of others stands below them.
+    #[test]
+    fn constants_are_there_before_they_are_used() {
+        for task in handwritten(7).unwrap().take(1500) {
+            let mut known: Vec<String> = Vec::new();
+            for line in task.source.lines() {
+                let Some((names, value)) = line.split_once(" = ") else {
+                    continue;
+                };
+                if line.starts_with([' ', '#']) {
+                    continue;
+                }
+                let value = value.split('#').next().unwrap_or_default();
+                let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+                let words = value.split(|letter| !is_word(letter));
+                let unknown = words
+                    .filter(|word| word.starts_with(char::is_alphabetic))
+                    .find(|word| {
+                        !["True", "False", "e"].contains(word)
+                            && !known.iter().any(|name| name == word)
+                            && !value.trim_start().starts_with(&format!("{word} = "))
+                    });
+                assert_eq!(unknown, None, "{}", task.source);
+                known.extend(names.split(", ").map(|name| name.trim().to_owned()));
+                known.extend(value.split(" = ").map(|name| name.trim().to_owned()));
+            }
+        }
     }
 }
