@@ -226,8 +226,17 @@ fn masked(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered
 }
 
 fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
-    let given = &plan.without_reductions(call.input(0)?);
+    let given = call.input(0)?;
     call.argument("dtype");
+    let is_plain = matches!(call.op, "sum" | "mean" | "prod" | "amax" | "amin");
+    if is_plain && given.kind == ScalarType::Float {
+        let dims = call.dims("dim", given.rank())?;
+        // Of one element there is nothing to add up.
+        if dims.iter().all(|dim| given.shape[*dim] == 1) {
+            return keeping(call, given, &dims);
+        }
+    }
+    let given = &plan.without_reductions(given);
     let counts = call.op == "sum" && call.kind == ScalarType::Int;
     match (given.kind, call.op) {
         (ScalarType::Bool, "sum") if counts => return counted(plan, call, given),
@@ -254,10 +263,6 @@ fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCove
     }
     let dims = call.dims("dim", x.rank())?;
     let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
-    // Of one element there is nothing to add up.
-    if count == 1 && matches!(call.op, "sum" | "mean" | "prod" | "amax" | "amin") {
-        return keeping(call, x, &dims);
-    }
     let found = match call.op {
         // No input has what is no number.
         "sum" | "nansum" => plan.reduce_dims(x, &dims, ReduceOp::Sum, "sum"),

@@ -366,7 +366,6 @@ impl Chain<'_> {
         if shape.iter().product::<u64>() > 1 << 30 {
             return None;
         }
-        let kernel = self.kernel_argument(&window.kernel);
         let each = [
             &window.stride,
             &window.padding,
@@ -383,7 +382,8 @@ impl Chain<'_> {
             true => given[0].clone(),
             false => text.made_with("out_channels", "channels of the result", to),
         });
-        given.push(kernel);
+        given.push(self.kernel_argument(&window.kernel));
+        let text = &mut self.text;
         if text.rng.chance(30) {
             given[2] = format!("kernel_size={}", given[2]);
         }
