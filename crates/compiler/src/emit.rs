@@ -244,7 +244,8 @@ impl<'p> KernelWriter<'p> {
         }
         let chosen = self.chosen_loads(&order);
         for one in order {
-            if chosen.contains(&one) || !inner.is_empty() && self.plan.arena.depends_on(one, inner) {
+            if chosen.contains(&one) || !inner.is_empty() && self.plan.arena.depends_on(one, inner)
+            {
                 continue;
             }
             let often = uses.get(&one).is_some_and(|uses| *uses > 1);
@@ -341,7 +342,9 @@ impl<'p> KernelWriter<'p> {
                 let otherwise = self.at_least(otherwise, Precedence::Choice);
                 let (loaded, _) = self.expression(then);
                 // Outside it would be zero.
-                let inside = loaded.rsplit_once(" : ").map_or(loaded.as_str(), |(text, _)| text);
+                let inside = loaded
+                    .rsplit_once(" : ")
+                    .map_or(loaded.as_str(), |(text, _)| text);
                 (format!("{inside} : {otherwise}"), Precedence::Choice)
             }
             Node::Select(condition, then, otherwise) => {

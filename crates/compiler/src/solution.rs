@@ -301,7 +301,13 @@ impl SolutionEmitter {
     fn rows_of_product(&self, gemm: &Gemm) -> Vec<i64> {
         let shape = &self.plan().buffers[gemm.out.0].shape;
         let ends = (1..shape.len()).find(|end| shape[..*end].iter().product::<i64>() == gemm.m);
-        let several = |end: usize| shape[..end].iter().copied().filter(|one| *one != 1).collect();
+        let several = |end: usize| {
+            shape[..end]
+                .iter()
+                .copied()
+                .filter(|one| *one != 1)
+                .collect()
+        };
         match ends {
             Some(end) if gemm.batch == 1 && gemm.m > 1 => several(end),
             _ => vec![gemm.m],

@@ -70,12 +70,18 @@ fn rows_of_a_product_are_written_as_extents() {
         &[&[16, 100, 32], &[32, 48]],
         &[("matmul", &[0, 1], json!({}), &[16, 100, 48])],
     ));
-    assert!(kernel.contains("WarpsmithGemm gemm{16 * 100, 48, 32};"), "{kernel}");
+    assert!(
+        kernel.contains("WarpsmithGemm gemm{16 * 100, 48, 32};"),
+        "{kernel}"
+    );
     let (kernel, _) = regular(&chain(
         &[&[16, 100, 32], &[16, 32, 48]],
         &[("bmm", &[0, 1], json!({}), &[16, 100, 48])],
     ));
-    assert!(kernel.contains("WarpsmithGemm gemm{100, 48, 32};"), "{kernel}");
+    assert!(
+        kernel.contains("WarpsmithGemm gemm{100, 48, 32};"),
+        "{kernel}"
+    );
 }
 
 #[test]
@@ -87,8 +93,14 @@ fn a_window_with_a_border_looks_once_where_it_is() {
     ));
     assert_eq!(kernel.matches(">= 0").count(), 2, "{kernel}");
     assert!(kernel.contains(" : (-INFINITY);"), "{kernel}");
-    assert!(kernel.contains("top = top < x0_at ? x0_at : top;"), "{kernel}");
-    assert!(kernel.contains("if (row >= 2 * 3 * 39 * 49) return;"), "{kernel}");
+    assert!(
+        kernel.contains("top = top < x0_at ? x0_at : top;"),
+        "{kernel}"
+    );
+    assert!(
+        kernel.contains("if (row >= 2 * 3 * 39 * 49) return;"),
+        "{kernel}"
+    );
 }
 
 #[test]
@@ -132,7 +144,10 @@ fn what_is_normalised_lies_in_memory() {
     let few: &[u64] = &[8, 16, 1, 1];
     let (kernel, _) = regular(&chain(
         &[&[8, 16, 30, 40]],
-        &[("mean", &[0], along(&[2, 3]), few), ("mean", &[1], along(&[2, 3]), few)],
+        &[
+            ("mean", &[0], along(&[2, 3]), few),
+            ("mean", &[1], along(&[2, 3]), few),
+        ],
     ));
     assert_eq!(kernel.matches("block_sum").count(), 1, "{kernel}");
 }

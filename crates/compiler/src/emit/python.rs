@@ -367,7 +367,10 @@ mod tests {
             "        \"\"\"\n        Words.\n\n        Args:\n            size (int): more\n        \"\"\"\n        super(Model",
         );
         assert_eq!(Module::read(&said).unwrap(), module);
-        let said = source.replace("        super(Model", "        \"\"\"Words.\"\"\"\n        super(Model");
+        let said = source.replace(
+            "        super(Model",
+            "        \"\"\"Words.\"\"\"\n        super(Model",
+        );
         assert_eq!(Module::read(&said).unwrap(), module);
         assert_eq!(
             module.constructor.as_deref(),

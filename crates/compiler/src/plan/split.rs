@@ -254,7 +254,9 @@ impl Plan {
         let (rows, length) = (reduction.rows(), reduction.length());
         let fits = |dims: &usize| parts(*dims) > 1 && length / parts(*dims) >= LEAST_PART;
         let mut some = (1..reduction.extents.len()).filter(fits);
-        let enough = some.clone().find(|dims| rows * parts(*dims) >= ENOUGH_PARTS);
+        let enough = some
+            .clone()
+            .find(|dims| rows * parts(*dims) >= ENOUGH_PARTS);
         enough.or_else(|| some.next_back())
     }
 

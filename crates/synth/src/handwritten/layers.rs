@@ -84,11 +84,7 @@ impl Chain<'_> {
         names
             .iter()
             .map(|name| {
-                let length = if square {
-                    first
-                } else {
-                    length(rng)
-                };
+                let length = if square { first } else { length(rng) };
                 extent(name, length)
             })
             .collect()
@@ -288,8 +284,12 @@ impl Chain<'_> {
     fn apply_pointwise(&mut self, to: u64, name: &str) -> Option<()> {
         let dims = self.shape.len().checked_sub(2).filter(|dims| *dims >= 1)?;
         let from = *self.shape.get(1)?;
-        let given_in = self.text.made_with("in_channels", "channels of the input", from);
-        let given_out = self.text.made_with("out_channels", "channels of the result", to);
+        let given_in = self
+            .text
+            .made_with("in_channels", "channels of the input", from);
+        let given_out = self
+            .text
+            .made_with("out_channels", "channels of the result", to);
         let one = self.text.rng.choose_of(["kernel_size=1", "1"]);
         let bias = match self.text.has_flag("bias") {
             true => ", bias=bias".to_owned(),
@@ -299,7 +299,10 @@ impl Chain<'_> {
             name,
             &format!("nn.Conv{dims}d({given_in}, {given_out}, {one}{bias})"),
         );
-        self.step(&format!("{layer}({})", self.value), "a pointwise convolution");
+        self.step(
+            &format!("{layer}({})", self.value),
+            "a pointwise convolution",
+        );
         self.shape[1] = to;
         Some(())
     }
@@ -412,14 +415,17 @@ impl Chain<'_> {
             ),
         ];
         // A module that is a convolution alone takes what the convolution takes.
-        let defaults = text.style.arguments && (text.style.defaults || alone && text.rng.chance(50));
+        let defaults =
+            text.style.arguments && (text.style.defaults || alone && text.rng.chance(50));
         for (name, about, numbers, value, usual) in rest {
             let is_usual = numbers.iter().all(|number| *number == usual);
             // Not everybody lets all of it be set.
             let left_out = is_usual && text.rng.chance(25);
             if defaults && !left_out && (name != "output_padding" || window.transposed) {
                 let usual = match &value {
-                    Literal::Tuple(numbers) => Literal::Tuple(vec![usual.cast_signed(); numbers.len()]),
+                    Literal::Tuple(numbers) => {
+                        Literal::Tuple(vec![usual.cast_signed(); numbers.len()])
+                    }
                     _ => Literal::from(usual),
                 };
                 let value = text.made_with_default(name, about, value, usual);

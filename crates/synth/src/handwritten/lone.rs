@@ -12,11 +12,7 @@ use super::text::InputDraw;
 impl Chain<'_> {
     /// One operator on inputs that fit it.
     pub(super) fn lone(&mut self) -> Option<()> {
-        match self
-            .text
-            .rng
-            .weighted(&[22, 33, 14, 15, 9, 11, 6, 10, 2])?
-        {
+        match self.text.rng.weighted(&[22, 33, 14, 15, 9, 11, 6, 10, 2])? {
             0 => self.lone_product(),
             1 => self.lone_convolution(),
             2 => self.lone_activation(),
@@ -266,16 +262,18 @@ impl Chain<'_> {
         let expression = if self.text.rng.chance(70) {
             let usual = Literal::Float(1.0);
             let value = Literal::Float(margin);
-            let given = self
-                .text
-                .made_with_default("margin", "how much nearer it is to be", value, usual);
+            let given =
+                self.text
+                    .made_with_default("margin", "how much nearer it is to be", value, usual);
             let layer = self
                 .text
                 .attribute("loss_fn", &format!("nn.TripletMarginLoss(margin={given})"));
             format!("{layer}({})", names.join(", "))
         } else {
             let value = Literal::Float(margin);
-            let given = self.text.setting("margin", "how much nearer it is to be", value);
+            let given = self
+                .text
+                .setting("margin", "how much nearer it is to be", value);
             let function = self.text.functional("triplet_margin_loss");
             format!("{function}({}, margin={given})", names.join(", "))
         };

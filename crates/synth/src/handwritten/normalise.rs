@@ -29,12 +29,18 @@ impl Chain<'_> {
                 if channels % groups != 0 || channels < 2 * groups {
                     return None;
                 }
-                let name = self.text.rng.choose_of(["num_groups", "num_groups", "groups"]);
+                let name = self
+                    .text
+                    .rng
+                    .choose_of(["num_groups", "num_groups", "groups"]);
                 let number = self
                     .text
                     .made_with(name, "groups of the normalisation", groups);
                 let given = self.channels_argument(channels);
-                let name = self.text.rng.choose_of(["group_norm", "norm", "gn", "groupnorm"]);
+                let name = self
+                    .text
+                    .rng
+                    .choose_of(["group_norm", "norm", "gn", "groupnorm"]);
                 let groups_and_channels = match self.text.rng.chance(35) {
                     true => format!("num_groups={number}, num_channels={given}"),
                     false => format!("{number}, {given}"),
@@ -107,7 +113,9 @@ impl Chain<'_> {
             1..=4 if takes => {
                 let about = "keeps a divisor from zero";
                 let usual = Literal::Float(1e-5);
-                let eps = self.text.made_with_default("eps", about, usual.clone(), usual);
+                let eps = self
+                    .text
+                    .made_with_default("eps", about, usual.clone(), usual);
                 if !with_momentum || self.text.rng.chance(30) {
                     return format!(", eps={eps}");
                 }
@@ -119,9 +127,9 @@ impl Chain<'_> {
                 format!(", eps={eps}, momentum={momentum}")
             }
             5 => {
-                let eps = self
-                    .text
-                    .made_with("eps", "keeps a divisor from zero", Literal::Float(1e-5));
+                let eps =
+                    self.text
+                        .made_with("eps", "keeps a divisor from zero", Literal::Float(1e-5));
                 format!(", eps={eps}")
             }
             _ => String::new(),

@@ -101,8 +101,18 @@ impl Chain<'_> {
         let own = ["kernel_size", "stride", "padding", "dilation"];
         let others: [&str; 4] = match (window.kind, text.rng.below(3)) {
             _ if alone => own,
-            ("Max", 0) => ["maxpool_kernel_size", "maxpool_stride", "maxpool_padding", "maxpool_dilation"],
-            _ => ["pool_kernel_size", "pool_stride", "pool_padding", "pool_dilation"],
+            ("Max", 0) => [
+                "maxpool_kernel_size",
+                "maxpool_stride",
+                "maxpool_padding",
+                "maxpool_dilation",
+            ],
+            _ => [
+                "pool_kernel_size",
+                "pool_stride",
+                "pool_padding",
+                "pool_dilation",
+            ],
         };
         let about = [
             "extent of the pool",

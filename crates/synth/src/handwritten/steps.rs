@@ -101,13 +101,18 @@ impl Chain<'_> {
             && self.text.forward.len() > 1
             && line.starts_with(&format!("{variable} = "))
             && self.value == variable
-            && ["relu", "elu", "gelu", "mish", "silu", "tanh", "sigmoid", "hard", "clamp", " * ", " + ", " / "]
-                .iter()
-                .any(|part| expression.to_lowercase().contains(part))
+            && [
+                "relu", "elu", "gelu", "mish", "silu", "tanh", "sigmoid", "hard", "clamp", " * ",
+                " + ", " / ",
+            ]
+            .iter()
+            .any(|part| expression.to_lowercase().contains(part))
             && !expression.contains("bias")
-            && !["residual", "identity", "skip", "before", "rms", "norm", "mean", "var", "matmul"]
-                .iter()
-                .any(|part| expression.contains(part));
+            && ![
+                "residual", "identity", "skip", "before", "rms", "norm", "mean", "var", "matmul",
+            ]
+            .iter()
+            .any(|part| expression.contains(part));
         if !fits {
             return None;
         }

@@ -86,13 +86,22 @@ impl ModuleText<'_> {
             "kept small",
             "a longer one",
         ];
-        let width = lines.iter().filter_map(|line| Some(line.split_once(" = ")?.0.len())).max();
+        let width = lines
+            .iter()
+            .filter_map(|line| Some(line.split_once(" = ")?.0.len()))
+            .max();
         let mut remarked = Vec::new();
         if !lines.is_empty() && self.rng.chance(12) {
-            remarked.push(self.rng.choose_of(["# Sizes", "# To try it out", "# Configuration"]).to_owned());
+            remarked.push(
+                self.rng
+                    .choose_of(["# Sizes", "# To try it out", "# Configuration"])
+                    .to_owned(),
+            );
         }
         for mut line in lines {
-            if let (true, Some((name, value)), Some(width)) = (self.style.aligned, line.split_once(" = "), width) {
+            if let (true, Some((name, value)), Some(width)) =
+                (self.style.aligned, line.split_once(" = "), width)
+            {
                 line = format!("{name:width$} = {value}");
             }
             if self.style.remarks && self.rng.chance(25) {
@@ -121,7 +130,10 @@ impl ModuleText<'_> {
         let word = |number: &i64| {
             let given = self.given();
             let named = given.iter().find(|one| {
-                SHARED.contains(&one.name.as_str()) && one.value == Literal::Int(*number) && *number > 1 && !self.is_bare(one)
+                SHARED.contains(&one.name.as_str())
+                    && one.value == Literal::Int(*number)
+                    && *number > 1
+                    && !self.is_bare(one)
             });
             named.map_or_else(|| number.to_string(), |one| one.name.clone())
         };
@@ -290,7 +302,9 @@ impl ModuleText<'_> {
                 _ if self.is_bare(argument) => {}
                 (Literal::Tuple(numbers), parts) if !parts.is_empty() => {
                     let each = parts.iter().zip(numbers);
-                    lines.extend(each.map(|(name, number)| ((*name).to_owned(), number.to_string())));
+                    lines.extend(
+                        each.map(|(name, number)| ((*name).to_owned(), number.to_string())),
+                    );
                 }
                 (value, _) if self.style.derived => {
                     lines.push((argument.name.clone(), self.in_words(value)));

@@ -158,10 +158,7 @@ fn time_us(text: &str) -> Option<f64> {
 }
 
 /// A reply that opens a conversation with this solution, without a bug.
-pub(super) fn standalone_reply(
-    facts: &TaskFacts,
-    attempt: &SolutionAttempt,
-) -> String {
+pub(super) fn standalone_reply(facts: &TaskFacts, attempt: &SolutionAttempt) -> String {
     let reply = TeacherReply {
         text: prose::introduce_with_shapes(facts, attempt),
         actions: writes(&attempt.solution.files),

@@ -113,14 +113,31 @@ pub(super) fn worked_out(
 
 /// Operators along dimensions.
 const ALONG: [&str; 16] = [
-    "sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "prod", "var", "std",
-    "logsumexp", "softmax", "log_softmax", "cumsum", "cumprod",
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "prod",
+    "var",
+    "std",
+    "logsumexp",
+    "softmax",
+    "log_softmax",
+    "cumsum",
+    "cumprod",
 ];
 
 /// `dim 1`, or `dim (2, 3)`.
 fn dimensions(value: &Value) -> Option<String> {
     let many = |items: &Vec<Value>| {
-        let dims: Option<Vec<String>> = items.iter().map(|one| Some(one.as_i64()?.to_string())).collect();
+        let dims: Option<Vec<String>> = items
+            .iter()
+            .map(|one| Some(one.as_i64()?.to_string()))
+            .collect();
         Some(match &dims?[..] {
             [one] => one.clone(),
             several => format!("({})", several.join(", ")),
@@ -266,9 +283,7 @@ mod tests {
         let said = worked_out("max_pool2d", &[1, 3, 65, 65], None, &pool, &[1, 3, 32, 32]);
         assert_eq!(
             said.as_deref(),
-            Some(
-                "kernel 2, stride 2, padding 0, dilation 1: 65 / 2 = 32"
-            )
+            Some("kernel 2, stride 2, padding 0, dilation 1: 65 / 2 = 32")
         );
         let pool =
             arguments(&json!({ "kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1] }));
@@ -309,7 +324,11 @@ mod tests {
         let groups = arguments(&json!({ "num_groups": 16, "eps": 1e-5 }));
         let said = worked_out("group_norm", &[8, 512], Some(&[512]), &groups, &[8, 512]);
         assert_eq!(said.as_deref(), Some("16 groups: 512 / 16 = 32"));
-        for (dim, expected) in [(json!(-1), "dim -1"), (json!([2, 3]), "dim (2, 3)"), (json!([1]), "dim 1")] {
+        for (dim, expected) in [
+            (json!(-1), "dim -1"),
+            (json!([2, 3]), "dim (2, 3)"),
+            (json!([1]), "dim 1"),
+        ] {
             let along = arguments(&json!({ "dim": dim }));
             let said = worked_out("mean", &[8, 4, 2, 2], None, &along, &[8, 4]);
             assert_eq!(said.as_deref(), Some(expected));

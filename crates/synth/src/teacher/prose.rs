@@ -78,10 +78,7 @@ fn byte_count(bytes: u64) -> String {
 }
 
 /// Introduces the only solution of a conversation. The shapes come first: they decide what can be fused.
-pub(super) fn introduce_with_shapes(
-    facts: &TaskFacts,
-    attempt: &SolutionAttempt,
-) -> String {
+pub(super) fn introduce_with_shapes(facts: &TaskFacts, attempt: &SolutionAttempt) -> String {
     let begin = "In order:";
     let shapes = operator_chain(facts);
     let given = given_shapes(facts);
