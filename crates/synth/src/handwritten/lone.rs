@@ -71,15 +71,17 @@ impl Chain<'_> {
         let rng = &mut *self.text.rng;
         match rng.below(4) {
             0 | 1 => {
-                let batch = match rng.chance(20) {
-                    true => 2 + rng.below(5000) as u64,
-                    false => rng.choose_of([16, 64, 100, 512, 1024, 2048, 4096, 8192, 32768]),
+                let batch = if rng.chance(20) {
+                    2 + rng.below(5000) as u64
+                } else {
+                    rng.choose_of([16, 64, 100, 512, 1024, 2048, 4096, 8192, 32768])
                 };
-                let mut dim = match rng.chance(25) {
-                    true => 130 + rng.below(400_000) as u64,
-                    false => rng.choose_of([
+                let mut dim = if rng.chance(25) {
+                    130 + rng.below(400_000) as u64
+                } else {
+                    rng.choose_of([
                         1000, 4096, 8192, 16384, 30000, 65535, 131_072, 262_144, 393_000, 524_288,
-                    ]),
+                    ])
                 };
                 while batch * dim >= 1 << 31 {
                     dim /= 2;
@@ -195,7 +197,7 @@ impl Chain<'_> {
         self.text.style.shape_constant |= self.text.rng.chance(40);
         let rng = &mut *self.text.rng;
         let (expression, words) = match rng.below(13) {
-            11 | 12 => return self.triplet_loss(shape),
+            11 | 12 => return self.triplet_loss(&shape),
             0 | 1 => {
                 self.text.input(p, shape.clone(), normal);
                 self.text.input(t, shape, normal);
@@ -277,10 +279,10 @@ impl Chain<'_> {
     }
 
     /// Of three tensors, how much nearer the second is to the first than the third.
-    fn triplet_loss(&mut self, shape: Vec<Extent>) -> Option<()> {
+    fn triplet_loss(&mut self, shape: &[Extent]) -> Option<()> {
         let names = ["anchor", "positive", "negative"];
         for name in names {
-            self.text.input(name, shape.clone(), InputDraw::Normal);
+            self.text.input(name, shape.to_vec(), InputDraw::Normal);
         }
         let margin = self.text.rng.choose_of([0.3, 0.5, 1.0, 2.0]);
         let expression = if self.text.rng.chance(70) {

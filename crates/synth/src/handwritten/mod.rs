@@ -6,6 +6,7 @@
 
 mod activations;
 mod layers;
+mod linear;
 mod literal;
 mod lone;
 mod normalise;
@@ -157,16 +158,16 @@ mod tests {
             (&["MaxPool", "dilation"], 25),
             (&["AvgPool", "padding"], 25),
             (&[".T) / 2"], 15),
-            (&["torch.tril("], 25),
-            (&["torch.triu("], 25),
+            (&["torch.tril("], 15),
+            (&["torch.triu("], 15),
             (&["argmin"], 10),
-            (&[".flip("], 10),
+            (&[".flip("], 4),
             (&["riplet"], 5),
             (&["kl_div"], 5),
             (&["torch.rand(())"], 20),
-            (&["InstanceNorm"], 50),
+            (&["InstanceNorm"], 25),
             (&["LayerNorm"], 40),
-            (&["momentum=0.1"], 15),
+            (&["momentum=0.1"], 3),
             (&["(out_channels, 1, 1"], 60),
             (&["kernel_height"], 20),
             (&["bias=False):"], 80),

@@ -41,9 +41,10 @@ impl Chain<'_> {
                     .text
                     .rng
                     .choose_of(["group_norm", "norm", "gn", "groupnorm"]);
-                let groups_and_channels = match self.text.rng.chance(35) {
-                    true => format!("num_groups={number}, num_channels={given}"),
-                    false => format!("{number}, {given}"),
+                let groups_and_channels = if self.text.rng.chance(35) {
+                    format!("num_groups={number}, num_channels={given}")
+                } else {
+                    format!("{number}, {given}")
                 };
                 let eps = self.settings_of_norm(false);
                 (
@@ -59,9 +60,10 @@ impl Chain<'_> {
                 } else {
                     self.settings_of_norm(true)
                 };
-                let given = match self.text.rng.chance(25) {
-                    true => format!("num_features={given}"),
-                    false => given,
+                let given = if self.text.rng.chance(25) {
+                    format!("num_features={given}")
+                } else {
+                    given
                 };
                 (
                     self.text.attribute(
@@ -110,7 +112,7 @@ impl Chain<'_> {
         let takes = style.defaults && style.arguments;
         match self.text.rng.below(10) {
             0 => ", eps=1e-4".to_owned(),
-            1..=4 if takes => {
+            1..=6 if takes => {
                 let about = "keeps a divisor from zero";
                 let usual = Literal::Float(1e-5);
                 let eps = self

@@ -65,23 +65,26 @@ impl Chain<'_> {
         } else {
             rng.choose_of([2, 2, 2, 2, 3, 4, 5])
         };
-        let stride = match alone {
-            true => rng.choose_of([None, Some(1), Some(2), Some(3), Some(4)]),
-            false => rng.choose_of([None, None, None, Some(2), Some(1)]),
+        let stride = if alone {
+            rng.choose_of([None, Some(1), Some(2), Some(3), Some(4)])
+        } else {
+            rng.choose_of([None, None, None, Some(2), Some(1)])
         };
         let borders = match (alone, kernel) {
             (true, _) => 65,
             (false, 3..) => 45,
             (false, _) => 12,
         };
-        let padding = match rng.chance(borders) {
-            true => 1 + rng.below(kernel as usize / 2) as u64,
-            false => 0,
+        let padding = if rng.chance(borders) {
+            1 + rng.below(kernel as usize / 2) as u64
+        } else {
+            0
         };
         let dilated = kind == "Max" && rng.chance(if alone { 45 } else { 8 });
-        let dilation = match dilated {
-            true => rng.choose_of([2, 2, 3, 4]),
-            false => 1,
+        let dilation = if dilated {
+            rng.choose_of([2, 2, 3, 4])
+        } else {
+            1
         };
         PoolWindow {
             kind,

@@ -59,12 +59,11 @@ pub(super) fn worked_out(
         let mut sum = Arithmetic::default();
         // Side by side there are as many windows as there is room for.
         let side_by_side = !transposed && step > 1 && step == taps && apart == 1;
-        let reach = match side_by_side {
-            true => 0,
-            false => {
-                let reach = sum.minus(taps, 1)?;
-                sum.times(reach, apart)
-            }
+        let reach = if side_by_side {
+            0
+        } else {
+            let reach = sum.minus(taps, 1)?;
+            sum.times(reach, apart)
         };
         let after = if transposed {
             let grown = sum.minus(length, 1)?;
