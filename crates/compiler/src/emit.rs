@@ -72,6 +72,7 @@ impl IndexNames for KernelWriter<'_> {
 struct BufferIndexNames<'w, 'p> {
     writer: &'w KernelWriter<'p>,
     lines: Lines,
+    own: Strides,
 }
 
 impl IndexNames for BufferIndexNames<'_, '_> {
@@ -80,7 +81,10 @@ impl IndexNames for BufferIndexNames<'_, '_> {
     }
 
     fn number(&self, number: i64) -> String {
-        self.writer.number(number)
+        match self.own.product(number) {
+            Some(_) if self.writer.plan.is_regular() => self.own.spelled(number),
+            _ => self.writer.number(number),
+        }
     }
 
     fn factor(&self, number: i64) -> String {
@@ -214,9 +218,12 @@ impl<'p> KernelWriter<'p> {
         // What was made on the way may have lines that nobody has heard of.
         let told = self.plan.known_shapes.contains(shape);
         let lines = Lines::of(if told { shape } else { &[] });
+        // What was made on the way has strides of its own, which another tensor's may equal by chance.
+        let own = Strides::of([shape.as_slice()].into_iter(), false);
         index.code(&BufferIndexNames {
             writer: self,
             lines,
+            own,
         })
     }
 
@@ -235,8 +242,10 @@ impl<'p> KernelWriter<'p> {
                 }
             }
         }
+        let chosen = self.chosen_loads(&order);
         for one in order {
-            if !inner.is_empty() && self.plan.arena.depends_on(one, inner) {
+            if chosen.contains(&one) || !inner.is_empty() && self.plan.arena.depends_on(one, inner)
+            {
                 continue;
             }
             let often = uses.get(&one).is_some_and(|uses| *uses > 1);
@@ -249,6 +258,11 @@ impl<'p> KernelWriter<'p> {
                 Node::Load { buffer, .. } => {
                     let origin = &self.plan.buffers[buffer.0].origin;
                     !matches!(origin, BufferOrigin::Scalar(_))
+                }
+                Node::Select(condition, then, _)
+                    if chosen.contains(then) && self.is_guarded_load(*condition, *then) =>
+                {
+                    true
                 }
                 Node::Inside(_) => often,
                 _ => {
@@ -263,6 +277,12 @@ impl<'p> KernelWriter<'p> {
                 let wanted = match self.plan.arena.node(one) {
                     Node::Load { buffer, .. } => format!("{}_at", self.buffer(*buffer)),
                     Node::Inside(_) => "inside".to_owned(),
+                    Node::Select(_, then, _) if chosen.contains(then) => {
+                        match self.plan.arena.node(*then) {
+                            Node::Load { buffer, .. } => format!("{}_at", self.buffer(*buffer)),
+                            _ => "v".to_owned(),
+                        }
+                    }
                     _ => match self.plan.arena.named(one) {
                         // Apart from functions and buffers.
                         Some(name) => format!("{name}_v"),
@@ -316,6 +336,17 @@ impl<'p> KernelWriter<'p> {
             } => self.load(buffer, &index, &looked_up, &guard),
             Node::Unary(op, x) => self.unary(op, x),
             Node::Binary(op, a, b) => self.binary(op, a, b),
+            Node::Select(condition, then, otherwise)
+                if !self.values.contains_key(&then) && self.is_guarded_load(condition, then) =>
+            {
+                let otherwise = self.at_least(otherwise, Precedence::Choice);
+                let (loaded, _) = self.expression(then);
+                // Outside it would be zero.
+                let inside = loaded
+                    .rsplit_once(" : ")
+                    .map_or(loaded.as_str(), |(text, _)| text);
+                (format!("{inside} : {otherwise}"), Precedence::Choice)
+            }
             Node::Select(condition, then, otherwise) => {
                 let condition = self.at_least(condition, Precedence::Compare);
                 let (then, otherwise) = (
@@ -330,6 +361,36 @@ impl<'p> KernelWriter<'p> {
             Node::Inside(guard) => (self.guard(&guard), Precedence::Choice),
             Node::Reduced(..) | Node::Finished(_) => ("unfinished".to_owned(), Precedence::Atom),
         }
+    }
+
+    /// Whether a load has this very condition as its guard.
+    fn is_guarded_load(&self, condition: Scalar, load: Scalar) -> bool {
+        let arena = &self.plan.arena;
+        match (arena.node(condition), arena.node(load)) {
+            (Node::Inside(within), Node::Load { guard, .. }) => within == guard,
+            _ => false,
+        }
+    }
+
+    /// Loads that only a choice by their own guard reads: they are part of it.
+    fn chosen_loads(&self, order: &[Scalar]) -> BTreeSet<Scalar> {
+        let mut chosen = BTreeSet::new();
+        if !self.plan.is_regular() {
+            return chosen;
+        }
+        for one in order {
+            if let Node::Select(condition, then, _) = self.plan.arena.node(*one)
+                && self.is_guarded_load(*condition, *then)
+            {
+                let is_other = |other: &&Scalar| {
+                    *other != one && self.plan.arena.operands(**other).contains(then)
+                };
+                if !order.iter().any(|other| is_other(&other)) {
+                    chosen.insert(*then);
+                }
+            }
+        }
+        chosen
     }
 
     fn load(

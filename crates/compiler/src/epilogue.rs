@@ -84,7 +84,7 @@ fn fusable(
     place: usize,
     returns: &[Buffer],
 ) -> Option<(Option<Buffer>, bool, Buffer)> {
-    let (library, rows) = match (&plan.steps[place].kernel, &plan.steps[place + 1].kernel) {
+    let (mut library, rows) = match (&plan.steps[place].kernel, &plan.steps[place + 1].kernel) {
         (Kernel::Library(library), Kernel::Rows(rows)) if rows.reductions.is_empty() => {
             (library.clone(), rows.clone())
         }
@@ -112,8 +112,12 @@ fn fusable(
     if !whole {
         return None;
     }
+    let known = library.epilogue().bias;
     if sum == own && relu {
-        return Some((None, relu, rows.out));
+        return Some((known, relu, rows.out));
+    }
+    if known.is_some() {
+        return None;
     }
     let Node::Binary(Binary::Add, x, bias) = *plan.arena.node(sum) else {
         return None;

@@ -226,6 +226,9 @@ fn lower_value(
 /// Whether each of several users would compute an element again that takes long, or each of many one that does not. Loops over
 /// time end that way.
 fn is_computed_often(plan: &Plan, graph: &OpGraph, number: usize, tensor: &Tensor) -> bool {
+    if plan.is_regular() && tensor.work >= REDUCTION_WORK {
+        return uses(graph, number) > 1;
+    }
     if plan.strategy == Strategy::Plain || tensor.work >= REDUCTION_WORK {
         return false;
     }

@@ -10,6 +10,7 @@ mod split;
 
 pub(super) use chain::Chain;
 pub use chain::FusedOperator;
+pub(crate) use chain::VIEWS;
 pub(super) use split::PairedReduction;
 
 use std::collections::HashMap;
@@ -105,9 +106,8 @@ pub(super) const REDUCTION_WORK: u32 = 100;
 /// The two results of a pair of reductions are interleaved in one buffer.
 pub(super) const PAIR_LENGTH: i64 = 2;
 
-/// The largest window whose loop is unrolled; in simpler code only where a loop would be as long.
+/// The largest window whose loop is unrolled; in simpler code it stays a loop.
 const MAX_UNROLLED_WINDOW: i64 = 16;
-const MAX_UNROLLED_IN_FUSED: i64 = 4;
 
 /// A reduced tensor is cheap to store if the reduction reads this many times its elements.
 const CHEAP_STORE_RATIO: i64 = 16;
@@ -429,11 +429,36 @@ impl Plan {
     /// Whether a window of so many elements is unrolled.
     pub(super) fn unrolls_window(&self, taps: i64) -> bool {
         let most = match self.strategy {
-            Strategy::Plain => 0,
-            Strategy::Fused => MAX_UNROLLED_IN_FUSED,
+            Strategy::Plain | Strategy::Fused => 0,
             Strategy::Tuned => MAX_UNROLLED_WINDOW,
         };
         self.target == Target::Cuda && taps <= most
+    }
+
+    /// Whether code is to be regular rather than fast: a model learns to write it. Libraries do all that is theirs, and each
+    /// kernel is one of few forms.
+    pub(super) fn is_regular(&self) -> bool {
+        self.target == Target::Cuda && self.strategy == Strategy::Fused
+    }
+
+    /// What is to be reduced: in regular code a kernel reduces once.
+    pub(super) fn without_reductions(&mut self, tensor: &Tensor) -> Tensor {
+        if tensor.work < REDUCTION_WORK {
+            return tensor.clone();
+        }
+        self.settled(tensor)
+    }
+
+    /// What is read more than once: in regular code it lies in memory, so that no loop repeats how it is computed.
+    pub(super) fn settled(&mut self, tensor: &Tensor) -> Tensor {
+        if !self.is_regular() || tensor.work == 0 {
+            return tensor.clone();
+        }
+        // The operator that needs it is not part of how it is made.
+        let current = self.chain.pop();
+        let made = self.realize(tensor).1;
+        self.chain.put_back(current);
+        made
     }
 
     /// The tensor's buffer; computes it into one if it has none.

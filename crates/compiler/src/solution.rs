@@ -10,10 +10,10 @@ use warpsmith_schema::{MODEL_NEW, OpGraph, Target, Task, ValueSource};
 use crate::emit::python::{Allocation, Call, Module, attribute};
 use crate::emit::{Helper, KernelWriter, cpu, cuda, library as calls};
 use crate::epilogue;
-use crate::library::Library;
+use crate::library::{Gemm, Library};
 use crate::lower::{LoweredGraph, lower};
 use crate::not_covered::NotCovered;
-use crate::plan::{BufferOrigin, FusedOperator, Kernel, KernelStep, Plan, Strategy};
+use crate::plan::{BufferOrigin, FusedOperator, Kernel, KernelStep, Plan, Strategy, VIEWS};
 use crate::scalar::{Buffer, ScalarType};
 
 /// Relative path to content.
@@ -112,7 +112,9 @@ pub(super) struct SolutionEmitter {
 pub(super) fn title(graph: &OpGraph) -> String {
     let mut title = "run".to_owned();
     for value in &graph.values {
-        if let ValueSource::Applied { op, .. } = &value.from {
+        if let ValueSource::Applied { op, .. } = &value.from
+            && !VIEWS.contains(&op.as_str())
+        {
             let more = format!("{title}_{op}");
             if more.len() > 64 && title != "run" {
                 break;
@@ -283,11 +285,33 @@ impl SolutionEmitter {
                 one.scores()
             ),
             Kernel::Library(Library::Gemm(gemm)) => {
-                format!("library, {} x {} over {}", gemm.m, gemm.n, gemm.k)
+                let rows = listed(&self.rows_of_product(gemm), " x ");
+                let of_batch = match gemm.batch {
+                    1 => String::new(),
+                    several => format!("{several} of "),
+                };
+                format!("library, {of_batch}{rows} x {} over {}", gemm.n, gemm.k)
             }
             Kernel::Library(Library::Convolution(_)) => "library".to_owned(),
         };
         format!("`{}`: {what}", step.name)
+    }
+
+    /// The extents of a result that are the rows of a product.
+    fn rows_of_product(&self, gemm: &Gemm) -> Vec<i64> {
+        let shape = &self.plan().buffers[gemm.out.0].shape;
+        let ends = (1..shape.len()).find(|end| shape[..*end].iter().product::<i64>() == gemm.m);
+        let several = |end: usize| {
+            shape[..end]
+                .iter()
+                .copied()
+                .filter(|one| *one != 1)
+                .collect()
+        };
+        match ends {
+            Some(end) if gemm.batch == 1 && gemm.m > 1 => several(end),
+            _ => vec![gemm.m],
+        }
     }
 
     pub(super) fn step(
@@ -384,7 +408,10 @@ impl SolutionEmitter {
                 let variable = self.variable(library);
                 let may_split = self.plan().strategy == Strategy::Tuned;
                 let call = match library {
-                    Library::Gemm(gemm) => calls::gemm_on_cuda(gemm, &variable, may_split, &named),
+                    Library::Gemm(gemm) => {
+                        let rows = listed(&self.rows_of_product(gemm), " * ");
+                        calls::gemm_on_cuda(gemm, &variable, &rows, may_split, &named)
+                    }
                     Library::Convolution(conv) => {
                         calls::convolution_on_cuda(conv, &variable, may_split, &named)
                     }

@@ -11,6 +11,7 @@ mod calls;
 mod cpu;
 mod explain;
 mod kernels;
+mod regular;
 
 fn task(name: &str, number: u64, source: &str, graph: Option<OpGraph>) -> Task {
     Task {

@@ -119,7 +119,7 @@ pub fn replies(
     let attempts = plan.attempts.iter();
     Ok(attempts
         .filter(|attempt| attempt.strategies.iter().any(wanted))
-        .map(|attempt| episode::standalone_reply(&plan.facts, attempt, &mut rng))
+        .map(|attempt| episode::standalone_reply(&plan.facts, attempt))
         .collect())
 }
 

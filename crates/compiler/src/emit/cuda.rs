@@ -12,6 +12,7 @@ mod vectors;
 
 pub(crate) use attention::{attention, tile as attention_tile};
 pub(crate) use launch::LaunchConfig;
+use launch::product;
 pub(crate) use scan::scan;
 
 use super::row_kernel::{
@@ -36,8 +37,8 @@ pub(crate) fn rows(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchC
     }
 }
 
-/// Declares the thread's index among `count`.
-fn thread_number(writer: &mut KernelWriter<'_>, name: &str, count: i64) {
+/// Declares the thread's index among as many as a shape has places.
+fn thread_number(writer: &mut KernelWriter<'_>, name: &str, shape: &[i64]) {
     let int = integer(writer.plan);
     let block = if int == "int" {
         "blockIdx.x"
@@ -49,7 +50,11 @@ fn thread_number(writer: &mut KernelWriter<'_>, name: &str, count: i64) {
         "const {int} {name} = {block} * {THREADS} + threadIdx.x;"
     ));
     // Also where the threads are exactly as many: who learns from this code need not divide.
-    let count = writer.count(count);
+    // The same words as where the blocks are counted.
+    let count = match shape {
+        [count] => writer.count(*count),
+        shape => product(shape),
+    };
     writer.line(format!("if ({name} >= {count}) return;"));
 }
 
@@ -58,6 +63,13 @@ fn rows_of(plan: &Plan, kernel: &RowKernel) -> Vec<i64> {
     let [count] = kernel.outer[..] else {
         return kernel.outer.clone();
     };
+    // The reduction's own: another tensor may have as many by chance.
+    if let Some(pass) = kernel.reductions.first() {
+        let own = &plan.reductions[pass.reduction.0];
+        if own.rows() == count {
+            return own.outer.clone();
+        }
+    }
     let before = |shape: &[i64]| {
         let fits = |end: &usize| shape[..*end].iter().product::<i64>() == count;
         let end = (1..=shape.len()).find(fits)?;
@@ -74,7 +86,7 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
     let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
     writer.name_variable(flat, "row");
-    thread_number(writer, "row", count);
+    thread_number(writer, "row", &rows_of(writer.plan, kernel));
     let row = coordinates(&kernel.outer, &flat.into());
     for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();

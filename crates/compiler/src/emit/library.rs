@@ -207,20 +207,21 @@ fn lines_of_columns(conv: &Convolution, whole: bool) -> Vec<String> {
 pub(crate) fn gemm_on_cuda(
     gemm: &Gemm,
     variable: &str,
+    rows: &str,
     may_split: bool,
     name: Names<'_>,
 ) -> String {
     let Gemm {
         batch,
-        m,
         n,
         k,
         a,
         b,
         out,
         epilogue,
+        ..
     } = *gemm;
-    let mut lines = vec![format!("WarpsmithGemm {variable}{{{m}, {n}, {k}}};")];
+    let mut lines = vec![format!("WarpsmithGemm {variable}{{{rows}, {n}, {k}}};")];
     let mut set = |field: &str, value: &str| lines.push(format!("{variable}.{field} = {value};"));
     for (operand, letter) in [(a, 'a'), (b, 'b')] {
         if operand.transposed {

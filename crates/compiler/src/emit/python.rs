@@ -84,7 +84,7 @@ impl Module {
             });
         }
         let constructor = method("__init__").map(|lines| {
-            let mut text = lines.join("\n").trim_end().to_owned();
+            let mut text = without_words(&lines).join("\n").trim_end().to_owned();
             // Layers are often made by methods.
             for called in needed(definitions(body), &text, &["__init__", "forward"]) {
                 text = format!("{text}\n\n{called}");
@@ -148,6 +148,29 @@ impl Module {
         }
         let _ = writeln!(text, "        return {}", returned.join(", "));
         text
+    }
+}
+
+/// A function without its docstring: who calls a solution has the module's.
+fn without_words<'t>(lines: &[&'t str]) -> Vec<&'t str> {
+    let opened = lines.iter().position(|line| line.trim_end().ends_with(':'));
+    let first = opened.map_or(lines.len(), |at| at + 1);
+    let quotes = ["\"\"\"", "'''"];
+    let begins = lines.get(first).map_or("", |line| line.trim_start());
+    let Some(quote) = quotes.into_iter().find(|quote| begins.starts_with(quote)) else {
+        return lines.to_vec();
+    };
+    let closes = |(at, line): &(usize, &&str)| {
+        let own = if *at == first { 2 } else { 1 };
+        line.matches(quote).count() >= own
+    };
+    let rest = lines.iter().enumerate().skip(first);
+    match rest.clone().find(closes) {
+        // A function of words alone needs them.
+        Some((last, _)) if lines[last + 1..].iter().any(|line| !line.trim().is_empty()) => {
+            [&lines[..first], &lines[last + 1..]].concat()
+        }
+        _ => lines.to_vec(),
     }
 }
 
@@ -273,10 +296,15 @@ fn preamble(before: &[&str], constructor: &str) -> String {
     let (signature, body) = constructor.split_once("):").unwrap_or_default();
     let (given, used) = (words(signature), words(body));
     let is_unused = |line: &str| {
-        let name = line.split_once(" = ").map_or("", |(name, _)| name);
-        let is_number = line.ends_with(|letter: char| letter.is_ascii_digit() || letter == ')');
-        let is_name = !name.is_empty() && words(name).len() == 1;
-        is_name && is_number && (given.contains(name) || !used.contains(name))
+        let code = line.split('#').next().unwrap_or_default().trim_end();
+        let (names, _) = code.rsplit_once('=').unwrap_or_default();
+        let is_number = code.ends_with(|letter: char| letter.is_ascii_digit() || letter == ')');
+        let is_plain = |letter: char| letter.is_alphanumeric() || "_ ,=".contains(letter);
+        let is_names = !names.is_empty() && !code.starts_with(' ') && names.chars().all(is_plain);
+        let mut names = words(names);
+        names.remove("");
+        let unneeded = |name: &String| given.contains(name) || !used.contains(name);
+        line.starts_with('#') || is_names && is_number && names.iter().all(unneeded)
     };
     let mut kept: Vec<&str> = Vec::new();
     for line in before {
@@ -329,8 +357,21 @@ mod tests {
             module.preamble,
             "import torch\nimport torch.nn as nn\nfrom warpsmith_kernels import kernels\n\nSIZE = 4"
         );
-        let unused = source.replace("SIZE = 4", "SIZE = 4\nsize = 8\nbatch = (2, 3)");
+        let unused = source.replace(
+            "SIZE = 4",
+            "# Sizes\nSIZE = 4\nsize = 8  # more\nbatch = (2, 3)\nheight = width = 64\nrows, columns = 2, 3",
+        );
         assert_eq!(Module::read(&unused).unwrap(), module);
+        let said = source.replace(
+            "        super(Model",
+            "        \"\"\"\n        Words.\n\n        Args:\n            size (int): more\n        \"\"\"\n        super(Model",
+        );
+        assert_eq!(Module::read(&said).unwrap(), module);
+        let said = source.replace(
+            "        super(Model",
+            "        \"\"\"Words.\"\"\"\n        super(Model",
+        );
+        assert_eq!(Module::read(&said).unwrap(), module);
         assert_eq!(
             module.constructor.as_deref(),
             Some(

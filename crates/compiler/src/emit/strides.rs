@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 
+/// Shorter quarters are as clear as numbers.
+const QUARTER: i64 = 64;
 /// Smaller numbers are as clear as their factors.
-const LARGE: i64 = 64;
+const LARGE: i64 = 16;
 /// So many lines and elements away most of what a window sees lies.
 const REACH: i64 = 3;
 /// In shorter lines a few elements and a line less a few look alike.
@@ -43,7 +45,7 @@ impl Strides {
             let extents = shapes.clone().flatten();
             let extents = extents.map(|extent| (*extent, extent.to_string()));
             for (number, text) in extents.chain(shapes.flat_map(self::products)) {
-                if number % 4 == 0 {
+                if number % 4 == 0 && number >= 4 * QUARTER {
                     spell(number / 4, format!("({text} / 4)"));
                 }
             }

@@ -1,6 +1,6 @@
 //! Convolutions: the library's, and those that are small enough to be written out.
 
-use super::matrix::product;
+use super::matrix::{library_adds, product};
 use super::window::{Window, before_windows, space};
 use super::{NotCovered, OperatorCall};
 use crate::library::{Convolution, Epilogue, Library};
@@ -24,6 +24,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Option<Te
 }
 
 fn with_bias(
+    plan: &mut Plan,
     call: &OperatorCall<'_>,
     x: &Tensor,
     bias: Option<&Tensor>,
@@ -31,6 +32,9 @@ fn with_bias(
     let Some(bias) = bias else {
         return Ok(x.clone());
     };
+    if library_adds(plan, x, bias) {
+        return Ok(x.clone());
+    }
     let mut shape = vec![1; x.rank()];
     shape[1] = bias.count();
     let bias = bias.reshaped(&shape);
@@ -95,17 +99,18 @@ fn convolution(
     let (each, size) = (channels / groups, taps.iter().product::<i64>());
     let plain =
         window.stride.iter().all(|one| *one == 1) && window.padding.iter().all(|one| *one == 0);
-    if size == 1 && plain && groups == 1 && x.shape[0] * x.shape[2..].iter().product::<i64>() > 1 {
+    let by_product = size == 1 && plain && groups == 1 && !plan.is_regular();
+    if by_product && x.shape[0] * x.shape[2..].iter().product::<i64>() > 1 {
         // One pixel at a time it is a product of matrices.
         let pixels: i64 = x.shape[2..].iter().product();
         let columns = x.reshaped(&[x.shape[0], channels, pixels]);
         let rows = weight.reshaped(&[filters, channels]);
         let product = product(plan, call, &rows, &columns)?.reshaped(&call.shape);
-        return with_bias(call, &product, bias);
+        return with_bias(plan, call, &product, bias);
     }
     let direct = match plan.target {
         Target::Cpu => groups > 1 && each * size <= 64,
-        Target::Cuda => groups == channels && groups == filters,
+        Target::Cuda => groups == channels && groups == filters && !plan.is_regular(),
     };
     if direct {
         let x = before_windows(plan, &x, each * size);
@@ -129,10 +134,10 @@ fn convolution(
                 arena.mul(value, factor)
             },
         );
-        return with_bias(call, &sum, bias);
+        return with_bias(plan, call, &sum, bias);
     }
     let found = called(plan, call, &x, &weight, &window, groups, Way::Forward);
-    with_bias(call, &found, bias)
+    with_bias(plan, call, &found, bias)
 }
 
 /// Which of the two a library computes.
@@ -152,6 +157,7 @@ fn called(
     groups: i64,
     way: Way,
 ) -> Tensor {
+    let x = &plan.settled(x);
     let [from, by] = [x, weight].map(|one| plan.realize(&one.stored_as(ElementType::Float)).0);
     let out = plan.allocate(BufferOrigin::Computed, &call.shape, ElementType::Float);
     plan.library(Library::Convolution(Convolution {
@@ -184,7 +190,7 @@ fn transposed(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCov
     let (channels, filters) = (x.shape[1], weight.shape[1] * groups);
     if plan.target == Target::Cuda {
         let found = called(plan, call, &x, &weight, &window, groups, Way::Back);
-        return with_bias(call, &found, call.optional(2));
+        return with_bias(plan, call, &found, call.optional(2));
     }
     if groups != 1 {
         return Err(call.refuse("groups"));
@@ -229,5 +235,5 @@ fn transposed(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCov
             arena.select(inside, value, zero)
         },
     );
-    with_bias(call, &sum, call.optional(2))
+    with_bias(plan, call, &sum, call.optional(2))
 }

@@ -1,7 +1,7 @@
 //! Losses: element by element, then a mean or a sum.
 
 use super::pointwise::softplus;
-use super::reduce::{dropped, norm};
+use super::reduce::{divided, dropped, norm};
 use super::{NotCovered, OperatorCall, is};
 use crate::plan::{PairedReduction, Plan, ReduceOp};
 use crate::scalar::{Arena, Binary, Scalar, ScalarType, Unary};
@@ -53,10 +53,7 @@ fn reduced(
         "batchmean" => losses.shape[0],
         _ => return Err(call.refuse("an unknown reduction")),
     };
-    call.float_map(&[sum], "loss", move |arena, x| {
-        let part = arena.constant(1.0 / by as f64);
-        arena.mul(x[0], part)
-    })
+    divided(call, &sum, by)
 }
 
 fn pairs(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {

@@ -3,7 +3,7 @@
 use super::{NotCovered, OperatorCall, is};
 use crate::index::{Index, linear};
 use crate::library::{Epilogue, Gemm, Library, Operand};
-use crate::plan::{BufferOrigin, Plan, ReduceOp};
+use crate::plan::{BufferOrigin, Kernel, Plan, ReduceOp};
 use crate::scalar::{ElementType, Node, ScalarType, Unary};
 use crate::simplify::SUM_OF_PRODUCT;
 use crate::tensor::Tensor;
@@ -15,7 +15,10 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
         "linear" => {
             let (x, weight) = (call.input(0)?.clone(), call.input(1)?.transposed(0, 1));
             let product = product(plan, call, &x, &weight)?;
-            plus(call, product, call.optional(2), "linear")?
+            match call.optional(2) {
+                Some(bias) if library_adds(plan, &product, bias) => product,
+                bias => plus(call, product, bias, "linear")?,
+            }
         }
         SUM_OF_PRODUCT => sum_of_product(plan, call)?,
         "matmul" | "mm" | "bmm" => {
@@ -43,6 +46,23 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
         _ => return Ok(None),
     };
     Ok(Some(found))
+}
+
+/// Whether the library call that has just been planned, whose result this is, adds the bias too.
+pub(super) fn library_adds(plan: &mut Plan, result: &Tensor, bias: &Tensor) -> bool {
+    let Some(buffer) = bias.buffer.filter(|_| plan.is_regular()) else {
+        return false;
+    };
+    if bias.rank() != 1 || !plan.buffers[buffer.0].is_float_memory() {
+        return false;
+    }
+    match plan.steps.last_mut().map(|step| &mut step.kernel) {
+        Some(Kernel::Library(library)) if result.buffer == Some(library.out()) => {
+            library.epilogue().bias = Some(buffer);
+            true
+        }
+        _ => false,
+    }
 }
 
 fn plus(
@@ -96,6 +116,7 @@ fn operand(plan: &mut Plan, x: &Tensor) -> Operand {
             };
         }
     }
+    let x = plan.settled(x);
     let (buffer, _) = plan.realize(&x.stored_as(ElementType::Float));
     Operand {
         buffer,

@@ -11,7 +11,7 @@ type Found = Result<Option<Tensor>, NotCovered>;
 pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
     let found = match call.op {
         "normalize" => {
-            let x = call.input(0)?;
+            let x = &plan.settled(call.input(0)?);
             let dim = call.dim("dim", x.rank())?;
             let order = call.number_or("p", 2.0)?;
             let eps = call.number_or("eps", 1e-12)?;
@@ -57,7 +57,7 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
 }
 
 fn rows(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
-    let x = call.input(0)?;
+    let x = &plan.settled(call.input(0)?);
     let shape = call.integers("normalized_shape")?.unwrap_or_default();
     if shape.is_empty() || !x.shape.ends_with(&shape) {
         return Err(call.refuse("a shape that is not the last of the input"));
@@ -153,6 +153,7 @@ fn channels(
     if x.rank() < 2 || x.shape[1] % groups != 0 {
         return Err(call.refuse("channels that do not fit"));
     }
+    let x = &plan.settled(x);
     let eps = call.number_or("eps", 1e-5)?;
     let mut shape = vec![x.shape[0], groups, x.shape[1] / groups];
     shape.extend(&x.shape[2..]);

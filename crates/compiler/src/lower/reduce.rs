@@ -85,7 +85,11 @@ pub(super) fn mean(
     divided(call, &sum, count)
 }
 
-fn divided(call: &OperatorCall<'_>, sum: &Tensor, count: i64) -> Result<Tensor, NotCovered> {
+pub(super) fn divided(
+    call: &OperatorCall<'_>,
+    sum: &Tensor,
+    count: i64,
+) -> Result<Tensor, NotCovered> {
     call.float_map(std::slice::from_ref(sum), "mean", move |arena, x| {
         let count = arena.constant(count as f64);
         arena.binary(Binary::ExactDiv, x[0], count)
@@ -106,6 +110,7 @@ pub(super) fn spread(
     x: &Tensor,
     dims: &[usize],
 ) -> Result<Spread, NotCovered> {
+    let x = &plan.settled(x);
     let above = if x.work >= REDUCTION_WORK {
         x.clone()
     } else {
@@ -223,6 +228,15 @@ fn masked(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered
 fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
     let given = call.input(0)?;
     call.argument("dtype");
+    let is_plain = matches!(call.op, "sum" | "mean" | "prod" | "amax" | "amin");
+    if is_plain && given.kind == ScalarType::Float {
+        let dims = call.dims("dim", given.rank())?;
+        // Of one element there is nothing to add up.
+        if dims.iter().all(|dim| given.shape[*dim] == 1) {
+            return keeping(call, given, &dims);
+        }
+    }
+    let given = &plan.without_reductions(given);
     let counts = call.op == "sum" && call.kind == ScalarType::Int;
     match (given.kind, call.op) {
         (ScalarType::Bool, "sum") if counts => return counted(plan, call, given),
@@ -257,7 +271,8 @@ fn reduction(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCove
         "amax" => plan.reduce_dims(x, &dims, ReduceOp::Max, "top"),
         "amin" => plan.reduce_dims(x, &dims, ReduceOp::Min, "bottom"),
         "logsumexp" => {
-            let (top, sum) = plan.pair_dims(x, &dims, PairedReduction::Exponentials);
+            let x = plan.settled(x);
+            let (top, sum) = plan.pair_dims(&x, &dims, PairedReduction::Exponentials);
             call.float_map(&[top, sum], "logsumexp", |arena, x| {
                 let log = arena.unary(Unary::Log, x[1]);
                 arena.add(x[0], log)
@@ -340,6 +355,7 @@ fn softmax(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovere
     } else {
         given.clone()
     };
+    let x = plan.settled(&x);
     let (top, sum) = plan.pair_dims(&x, &[dim], PairedReduction::Exponentials);
     if call.op == "log_softmax" {
         return call.float_map(&[x, top, sum], "log_softmax", |arena, x| {

@@ -80,7 +80,7 @@ pub(super) fn before_windows(plan: &mut Plan, x: &Tensor, taps: i64) -> Tensor {
 }
 
 fn pool(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
-    let x = call.input(0)?.clone();
+    let x = plan.without_reductions(call.input(0)?);
     let space = space(call, &x)?;
     // The graph says how many windows there are.
     let ceil = call.flag("ceil_mode", false)?;
@@ -203,7 +203,7 @@ impl Divisor {
 }
 
 fn adaptive(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
-    let x = call.input(0)?.clone();
+    let x = plan.without_reductions(call.input(0)?);
     let space = space(call, &x)?;
     call.without("return_indices")?;
     call.argument("output_size");

@@ -2,6 +2,20 @@
 
 use serde::Serialize;
 
+/// Operators that give a tensor another shape and compute nothing. No kernel is named after them.
+pub(crate) const VIEWS: [&str; 10] = [
+    "reshape",
+    "view",
+    "flatten",
+    "permute",
+    "transpose",
+    "t",
+    "expand",
+    "squeeze",
+    "unsqueeze",
+    "contiguous",
+];
+
 /// An operator of the graph that a kernel computes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FusedOperator {
@@ -27,11 +41,28 @@ impl Chain {
     }
 
     pub(crate) fn push(&mut self, op: &str, line: Option<u32>) {
-        self.names.push(op.to_owned());
+        if !VIEWS.contains(&op) {
+            self.names.push(op.to_owned());
+        }
         self.operators.push(FusedOperator {
             op: op.to_owned(),
             line,
         });
+    }
+
+    /// Takes the latest operator out.
+    pub(super) fn pop(&mut self) -> Option<FusedOperator> {
+        let last = self.operators.pop()?;
+        if self.names.last() == Some(&last.op) {
+            self.names.pop();
+        }
+        Some(last)
+    }
+
+    pub(super) fn put_back(&mut self, operator: Option<FusedOperator>) {
+        if let Some(FusedOperator { op, line }) = operator {
+            self.push(&op, line);
+        }
     }
 
     /// All names, or the first and the last of many.

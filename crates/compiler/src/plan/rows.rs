@@ -40,7 +40,9 @@ impl Plan {
             }
         }
         for (reduction, _) in unmade {
-            self.materialize_reduction(reduction);
+            if !self.shorten(reduction) {
+                self.materialize_reduction(reduction);
+            }
         }
         self.row_kernel(tensor)
     }
@@ -53,7 +55,7 @@ impl Plan {
             Target::Cpu => 8,
             Target::Cuda => 512,
         };
-        count >= few || cells < 1 << 14
+        count >= few || cells < 1 << 14 || self.is_regular()
     }
 
     /// Rows are a prefix of the order of elements.

@@ -17,6 +17,10 @@ use crate::tensor::Tensor;
 const MAX_PERSISTENT_ROW: i64 = 1 << 15;
 const MAX_PERSISTENT_COLUMN: i64 = 1 << 10;
 const MAX_SPLIT_LENGTH: i64 = 1 << 13;
+/// In regular code, elements of a row that is split, elements of a part, and parts that suffice.
+const LONG_ROW: i64 = 1 << 17;
+const LEAST_PART: i64 = 128;
+const ENOUGH_PARTS: i64 = 256;
 /// Blocks that keep a whole GPU busy, and threads that do so where each has a column of its own.
 const BUSY_BLOCKS: i64 = 1024;
 const BUSY_COLUMNS: i64 = 1 << 17;
@@ -163,6 +167,10 @@ impl Plan {
         }
         match self.target {
             Target::Cpu => rows < 8 && length >= 1 << 16,
+            // Both of a pair stay in one kernel.
+            Target::Cuda if self.is_regular() => {
+                rows < self.few_rows() && length >= LONG_ROW && self.pair_of(number).is_none()
+            }
             Target::Cuda => {
                 // A column has up to 32 threads without being split.
                 let few_columns =
@@ -212,7 +220,7 @@ impl Plan {
         let reduction = self.reductions[number.0].clone();
         let (rows, length) = (reduction.rows(), reduction.length());
         let few = rows < self.few_rows() && length >= 1 << 14;
-        if self.target == Target::Cpu || self.strategy == Strategy::Plain {
+        if self.target == Target::Cpu || self.strategy != Strategy::Tuned {
             return None;
         }
         let across = self.is_strided(&reduction);
@@ -221,13 +229,12 @@ impl Plan {
         } else {
             (MAX_SPLIT_LENGTH, 2048, BUSY_BLOCKS)
         };
-        let long = self.strategy == Strategy::Tuned
-            && length
-                > if across {
-                    MAX_PERSISTENT_COLUMN
-                } else {
-                    MAX_PERSISTENT_ROW
-                };
+        let long = length
+            > if across {
+                MAX_PERSISTENT_COLUMN
+            } else {
+                MAX_PERSISTENT_ROW
+            };
         if !few && !long {
             return None;
         }
@@ -237,11 +244,43 @@ impl Plan {
         })
     }
 
+    /// How many of the extents that are reduced number the parts of a long row: those are what a reader of the task knows, where
+    /// other parts would have to be worked out.
+    fn leading(&self, reduction: &Reduction) -> Option<usize> {
+        if !self.is_regular() {
+            return None;
+        }
+        let parts = |dims: usize| reduction.extents[..dims].iter().product::<i64>();
+        let (rows, length) = (reduction.rows(), reduction.length());
+        let fits = |dims: &usize| parts(*dims) > 1 && length / parts(*dims) >= LEAST_PART;
+        let mut some = (1..reduction.extents.len()).filter(fits);
+        let enough = some
+            .clone()
+            .find(|dims| rows * parts(*dims) >= ENOUGH_PARTS);
+        enough.or_else(|| some.next_back())
+    }
+
     fn pair_of(&self, number: ReductionId) -> Option<ReductionPair> {
         let mut pairs = self.pairs.iter();
         pairs
             .find(|pair| pair.first == number || pair.second == number)
             .cloned()
+    }
+
+    /// In regular code, makes a long reduction one over its parts, which are made at once.
+    pub(super) fn shorten(&mut self, number: ReductionId) -> bool {
+        if !self.is_regular() || !self.is_long(number) {
+            return false;
+        }
+        let reduction = self.reductions[number.0].clone();
+        let chain = std::mem::take(&mut self.chain);
+        self.split(&reduction);
+        self.chain = chain;
+        // That over the parts is the latest.
+        if let Some(over_parts) = self.reductions.last().cloned() {
+            self.reductions[number.0] = over_parts;
+        }
+        true
     }
 
     pub(super) fn materialize_reduction(&mut self, number: ReductionId) {
@@ -353,9 +392,11 @@ impl Plan {
             }
             Target::Cuda => (4096 / reduction.rows()).clamp(1, 1024),
         };
+        let dims = self.leading(reduction);
         let parts = (1..=wanted).rev().find(|parts| length % parts == 0);
-        let parts = match parts {
-            Some(parts) if parts * 8 > wanted => parts,
+        let parts = match (dims, parts) {
+            (Some(dims), _) => reduction.extents[..dims].iter().product(),
+            (None, Some(parts)) if parts * 8 > wanted => parts,
             _ => wanted,
         };
         let each = (length + parts - 1) / parts;
@@ -369,10 +410,12 @@ impl Plan {
             reduction.op,
         );
         let kind = reduction.kind;
+        let within = dims.map_or_else(|| vec![each], |dims| extents[dims..].to_vec());
+        let shape_of_part = within.clone();
         let of_part: ReductionBody = Rc::new(move |arena, at, inner| {
             let mut outer = at.to_vec();
             let part = outer.remove(before);
-            let place = part.times(each).plus(&inner[0]);
+            let place = part.times(each).plus(&linear(&shape_of_part, inner));
             let value = body(arena, &outer, &coordinates(&extents, &place));
             if !ragged {
                 return value;
@@ -385,7 +428,7 @@ impl Plan {
             let nothing = fold.identity_of(arena, kind);
             arena.select(inside, value, nothing)
         });
-        let partial = self.reduction(&outer, &[each], (fold, kind), "partial", of_part);
+        let partial = self.reduction(&outer, &within, (fold, kind), "partial", of_part);
         let partial = self.result_of(partial);
         let chain = std::mem::replace(
             &mut self.chain,

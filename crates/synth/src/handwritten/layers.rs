@@ -1,14 +1,9 @@
 //! What a block begins with: a convolution, a linear layer or a product, with an input that fits it.
 
 use super::Chain;
-use super::literal::{Extent, Literal, extent};
+use super::literal::{Extent, Literal, by_place, extent};
 use super::text::InputDraw;
-
-const SPACE: [&[&str]; 3] = [
-    &["length"],
-    &["height", "width"],
-    &["depth", "height", "width"],
-];
+use crate::splitmix::SplitMix64;
 
 /// A window over space, one number for each of its dimensions.
 pub(super) struct Window {
@@ -68,23 +63,34 @@ impl Chain<'_> {
             ],
             _ => &[8, 10, 12, 16, 20, 24, 32, 40, 48, 64],
         };
-        let first = lengths[rng.below(lengths.len())];
+        // Any number at all, now and then: sums are learnt with digits that no list has.
+        let free: (u64, u64) = match dims {
+            1 => (300, 300_000),
+            2 => (17, 600),
+            _ => (7, 80),
+        };
+        let length = |rng: &mut SplitMix64| {
+            if rng.chance(30) {
+                free.0 + rng.below((free.1 - free.0) as usize) as u64
+            } else {
+                lengths[rng.below(lengths.len())]
+            }
+        };
+        let first = length(rng);
         // Of an extent for each dimension a model must do each sum: square ones teach to do one.
         let square = rng.chance(50);
-        SPACE[dims - 1]
+        let names = self.text.style.space.of(dims);
+        let rng = &mut *self.text.rng;
+        names
             .iter()
             .map(|name| {
-                let length = if square {
-                    first
-                } else {
-                    lengths[rng.below(lengths.len())]
-                };
+                let length = if square { first } else { length(rng) };
                 extent(name, length)
             })
             .collect()
     }
 
-    fn batch(&mut self, dims: usize) -> u64 {
+    pub(super) fn batch(&mut self, dims: usize) -> u64 {
         let rng = &mut *self.text.rng;
         match dims {
             0 => rng.choose_of([1, 32, 64, 100, 128, 256, 512, 1000, 1024, 2048, 4096, 16384]),
@@ -105,11 +111,9 @@ impl Chain<'_> {
         let mut extents = vec![
             extent("batch_size", batch),
             extent(
-                if self.text.rng.chance(50) {
-                    "in_channels"
-                } else {
-                    "channels"
-                },
+                self.text
+                    .rng
+                    .choose_of(["in_channels", "in_channels", "channels", "features"]),
                 channels,
             ),
         ];
@@ -125,8 +129,12 @@ impl Chain<'_> {
     }
 
     fn channels(&mut self) -> u64 {
-        self.text.rng.choose_of([
-            3, 3, 8, 12, 16, 24, 32, 32, 40, 48, 64, 64, 96, 128, 128, 192, 256,
+        let rng = &mut *self.text.rng;
+        if rng.chance(10) {
+            return 1 + rng.below(140) as u64;
+        }
+        rng.choose_of([
+            3, 3, 8, 12, 16, 24, 32, 32, 40, 48, 64, 64, 96, 128, 128, 192, 256, 512,
         ])
     }
 
@@ -142,10 +150,13 @@ impl Chain<'_> {
             .collect()
     }
 
-    /// The number, or the tuple where its numbers differ.
-    fn spelled(numbers: &[u64]) -> Literal {
+    /// The number, or the tuple where its numbers differ, or where this person writes tuples.
+    fn spelled(&self, numbers: &[u64]) -> Literal {
+        let tuples = self.text.style.tuples && numbers.len() > 1;
         match numbers {
-            [first, rest @ ..] if rest.iter().all(|other| other == first) => Literal::from(*first),
+            [first, rest @ ..] if !tuples && rest.iter().all(|other| other == first) => {
+                Literal::from(*first)
+            }
             _ => Literal::Tuple(numbers.iter().map(|one| one.cast_signed()).collect()),
         }
     }
@@ -155,7 +166,7 @@ impl Chain<'_> {
         let mut to = self.channels();
         let uneven = self.text.rng.chance(if plain { 12 } else { 50 });
         let kernel = self.for_space(dims, uneven, &[1, 2, 3, 3, 3, 4, 5, 5, 7, 9]);
-        let fancy = if plain { 15 } else { 45 };
+        let fancy = if plain { 15 } else { 40 };
         let stride = if self.text.rng.chance(fancy) {
             self.for_space(dims, uneven, &[1, 2, 2, 3])
         } else {
@@ -198,10 +209,10 @@ impl Chain<'_> {
     pub(super) fn transposed_convolution(&mut self, dims: usize, plain: bool) -> Option<()> {
         let mut from = self.channels();
         let mut to = self.channels();
-        let uneven = self.text.rng.chance(if plain { 12 } else { 50 });
-        let kernel = self.for_space(dims, uneven, &[2, 3, 3, 3, 4, 5, 7]);
-        let stride = if self.text.rng.chance(60) {
-            self.for_space(dims, uneven, &[1, 2, 2, 2, 3])
+        let uneven = self.text.rng.chance(if plain { 10 } else { 45 });
+        let kernel = self.for_space(dims, uneven, &[2, 3, 3, 3, 3, 4, 5, 7]);
+        let stride = if self.text.rng.chance(65) {
+            self.for_space(dims, uneven, &[1, 2, 2, 2, 2, 3, 4])
         } else {
             vec![1; dims]
         };
@@ -210,7 +221,7 @@ impl Chain<'_> {
         } else {
             vec![0; dims]
         };
-        let output_padding = if self.text.rng.chance(35) {
+        let output_padding = if self.text.rng.chance(45) {
             stride.iter().map(|step| (step - 1).min(1)).collect()
         } else {
             vec![0; dims]
@@ -266,7 +277,40 @@ impl Chain<'_> {
             ("conv1", "conv2"),
         ]);
         self.apply_convolution(from, &depthwise, Some(first))?;
-        self.apply_convolution(to, &Window::pointwise(dims), Some(second))
+        self.apply_pointwise(to, second)?;
+        // By itself, in two dimensions, it is a task of the benchmark.
+        if dims == 2 {
+            self.activation()?;
+        }
+        Some(())
+    }
+
+    /// A convolution of single elements, whose extent nobody is asked for.
+    fn apply_pointwise(&mut self, to: u64, name: &str) -> Option<()> {
+        let dims = self.shape.len().checked_sub(2).filter(|dims| *dims >= 1)?;
+        let from = *self.shape.get(1)?;
+        let given_in = self
+            .text
+            .made_with("in_channels", "channels of the input", from);
+        let given_out = self
+            .text
+            .made_with("out_channels", "channels of the result", to);
+        let one = self.text.rng.choose_of(["kernel_size=1", "1"]);
+        let bias = if self.text.has_flag("bias") {
+            ", bias=bias".to_owned()
+        } else {
+            String::new()
+        };
+        let layer = self.text.attribute(
+            name,
+            &format!("nn.Conv{dims}d({given_in}, {given_out}, {one}{bias})"),
+        );
+        self.step(
+            &format!("{layer}({})", self.value),
+            "a pointwise convolution",
+        );
+        self.shape[1] = to;
+        Some(())
     }
 
     /// Another convolution on the value so far.
@@ -279,6 +323,30 @@ impl Chain<'_> {
             window.padding = vec![self.text.rng.choose_of([0, 1]); dims];
         }
         self.apply_convolution(to, &window, Some("conv2"))
+    }
+
+    /// What a layer is told of its filters' extents.
+    fn kernel_argument(&mut self, kernel: &[u64]) -> String {
+        const PARTS: [&[&str]; 3] = [
+            &["kernel_length"],
+            &["kernel_height", "kernel_width"],
+            &["kernel_depth", "kernel_height", "kernel_width"],
+        ];
+        let about = "extent of the filters";
+        let even = kernel.iter().all(|taps| *taps == kernel[0]);
+        let value = self.spelled(kernel);
+        match value {
+            Literal::Tuple(numbers) if self.text.rng.chance(20) => {
+                let parts = PARTS[kernel.len() - 1];
+                self.text
+                    .made_with_parts("kernel_size", about, numbers, parts)
+            }
+            Literal::Int(_) if even && kernel.len() > 1 && self.text.rng.chance(12) => {
+                let name = self.text.made_with("kernel_size", about, value);
+                format!("({})", vec![name; kernel.len()].join(", "))
+            }
+            value => self.text.made_with("kernel_size", about, value),
+        }
     }
 
     /// The layer and the line that applies it to the value so far.
@@ -307,39 +375,67 @@ impl Chain<'_> {
         if shape.iter().product::<u64>() > 1 << 30 {
             return None;
         }
-        let text = &mut self.text;
-        let mut given = vec![
-            text.made_with("in_channels", "channels of the input", from),
-            text.made_with("out_channels", "channels of the result", to),
-            text.made_with(
-                "kernel_size",
-                "extent of the filters",
-                Self::spelled(&window.kernel),
-            ),
+        let each = [
+            &window.stride,
+            &window.padding,
+            &window.output_padding,
+            &window.dilation,
         ];
+        let [stride, padding, output_padding, dilation] = each.map(|numbers| self.spelled(numbers));
+        let alone = self.alone;
+        let text = &mut self.text;
+        let depthwise = window.groups == from && window.groups == to && text.rng.chance(40);
+        let mut given = vec![text.made_with("in_channels", "channels of the input", from)];
+        given.push(if depthwise {
+            // As many results as inputs, which the constructor is not asked for.
+            given[0].clone()
+        } else {
+            text.made_with("out_channels", "channels of the result", to)
+        });
+        given.push(self.kernel_argument(&window.kernel));
+        let text = &mut self.text;
         if text.rng.chance(30) {
             given[2] = format!("kernel_size={}", given[2]);
         }
-        let rest: [(&str, &'static str, &[u64], u64); 4] = [
-            ("stride", "step of the filters", &window.stride, 1),
-            ("padding", "zeros added at each border", &window.padding, 0),
+        let rest: [(&str, &'static str, &[u64], Literal, u64); 4] = [
+            ("stride", "step of the filters", &window.stride, stride, 1),
+            (
+                "padding",
+                "zeros added at each border",
+                &window.padding,
+                padding,
+                0,
+            ),
             (
                 "output_padding",
                 "added to one side of the result",
                 &window.output_padding,
+                output_padding,
                 0,
             ),
-            ("dilation", "step inside a filter", &window.dilation, 1),
+            (
+                "dilation",
+                "step inside a filter",
+                &window.dilation,
+                dilation,
+                1,
+            ),
         ];
-        let defaults = text.style.defaults && text.style.arguments;
-        for (name, about, numbers, usual) in rest {
-            if defaults && (name != "output_padding" || window.transposed) {
-                let value = text.made_with_default(
-                    name,
-                    about,
-                    Self::spelled(numbers),
-                    Literal::from(usual),
-                );
+        // A module that is a convolution alone takes what the convolution takes.
+        let defaults =
+            text.style.arguments && (text.style.defaults || alone && text.rng.chance(50));
+        for (name, about, numbers, value, usual) in rest {
+            let is_usual = numbers.iter().all(|number| *number == usual);
+            // Not everybody lets all of it be set.
+            let left_out = is_usual && text.rng.chance(25);
+            if defaults && !left_out && (name != "output_padding" || window.transposed) {
+                let usual = match &value {
+                    Literal::Tuple(numbers) => {
+                        Literal::Tuple(vec![usual.cast_signed(); numbers.len()])
+                    }
+                    _ => Literal::from(usual),
+                };
+                let value = text.made_with_default(name, about, value, usual);
                 given.push(format!("{name}={value}"));
                 continue;
             }
@@ -347,7 +443,7 @@ impl Chain<'_> {
             if numbers.iter().any(|number| *number != usual)
                 || (text.rng.chance(15) && name != "output_padding")
             {
-                let value = text.made_with(name, about, Self::spelled(numbers));
+                let value = text.made_with(name, about, value);
                 given.push(format!("{name}={value}"));
             }
         }
@@ -358,11 +454,18 @@ impl Chain<'_> {
                 text.made_with("groups", "channels are divided into these", window.groups)
             };
             given.push(format!("groups={value}"));
+        } else if defaults && text.rng.chance(40) {
+            let about = "channels are divided into these";
+            let value = text.made_with_default("groups", about, 1_u64, 1_u64);
+            given.push(format!("groups={value}"));
+        }
+        if text.rng.chance(15) {
+            by_place(&mut given, window.transposed);
         }
         match text.rng.below(10) {
             _ if defaults => {
                 let usual = Literal::Bool(text.rng.chance(25));
-                let value = if text.rng.chance(85) {
+                let value = if text.rng.chance(90) {
                     usual.clone()
                 } else {
                     Literal::Bool(usual != Literal::Bool(true))
@@ -387,64 +490,6 @@ impl Chain<'_> {
         let layer = text.attribute(&name, &format!("nn.{class}({})", given.join(", ")));
         self.step(&format!("{layer}({})", self.value), words);
         self.shape = shape;
-        Some(())
-    }
-
-    /// A linear layer, or a product with a parameter, on rows or on positions of a sequence.
-    pub(super) fn linear(&mut self) -> Option<()> {
-        let rng = &mut *self.text.rng;
-        let from = rng.choose_of([
-            64, 100, 128, 256, 300, 512, 768, 1000, 1024, 2048, 4096, 8192, 16384,
-        ]);
-        let to = rng.choose_of([
-            64, 100, 128, 256, 300, 512, 768, 1000, 1024, 2048, 4096, 8192, 16384,
-        ]);
-        let batch = self.batch(0);
-        let (words_in, words_out) = self.text.rng.choose_of([
-            ("in_features", "out_features"),
-            ("in_features", "out_features"),
-            ("input_size", "hidden_size"),
-            ("input_size", "output_size"),
-            ("dim", "hidden_dim"),
-        ]);
-        let mut extents = vec![extent("batch_size", batch)];
-        if self.text.rng.chance(12) {
-            let length = self.text.rng.choose_of([16, 50, 128, 256]);
-            extents.push(extent("seq_len", length));
-        }
-        extents.push(extent(words_in, from));
-        let elements: u64 = extents.iter().map(|one| one.length).product();
-        if elements > 1 << 28 || elements / from * to > 1 << 28 {
-            return None;
-        }
-        self.begin("x", extents);
-        let text = &mut self.text;
-        let given_in = text.made_with(words_in, "features of the input", from);
-        let given_out = text.made_with(words_out, "features of the result", to);
-        let expression = if text.rng.chance(85) {
-            let bias = if text.rng.chance(12) {
-                ", bias=False"
-            } else {
-                ""
-            };
-            let name = text
-                .rng
-                .choose_of(["linear", "fc", "gemm", "matmul", "proj"]);
-            let layer = text.attribute(name, &format!("nn.Linear({given_in}, {given_out}{bias})"));
-            format!("{layer}({})", self.value)
-        } else if text.rng.chance(60) {
-            let value = format!("nn.Parameter(torch.randn({given_out}, {given_in}))");
-            let weight = text.attribute("weight", &value);
-            format!("torch.matmul({}, {weight}.T)", self.value)
-        } else {
-            let value = format!("nn.Parameter(torch.randn({given_in}, {given_out}) * 0.02)");
-            let weight = text.attribute("weight", &value);
-            format!("{} @ {weight}", self.value)
-        };
-        self.step(&expression, "a linear layer");
-        if let Some(last) = self.shape.last_mut() {
-            *last = to;
-        }
         Some(())
     }
 }

@@ -65,3 +65,19 @@ pub(super) fn tuple<T: ToString>(numbers: &[T]) -> String {
     let comma = if items.len() == 1 { "," } else { "" };
     format!("({}{comma})", items.join(", "))
 }
+
+/// Arguments without their names, as far as they are in the order of the layer's own.
+pub(super) fn by_place(given: &mut [String], transposed: bool) {
+    let order: &[&str] = if transposed {
+        &["kernel_size=", "stride=", "padding=", "output_padding="]
+    } else {
+        &["kernel_size=", "stride=", "padding=", "dilation="]
+    };
+    for (argument, name) in given.iter_mut().skip(2).zip(order) {
+        match argument.strip_prefix(name) {
+            Some(value) => *argument = value.to_owned(),
+            None if argument.contains('=') => break,
+            None => {}
+        }
+    }
+}

@@ -6,17 +6,13 @@
 )]
 
 use super::Chain;
-use super::literal::{Literal, extent};
+use super::literal::{Extent, Literal, extent};
 use super::text::InputDraw;
 
 impl Chain<'_> {
     /// One operator on inputs that fit it.
     pub(super) fn lone(&mut self) -> Option<()> {
-        match self
-            .text
-            .rng
-            .weighted(&[22, 34, 11, 15, 10, 13, 5, 10, 2])?
-        {
+        match self.text.rng.weighted(&[22, 33, 14, 15, 9, 11, 6, 10, 2])? {
             0 => self.lone_product(),
             1 => self.lone_convolution(),
             2 => self.lone_activation(),
@@ -26,11 +22,29 @@ impl Chain<'_> {
             6 => self.lone_scan(),
             7 => self.lone_loss(),
             _ => self.lone_attention(),
+        }?;
+        // With one step more it is a task of our own.
+        if self.written_out && self.text.rng.chance(75) {
+            if self.text.rng.chance(50) || self.shape.is_empty() {
+                self.scale()?;
+            } else {
+                self.activation()?;
+            }
         }
+        Some(())
+    }
+
+    /// Marks what follows as written out in several operators, often with one before it.
+    pub(super) fn write_out(&mut self) -> Option<()> {
+        self.written_out = true;
+        if self.text.rng.chance(45) {
+            self.activation()?;
+        }
+        Some(())
     }
 
     fn lone_convolution(&mut self) -> Option<()> {
-        if self.text.rng.chance(8) {
+        if self.text.rng.chance(14) {
             return self.separable_convolution();
         }
         let dims = self.text.rng.choose_of([1, 2, 2, 3]);
@@ -57,10 +71,21 @@ impl Chain<'_> {
         let rng = &mut *self.text.rng;
         match rng.below(4) {
             0 | 1 => {
-                let batch = rng.choose_of([16, 64, 100, 512, 1024, 2048, 4096]);
-                let dim = rng.choose_of([
-                    1000, 4096, 16384, 30000, 65536, 131_072, 262_144, 393_000, 524_288,
-                ]);
+                let batch = if rng.chance(20) {
+                    2 + rng.below(5000) as u64
+                } else {
+                    rng.choose_of([16, 64, 100, 512, 1024, 2048, 4096, 8192, 32768])
+                };
+                let mut dim = if rng.chance(25) {
+                    130 + rng.below(400_000) as u64
+                } else {
+                    rng.choose_of([
+                        1000, 4096, 8192, 16384, 30000, 65535, 131_072, 262_144, 393_000, 524_288,
+                    ])
+                };
+                while batch * dim >= 1 << 31 {
+                    dim /= 2;
+                }
                 let name = rng.choose_of(["dim", "dim", "features", "num_features"]);
                 self.begin("x", vec![extent("batch_size", batch), extent(name, dim)]);
             }
@@ -72,15 +97,16 @@ impl Chain<'_> {
             _ => {
                 let (batch, length, dim) = (
                     rng.choose_of([8, 16, 32, 64]),
-                    rng.choose_of([128, 500, 1024, 2048, 4096]),
-                    rng.choose_of([128, 256, 768, 1024, 4095]),
+                    rng.choose_of([128, 500, 1024, 2048, 4096, 4000]),
+                    rng.choose_of([128, 256, 768, 1024, 2047, 3000, 4095]),
                 );
+                let names = rng.choose_of([("seq_len", "dim"), ("dim1", "dim2"), ("dim1", "dim2")]);
                 self.begin(
                     "x",
                     vec![
                         extent("batch_size", batch),
-                        extent("seq_len", length),
-                        extent("dim", dim),
+                        extent(names.0, length),
+                        extent(names.1, dim),
                     ],
                 );
             }
@@ -91,7 +117,10 @@ impl Chain<'_> {
         self.any_input();
         match self.text.rng.below(10) {
             0..=6 => self.activation(),
-            7 => self.formula(),
+            7 => {
+                self.write_out()?;
+                self.formula()
+            }
             _ => self.softmax(),
         }
     }
@@ -112,7 +141,13 @@ impl Chain<'_> {
             .text
             .setting("dim", "dimension of the scan", Literal::Int(1));
         let value = self.value.clone();
-        let (expression, words) = match self.text.rng.below(6) {
+        let kind = self.text.rng.below(8);
+        self.written_out = matches!(kind, 3 | 4 | 6);
+        let (expression, words) = match kind {
+            6 => (
+                format!("torch.cumsum({value}, dim={dim}) - {value}"),
+                "a cumulative sum of what comes before",
+            ),
             0 | 1 => (
                 format!("torch.cumsum({value}, dim={dim})"),
                 "a cumulative sum",
@@ -157,8 +192,12 @@ impl Chain<'_> {
             ("pred", "target"),
             ("x", "target"),
         ]);
-        let normal = InputDraw::Normal;
-        let (expression, words) = match rng.below(11) {
+        let normal = rng.choose_of([InputDraw::Normal, InputDraw::Normal, InputDraw::Scaled]);
+        // Such constants are mostly one.
+        self.text.style.shape_constant |= self.text.rng.chance(40);
+        let rng = &mut *self.text.rng;
+        let (expression, words) = match rng.below(13) {
+            11 | 12 => return self.triplet_loss(&shape),
             0 | 1 => {
                 self.text.input(p, shape.clone(), normal);
                 self.text.input(t, shape, normal);
@@ -234,7 +273,37 @@ impl Chain<'_> {
             .replace("{F}", &prefix)
             .replace("{p}", p)
             .replace("{t}", t);
+        self.written_out = !matches!(words, "cross-entropy" | "binary cross-entropy");
         self.returned(expression, words, Vec::new());
+        Some(())
+    }
+
+    /// Of three tensors, how much nearer the second is to the first than the third.
+    fn triplet_loss(&mut self, shape: &[Extent]) -> Option<()> {
+        let names = ["anchor", "positive", "negative"];
+        for name in names {
+            self.text.input(name, shape.to_vec(), InputDraw::Normal);
+        }
+        let margin = self.text.rng.choose_of([0.3, 0.5, 1.0, 2.0]);
+        let expression = if self.text.rng.chance(70) {
+            let usual = Literal::Float(1.0);
+            let value = Literal::Float(margin);
+            let given =
+                self.text
+                    .made_with_default("margin", "how much nearer it is to be", value, usual);
+            let layer = self
+                .text
+                .attribute("loss_fn", &format!("nn.TripletMarginLoss(margin={given})"));
+            format!("{layer}({})", names.join(", "))
+        } else {
+            let value = Literal::Float(margin);
+            let given = self
+                .text
+                .setting("margin", "how much nearer it is to be", value);
+            let function = self.text.functional("triplet_margin_loss");
+            format!("{function}({}, margin={given})", names.join(", "))
+        };
+        self.returned(expression, "a triplet loss", Vec::new());
         Some(())
     }
 

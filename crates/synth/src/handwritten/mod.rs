@@ -6,6 +6,7 @@
 
 mod activations;
 mod layers;
+mod linear;
 mod literal;
 mod lone;
 mod normalise;
@@ -14,6 +15,7 @@ mod reductions;
 mod steps;
 mod style;
 mod text;
+mod written;
 
 use warpsmith_decontaminate::{FingerprintIndex, Structure};
 use warpsmith_schema::Task;
@@ -33,6 +35,10 @@ struct Chain<'a> {
     shape: Vec<u64>,
     /// Lines so far, for names with numbers.
     steps: usize,
+    /// Whether it is one operator.
+    alone: bool,
+    /// Whether that is written out in several: by itself it may be a task of the benchmark.
+    written_out: bool,
     /// Whether there is a residual, and a second input; one of each is enough.
     residual: bool,
     second_input: bool,
@@ -72,6 +78,8 @@ fn write(rng: &mut SplitMix64) -> Option<String> {
         value: String::new(),
         shape: Vec::new(),
         steps: 0,
+        alone: lone,
+        written_out: false,
         residual: false,
         second_input: false,
     };
@@ -133,5 +141,70 @@ mod tests {
             .filter(|task| task.source.contains("def __init__(self, "))
             .count();
         assert!(with_arguments > 100, "{with_arguments}");
+    }
+
+    #[test]
+    fn what_people_write_is_drawn_often_enough() {
+        let some: Vec<Task> = handwritten(6).unwrap().take(3000).collect();
+        let share = |words: &[&str]| {
+            let has = |task: &&Task| words.iter().all(|word| task.source.contains(word));
+            some.iter().filter(has).count()
+        };
+        for (words, least) in [
+            (&["ConvTranspose", "output_padding"][..], 100),
+            (&["Conv3d"], 60),
+            (&["groups="], 60),
+            (&["pointwise"], 10),
+            (&["MaxPool", "dilation"], 25),
+            (&["AvgPool", "padding"], 25),
+            (&[".T) / 2"], 15),
+            (&["torch.tril("], 15),
+            (&["torch.triu("], 15),
+            (&["argmin"], 10),
+            (&[".flip("], 4),
+            (&["riplet"], 5),
+            (&["kl_div"], 5),
+            (&["torch.rand(())"], 20),
+            (&["InstanceNorm"], 25),
+            (&["LayerNorm"], 40),
+            (&["momentum=0.1"], 3),
+            (&["(out_channels, 1, 1"], 60),
+            (&["kernel_height"], 20),
+            (&["bias=False):"], 80),
+            (&["Args:\n            ", "self, "], 200),
+            (&["unsqueeze(1)"], 20),
+            (&["nn.Parameter(torch.tensor("], 60),
+        ] {
+            let found = share(words);
+            assert!(found >= least, "{words:?}: {found} of {}", some.len());
+        }
+    }
+
+    /// Python reads names from above: a constant made of others stands below them.
+    #[test]
+    fn constants_are_there_before_they_are_used() {
+        for task in handwritten(7).unwrap().take(1500) {
+            let mut known: Vec<String> = Vec::new();
+            for line in task.source.lines() {
+                let Some((names, value)) = line.rsplit_once(" = ") else {
+                    continue;
+                };
+                if line.starts_with([' ', '#']) {
+                    continue;
+                }
+                let value = value.split('#').next().unwrap_or_default();
+                let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+                let words = value.split(|letter| !is_word(letter));
+                let unknown = words
+                    .filter(|word| word.starts_with(char::is_alphabetic))
+                    .find(|word| {
+                        !["True", "False", "e"].contains(word)
+                            && !known.iter().any(|name| name == word)
+                    });
+                assert_eq!(unknown, None, "{}", task.source);
+                let names = names.split(" = ").flat_map(|name| name.split(", "));
+                known.extend(names.map(|name| name.trim().to_owned()));
+            }
+        }
     }
 }

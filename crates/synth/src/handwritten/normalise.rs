@@ -13,11 +13,7 @@ impl Chain<'_> {
             (0..=2, 2..=5) => {
                 let given = self.channels_argument(channels);
                 let class = format!("BatchNorm{}d", dims.max(1));
-                let eps = if self.text.rng.chance(15) {
-                    ", eps=1e-4"
-                } else {
-                    ""
-                };
+                let eps = self.settings_of_norm(true);
                 let name = self.text.rng.choose_of(["bn", "batch_norm", "norm"]);
                 (
                     self.text
@@ -26,31 +22,52 @@ impl Chain<'_> {
                 )
             }
             (3..=5, 2..=5) => {
-                let groups = self.text.rng.choose_of([2, 4, 8, 16]);
+                let groups = match rank {
+                    2 => self.text.rng.choose_of([2, 4, 8, 16, 32, 64, 256, 512]),
+                    _ => self.text.rng.choose_of([2, 4, 8, 16]),
+                };
                 if channels % groups != 0 || channels < 2 * groups {
                     return None;
                 }
-                let number =
-                    self.text
-                        .made_with("num_groups", "groups of the normalisation", groups);
+                let name = self
+                    .text
+                    .rng
+                    .choose_of(["num_groups", "num_groups", "groups"]);
+                let number = self
+                    .text
+                    .made_with(name, "groups of the normalisation", groups);
                 let given = self.channels_argument(channels);
-                let name = self.text.rng.choose_of(["group_norm", "norm", "gn"]);
+                let name = self
+                    .text
+                    .rng
+                    .choose_of(["group_norm", "norm", "gn", "groupnorm"]);
+                let groups_and_channels = if self.text.rng.chance(35) {
+                    format!("num_groups={number}, num_channels={given}")
+                } else {
+                    format!("{number}, {given}")
+                };
+                let eps = self.settings_of_norm(false);
                 (
                     self.text
-                        .attribute(name, &format!("nn.GroupNorm({number}, {given})")),
+                        .attribute(name, &format!("nn.GroupNorm({groups_and_channels}{eps})")),
                     "group normalisation",
                 )
             }
             (6, 3..=5) if self.shape[2..].iter().product::<u64>() > 1 => {
                 let given = self.channels_argument(channels);
                 let affine = if self.text.rng.chance(30) {
-                    ", affine=True"
+                    ", affine=True".to_owned()
                 } else {
-                    ""
+                    self.settings_of_norm(true)
+                };
+                let given = if self.text.rng.chance(25) {
+                    format!("num_features={given}")
+                } else {
+                    given
                 };
                 (
                     self.text.attribute(
-                        "instance_norm",
+                        if self.alone { "norm" } else { "instance_norm" },
                         &format!("nn.InstanceNorm{dims}d({given}{affine})"),
                     ),
                     "instance normalisation",
@@ -89,8 +106,40 @@ impl Chain<'_> {
         Some(())
     }
 
+    /// What keeps a divisor from zero, and how running statistics are kept, as some constructors take them.
+    fn settings_of_norm(&mut self, with_momentum: bool) -> String {
+        let style = &self.text.style;
+        let takes = style.defaults && style.arguments;
+        match self.text.rng.below(10) {
+            0 => ", eps=1e-4".to_owned(),
+            1..=6 if takes => {
+                let about = "keeps a divisor from zero";
+                let usual = Literal::Float(1e-5);
+                let eps = self
+                    .text
+                    .made_with_default("eps", about, usual.clone(), usual);
+                if !with_momentum || self.text.rng.chance(30) {
+                    return format!(", eps={eps}");
+                }
+                let about = "share of the latest statistics";
+                let usual = Literal::Float(0.1);
+                let momentum = self
+                    .text
+                    .made_with_default("momentum", about, usual.clone(), usual);
+                format!(", eps={eps}, momentum={momentum}")
+            }
+            5 => {
+                let eps =
+                    self.text
+                        .made_with("eps", "keeps a divisor from zero", Literal::Float(1e-5));
+                format!(", eps={eps}")
+            }
+            _ => String::new(),
+        }
+    }
+
     /// The channels, by the name that the layer before has for them.
-    fn channels_argument(&mut self, channels: u64) -> String {
+    pub(super) fn channels_argument(&mut self, channels: u64) -> String {
         let name = if self.shape.len() > 2 {
             "out_channels"
         } else {
@@ -128,9 +177,13 @@ impl Chain<'_> {
             }
             1 => {
                 let total = self.text.rng.choose_of(["sum", "mean"]);
-                let eps = self.epsilon();
-                let expression =
-                    format!("{value} / (torch.{total}(torch.abs({value}), {kept}) + {eps})");
+                let sum = format!("torch.{total}(torch.abs({value}), {kept})");
+                let expression = if self.text.rng.chance(50) {
+                    format!("{value} / {sum}")
+                } else {
+                    let eps = self.epsilon();
+                    format!("{value} / ({sum} + {eps})")
+                };
                 self.step(&expression, "L1 normalisation");
             }
             2 => {
@@ -170,6 +223,15 @@ impl Chain<'_> {
 
     pub(super) fn epsilon(&mut self) -> String {
         let eps = self.text.rng.choose_of([1e-5, 1e-6, 1e-8]);
+        let style = &self.text.style;
+        if style.defaults && style.arguments && style.settings && self.text.rng.chance(60) {
+            let about = "keeps a divisor from zero";
+            let value = Literal::Float(eps);
+            let given = self
+                .text
+                .made_with_default("eps", about, value.clone(), value);
+            return self.text.attribute("eps", &given);
+        }
         if self.text.rng.chance(60) {
             self.text
                 .setting("eps", "keeps a divisor from zero", Literal::Float(eps))
@@ -190,6 +252,7 @@ impl Chain<'_> {
             return self.normalise();
         }
         self.any_input();
+        self.write_out()?;
         self.normalise_by_formula()
     }
 }

@@ -12,7 +12,11 @@ use super::text::InputDraw;
 impl Chain<'_> {
     /// A length of a matrix: round, or not.
     fn length(&mut self) -> u64 {
-        self.text.rng.choose_of([
+        let rng = &mut *self.text.rng;
+        if rng.chance(25) {
+            return 33 + rng.below(9000) as u64;
+        }
+        rng.choose_of([
             32, 64, 100, 128, 205, 256, 300, 512, 640, 1000, 1024, 1536, 2048, 2949, 4096, 5000,
             6144, 8192,
         ])
@@ -53,7 +57,7 @@ impl Chain<'_> {
             1 => format!("{name}.transpose(0, 1)"),
             _ => format!("{name}.T"),
         };
-        let (expression, words, shape): (String, &str, Vec<u64>) = match self.text.rng.below(26) {
+        let (expression, words, shape): (String, &str, Vec<u64>) = match self.text.rng.below(31) {
             0..=3 | 16 | 17 => {
                 self.two_inputs(names, vec![m_, k_], vec![k_, n_]);
                 let expression = if self.text.rng.chance(20) {
@@ -178,7 +182,18 @@ impl Chain<'_> {
                 };
                 (expression, "a diagonal matrix times a matrix", vec![d, m])
             }
-            13 | 14 | 24 => {
+            27 | 28 => {
+                let side = extent("N", m);
+                self.text.input(a, vec![side, side], InputDraw::Symmetric);
+                self.text.input(b, vec![side, side], InputDraw::Symmetric);
+                (
+                    matmul(self, a, b),
+                    "a product of symmetric matrices",
+                    vec![m, m],
+                )
+            }
+            13 | 14 | 24 | 29 | 30 => {
+                self.written_out = true;
                 let n = n.min(4096);
                 let side = extent("N", n);
                 let part = self.text.rng.choose_of(["triu", "tril"]);

@@ -27,8 +27,13 @@ impl Chain<'_> {
     /// One step drawn from those that fit.
     pub(super) fn any_step(&mut self) -> Option<()> {
         let spatial = self.shape.len() >= 3;
-        let steps: [(usize, ChainStep<Self>); 15] = [
+        let flat = self.shape.len() == 2;
+        let steps: [(usize, ChainStep<Self>); 19] = [
             (26, Self::activation),
+            (5, Self::again),
+            (4, Self::scale_by_parameter),
+            (1, Self::unused),
+            (if flat { 4 } else { 0 }, Self::as_an_image),
             (12, Self::scale),
             (10, Self::add_parameter),
             (8, Self::clamp),
@@ -42,14 +47,14 @@ impl Chain<'_> {
             (4, Self::with_input),
             (3, Self::with_itself),
             (4, Self::normalise_by_formula),
-            (if self.shape.len() == 2 { 3 } else { 0 }, Self::triangle),
+            (if flat { 2 } else { 0 }, Self::triangle),
         ];
         let chosen = self.text.rng.weighted(&steps.map(|(weight, _)| weight))?;
         steps[chosen].1(self)
     }
 
     /// With a number: times, by, plus, minus.
-    fn scale(&mut self) -> Option<()> {
+    pub(super) fn scale(&mut self) -> Option<()> {
         let number = self
             .text
             .rng
@@ -81,6 +86,113 @@ impl Chain<'_> {
                 format!("torch.{function}({}, {number})", self.value)
             }
             _ => format!("{} {symbol} {number}", self.value),
+        };
+        self.step(&expression, words);
+        Some(())
+    }
+
+    /// A step that was done before, with the same layer.
+    fn again(&mut self) -> Option<()> {
+        let (line, about) = self.text.forward.last()?.clone();
+        let (_, expression) = line.split_once(" = ")?;
+        // The last step of a value that it is the only one of.
+        let variable = self.text.style.variable;
+        let fits = !self.text.style.numbered
+            && self.text.forward.len() > 1
+            && line.starts_with(&format!("{variable} = "))
+            && self.value == variable
+            && [
+                "relu", "elu", "gelu", "mish", "silu", "tanh", "sigmoid", "hard", "clamp", " * ",
+                " + ", " / ",
+            ]
+            .iter()
+            .any(|part| expression.to_lowercase().contains(part))
+            && !expression.contains("bias")
+            && ![
+                "residual", "identity", "skip", "before", "rms", "norm", "mean", "var", "matmul",
+            ]
+            .iter()
+            .any(|part| expression.contains(part));
+        if !fits {
+            return None;
+        }
+        let expression = expression.to_owned();
+        self.step(&expression, &about);
+        Some(())
+    }
+
+    /// With a number that is learned.
+    fn scale_by_parameter(&mut self) -> Option<()> {
+        let number = self.text.rng.choose_of([0.5, 1.0, 1.5, 2.0, 0.1]);
+        let (symbol, name, words) = self.text.rng.choose_of([
+            ("*", "scale", "a learned scale"),
+            ("*", "scaling", "a learned scale"),
+            ("*", "gamma", "a learned scale"),
+            ("-", "constant", "a learned offset"),
+            ("+", "beta", "a learned offset"),
+        ]);
+        let given = self
+            .text
+            .made_with(name, "a number that is learned", Literal::Float(number));
+        let parameter = self
+            .text
+            .attribute(name, &format!("nn.Parameter(torch.tensor({given}))"));
+        self.step(&format!("{} {symbol} {parameter}", self.value), words);
+        Some(())
+    }
+
+    /// What the constructor makes and `forward` forgets.
+    fn unused(&mut self) -> Option<()> {
+        let channels = *self.shape.get(1)?;
+        let shape = vec![channels.cast_signed(), 1, 1];
+        let given = self.text.made_with(
+            "bias_shape",
+            "shape of the parameter",
+            Literal::Tuple(shape),
+        );
+        if self.text.rng.chance(60) {
+            self.text
+                .attribute("bias", &format!("nn.Parameter(torch.randn({given}))"));
+        }
+        Some(())
+    }
+
+    /// Features as a line, or as pixels, for a layer that wants these.
+    fn as_an_image(&mut self) -> Option<()> {
+        let value = self.value.clone();
+        let features = *self.shape.get(1)?;
+        if features < 64 {
+            return None;
+        }
+        let given = self.channels_argument(features);
+        let (expression, words) = match self.text.rng.below(3) {
+            0 => {
+                let layer = self
+                    .text
+                    .attribute("instance_norm", &format!("nn.InstanceNorm2d({given})"));
+                (
+                    format!("{layer}({value}.unsqueeze(1).unsqueeze(1)).squeeze(1).squeeze(1)"),
+                    "instance normalisation",
+                )
+            }
+            number => {
+                let kernel = self.text.rng.choose_of([2_u64, 4, 8, 16]);
+                let (kind, name) = match number {
+                    1 => ("Avg", "avg_pool"),
+                    _ => ("Max", "max_pool"),
+                };
+                let given = self
+                    .text
+                    .made_with("pool_kernel_size", "extent of the pool", kernel);
+                let layer = self
+                    .text
+                    .attribute(name, &format!("nn.{kind}Pool1d(kernel_size={given})"));
+                self.shape[1] = features / kernel;
+                (
+                    format!("{layer}({value}.unsqueeze(1)).squeeze(1)"),
+                    "pooling of features",
+                )
+            }
         };
         self.step(&expression, words);
         Some(())
@@ -133,6 +245,7 @@ impl Chain<'_> {
             ("min_value", "max_value"),
             ("clamp_min", "clamp_max"),
             ("min_val", "max_val"),
+            ("lower_bound", "upper_bound"),
         ]);
         let expression = match self.text.rng.below(10) {
             0..=5 => {
@@ -207,9 +320,21 @@ impl Chain<'_> {
             .text
             .rng
             .choose_of(["other", "add_input", "bias_input", "z"]);
-        let extents = NAMES.iter().zip(&self.shape);
-        let extents = extents.map(|(name, length)| extent(name, *length));
-        self.text.input(name, extents.collect(), InputDraw::Normal);
+        let extents = NAMES.iter().zip(&self.shape).enumerate();
+        let extents = extents.map(|(dim, (name, length))| {
+            let name = match dim {
+                0 => "batch_size",
+                1 if self.shape.len() > 2 => "out_channels",
+                1 => ["out_features", "hidden_size", "output_size", "hidden_dim"]
+                    .into_iter()
+                    .find(|one| self.text.has_argument(one, *length))
+                    .unwrap_or("out_features"),
+                _ => name,
+            };
+            extent(name, *length)
+        });
+        let extents = extents.collect();
+        self.text.input(name, extents, InputDraw::Normal);
         let symbol = self.text.rng.choose_of(["+", "+", "*", "-"]);
         self.step(&format!("{} {symbol} {name}", self.value), "another input");
         Some(())
@@ -219,7 +344,13 @@ impl Chain<'_> {
     fn with_itself(&mut self) -> Option<()> {
         let value = self.value.clone();
         let rank = self.shape.len();
-        let expression = match self.text.rng.below(4) {
+        let expression = match self.text.rng.below(7) {
+            4 => format!("{value} * {}({value})", self.text.functional("hardswish")),
+            5 => format!(
+                "torch.multiply(torch.tanh({}({value})), {value})",
+                self.text.functional("softplus")
+            ),
+            6 => format!("{value} * {value}"),
             0 => format!("{value} + {value}"),
             1 if rank >= 2 && self.shape[1] > 1 => {
                 format!("{value} - {value}.mean(dim=1, keepdim=True)")

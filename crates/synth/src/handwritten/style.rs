@@ -34,7 +34,7 @@ impl SpaceStyle {
         let mut place = 0;
         for line in lines {
             match line.split_once(" = ") {
-                Some((name @ ("depth" | "height" | "width"), number)) => {
+                Some((name, number)) if SpaceNames::has(name) => {
                     place = joined.len();
                     space.push((name.to_owned(), number.to_owned()));
                 }
@@ -53,6 +53,43 @@ impl SpaceStyle {
         };
         joined.insert(place.min(joined.len()), line);
         joined
+    }
+}
+
+/// What dimensions of space are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SpaceNames {
+    /// Depth, height and width.
+    Words,
+    /// Depth, width and height.
+    Turned,
+    Letters,
+    Numbers,
+}
+
+impl SpaceNames {
+    /// Of one to three dimensions.
+    pub(super) fn of(self, dims: usize) -> &'static [&'static str] {
+        match (self, dims) {
+            (Self::Letters, 1) => &["L"],
+            (Self::Letters, 2) => &["H", "W"],
+            (Self::Letters, _) => &["D", "H", "W"],
+            (Self::Numbers, 1) => &["dim1"],
+            (Self::Numbers, 2) => &["dim1", "dim2"],
+            (Self::Numbers, _) => &["dim1", "dim2", "dim3"],
+            (Self::Turned, 1) => &["seq_length"],
+            (Self::Turned, 2) => &["width", "height"],
+            (Self::Turned, _) => &["depth", "width", "height"],
+            (Self::Words, 1) => &["length"],
+            (Self::Words, 2) => &["height", "width"],
+            (Self::Words, _) => &["depth", "height", "width"],
+        }
+    }
+
+    /// Whether it is one of several for the same tensor.
+    fn has(name: &str) -> bool {
+        let all = [Self::Words, Self::Letters, Self::Numbers];
+        all.iter().any(|names| names.of(3).contains(&name))
     }
 }
 
@@ -94,6 +131,20 @@ pub(super) struct WritingStyle {
     pub(super) products: bool,
     /// Extents after the first are one constant: `input_shape = (64, 128)`.
     pub(super) shape_constant: bool,
+    /// The constructor has a docstring of its own.
+    pub(super) init_doc: bool,
+    /// Tuples are written with the names of other constants.
+    pub(super) derived: bool,
+    /// Arguments that are no extents have no constants.
+    pub(super) bare: bool,
+    /// Equal signs of constants stand below each other.
+    pub(super) aligned: bool,
+    /// Constants have remarks.
+    pub(super) remarks: bool,
+    /// Numbers for each dimension are tuples, even where they are equal.
+    pub(super) tuples: bool,
+    /// What the dimensions of space are called.
+    pub(super) space: SpaceNames,
     /// What results are called.
     pub(super) variable: &'static str,
 }
@@ -107,7 +158,7 @@ impl WritingStyle {
                 _ => ConstantStyle::None,
             },
             arguments: rng.chance(88),
-            defaults: rng.chance(40),
+            defaults: rng.chance(45),
             settings: rng.chance(70),
             old_super: rng.chance(65),
             hints: rng.chance(35),
@@ -124,6 +175,20 @@ impl WritingStyle {
             shuffled: rng.chance(30),
             products: rng.chance(28),
             shape_constant: rng.chance(10),
+            init_doc: rng.chance(28),
+            derived: rng.chance(75),
+            bare: rng.chance(12),
+            aligned: rng.chance(6),
+            remarks: rng.chance(15),
+            tuples: rng.chance(15),
+            space: rng.choose_of([
+                SpaceNames::Words,
+                SpaceNames::Words,
+                SpaceNames::Words,
+                SpaceNames::Turned,
+                SpaceNames::Letters,
+                SpaceNames::Numbers,
+            ]),
             spaces: rng.choose_of([
                 SpaceStyle::OneALine,
                 SpaceStyle::OneALine,

@@ -164,13 +164,9 @@ fn time_us(text: &str) -> Option<f64> {
 }
 
 /// A reply that opens a conversation with this solution, without a bug.
-pub(super) fn standalone_reply(
-    facts: &TaskFacts,
-    attempt: &SolutionAttempt,
-    rng: &mut SplitMix64,
-) -> String {
+pub(super) fn standalone_reply(facts: &TaskFacts, attempt: &SolutionAttempt) -> String {
     let reply = TeacherReply {
-        text: prose::introduce_with_shapes(facts, attempt, rng),
+        text: prose::introduce_with_shapes(facts, attempt),
         actions: writes(&attempt.solution.files),
     };
     reply.into_text_blocks().text
@@ -188,7 +184,7 @@ fn single(plan: &TeachingPlan, turns: &[PastTurn], rng: &mut SplitMix64) -> Teac
     let attempt = &plan.attempts[last];
     let Some(before) = turns.last() else {
         return TeacherReply {
-            text: prose::introduce_with_shapes(&plan.facts, attempt, rng),
+            text: prose::introduce_with_shapes(&plan.facts, attempt),
             actions: writes(&attempt.first_files()),
         };
     };

@@ -1,11 +1,12 @@
-//! How long a dimension is after a convolution or a pool, worked out in writing: a small model that has done the sum does not
-//! guess the number.
+//! What numbers of an operator lead to the extents of its result, worked out in writing: a small model that has done the sum
+//! does not guess the number.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The sums for the dimensions of space, each once; `None` where the operator has no window, or its extents follow another rule.
+/// The sums for the dimensions of space, each once; groups, or dimensions; `None` where the operator has none of these, or its
+/// extents follow another rule.
 pub(super) fn worked_out(
     op: &str,
     input: &[u64],
@@ -13,6 +14,15 @@ pub(super) fn worked_out(
     arguments: &BTreeMap<String, Value>,
     result: &[u64],
 ) -> Option<String> {
+    if op == "group_norm" {
+        let groups = arguments.get("num_groups")?.as_u64()?;
+        let channels = *input.get(1)?;
+        let each = channels.checked_div(groups)?;
+        return Some(format!("{groups} groups: {channels} / {groups} = {each}"));
+    }
+    if ALONG.contains(&op) {
+        return arguments.get("dim").and_then(dimensions);
+    }
     let transposed = op.starts_with("conv_transpose");
     let kernel = if op.starts_with("conv") {
         weight?.get(2..)?.to_vec()
@@ -47,8 +57,14 @@ pub(super) fn worked_out(
         let (taps, step) = (kernel[dim], stride[dim]);
         let (border, apart) = (padding[dim], dilation[dim]);
         let mut sum = Arithmetic::default();
-        let reach = sum.minus(taps, 1)?;
-        let reach = sum.times(reach, apart);
+        // Side by side there are as many windows as there is room for.
+        let side_by_side = !transposed && step > 1 && step == taps && apart == 1;
+        let reach = if side_by_side {
+            0
+        } else {
+            let reach = sum.minus(taps, 1)?;
+            sum.times(reach, apart)
+        };
         let after = if transposed {
             let grown = sum.minus(length, 1)?;
             let grown = sum.times(grown, step);
@@ -60,7 +76,9 @@ pub(super) fn worked_out(
             let borders = sum.times(border, 2);
             let wide = sum.plus(length, borders);
             let span = sum.minus(wide, reach)?;
-            if step == 1 {
+            if side_by_side {
+                sum.divided(span, step)
+            } else if step == 1 {
                 span
             } else {
                 let span = sum.minus(span, 1)?;
@@ -90,6 +108,45 @@ pub(super) fn worked_out(
         .map(|(name, numbers, _)| format!("{name} {}", spelled(numbers)))
         .collect();
     Some(format!("{}: {}", named.join(", "), sums.join("; ")))
+}
+
+/// Operators along dimensions.
+const ALONG: [&str; 16] = [
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "prod",
+    "var",
+    "std",
+    "logsumexp",
+    "softmax",
+    "log_softmax",
+    "cumsum",
+    "cumprod",
+];
+
+/// `dim 1`, or `dim (2, 3)`.
+fn dimensions(value: &Value) -> Option<String> {
+    let many = |items: &Vec<Value>| {
+        let dims: Option<Vec<String>> = items
+            .iter()
+            .map(|one| Some(one.as_i64()?.to_string()))
+            .collect();
+        Some(match &dims?[..] {
+            [one] => one.clone(),
+            several => format!("({})", several.join(", ")),
+        })
+    };
+    let dims = match value {
+        Value::Array(items) => many(items)?,
+        one => one.as_i64()?.to_string(),
+    };
+    Some(format!("dim {dims}"))
 }
 
 /// One number for all dimensions, or each in brackets.
@@ -153,7 +210,8 @@ impl Arithmetic {
 
 /// `M = 1024 * 2 = 2048`, of a line of constants that are products; the other lines say nothing.
 pub(super) fn multiplied(line: &str) -> Option<String> {
-    let (name, product) = line.split_once(" = ")?;
+    let (name, product) = line.split('#').next()?.split_once('=')?;
+    let (name, product) = (name.trim_end(), product.trim());
     let is_name = name.starts_with(char::is_alphabetic)
         && name
             .chars()
@@ -224,8 +282,15 @@ mod tests {
         let said = worked_out("max_pool2d", &[1, 3, 65, 65], None, &pool, &[1, 3, 32, 32]);
         assert_eq!(
             said.as_deref(),
+            Some("kernel 2, stride 2, padding 0, dilation 1: 65 / 2 = 32")
+        );
+        let pool =
+            arguments(&json!({ "kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1] }));
+        let said = worked_out("max_pool2d", &[1, 3, 65, 65], None, &pool, &[1, 3, 33, 33]);
+        assert_eq!(
+            said.as_deref(),
             Some(
-                "kernel 2, stride 2, padding 0, dilation 1: 2 - 1 = 1, 65 - 1 = 64, 64 - 1 = 63, 63 / 2 = 31, 31 + 1 = 32"
+                "kernel 3, stride 2, padding 1, dilation 1: 3 - 1 = 2, 65 + 2 = 67, 67 - 2 = 65, 65 - 1 = 64, 64 / 2 = 32, 32 + 1 = 33"
             )
         );
     }
@@ -235,6 +300,10 @@ mod tests {
         assert_eq!(
             multiplied("K = 4096 * 2").as_deref(),
             Some("K = 4096 * 2 = 8192")
+        );
+        assert_eq!(
+            multiplied("dim  = 4096 * 2  # long").as_deref(),
+            Some("dim = 4096 * 2 = 8192")
         );
         for line in ["    x = 4 * 2", "K = 8192", "y = x * 2", "K = 2 * 2 * 2"] {
             assert_eq!(multiplied(line), None, "{line}");
@@ -247,5 +316,21 @@ mod tests {
         let said = worked_out("max_pool2d", &[1, 3, 65, 65], None, &ceil, &[1, 3, 33, 33]);
         assert_eq!(said, None);
         assert_eq!(worked_out("relu", &[4], None, &BTreeMap::new(), &[4]), None);
+    }
+
+    #[test]
+    fn groups_and_dimensions_are_named() {
+        let groups = arguments(&json!({ "num_groups": 16, "eps": 1e-5 }));
+        let said = worked_out("group_norm", &[8, 512], Some(&[512]), &groups, &[8, 512]);
+        assert_eq!(said.as_deref(), Some("16 groups: 512 / 16 = 32"));
+        for (dim, expected) in [
+            (json!(-1), "dim -1"),
+            (json!([2, 3]), "dim (2, 3)"),
+            (json!([1]), "dim 1"),
+        ] {
+            let along = arguments(&json!({ "dim": dim }));
+            let said = worked_out("mean", &[8, 4, 2, 2], None, &along, &[8, 4]);
+            assert_eq!(said.as_deref(), Some(expected));
+        }
     }
 }

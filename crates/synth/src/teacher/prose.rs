@@ -78,15 +78,13 @@ fn byte_count(bytes: u64) -> String {
 }
 
 /// Introduces the only solution of a conversation. The shapes come first: they decide what can be fused.
-pub(super) fn introduce_with_shapes(
-    facts: &TaskFacts,
-    attempt: &SolutionAttempt,
-    rng: &mut SplitMix64,
-) -> String {
-    let begin = rng.choose_of(["Step by step:", "The shapes:", "In order:"]);
+pub(super) fn introduce_with_shapes(facts: &TaskFacts, attempt: &SolutionAttempt) -> String {
+    let begin = "In order:";
     let shapes = operator_chain(facts);
     let given = given_shapes(facts);
-    format!("{given} {begin} {shapes}. {}", introduce(attempt, rng))
+    // A short reply has one wording: what varies without a reason cannot be learnt.
+    let outline = attempt.solution.outline.join("; ");
+    format!("{given} {begin} {shapes}. Kernels: {outline}.")
 }
 
 /// Introduces a solution before its code.

@@ -20,7 +20,7 @@ pub(super) fn elementwise(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> 
     let at = coordinates(&kernel.row_shape, &flat.into());
     let value = stored_value(writer.plan, kernel, &at);
     writer.name_variable(flat, "i");
-    thread_number(writer, "i", count);
+    thread_number(writer, "i", &kernel.row_shape);
     writer.define(&[value], &[]);
     let out = writer.buffer(kernel.out).to_owned();
     let value = writer.value(value);
@@ -51,7 +51,7 @@ fn vectorized(writer: &mut KernelWriter<'_>, kernel: &RowKernel, count: i64) -> 
     }
     writer.name_variable(group, "i");
     writer.name_variable(lane, "l");
-    thread_number(writer, "i", group.extent);
+    thread_number(writer, "i", &[group.extent]);
     let loads = loads.into_iter();
     let vectors: Vec<_> = loads
         .filter_map(|load| vector(writer, load, lane))
@@ -82,7 +82,7 @@ fn unrolled(
     group: Var,
 ) -> LaunchConfig {
     writer.name_variable(group, "i");
-    thread_number(writer, "i", group.extent);
+    thread_number(writer, "i", &[group.extent]);
     let results = unroll(writer, kernel, at).join(", ");
     let out = writer.buffer(kernel.out).to_owned();
     let place = writer.index(place);

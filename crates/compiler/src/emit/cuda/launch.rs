@@ -35,7 +35,7 @@ pub(super) fn blocks(shape: &[i64], each: i64) -> String {
 }
 
 /// A shape's extents, multiplied; 64 bits wide where 32 are too few.
-fn product(shape: &[i64]) -> String {
+pub(super) fn product(shape: &[i64]) -> String {
     let wide = shape.iter().product::<i64>() > i64::from(i32::MAX);
     let factors = shape.iter().filter(|extent| **extent != 1);
     let mut factors: Vec<String> = factors.map(ToString::to_string).collect();

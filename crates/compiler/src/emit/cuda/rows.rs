@@ -31,7 +31,8 @@ pub(super) fn threads_per_row(
     let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
     writer.name_variable(flat, "row");
-    schedule.declare_row(writer, count);
+    let rows = rows_of(writer.plan, kernel);
+    schedule.declare_row(writer, &rows);
     for name in ["row", "n", "c", "l"] {
         writer.unique(name);
     }
@@ -95,7 +96,7 @@ pub(super) fn threads_per_row(
     }
     let target = linear(&kernel.shape, &at);
     store(writer, kernel, &last, &target, &cached, (lane, schedule));
-    schedule.launch(&rows_of(writer.plan, kernel))
+    schedule.launch(&rows)
 }
 
 /// Whether a value can be computed in the same loop: it needs nothing that the loop finds.

@@ -69,7 +69,7 @@ fn columns(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     let out = writer.buffer(kernel.out).to_owned();
     writer.name_variable(flat, "row");
     writer.name_variable(along, "k");
-    thread_number(writer, "row", before * after);
+    thread_number(writer, "row", &[before * after]);
     let step = Step { how: kernel.op };
     // Sums in double: every element carries the rounding of all before it.
     let of_two = step.of_two("running", "next");

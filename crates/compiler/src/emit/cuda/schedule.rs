@@ -1,6 +1,6 @@
 //! Assigns rows to threads: how many threads work on a row, and which.
 
-use super::launch::blocks;
+use super::launch::{blocks, product};
 use super::{LaunchConfig, THREADS, integer};
 use crate::emit::KernelWriter;
 use crate::plan::{ReduceOp, RowKernel, RowReduction, Strategy};
@@ -55,8 +55,8 @@ impl RowSchedule {
         }
     }
 
-    /// Declares `row`.
-    pub(super) fn declare_row(self, writer: &mut KernelWriter<'_>, count: i64) {
+    /// Declares `row`, of so many.
+    pub(super) fn declare_row(self, writer: &mut KernelWriter<'_>, rows: &[i64]) {
         let int = integer(writer.plan);
         let number = match (self.contiguity, self.rows) {
             (Contiguity::Elements, 1) => "blockIdx.x".to_owned(),
@@ -66,8 +66,9 @@ impl RowSchedule {
         writer.line(format!("const {int} row = {number};"));
         // Threads that leave early must not be waited for; where no thread waits the check is always there.
         let waits = self.contiguity == Contiguity::Rows && self.threads > 1;
+        let count: i64 = rows.iter().product();
         if self.rows > 1 && (!waits || count % self.rows != 0) {
-            let count = writer.count(count);
+            let count = product(rows);
             writer.line(format!("if (row >= {count}) return;"));
         }
     }
@@ -137,31 +138,37 @@ pub(super) fn schedule_rows(
     }
     let few = count < 4096;
     let apart = along == 0 && !(few && across == 0) || across > along;
-    if apart || length < if tuned { 8 } else { 32 } {
+    if apart || length < if tuned { 8 } else { THREADS / 2 } {
         let cells: i64 = kernel.row_shape.iter().product();
         let loops = kernel.reductions.len() + usize::from(cells == length);
         let alone = finds_places || count % 32 != 0;
         return tuned.then(|| columns(count, length, if alone { 0 } else { loops }));
     }
-    let width = if tuned && length % 4 == 0 { 4 } else { 1 };
+    if !tuned {
+        // One form for every length.
+        return Some(RowSchedule {
+            length,
+            width: 1,
+            threads: THREADS,
+            rows: 1,
+            contiguity: Contiguity::Elements,
+        });
+    }
+    let width = if length % 4 == 0 { 4 } else { 1 };
     let threads = match length / width {
         // Several loads a thread are under way together; but what a row's threads load at once is a whole line of the cache.
         groups @ 0..=128 => {
-            let line = if tuned {
-                (1 << groups.trailing_zeros()).min(8)
-            } else {
-                2
-            };
+            let line = (1 << groups.trailing_zeros()).min(8);
             (groups as u64 / 4).next_power_of_two().max(line).max(2) as i64
         }
         129..=256 => 32,
         257..=1024 => 128,
         1025..=2048 => 256,
         // So many that a long row stays in their registers.
-        4097..=8192 if tuned => 1024,
+        4097..=8192 => 1024,
         _ => 512,
     };
-    let threads = if tuned && threads >= 64 {
+    let threads = if threads >= 64 {
         evenly(length / width, threads)
     } else {
         threads
