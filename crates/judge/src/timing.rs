@@ -15,6 +15,8 @@ const ONCE_US: f64 = 20.0;
 const ONCE_SHARE: f64 = 0.10;
 /// Eager mode has such a first look too. Of a task's weights it is as long; more of it than this share of a call is eager's own.
 const ONCE_EAGER_SHARE: f64 = 0.25;
+/// So many times eager's own is allowed.
+const ONCE_EAGER_TIMES: f64 = 1.5;
 
 /// A burst may be this much quicker than a single call before work counts as put off, on a GPU, whose contexts change hands
 /// before a single call but not within a burst.
@@ -245,14 +247,16 @@ fn once_us(raw: &TimingSamples, constant: &CallOverhead) -> Option<f64> {
     (!each.is_empty()).then(|| quantile(&each, FAST_QUANTILE_WARM))
 }
 
-/// The same of a baseline, that nobody could tamper with.
+/// The same of a baseline, that nobody could tamper with. On a GPU it may be below nothing's: a call that wakes the device for one
+/// tiny kernel was seen to take 60 us more beyond its share of a burst than eager mode's do.
 pub(crate) fn honest_once_us(
     raw: &TimingSamples,
     constant: &CallOverhead,
     baseline: &TimeEstimate,
 ) -> f64 {
     let seen = once_us(raw, constant).unwrap_or(0.0);
-    seen.clamp(0.0, ONCE_EAGER_SHARE * baseline.time_us.max(0.0))
+    let own = seen.min(ONCE_EAGER_SHARE * baseline.time_us.max(0.0));
+    if raw.alike { own } else { own.max(0.0) }
 }
 
 /// How much quicker bursts are than single calls for honest reasons, learnt from a baseline nobody could tamper with. On a GPU
@@ -326,9 +330,12 @@ fn deferred_us(
     burst_us: f64,
 ) -> Option<f64> {
     let once = once_us(raw, constant).unwrap_or(0.0);
-    let allowed = ONCE_US.max(ONCE_SHARE * burst_us).max(1.5 * honest.once_us);
-    let single_us = raw.fast_single() - constant.single_us;
+    let allowed = ONCE_US.max(ONCE_SHARE * burst_us);
+    let allowed = allowed.max(ONCE_EAGER_TIMES * honest.once_us);
+    // Where nothing took longer to begin than eager mode does, it is eager mode that tells what a beginning takes.
+    let once = once - honest.once_us.min(0.0);
     let once = (once > allowed).then_some(once);
+    let single_us = raw.fast_single() - constant.single_us;
     if !raw.alike {
         return once;
     }

@@ -289,3 +289,46 @@ fn clear_of_a_line_needs_samples_and_distance() {
     assert!(is_clear_of(&raw, &CONSTANT, &[200.0]));
     assert!(!is_clear_of(&raw, &CONSTANT, &[100.5]));
 }
+
+/// As seen on an H200: a null call that wakes the device for a tiny kernel began later than eager mode's calls did, and hid what a
+/// candidate did once.
+#[test]
+fn work_done_once_is_not_hidden_behind_a_slow_beginning_of_nothing() {
+    let constant = CallOverhead {
+        single_us: 200.0,
+        per_call_us: 10.0,
+        per_burst_us: 140.0,
+        per_waking_us: 365.0,
+    };
+    // Each call takes 25 us, 10 of them the judge's; a burst begins after 300 us, and one does work of 45 us once.
+    let bursts = |beginning: f64| -> TimingSamples {
+        TimingSamples {
+            singles: vec![225.0; 24],
+            bursts: [
+                vec![(64, beginning - 160.0 + 64.0 * 25.0); 4],
+                vec![(1, beginning + 25.0); 4],
+            ]
+            .concat(),
+            warm: true,
+            alike: true,
+            ..TimingSamples::default()
+        }
+    };
+    let eager = bursts(300.0);
+    let of_eager = estimate(&eager, &constant, HonestGaps::ANY);
+    let honest = HonestGaps {
+        single_us: honest_gap_us(&eager, &constant, &of_eager),
+        once_us: honest_once_us(&eager, &constant, &of_eager),
+    };
+    assert!(honest.once_us < -60.0, "{}", honest.once_us);
+    let kernel = estimate(&bursts(300.0), &constant, honest);
+    assert!(!kernel.deferred, "{kernel:?}");
+    let mut sharing = bursts(345.0);
+    sharing.bursts.retain(|(length, _)| *length == 1);
+    sharing
+        .bursts
+        .extend(vec![(64, 140.0 + 45.0 + 64.0 * 25.0); 4]);
+    sharing.singles = vec![270.0; 24];
+    let caught = estimate(&sharing, &constant, honest);
+    assert!(caught.deferred && caught.time_us > 50.0, "{caught:?}");
+}
