@@ -1,6 +1,6 @@
 //! Values that several loops over a row need: they are computed once and cached in registers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::rows::{RowElement, close_row, open_row};
 use super::schedule::RowSchedule;
@@ -48,10 +48,12 @@ pub(super) fn choose_cached_values(
     };
     let mut budget = budget / (schedule.items() * schedule.width);
     let mut chosen: Vec<Scalar> = Vec::new();
+    // A value that many others use is looked at once: along all ways to it there may be more than can be counted.
+    let mut seen: HashSet<Scalar> = HashSet::new();
     for values in loops {
         let mut open: Vec<Scalar> = values.to_vec();
         while let Some(one) = open.pop() {
-            if chosen.contains(&one) {
+            if !seen.insert(one) {
                 continue;
             }
             if budget > 0 && is_cached(one) {
