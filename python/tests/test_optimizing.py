@@ -26,11 +26,12 @@ if HAS_TORCH:
             return torch.relu(y + 1.0) * 0.5 - x * x
 
     @warpsmith.optimized(target="cpu", options=["--no-compile"])
-    class Decorated(Chain):
-        """The same, by the decorator."""
+    class Decorated(nn.Module):
+        """The same, by the decorator; it does not keep what it was given."""
 
-        def __init__(self, width):
-            super().__init__(width)
+        def __init__(self, size):
+            super().__init__()
+            self.scale = nn.Parameter(torch.randn(size))
 
         def forward(self, x):
             y = torch.sigmoid(x * self.scale) * x

@@ -14,20 +14,15 @@ from warpsmith import verl
 from .cases import FILES, TASK, WRONG, judge, reply
 
 GOOD, BAD, NOTHING = reply(FILES), reply(WRONG), "I would fuse both loops."
-INLINE = '''import torch
-from torch.utils.cpp_extension import load_inline
-
-SOURCE = """
-#include <torch/extension.h>
-torch::Tensor twice_relu(torch::Tensor x) { return x; }
-"""
-ext = load_inline(name="ext", cpp_sources=SOURCE, functions=["twice_relu"])
+TRITON = """import torch
+import triton
+import triton.language as tl
 
 
 class NetNew(torch.nn.Module):
     def forward(self, x):
-        return ext.twice_relu(x)
-'''
+        return x
+"""
 
 
 def ask(method, path, body=None):
@@ -78,7 +73,7 @@ class Wire(unittest.TestCase):
 
     def test_kernelgym_hands_in_looks_and_fetches(self):
         reference = TASK.replace("class Model(", "class Net(")
-        asked = {"task_id": "rl_1", "reference_code": reference, "kernel_code": INLINE, "backend": "cuda", "entry_point": "Net", "timeout": 300}
+        asked = {"task_id": "rl_1", "reference_code": reference, "kernel_code": TRITON, "backend": "triton", "entry_point": "Net", "timeout": 300}
         status, answer = ask("POST", "/evaluate", asked)
         self.assertEqual((status, answer["task_id"]), (200, "rl_1"), answer)
         until = time.monotonic() + 600
@@ -89,7 +84,7 @@ class Wire(unittest.TestCase):
         self.assertEqual(status, 200)
         self.assertEqual(
             {name: answer[name] for name in ("status", "compiled", "correctness", "decoy_kernel", "speedup", "error_code")},
-            {"status": "completed", "compiled": True, "correctness": False, "decoy_kernel": False, "speedup": 0.0, "error_code": "mismatch"},
+            {"status": "completed", "compiled": False, "correctness": False, "decoy_kernel": False, "speedup": 0.0, "error_code": "rejected"},
             answer,
         )
         self.assertIn("reference_runtime", answer)

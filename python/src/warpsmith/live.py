@@ -11,6 +11,7 @@ import ast
 import builtins
 import inspect
 import linecache
+import re
 import sys
 import textwrap
 import types
@@ -96,9 +97,12 @@ class Writer:
             # Builtins, and names that are bound somewhere inside.
             if used in outer and used not in (name, thing.__name__):
                 self.use(used, outer[used])
+        own = thing.__name__
+        if own != name:
+            # By the name that is looked for, and by its own, which `super(Own, self)` may say.
+            text = re.sub(rf"^(class|def)\s+{own}\b", rf"\1 {name}", text, count=1, flags=re.MULTILINE)
+            text += f"\n\n{own} = {name}\n"
         self.parts.append(text)
-        if thing.__name__ != name:
-            self.parts.append(f"{name} = {thing.__name__}")
 
     def use(self, name: str, value: Any) -> None:
         """Makes a name mean what it means to the one who uses it."""
