@@ -6,10 +6,9 @@ set WARPSMITH_SERVER and WARPSMITH_TOKEN here.
 
 import sys
 
+import warpsmith
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-
-import warpsmith
 from warpsmith.prompts import prompt, sources
 
 

@@ -8,9 +8,8 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
     import torch
     import torch.nn.functional as F
-    from torch import nn
-
     import warpsmith
+    from torch import nn
     from warpsmith.making import made
     from warpsmith.sources import task_on_the_wire
 

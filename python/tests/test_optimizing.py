@@ -9,9 +9,8 @@ import warnings
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
     import torch
-    from torch import nn
-
     import warpsmith
+    from torch import nn
 
     class Chain(nn.Module):
         """Six operators in one pass over memory: any fused kernel is faster than as many calls."""

@@ -13,7 +13,6 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
     import torch
     from torch import nn
-
     from warpsmith.swap import Kernels, swapped
 
     class Scaled(nn.Module):

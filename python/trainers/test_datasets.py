@@ -7,7 +7,6 @@ import unittest
 from pathlib import Path
 
 from datasets import load_dataset
-
 from tests.cases import FILES, TASK, reply
 from warpsmith import command
 
@@ -16,12 +15,13 @@ class Export(unittest.TestCase):
     def test_a_run_is_read_back(self):
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            (root / "twice.py").write_text(TASK)
+            (root / "tasks").mkdir()
+            (root / "tasks" / "twice.py").write_text(TASK)
             script = [{"text": reply(FILES)}, {"text": "nothing"}]
             (root / "script.jsonl").write_text("".join(json.dumps(one) + "\n" for one in script[:1]))
             (root / "silent.jsonl").write_text(json.dumps(script[1]) + "\n")
             for name in ("script", "silent"):
-                run = ["rollout", "--tasks", "twice.py", "--policy", f"script:{name}.jsonl", "--mode", "single", "--profile", "verify", "--target", "cpu", "--out", name]
+                run = ["rollout", "--tasks", "tasks", "--policy", f"script:{name}.jsonl", "--mode", "single", "--profile", "verify", "--target", "cpu", "--out", name]
                 done = subprocess.run([command.find(), *run, "--repairs", "0", "-q"], cwd=root, capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, done.stderr)
             done = subprocess.run([command.find(), "export", "script", "silent", "--format", "hf", "--out", "data", "--json"], cwd=root, capture_output=True, check=True)

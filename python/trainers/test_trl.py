@@ -4,13 +4,12 @@ import tempfile
 import unittest
 
 import torch
+import warpsmith
 from datasets import Dataset
+from tests.cases import FILES, TASK, judge, reply
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
-
-import warpsmith
-from tests.cases import FILES, TASK, judge, reply
 from warpsmith.prompts import prompt
 
 
@@ -43,12 +42,12 @@ class Trl(unittest.TestCase):
             seen = []
             score = warpsmith.trl.reward("ladder", judge=judge())
 
-            def length(completions, **_):
-                # Noise of the model earns the same everywhere; without a difference there would be nothing to learn.
+            def noise(completions, **_):
+                # Random weights earn the same everywhere, and from what makes no difference nothing is learned.
                 seen.extend(completions)
-                return [len(one) / 100 for one in completions]
+                return [sum(map(ord, one)) % 97 / 97 for one in completions]
 
-            trainer = GRPOTrainer(model=model, reward_funcs=[score, length], args=settings, train_dataset=rows, processing_class=tokenizer)
+            trainer = GRPOTrainer(model=model, reward_funcs=[score, noise], args=settings, train_dataset=rows, processing_class=tokenizer)
             trainer.train()
         logs = [one for one in trainer.state.log_history if "rewards/warpsmith_ladder/mean" in one]
         self.assertEqual(len(logs), 2)

@@ -4,7 +4,6 @@ import asyncio
 import unittest
 
 import verifiers as vf
-
 import warpsmith
 from tests.cases import FILES, TASK, judge, reply
 
@@ -15,7 +14,7 @@ def options():
 
 def score(env, completion, source=TASK):
     """One rollout's state, scored as verifiers scores it."""
-    state = {"prompt": [], "completion": completion, "answer": "", "info": {"source": source}, "task": "default"}
+    state = {"prompt": [], "completion": completion, "answer": "", "info": {"source": source}, "task": "default", "trajectory": []}
     asyncio.run(env.rubric.score_rollout(state))
     return state["reward"]
 

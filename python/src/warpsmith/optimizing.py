@@ -7,6 +7,7 @@ import html
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import command
 from .errors import InfrastructureError, UsageError, WarpsmithError
+from .judging import PASSING
 from .schema import Verdict
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ def optimize(
     profile: str = "rl",
     out: str | os.PathLike[str] | None = None,
     show: bool | None = None,
+    retries: int = 2,
     options: Sequence[str] = (),
 ) -> Optimized:
     """Writes kernels for a module and these inputs, judges them, and gives a module that calls them where they fit.
@@ -101,7 +104,7 @@ def optimize(
     than the compiler: by default nobody (`teacher`), else as in `warpsmith optimize --policy`. `init_inputs` is what the module's
     constructor was given, where that cannot be seen. `out` is the run's folder; without it the result is kept in the cache, and
     the same module with the same inputs is not judged again. `show` tells on stderr what happens, by default in a terminal;
-    `options` are further flags of the command.
+    `retries` is how often it is tried again where the machine was too busy to time anything, `options` are further flags.
     """
     try:
         import torch
@@ -115,7 +118,7 @@ def optimize(
     given = _arguments(inputs)
     how = made(module, given, [_arguments(one) for one in shapes], init_inputs)
     flags = ["--target", target, "--policy", policy, "--samples", str(samples), "--profile", profile, "--guard", *options]
-    found = _run(type(module).__name__, how.source, flags, out, sys.stderr.isatty() if show is None else show)
+    found = _run(type(module).__name__, how.source, flags, out, sys.stderr.isatty() if show is None else show, retries)
     result, package = Path(found["result"]), _package(Path(found["result"]))
     faster: torch.nn.Module = module
     if found["improved"] and package is not None:
@@ -146,7 +149,7 @@ def _package(result: Path) -> str | None:
     return found[0] if found else None
 
 
-def _run(name: str, source: str, flags: Sequence[str], out: str | os.PathLike[str] | None, show: bool) -> dict[str, Any]:
+def _run(name: str, source: str, flags: Sequence[str], out: str | os.PathLike[str] | None, show: bool, retries: int) -> dict[str, Any]:
     """The command's object; one that is kept, where nothing that decides it has changed."""
     import torch
 
@@ -162,7 +165,15 @@ def _run(name: str, source: str, flags: Sequence[str], out: str | os.PathLike[st
     task = folder / "task" / f"{name}_{key}.py"
     task.parent.mkdir(exist_ok=True)
     task.write_text(source)
-    found = command.run(["optimize", str(task), "--out", str(folder / "run"), *flags], show=show)
+    for left in reversed(range(retries + 1)):
+        try:
+            # The same folder resumes: what was judged is not judged again.
+            found = command.run(["optimize", str(task), "--out", str(folder / "run"), *flags], show=show)
+            break
+        except InfrastructureError as error:
+            if error.code not in PASSING or not left:
+                raise
+            time.sleep(5.0)
     for place in ("result", "run"):
         found[place] = str(Path(found[place]).absolute())
     unfinished = kept.with_suffix(".part")

@@ -31,7 +31,7 @@ class Kernels:
             self._fast = found.ModelNew(*init_inputs).eval()
         self._names = list(inspect.signature(self._fast.forward).parameters)
         self._module: weakref.ref[torch.nn.Module] | None = None
-        self._bound: list[tuple[dict[str, Any], str, torch.Tensor, torch.dtype, torch.device]] = []
+        self._bound: list[tuple[dict[str, Any], str, Any, Any, Any]] = []
         self._as_made = True
         self._warned = False
         # How often each has computed.
