@@ -70,7 +70,7 @@ class Kernels:
         if self._module is None or self._module() is not module:
             return False
         for place, name, kept, dtype, device in self._bound:
-            if place.get(name) is not kept or kept.dtype is not dtype or kept.device != device:
+            if kept.dtype is not dtype or kept.device != device or place.get(name) is not kept:
                 return False
         return True
 
