@@ -24,7 +24,7 @@ bench target="auto":
 wheel:
     scripts/wheel
 
-# The wheel's tests, with torch and with every trainer that installs without a GPU.
+# The wheel's tests, those that time too, and every trainer that installs without a GPU.
 trainers:
-    scripts/cpu/wheel --torch
+    scripts/cpu/wheel --timed
     scripts/cpu/trainers

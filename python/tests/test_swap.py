@@ -13,7 +13,13 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
     import torch
     from torch import nn
+    import warpsmith
+    from warpsmith import optimizing
+    from warpsmith.making import made
+    from warpsmith.sources import task_on_the_wire
     from warpsmith.swap import Kernels, swapped
+
+    from .cases import judge
 
     class Scaled(nn.Module):
         def __init__(self, width):
@@ -140,6 +146,38 @@ class Swap(unittest.TestCase):
         self.module.requires_grad_(False)
         self.faster(self.x)
         self.assertEqual(self.calls, {"kernels": 1, "original": 2})
+
+
+@unittest.skipUnless(HAS_TORCH and PARTS.exists(), "torch is not in this Python, or the repository is not at hand")
+class Kept(unittest.TestCase):
+    def test_what_was_judged_once_is_used_as_it_is(self):
+        """By a result as the command leaves it, with a verdict of the judge; another module is not taken for it."""
+        module, x = Scaled(32), torch.randn(16, 32)
+        how = made(module, [x], [], [32])
+        flags = ["--target", "cpu", "--policy", "teacher", "--samples", "1", "--profile", "rl", "--guard"]
+        task = warpsmith.Task(Scaled, [x], [32])
+        files = {"model_new.py": MODEL_NEW, "kernels/scaled.cpp": SCALED}
+        request = {"task": task_on_the_wire(task), "files": files}
+        _, job, _ = judge()._connection.ask("POST", "/v1/judge?wait=600", request, 600)
+        self.assertEqual(job["verdict"]["status"], "passed", job)
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder, "run", "result")
+            package(result / "package", "kept_test_fast")
+            for path, text in files.items():
+                (result / path).parent.mkdir(parents=True, exist_ok=True)
+                (result / path).write_text(text)
+            answer = {"verdict": job["verdict"], "improved": True, "author": "compiler", "start": None}
+            places = {"result": str(result), "run": str(result.parent), "key": optimizing._key(how.source, flags)}
+            Path(folder, "python.json").write_text(json.dumps({**answer, **places}))
+            found = warpsmith.optimize(module, x, init_inputs=[32], target="cpu", out=folder)
+            self.assertEqual((found.improved, found.author, found.speedup), (True, "compiler", None))
+            self.assertEqual(found.kernels, files)
+            self.assertIn("kernels/scaled.cpp", found._repr_html_())
+            self.assertIn("written by     compiler", found.report())
+            with torch.no_grad():
+                torch.testing.assert_close(found.module(x), module(x))
+            self.assertEqual(found.module._warpsmith_kernels.calls, {"kernels": 1, "original": 0})
+            self.assertNotEqual(optimizing._key(how.source + " ", flags), places["key"])
 
 
 def pickle_of(module):

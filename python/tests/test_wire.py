@@ -84,7 +84,7 @@ class Wire(unittest.TestCase):
         self.assertEqual(status, 200)
         self.assertEqual(
             {name: answer[name] for name in ("status", "compiled", "correctness", "decoy_kernel", "speedup", "error_code")},
-            {"status": "completed", "compiled": False, "correctness": False, "decoy_kernel": False, "speedup": 0.0, "error_code": "rejected"},
+            {"status": "completed", "compiled": False, "correctness": False, "decoy_kernel": False, "speedup": 0.0, "error_code": "compile_failed"},
             answer,
         )
         self.assertIn("reference_runtime", answer)

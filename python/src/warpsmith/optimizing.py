@@ -151,9 +151,7 @@ def _package(result: Path) -> str | None:
 
 def _run(name: str, source: str, flags: Sequence[str], out: str | os.PathLike[str] | None, show: bool, retries: int) -> dict[str, Any]:
     """The command's object; one that is kept, where nothing that decides it has changed."""
-    import torch
-
-    key = hashlib.sha256(json.dumps([source, list(flags), torch.__version__, _version()]).encode()).hexdigest()[:12]
+    key = _key(source, flags)
     folder = Path(out) if out is not None else _cache() / "optimized" / f"{name}-{key}"
     kept = folder / "python.json"
     if kept.exists():
@@ -182,10 +180,13 @@ def _run(name: str, source: str, flags: Sequence[str], out: str | os.PathLike[st
     return found
 
 
-def _version() -> str:
+def _key(source: str, flags: Sequence[str]) -> str:
+    """Everything that decides a result."""
+    import torch
+
     from . import __version__
 
-    return __version__
+    return hashlib.sha256(json.dumps([source, list(flags), torch.__version__, __version__]).encode()).hexdigest()[:12]
 
 
 def _cache() -> Path:
