@@ -19,3 +19,12 @@ gpu:
 # How long judgements take here.
 bench target="auto":
     cargo run --release -- bench-judge --target {{target}}
+
+# The Python wheel, from the release binary.
+wheel:
+    scripts/wheel
+
+# The wheel's tests, those that time too, and every trainer that installs without a GPU.
+trainers:
+    scripts/cpu/wheel --timed
+    scripts/cpu/trainers

@@ -1,7 +1,9 @@
-//! Files in a reply, as fenced blocks: a heading line such as `write kernels/x.cu`, then the code.
+//! Which parts of a reply are the solution: the one rule, for episodes, servers and trainers.
 //!
 //! Small models cannot escape code inside JSON, and do not keep to a heading's form either. So a block belongs to the path
-//! named on the last line before it that is not empty, whatever else that line says, or in its own first line.
+//! named on the last line before it that is not empty, whatever else that line says, or in its own first line. Where no block is
+//! `model_new.py` by name, the last that defines a class `ModelNew` is: `KernelBench`'s form, with an inline extension or Triton.
+//! A reply that is nothing but such a module needs no fence. What was thought before the answer is no part of it.
 
 use std::collections::BTreeMap;
 
@@ -79,8 +81,13 @@ pub(crate) fn pieces(reply: &str) -> Vec<Piece<'_>> {
 
 /// The files of a reply; of two blocks for one path the later counts.
 pub fn read_files(reply: &str) -> Result<FencedFiles, UnusableReply> {
+    let answer = reply
+        .rsplit_once("</think>")
+        .map_or(reply, |(_, answer)| answer);
     let (mut files, mut blocks) = (FencedFiles::new(), 0);
-    for piece in pieces(reply) {
+    // Without a path, but with the class that is asked for.
+    let mut unnamed = None;
+    for piece in pieces(answer) {
         let Piece::Block(block) = piece else {
             continue;
         };
@@ -90,8 +97,22 @@ pub fn read_files(reply: &str) -> Result<FencedFiles, UnusableReply> {
             Some(path) => {
                 files.insert(path, block.content);
             }
+            None if defines_model(&block.content) => unnamed = Some(block),
             None => {}
         }
+    }
+    if !files.contains_key(MODEL_NEW)
+        && let Some(block) = unnamed
+    {
+        let path = MODEL_NEW.to_owned();
+        if !block.closed {
+            return Err(UnusableReply::CutOff { path });
+        }
+        files.insert(path, block.content);
+    }
+    if blocks == 0 && is_module(answer) {
+        files.insert(MODEL_NEW.to_owned(), format!("{}\n", answer.trim()));
+        return Ok(files);
     }
     if let Some(path) = clashing_path(files.keys().map(String::as_str)) {
         let path = path.to_owned();
@@ -102,6 +123,20 @@ pub fn read_files(reply: &str) -> Result<FencedFiles, UnusableReply> {
         (_, true) => Err(UnusableReply::NoHeading),
         _ => Ok(files),
     }
+}
+
+fn defines_model(code: &str) -> bool {
+    code.lines().any(|line| {
+        line.strip_prefix("class ModelNew")
+            .is_some_and(|rest| rest.trim_start().starts_with(['(', ':']))
+    })
+}
+
+/// Whether a text is a Python file from its first line on, and not prose about one.
+fn is_module(text: &str) -> bool {
+    let begins = ["import ", "from ", "#", "\"\"\"", "class "];
+    let first = text.trim_start();
+    defines_model(text) && begins.iter().any(|begin| first.starts_with(begin))
 }
 
 /// The fence that a line opens: three or more backticks or tildes, then perhaps a language.
@@ -215,6 +250,65 @@ mod tests {
     fn the_later_block_of_a_path_counts() {
         let reply = "model_new.py\n```\none\n```\nBetter:\nmodel_new.py\n```\ntwo\n```";
         assert_eq!(files(reply)[0].1, "two\n");
+    }
+
+    const MODULE: &str = "import torch\n\nclass ModelNew(torch.nn.Module):\n    pass\n";
+
+    #[test]
+    fn a_module_without_a_heading_is_known_by_its_class() {
+        let only = [(MODEL_NEW.to_owned(), MODULE.to_owned())];
+        let helper = "```python\nprint('try it')\n```";
+        let draft = "```python\nclass ModelNew(torch.nn.Module): ...\n```";
+        for reply in [
+            format!("Here it is.\n\n```python\n{MODULE}```\n"),
+            format!("```\n{MODULE}```"),
+            format!("{draft}\nBetter:\n```python\n{MODULE}```\nTo run it:\n{helper}"),
+            format!("<think>First\nmodel_new.py\n{draft}\nno.</think>\n```python\n{MODULE}```"),
+            MODULE.to_owned(),
+            format!("</think>\n\n{MODULE}"),
+        ] {
+            assert_eq!(files(&reply), only, "{reply}");
+        }
+    }
+
+    #[test]
+    fn a_named_module_goes_before_one_without_a_heading() {
+        let reply =
+            format!("write model_new.py\n```\nnamed\n```\nInstead of\n```python\n{MODULE}```");
+        let expected = [(MODEL_NEW.to_owned(), "named\n".to_owned())];
+        assert_eq!(files(&reply), expected);
+        let with_kernel = format!("```python\n{MODULE}```\nkernels/x.cu\n```\nint a;\n```");
+        let paths: Vec<String> = read_files(&with_kernel).unwrap().into_keys().collect();
+        assert_eq!(paths, ["kernels/x.cu", MODEL_NEW]);
+    }
+
+    #[test]
+    fn prose_about_a_module_is_none() {
+        for (reply, why) in [
+            (
+                "The class ModelNew should be fused.",
+                UnusableReply::NoBlock,
+            ),
+            (
+                "Use\nclass ModelNew(Module)\nas above.",
+                UnusableReply::NoBlock,
+            ),
+            (
+                "```python\nclass ModelNewer:\n    pass\n```",
+                UnusableReply::NoHeading,
+            ),
+            (
+                "<think>\n```\nclass ModelNew: ...\n```\n</think>No.",
+                UnusableReply::NoBlock,
+            ),
+        ] {
+            assert_eq!(read_files(reply), Err(why), "{reply}");
+        }
+        let cut = UnusableReply::CutOff {
+            path: MODEL_NEW.to_owned(),
+        };
+        let reply = format!("```python\n{MODULE}");
+        assert_eq!(read_files(&reply), Err(cut));
     }
 
     proptest::proptest! {

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, bench_judge, cache, completions, doctor, explain, exploits, graph, judge, mcp, new,
-    optimize, profile, replay, report, rollout, schema, serve, setup, synth,
+    bench, bench_judge, cache, completions, doctor, explain, exploits, export, graph, judge, mcp,
+    new, optimize, profile, replay, report, rollout, schema, serve, setup, synth,
 };
 #[cfg(feature = "local-models")]
 use crate::commands::{models, train};
@@ -44,6 +44,7 @@ enum Verb {
     #[cfg(feature = "local-models")]
     Train(train::TrainArgs),
     Report(report::ReportArgs),
+    Export(export::ExportArgs),
     Serve(Box<serve::ServeArgs>),
     Mcp(mcp::McpArgs),
     Exploits(exploits::ExploitsArgs),
@@ -73,6 +74,7 @@ impl Cli {
             #[cfg(feature = "local-models")]
             Verb::Train(args) => train::run(args, printer),
             Verb::Report(args) => report::run(args, printer),
+            Verb::Export(args) => export::run(args, printer),
             Verb::Serve(args) => serve::run(args, printer),
             Verb::Mcp(args) => mcp::run(args, printer),
             Verb::Exploits(args) => exploits::run(args, printer),

@@ -132,6 +132,12 @@ impl From<ReportError> for Stop {
                 Some("name a run's folder, such as `runs/latest`".to_owned()),
             ),
             ReportError::Store(error) => error.into(),
+            ReportError::Export { .. } => Self::new(
+                FailureKind::Infrastructure,
+                "store",
+                chain(&error),
+                Some("check the folder's permissions and the disk's space".to_owned()),
+            ),
         }
     }
 }

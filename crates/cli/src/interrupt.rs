@@ -62,6 +62,18 @@ pub(crate) fn listen(printer: Printer) -> io::Result<()> {
     Ok(())
 }
 
+/// From now on the end of standard input is a signal too: the kernel closes it however the one who holds it ends.
+pub(crate) fn when_stdin_closes() -> io::Result<()> {
+    let watch = || {
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ = kill_process(getpid(), Signal::TERM);
+    };
+    thread::Builder::new()
+        .name("stdin".to_owned())
+        .spawn(watch)?;
+    Ok(())
+}
+
 /// Says it once, whoever comes to it first: this may be a moment when both do.
 pub(crate) fn say(printer: &Printer) {
     static SAID: AtomicBool = AtomicBool::new(false);

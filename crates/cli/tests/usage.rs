@@ -32,6 +32,7 @@ fn help_names_every_verb() {
       bench        Run a policy over `KernelBench`
       train        Have a model of this machine learn from trajectories
       report       Print the numbers of runs, side by side, and write them as one HTML file
+      export       Write the episodes of runs as data that others load
       serve        Serve a dashboard of runs, the judge, and a language model if one is named
       mcp          Give the judge's tools to another agent, over MCP on stdin and stdout
       exploits     Judge every attack and every honest control of a suite, and print the catch rate

@@ -3,6 +3,7 @@
 //! [`metrics`] are a run's numbers; [`page`] and [`plot`] are what pages are made of.
 
 mod compared;
+mod export;
 mod html;
 pub mod metrics;
 pub mod page;
@@ -15,6 +16,7 @@ mod tensorboard;
 mod training;
 
 pub use compared::ComparedMode;
+pub use export::write as write_export;
 pub use html::{html, training_plots, verdict, verdict_line};
 pub use read::{ReportError, Run, read};
 pub use runs::{Report, RunReport, TaskReport, TaskRow, same_rules};

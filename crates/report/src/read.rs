@@ -16,6 +16,12 @@ pub enum ReportError {
     NotARun { folder: PathBuf },
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("failed to write `{}`", folder.display())]
+    Export {
+        folder: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 /// What a run left.

@@ -8,14 +8,17 @@ mod jobs;
 mod openenv;
 mod rate;
 mod routes;
+mod trainers;
 
 use std::sync::Arc;
 use std::{io, thread};
 
 use warpsmith_judge::Judge;
 use warpsmith_schema::Task;
+use warpsmith_tasks::{TaskError, load};
 
-use job::{GivenTask, KnownTask};
+use crate::problem::Problem;
+use job::{GivenTask, KnownTask, told_apart};
 pub(crate) use job::{Job, JobList, JudgeRequest};
 pub(crate) use jobs::Jobs;
 pub(crate) use routes::{MAX_LISTED, MAX_WAIT_SECONDS, routes};
@@ -65,6 +68,12 @@ impl ServedTasks {
                 None if self.client_tasks => Ok(Arc::new(own.task())),
                 None => Err(TaskRefusal::NotTrusted),
             },
+            GivenTask::Path(given) if self.client_tasks => {
+                let loaded = load(&given.path);
+                let loaded = loaded.map_err(TaskRefusal::Unreadable)?;
+                Ok(Arc::new(told_apart(loaded)))
+            }
+            GivenTask::Path(_) => Err(TaskRefusal::NotTrusted),
         }
     }
 }
@@ -74,6 +83,8 @@ enum TaskRefusal {
     Malformed(String),
     Unknown(String),
     NotTrusted,
+    /// There is none at the path that was given.
+    Unreadable(TaskError),
 }
 
 impl TaskRefusal {
@@ -82,6 +93,18 @@ impl TaskRefusal {
             Self::Malformed(complaint) => complaint.clone(),
             Self::Unknown(id) => format!("there is no task `{id}` here"),
             Self::NotTrusted => "this server judges its own tasks only".to_owned(),
+            Self::Unreadable(error) => error.to_string(),
+        }
+    }
+}
+
+impl From<TaskRefusal> for Problem {
+    fn from(refusal: TaskRefusal) -> Self {
+        match &refusal {
+            TaskRefusal::Malformed(complaint) => Self::bad_request(complaint),
+            TaskRefusal::Unknown(id) => Self::unknown_task(id),
+            TaskRefusal::NotTrusted => Self::not_trusted(&refusal.message()),
+            TaskRefusal::Unreadable(error) => Self::unreadable_task(error),
         }
     }
 }

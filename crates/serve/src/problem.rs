@@ -6,6 +6,7 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use warpsmith_schema::{Failure, FailureKind, FailureReport};
+use warpsmith_tasks::TaskError;
 
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -39,6 +40,10 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "request", message)
     }
 
+    pub(crate) fn into_failure(self) -> Failure {
+        self.failure
+    }
+
     pub(crate) fn unknown_job(id: &str) -> Self {
         let message = format!("there is no job `{id}`");
         Self::new(StatusCode::NOT_FOUND, "unknown_job", message)
@@ -48,6 +53,22 @@ impl Problem {
     pub(crate) fn unknown_task(id: &str) -> Self {
         let message = format!("there is no task `{id}` here");
         Self::new(StatusCode::NOT_FOUND, "unknown_task", message)
+            .hint("name one of the server's tasks, or give the task's `source` where clients may")
+    }
+
+    pub(crate) fn unreadable_task(error: &TaskError) -> Self {
+        let mut problem = Self::new(StatusCode::NOT_FOUND, "no_task", error.to_string());
+        problem.failure.hint = error.hint();
+        problem
+    }
+
+    /// What a judge could not say, after it was asked again.
+    pub(crate) fn unjudged(failure: Failure) -> Self {
+        let status = match failure.kind {
+            FailureKind::Infrastructure => StatusCode::SERVICE_UNAVAILABLE,
+            FailureKind::Task | FailureKind::Config => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self { status, failure }
     }
 
     pub(crate) fn not_trusted(message: &str) -> Self {
@@ -113,7 +134,11 @@ impl From<PathRejection> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let again = self.status == StatusCode::TOO_MANY_REQUESTS;
+        let again = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ];
+        let again = again.contains(&self.status);
         let mut response = (self.status, Json(FailureReport::new(self.failure))).into_response();
         if again {
             let seconds = HeaderValue::from_static("5");

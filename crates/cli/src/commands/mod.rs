@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod exploits;
+pub(crate) mod export;
 pub(crate) mod graph;
 pub(crate) mod judge;
 pub(crate) mod mcp;

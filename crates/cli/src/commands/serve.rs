@@ -74,6 +74,9 @@ pub(crate) struct ServeArgs {
         hide_env_values = true
     )]
     token: Option<String>,
+    /// End when standard input is closed, as it is when the program that started this one ends
+    #[arg(long)]
+    until_stdin_closes: bool,
     #[command(flatten)]
     judging: JudgingArgs,
 }
@@ -137,6 +140,9 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.note(&format!(
             "  an agent of ours       warpsmith optimize --policy openai:{name} --base-url {root}/v1"
         ));
+    }
+    if args.until_stdin_closes {
+        interrupt::when_stdin_closes()?;
     }
     serve(
         listener,

@@ -3,19 +3,86 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use warpsmith_agent::read_files;
 use warpsmith_schema::{
     FORMAT, Failure, Submission, Task, Verdict, clashing_path, is_solution_path,
 };
 use warpsmith_tasks::submission_from_text;
 
-/// A solution to be judged.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A solution to be judged: its files, or what a language model said.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = [{ "required": ["files"] }, { "required": ["reply"] }]))]
 pub(crate) struct JudgeRequest {
     pub(crate) task: GivenTask,
     /// Relative path to content: `model_new.py` and files below `kernels/`.
-    pub(crate) files: BTreeMap<FilePath, String>,
+    #[serde(default, deserialize_with = "present")]
+    #[schemars(with = "BTreeMap<FilePath, String>")]
+    files: Option<BTreeMap<FilePath, String>>,
+    /// A reply whose blocks hold the files. One that holds none is a verdict against it.
+    #[serde(default, deserialize_with = "present")]
+    #[schemars(with = "String")]
+    reply: Option<String>,
+}
+
+/// A field that may be left out and is never null.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    field: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(field).map(Some)
+}
+
+impl JudgeRequest {
+    /// What is judged, or why that cannot be.
+    pub(crate) fn received(self) -> Result<Received, String> {
+        match (self.files, self.reply) {
+            (Some(files), None) => match complaint_of(&files) {
+                Some(complaint) => Err(complaint),
+                None => Ok(Received::of(submission_of(files))),
+            },
+            (None, Some(reply)) => Ok(Received::reply(&reply)),
+            _ => Err("a request has either `files` or a `reply`".to_owned()),
+        }
+    }
+}
+
+/// A submission as it came.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Received {
+    pub(crate) submission: Submission,
+    /// Why there is nothing in it, which the verdict then says.
+    pub(crate) unusable: Option<String>,
+}
+
+impl Received {
+    pub(crate) fn of(submission: Submission) -> Self {
+        Self {
+            submission,
+            unusable: None,
+        }
+    }
+
+    /// By the one rule for what a reply's solution is.
+    pub(crate) fn reply(text: &str) -> Self {
+        match read_files(text) {
+            Ok(files) if files.values().all(|text| text.len() <= MAX_BYTES) => {
+                Self::of(submission_from_text(&files))
+            }
+            Ok(_) => Self::nothing(format!(
+                "a file of the reply is larger than {MAX_BYTES} bytes"
+            )),
+            Err(why) => Self::nothing(why.to_string()),
+        }
+    }
+
+    /// The judge rejects what has no files, by the rule `form`.
+    fn nothing(why: String) -> Self {
+        Self {
+            submission: submission_from_text(&BTreeMap::new()),
+            unusable: Some(why),
+        }
+    }
 }
 
 /// One of the server's tasks, or, where the server takes such, a module of the client's own.
@@ -24,6 +91,28 @@ pub(crate) struct JudgeRequest {
 pub(crate) enum GivenTask {
     Known(KnownTask),
     Own(OwnTask),
+    Path(TaskPath),
+}
+
+/// A task in a file of the server's machine, named as the command line names it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TaskPath {
+    #[schemars(length(min = 1, max = 4096))]
+    pub(crate) path: String,
+}
+
+impl GivenTask {
+    /// As a client means it that has one text for both: a task's source, else its name here.
+    pub(crate) fn of_text(text: &str) -> Self {
+        if text.contains('\n') {
+            let source = text.to_owned();
+            Self::Own(OwnTask { source, name: None })
+        } else {
+            let id = text.trim().to_owned();
+            Self::Known(KnownTask { id })
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,17 +147,24 @@ impl OwnTask {
 
     pub(crate) fn task(&self) -> Task {
         let name = self.name.clone().unwrap_or_else(|| "task".to_owned());
-        // Two tasks of one name are two tasks.
-        let hash = blake3::hash(self.source.as_bytes()).to_hex();
-        Task {
-            id: format!("{name}-{}", &hash[..12]),
+        told_apart(Task {
+            id: name.clone(),
             name,
             source: self.source.clone(),
             level: None,
             problem_id: None,
             origin: "http".to_owned(),
             graph: None,
-        }
+        })
+    }
+}
+
+/// Two tasks of one name are two tasks.
+pub(crate) fn told_apart(task: Task) -> Task {
+    let hash = blake3::hash(task.source.as_bytes()).to_hex();
+    Task {
+        id: format!("{}-{}", task.id, &hash[..12]),
+        ..task
     }
 }
 
@@ -170,5 +266,61 @@ impl JobList {
             waiting: waiting as u32,
             jobs,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn request(body: Value) -> Result<Received, String> {
+        let mut whole = json!({ "task": { "id": "softmax" } });
+        if let (Value::Object(whole), Value::Object(body)) = (&mut whole, body) {
+            whole.extend(body);
+        }
+        let read: Result<JudgeRequest, _> = serde_json::from_value(whole);
+        read.map_err(|error| error.to_string())?.received()
+    }
+
+    #[test]
+    fn a_request_has_files_or_a_reply() {
+        let files = json!({ "model_new.py": "x\n" });
+        let by_files = request(json!({ "files": files })).unwrap();
+        let by_reply = request(json!({ "reply": "model_new.py\n```\nx\n```" })).unwrap();
+        assert_eq!(by_files, by_reply);
+        assert_eq!(by_files.unusable, None);
+        for wrong in [
+            json!({}),
+            json!({ "files": files, "reply": "" }),
+            json!({ "files": null, "reply": "" }),
+            json!({ "reply": null }),
+            json!({ "reply": "", "more": 1 }),
+        ] {
+            assert!(request(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_reply_without_a_solution_says_why() {
+        let nothing = request(json!({ "reply": "I cannot." })).unwrap();
+        assert!(nothing.submission.files.is_empty());
+        assert_eq!(
+            nothing.unusable.as_deref(),
+            Some("the reply has no fenced block")
+        );
+    }
+
+    #[test]
+    fn one_text_is_a_task_by_name_or_by_source() {
+        let named = GivenTask::of_text(" softmax ");
+        let id = "softmax".to_owned();
+        assert_eq!(named, GivenTask::Known(KnownTask { id }));
+        let GivenTask::Own(own) = GivenTask::of_text("import torch\nclass Model: ...") else {
+            panic!("it is a source");
+        };
+        assert_eq!(own.complaint(), None);
+        assert_ne!(own.task().id, "task");
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use warpsmith_judge::Judge;
 use warpsmith_schema::{FORMAT, Failure, Submission, Task, Verdict};
 
-use super::job::{Job, JobStatus};
+use super::job::{Job, JobStatus, Received};
 
 /// The most jobs that wait. Whoever comes later is asked to come again.
 const MAX_WAITING: usize = 256;
@@ -35,6 +35,8 @@ struct Entry {
     name: String,
     /// Until a judge has it or it is cancelled: what is kept longer is small.
     work: Option<Work>,
+    /// Why there was nothing in what came. It is the verdict's reason.
+    unusable: Option<String>,
     progress: Progress,
     came: Instant,
     begun: Option<Instant>,
@@ -68,11 +70,7 @@ impl Jobs {
     }
 
     /// Takes a submission in and gives the job's id.
-    pub(crate) fn submit(
-        &self,
-        task: Arc<Task>,
-        submission: Submission,
-    ) -> Result<String, JobRefusal> {
+    pub(crate) fn submit(&self, task: Arc<Task>, received: Received) -> Result<String, JobRefusal> {
         let mut state = self.state();
         if state.waiting.len() >= MAX_WAITING {
             return Err(JobRefusal::Full);
@@ -80,7 +78,8 @@ impl Jobs {
         let id = format!("{:032x}", rand::random::<u128>());
         let entry = Entry {
             name: task.name.clone(),
-            work: Some((task, submission)),
+            work: Some((task, received.submission)),
+            unusable: received.unusable,
             progress: Progress::Waiting,
             came: Instant::now(),
             begun: None,
@@ -191,7 +190,11 @@ impl Jobs {
 
     fn end(&self, id: &str, judged: Result<Verdict, Failure>) {
         if let Some(entry) = self.state().jobs.get_mut(id) {
-            entry.progress = Progress::Over(judged.map(Box::new));
+            let unusable = entry.unusable.take();
+            entry.progress = Progress::Over(judged.map(|mut verdict| {
+                verdict.reason = unusable.or(verdict.reason);
+                Box::new(verdict)
+            }));
             entry.ended = Some(Instant::now());
             entry.changed.send_replace(());
         }

@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use warpsmith_schema::{Task, Verdict};
 
 use super::TaskRefusal;
-use super::job::{FilePath, GivenTask, JobStatus, KnownTask, OwnTask, complaint_of, submission_of};
+use super::job::{
+    FilePath, GivenTask, JobStatus, KnownTask, OwnTask, Received, complaint_of, submission_of,
+};
 use super::routes::JudgeApi;
 
 /// Solutions of one episode.
@@ -197,10 +199,13 @@ impl Episode {
             return Err(Wrong("VALIDATION_ERROR", complaint));
         }
         let submission = submission_of(action.files);
-        let id = api.jobs.submit(task, submission).map_err(|_| {
-            let message = "too many submissions are waiting for a judge";
-            Wrong("CAPACITY_REACHED", message.to_owned())
-        })?;
+        let id = api
+            .jobs
+            .submit(task, Received::of(submission))
+            .map_err(|_| {
+                let message = "too many submissions are waiting for a judge";
+                Wrong("CAPACITY_REACHED", message.to_owned())
+            })?;
         self.job = Some(id.clone());
         let job = api.jobs.wait(&id, PATIENCE).await;
         if job.as_ref().is_none_or(|job| !job.status.is_over()) {
@@ -273,6 +278,7 @@ mod tests {
                 client_tasks: false,
                 instructions: String::new(),
             },
+            evaluations: crate::judging::trainers::Evaluations::default(),
         });
         let idle = Duration::from_millis(300);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -13,10 +13,10 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 
-use super::job::{Job, JobList, JudgeRequest, complaint_of, submission_of};
+use super::job::{Job, JobList, JudgeRequest};
 use super::jobs::{JobRefusal, Jobs};
 use super::rate::{Rate, limit};
-use super::{ServedTasks, TaskRefusal, openenv};
+use super::{ServedTasks, openenv, trainers};
 use crate::problem::Problem;
 
 /// Larger than any solution that could still be compiled.
@@ -30,15 +30,21 @@ const DEFAULT_LISTED: u32 = 50;
 pub(crate) struct JudgeApi {
     pub(super) jobs: Arc<Jobs>,
     pub(super) tasks: ServedTasks,
+    pub(super) evaluations: trainers::Evaluations,
 }
 
 pub(crate) fn routes(jobs: Arc<Jobs>, tasks: ServedTasks) -> Router {
-    let api = Arc::new(JudgeApi { jobs, tasks });
+    let api = Arc::new(JudgeApi {
+        jobs,
+        tasks,
+        evaluations: trainers::Evaluations::default(),
+    });
     Router::new()
         .route("/v1/judge", post(judge))
         .route("/v1/jobs", get(list))
         .route("/v1/jobs/{id}", get(show).delete(cancel))
         .route("/ws", get(openenv::connect))
+        .merge(trainers::routes())
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(from_fn_with_state(Arc::new(Rate::default()), limit))
         .with_state(api)
@@ -68,20 +74,11 @@ async fn judge(
 ) -> Result<Response, Problem> {
     let limit = query?.limit()?;
     let Json(request) = request?;
-    if let Some(complaint) = complaint_of(&request.files) {
-        return Err(Problem::bad_request(complaint));
-    }
-    let task = api
-        .tasks
-        .find(&request.task)
-        .map_err(|refusal| match refusal {
-            TaskRefusal::Malformed(complaint) => Problem::bad_request(complaint),
-            TaskRefusal::Unknown(id) => Problem::unknown_task(&id),
-            TaskRefusal::NotTrusted => Problem::not_trusted(&refusal.message()),
-        })?;
+    let task = api.tasks.find(&request.task)?;
+    let received = request.received().map_err(Problem::bad_request)?;
     let id = api
         .jobs
-        .submit(task, submission_of(request.files))
+        .submit(task, received)
         .map_err(|_| Problem::queue_full())?;
     let job = api.jobs.wait(&id, limit).await;
     let job = job.ok_or_else(|| Problem::unknown_job(&id))?;
