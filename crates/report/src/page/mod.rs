@@ -9,7 +9,7 @@ mod words;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-pub use code::code;
+pub use code::{CodeNote, annotated_code, code};
 pub use diff::{DiffLine, LineDiff, line_diff};
 pub use words::{UNKNOWN, anchor, count, duration, fact, percent, runtime, times};
 
