@@ -30,6 +30,8 @@ pub struct Teacher {
     target: Target,
     mode: EpisodeMode,
     tasks: HashMap<String, Arc<Task>>,
+    /// Why tasks have no graph, by id, where that was found out.
+    no_graph: HashMap<String, String>,
 }
 
 impl Teacher {
@@ -46,7 +48,15 @@ impl Teacher {
             tasks: tasks
                 .map(|task| (task.id.clone(), Arc::new(task.clone())))
                 .collect(),
+            no_graph: HashMap::new(),
         }
+    }
+
+    /// Says of tasks without a graph why they have none.
+    #[must_use]
+    pub fn with_reasons(mut self, no_graph: HashMap<String, String>) -> Self {
+        self.no_graph = no_graph;
+        self
     }
 
     /// The policy for any episode of one task.
@@ -88,6 +98,7 @@ impl SharedPolicy for Teacher {
             target: self.target,
             mode: self.mode,
             sample: episode.sample,
+            no_graph: self.no_graph.get(&episode.task).cloned(),
         })
     }
 }
