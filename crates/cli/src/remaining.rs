@@ -43,7 +43,9 @@ impl Remaining {
 
     /// `, about 12 min left`, or nothing.
     pub(crate) fn words(&self, planned: u64) -> String {
-        let left = self.left(Instant::now(), planned).map(in_words);
+        let begun = self.ends.back().is_some_and(|last| last.1 < planned);
+        let left = self.left(Instant::now(), planned).filter(|_| begun);
+        let left = left.map(in_words);
         left.map_or_else(String::new, |left| format!(", about {left} left"))
     }
 }

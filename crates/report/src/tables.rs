@@ -105,7 +105,15 @@ fn fast_p(runs: &[RunReport<'_>]) -> Table {
     let rows = runs.iter().flat_map(|run| {
         let curves = &run.metrics.fast_p;
         let both = [
-            ("eager", Some(&curves.eager)),
+            (
+                "eager",
+                run.metrics
+                    .overall
+                    .strict
+                    .eager
+                    .is_some()
+                    .then_some(&curves.eager),
+            ),
             ("compile", curves.compile.as_ref()),
         ];
         both.into_iter().filter_map(|(over, curve)| {

@@ -55,6 +55,8 @@ pub(crate) fn routes(runs: PathBuf, look_at_machine: LookAtMachine) -> Router {
         .route("/leaderboard", get(show_leaderboard))
         .route("/machine", get(show_machine))
         .route("/live.js", get(script))
+        // Browsers ask for it, and there is none.
+        .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .route("/v1/runs", get(api::runs))
         .route("/v1/runs/{run}", get(api::run))
         .route("/v1/runs/{run}/episodes", get(api::episodes))

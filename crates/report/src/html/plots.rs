@@ -11,7 +11,10 @@ use crate::{Report, RunReport, TaskReport, TaskRow, TrainingStep, curves};
 use super::tasks::place;
 
 pub(super) fn plots(report: &Report<'_>) -> Markup {
-    let eager = |run: &RunReport<'_>| Some(run.metrics.fast_p.eager.clone());
+    let eager = |run: &RunReport<'_>| {
+        let timed = run.metrics.overall.strict.eager.is_some();
+        timed.then(|| run.metrics.fast_p.eager.clone())
+    };
     let compile = |run: &RunReport<'_>| run.metrics.fast_p.compile.clone();
     // Where all is fp32 it is the same once more.
     let matched = |run: &RunReport<'_>| {

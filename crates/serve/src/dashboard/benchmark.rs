@@ -216,12 +216,27 @@ fn heat_map(run: &str, index: &RunIndex) -> Markup {
             @if levels.len() > 1 {
                 h3 { @match level { Some(level) => { "Level " (level) }, None => "Other tasks" } }
             }
-            ul.heat aria-label="Tasks" {
+            @let long = tiles.iter().any(|tile| tile.row.id.task.len() > SHORT);
+            ul.heat.long[long] aria-label="Tasks" {
                 @for tile in tiles.iter().take(MOST_TILES) { (tile.render(run)) }
             }
             @if tiles.len() > MOST_TILES { p.quiet { "and " (count(tiles.len() - MOST_TILES, "task")) " more, in the list below" } }
         }
     }
+}
+
+/// Names longer than this do not fit into a small tile, and those longer than that not into a large one.
+const SHORT: usize = 10;
+const LONG: usize = 20;
+
+/// Long names of one set begin alike: their ends tell them apart.
+fn tail(name: &str) -> String {
+    let letters = name.chars().count();
+    if letters <= LONG {
+        return name.to_owned();
+    }
+    let tail: String = name.chars().skip(letters - LONG + 1).collect();
+    format!("…{tail}")
 }
 
 fn merit(result: &EpisodeResult) -> f64 {
@@ -250,7 +265,7 @@ impl Tile<'_> {
         );
         html! {
             li class=(class) {
-                a href=(address(run, self.row)) title=(title) { b { (word) } (self.row.id.task) }
+                a href=(address(run, self.row)) title=(title) { b { (word) } (tail(&self.row.id.task)) }
             }
         }
     }

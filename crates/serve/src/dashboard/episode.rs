@@ -67,7 +67,10 @@ fn lead(trajectory: &Trajectory) -> Markup {
             (fact("best", &html! {
                 @match trajectory.best.and_then(|best| trajectory.attempts.get(best as usize)) {
                     Some(attempt) => (verdict_line(&attempt.verdict)),
-                    None => "none passed",
+                    None => @match trajectory.attempts.iter().rev().find(|one| one.verdict.passed()) {
+                        Some(attempt) => (verdict_line(&attempt.verdict)),
+                        None => "none passed",
+                    },
                 }
             }))
             (fact("tokens read, written", &html! { (usage.prompt_tokens) ", " (usage.completion_tokens) }))

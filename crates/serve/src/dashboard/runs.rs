@@ -190,7 +190,7 @@ fn list(asked: &Asked, rows: &[Row], unreadable: &[String]) -> Markup {
         @if rows.is_empty() { p { "No run is like that. " a href="/" { "All runs" } } }
         @else {
             form action="/compare" method="get" aria-label="Compare runs" {
-                (scrolling("table: runs", &body))
+                div.cards { (scrolling("table: runs", &body)) }
                 @if comparable { button type="submit" { "Compare the chosen runs" } }
             }
         }
@@ -248,15 +248,15 @@ impl Row {
         html! {
             tr {
                 th scope="row" { a href={ "/runs/" (encoded(&self.name)) } { (self.name) } }
-                td.words { (or_dash(&self.verb)) }
-                td.words { (or_dash(&self.policy)) }
-                td.words { (or_dash(&self.device)) }
-                td { @match self.begun { Some(at) => (at.strftime("%Y-%m-%d %H:%M UTC")), None => (UNKNOWN) } }
-                td { (duration(self.took_s)) }
-                td { (self.how_far) ", " span.good[self.doing == Doing::Running] { (self.doing.word()) } }
-                td.words { (self.result) }
+                td.words data-label="verb" { (or_dash(&self.verb)) }
+                td.words data-label="policy or model" { (or_dash(&self.policy)) }
+                td.words data-label="device" { (or_dash(&self.device)) }
+                td data-label="begun" { @match self.begun { Some(at) => (at.strftime("%Y-%m-%d %H:%M UTC")), None => (UNKNOWN) } }
+                td data-label="took" { (duration(self.took_s)) }
+                td data-label="progress" { (self.how_far) ", " span.good[self.doing == Doing::Running] { (self.doing.word()) } }
+                td.words data-label="result" { (self.result) }
                 @if comparable {
-                    td { input type="checkbox" name="run" value=(self.name) aria-label={ "compare " (self.name) }; }
+                    td data-label="compare" { input type="checkbox" name="run" value=(self.name) aria-label={ "compare " (self.name) }; }
                 }
             }
         }

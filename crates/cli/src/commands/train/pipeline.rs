@@ -323,7 +323,10 @@ fn report(outcome: &PipelineOutcome, folder: &RunFolder, printer: &Printer) -> R
     }
     lines.push(format!("model: {model}"));
     lines.push(format!("run: {}", folder.path().display()));
-    lines.push(format!("next: warpsmith serve --runs {}", shown_from(folder.path()).display()));
+    lines.push(format!(
+        "next: warpsmith serve --runs {}",
+        shown_from(folder.path()).display()
+    ));
     printer.lines(&lines)?;
     Ok(exit)
 }
