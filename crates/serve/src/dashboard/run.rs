@@ -80,11 +80,23 @@ fn training(run: &ShelvedRun, doing: Doing) -> Markup {
         @if let Some((step, steps)) = progress.and_then(|progress| Some((progress.step, progress.steps?))) {
             progress max=(steps) value=(step) aria-label="Steps that were made" {}
         }
+        @if let Some(warning) = nothing_taught(run) { p.bad { strong { "Warning: " } (warning) } }
         @match training_plots(&stages) {
             Some(plots) => { h2 { "Training" } (plots) },
             None => p.quiet { "No step has ended yet." },
         }
     }
+}
+
+/// Whether groups of replies were told apart at all: else a policy that learns from groups stays what it was.
+fn nothing_taught(run: &ShelvedRun) -> Option<&'static str> {
+    let steps = &run.stages.last()?.steps;
+    let mut groups = steps.iter().filter_map(|step| step.values.get("groups"));
+    let first = groups.next()?;
+    let idle = *first == 0.0 && groups.all(|taught| *taught == 0.0);
+    idle.then_some(
+        "no group has taught the policy anything so far: all replies to a task earned the same",
+    )
 }
 
 fn progress(index: &RunIndex, doing: Doing) -> Markup {

@@ -470,3 +470,17 @@ fn the_replies_of_a_step_are_sorted_by_reward() {
         "{page}"
     );
 }
+
+#[test]
+fn a_run_in_which_no_group_taught_says_so() {
+    let line = |step: u32, groups: u32| {
+        format!("{{\"step\":{step},\"steps\":3,\"reward\":-1.0,\"groups\":{groups}}}\n")
+    };
+    let (runs, shelf) = shelf_with(&(line(1, 0) + &line(2, 0)));
+    let warning = "no group has taught the policy anything";
+    assert!(run_page(&shelf, "a").contains(warning));
+    let log = line(1, 0) + &line(2, 1) + &line(3, 0);
+    write(runs.path(), "a/metrics.jsonl", &log);
+    let shelf = Shelf::new(runs.path().to_path_buf());
+    assert!(!run_page(&shelf, "a").contains(warning));
+}
