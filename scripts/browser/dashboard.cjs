@@ -51,7 +51,7 @@ const ok = (what) => {
 };
 
 async function main() {
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox"] });
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"] });
   const shot = (page, name) => page.screenshot({ path: path.join(process.env.SHOTS, `${name}.png`), fullPage: true });
   const context = await browser.newContext({ colorScheme: "light" });
   const page = await context.newPage();
@@ -82,7 +82,7 @@ async function main() {
 
   await page.getByRole("link", { name: "not passed" }).click();
   await page.getByText("1 episode", { exact: true }).waitFor();
-  await page.getByRole("link", { name: "level1/2" }).click();
+  await page.getByRole("link", { name: "level1/2", exact: true }).click();
   await page.getByRole("heading", { level: 1, name: "task 2, sample 1" }).waitFor();
   assert.ok(!(await page.title()).includes("hacked"), "what a policy said became part of the page");
   await page.getByText("since the attempt before").click();
@@ -94,7 +94,7 @@ async function main() {
   await page.keyboard.press("Tab");
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
   const seen = [];
-  for (let n = 0; n < 8; n++) {
+  for (let n = 0; n < 24; n++) {
     await page.keyboard.press("Tab");
     seen.push(await page.evaluate(() => document.activeElement.textContent));
   }
@@ -104,7 +104,14 @@ async function main() {
   await page.getByRole("heading", { level: 1, name: RUN }).waitFor();
   ok("the keyboard gets everywhere");
 
-  for (const place of ["/leaderboard", "/machine"]) {
+  await page.goto(`${url}/?q=none`);
+  await page.getByText("No run is like that.").waitFor();
+  await page.getByRole("searchbox").fill("made");
+  await page.getByRole("button", { name: "Show" }).click();
+  await page.getByRole("link", { name: RUN }).waitFor();
+  ok("runs are searched");
+
+  for (const place of ["/leaderboard", "/machine", `/compare?run=${RUN}`]) {
     const response = await page.goto(url + place);
     assert.equal(response.status(), 200);
   }

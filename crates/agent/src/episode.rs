@@ -172,7 +172,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         .join(": ")
 }
 
-/// The quickest that passed.
+/// The quickest that passed; where nothing is timed, the last that passed.
 fn best(attempts: &[Attempt]) -> Option<u32> {
     let time = |attempt: &Attempt| {
         let times = attempt.verdict.times_us.as_ref();
@@ -185,7 +185,13 @@ fn best(attempts: &[Attempt]) -> Option<u32> {
         .enumerate()
         .filter_map(|(number, attempt)| Some((number, time(attempt)?)));
     let quickest = timed.min_by(|first, second| first.1.total_cmp(&second.1));
-    quickest.map(|(number, _)| number as u32)
+    let untimed = || {
+        attempts
+            .iter()
+            .rposition(|attempt| attempt.verdict.passed())
+    };
+    let best = quickest.map(|(number, _)| number).or_else(untimed);
+    best.map(|number| number as u32)
 }
 
 /// The same conversation about the same task has the same id, wherever it is read.

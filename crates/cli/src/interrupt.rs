@@ -5,6 +5,8 @@
 //! asked to by the first signal.
 
 use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -48,6 +50,9 @@ pub(crate) fn listen(printer: Printer) -> io::Result<()> {
             if DRAINS.load(Ordering::SeqCst) {
                 printer.note("interrupted: finishing what is under way; once more stops at once");
                 let _ = signals.next();
+                printer.note("interrupted again: stopping at once");
+            } else {
+                printer.note("interrupted: stopping");
             }
             KILLING.store(true, Ordering::SeqCst);
             for _ in 0..ROUNDS {
@@ -78,7 +83,55 @@ pub(crate) fn when_stdin_closes() -> io::Result<()> {
 pub(crate) fn say(printer: &Printer) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::SeqCst) {
-        printer.failure(&Stop::interrupted());
+        let mut stop = Stop::interrupted();
+        stop.0.hint = RESUME.get().map(|command| format!("to go on: {command}"));
+        printer.failure(&stop);
+    }
+}
+
+/// The command that goes on with the run, for verbs that have one.
+static RESUME: OnceLock<String> = OnceLock::new();
+
+/// This process works in this run's folder. Whether it is the first that it names: the run itself, and no stage of it.
+pub(crate) fn resume_in(folder: &Path) -> bool {
+    let mut words: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let named = |word: &String| word == "--out" || word.starts_with("--out=");
+    if !words.iter().any(named) {
+        words.extend(["--out".to_owned(), folder.display().to_string()]);
+    }
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    let command = format!("warpsmith {}", words.join(" "));
+    RESUME.set(command).is_ok()
+}
+
+/// As a shell reads it back.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,+@%#".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_can_be_pasted_into_a_shell() {
+        let words = ["runs/a-b", "a b", "it's", "", "set.jsonl#level1/19"].map(quoted);
+        let expected = [
+            "runs/a-b",
+            "'a b'",
+            "'it'\\''s'",
+            "''",
+            "set.jsonl#level1/19",
+        ];
+        assert_eq!(words, expected);
     }
 }
 

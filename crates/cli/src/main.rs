@@ -14,10 +14,12 @@ mod failure;
 mod interrupt;
 #[cfg(feature = "local-models")]
 mod language_model;
+mod live;
 mod logging;
 mod nearest;
 mod policy;
 mod printer;
+mod remaining;
 mod render;
 mod runs;
 mod source;

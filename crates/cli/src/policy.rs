@@ -1,5 +1,6 @@
 //! What `--policy` means.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -162,8 +163,9 @@ impl PolicySpec {
             (_, Some(Weights(model))) => Arc::new(local::start(model, Some(guest))?),
             (Kind::Script, None) => Arc::new(self.script()?),
             (Kind::Teacher | Kind::Compiler, None) => {
-                let tasks = with_graphs(context.tasks, context.engine, printer)?;
+                let (tasks, reasons) = with_graphs(context.tasks, context.engine, printer)?;
                 let teacher = Teacher::new(&tasks, context.engine.target, context.mode);
+                let teacher = teacher.with_reasons(reasons);
                 Arc::new(match self.kind {
                     Kind::Compiler => teacher.without_bugs(),
                     _ => teacher,
@@ -197,16 +199,24 @@ impl PolicySpec {
 
 /// Tasks that came without a graph get the one of their module. One whose module has none stays as it is, which is said: it is not
 /// covered.
-fn with_graphs(tasks: &[Task], engine: &Engine, printer: &Printer) -> Result<Vec<Task>, Stop> {
-    let mut tasks = tasks.to_vec();
+fn with_graphs(
+    tasks: &[Task],
+    engine: &Engine,
+    printer: &Printer,
+) -> Result<(Vec<Task>, HashMap<String, String>), Stop> {
+    let (mut tasks, mut reasons) = (tasks.to_vec(), HashMap::new());
     for (id, reason) in capture_graphs(&mut tasks, &engine.python, &engine.caches)? {
         let reason = match reason {
-            CaptureError::NotCaptured(reason) => reason.to_string(),
+            CaptureError::NotCaptured(reason) => match reason.line {
+                Some(line) => format!("line {line}: {reason}"),
+                None => reason.to_string(),
+            },
             other => other.to_string(),
         };
         printer.note(&format!("`{id}` has no graph: {reason}"));
+        reasons.insert(id, reason);
     }
-    Ok(tasks)
+    Ok((tasks, reasons))
 }
 
 fn stop(error: &PolicyError) -> Stop {

@@ -189,6 +189,11 @@ fn folder(
 }
 
 pub(crate) fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
+    // Stages of a pipeline are no runs of their own.
+    if interrupt::resume_in(folder.path()) && out.is_some() {
+        // Where it cannot be written, it is missed and nothing else.
+        let _ = folder.become_latest("runs".as_ref());
+    }
     let place = folder.path().display();
     printer.note(&match out {
         Some(_) if folder.resumed() => format!("run: {place}, resumed"),

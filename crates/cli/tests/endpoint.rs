@@ -166,21 +166,61 @@ fn a_full_context_is_emptied_of_old_output() {
     assert_eq!(trajectory["tokens"], Value::Null);
 }
 
+fn whole(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}")
+}
+
+/// A policy that never said anything is no result: nobody tried.
 #[test]
-fn a_server_that_dies_or_is_none_ends_with_a_name() {
+fn a_policy_that_never_answers_is_a_failure_with_its_reason() {
+    let page = whole("200 OK", "<!DOCTYPE html>\n<title>Sign in</title>\n");
+    let served = |answer: String| {
+        let (url, asked) = serve(vec![answer]);
+        // What is asked must have somewhere to go.
+        std::mem::forget(asked);
+        url
+    };
     let broken =
         format!("{HEAD}data: {{\"choices\": [{{\"delta\": {{\"content\": \"I \"}}}}]}}\n\n");
-    let (url, _asked) = serve(vec![broken]);
+    let refused = whole("401 Unauthorized", r#"{"error": {"message": "no key"}}"#);
     for (url, expected) in [
-        (url.as_str(), "broke off"),
-        ("http://127.0.0.1:9/v1", "does not answer"),
+        (served(broken), "broke off"),
+        ("http://127.0.0.1:9/v1".to_owned(), "does not answer"),
+        ("notaurl".to_owned(), "is not an address"),
+        (served(refused), "OPENAI_API_KEY is not set"),
+        (served(page), "is not a chat completion: <!DOCTYPE html>"),
+        (
+            served(whole("200 OK", r#"{"foo": 1}"#)),
+            r#"is not a chat completion: {"foo": 1}"#,
+        ),
     ] {
         let context = context();
-        let output = context.command(&arguments(url)).output().unwrap();
+        let output = context
+            .command(&arguments(&url))
+            .env_remove("OPENAI_API_KEY")
+            .output()
+            .unwrap();
         let found = json(&output);
-        assert_eq!(found["ending"]["kind"], "policy_failed", "{found:#}");
-        let message = found["ending"]["message"].as_str().unwrap();
+        let failure = &found["failure"];
+        assert_eq!(failure["kind"], "infrastructure", "{found:#}");
+        assert_eq!(failure["code"], "policy");
+        let message = failure["message"].as_str().unwrap();
         assert!(message.contains(expected), "{message}");
-        assert_eq!(code(&output), 0, "the original is a correct result");
+        assert!(message.contains("the policy never answered"), "{message}");
+        assert_eq!(code(&output), 3, "{message}");
+        // The original is there all the same, and no episode counts as one that failed.
+        assert!(context.path("run/result").is_dir());
+        assert_eq!(context.trajectories("run"), Vec::<Value>::new());
+    }
+}
+
+/// A server that was started again has another port, and is the same server.
+#[test]
+fn another_port_does_not_keep_a_run_from_going_on() {
+    let context = context();
+    for port in [9, 13] {
+        let url = format!("http://127.0.0.1:{port}/v1");
+        let output = context.command(&arguments(&url)).output().unwrap();
+        assert_eq!(json(&output)["failure"]["code"], "policy");
     }
 }

@@ -117,6 +117,17 @@ fn a_solution_gets_its_verdict() {
     assert_eq!(ask(&server, "POST", "/v1/judge", Some(&clash)).0, 400);
     assert_eq!(ask(&server, "GET", "/v1/jobs/none", None).0, 404);
     assert_eq!(ask(&server, "GET", "/v1/jobs?limit=0", None).0, 400);
+    // What is not there, and what is asked the wrong way, is told in the same form.
+    let (status, found) = ask(&server, "GET", "/v1/none", None);
+    assert_eq!(
+        (status, &found["failure"]["code"]),
+        (404, &json!("unknown_path"))
+    );
+    let (status, found) = ask(&server, "GET", "/v1/judge", None);
+    assert_eq!(
+        (status, &found["failure"]["code"]),
+        (405, &json!("method_not_allowed"))
+    );
 }
 
 #[test]

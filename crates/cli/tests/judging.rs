@@ -181,6 +181,42 @@ fn a_kernel_that_does_not_compile_is_shown_with_its_log() {
     assert!(log.contains("'zero' was not declared"), "{log}");
 }
 
+/// What is wrong stands in the reason, in the words of who wrote it: no frame of this program.
+#[test]
+fn a_broken_module_is_shown_where_it_is_broken() {
+    let context = Context::new();
+    let made = context.command(&["new", "gate"]).output().unwrap();
+    assert_eq!(code(&made), 0);
+    let whole = context.read("gate/model_new.py");
+    let judge = || {
+        let arguments = ["judge", "gate", "--profile", "verify", "--json", "-q"];
+        let output = context.command(&with(&arguments)).output().unwrap();
+        json(&output)["reason"].as_str().unwrap().to_owned()
+    };
+    context.write("gate/model_new.py", &format!("{whole}\nx = = 1\n"));
+    let reason = judge();
+    assert!(reason.contains("SyntaxError"), "{reason}");
+    assert!(
+        reason.contains("model_new.py") && !reason.contains("worker.py"),
+        "{reason}"
+    );
+    context.write(
+        "gate/model_new.py",
+        &whole.replace("return ", "undefined()\n        return "),
+    );
+    let reason = judge();
+    assert!(reason.contains("NameError"), "{reason}");
+    assert!(!reason.contains("worker.py"), "{reason}");
+    // An element is named as whoever indexes the output names it.
+    context.write("gate/model_new.py", &whole);
+    let kernel = context.read("gate/kernels/gate.cpp");
+    let last = kernel.rfind("return 0;").unwrap();
+    let spoilt = format!("{}out[7] = 1e6f; {}", &kernel[..last], &kernel[last..]);
+    context.write("gate/kernels/gate.cpp", &spoilt);
+    let reason = judge();
+    assert!(reason.contains("output 0 at [0, 7] of ["), "{reason}");
+}
+
 #[test]
 fn a_broken_task_is_no_verdict() {
     let context = Context::new();
@@ -241,7 +277,8 @@ fn ctrl_c_leaves_nothing_behind() {
     // Early, while processes start, and late, in the middle of a judgement.
     for wait in [Duration::from_millis(300), Duration::from_secs(6)] {
         let child = context
-            .command(&with(&["judge", "--json", "--out", "evidence"]))
+            // Loud: without the last flag, `-q`.
+            .command(&[&["judge", "--json", "--out", "evidence"], &QUICK[..5]].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -261,6 +298,9 @@ fn ctrl_c_leaves_nothing_behind() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(code(&output), 130);
         assert_eq!(json(&output)["failure"]["code"], "interrupted");
+        // At once, and before whatever has to be taken down is.
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("interrupted: stopping\n"), "{said}");
         assert!(!context.path("evidence").exists());
         assert_gone(&started);
     }

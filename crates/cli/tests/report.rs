@@ -26,6 +26,13 @@ fn kept<'a>(context: &Context, name: &'a str) -> &'a str {
 fn one_object_with_the_numbers_of_both_runs() {
     let context = Context::new();
     let (first, second) = (kept(&context, "first"), kept(&context, "second"));
+    // A wrong name makes no folder.
+    let wrong = ["report", first, "--html", "out/report.html", "--json"];
+    let output = context.bare(&wrong).output().unwrap();
+    assert_eq!(code(&output), 2);
+    assert_eq!(json(&output)["failure"]["code"], "no_folder");
+    assert!(!context.path("out").exists());
+    fs_err::create_dir(context.path("out")).unwrap();
     let arguments = [
         "report",
         first,
@@ -223,4 +230,39 @@ fn what_is_no_run_is_said() {
     ");
     let shown = context.shown(&context.bare(&["report"]).output().unwrap());
     assert!(shown.starts_with("exit_code: 2"), "{shown}");
+}
+
+#[test]
+fn a_run_that_only_trains_has_its_numbers_and_no_empty_tables() {
+    let context = Context::new();
+    let line = |step: u32, loss: f64| {
+        format!(
+            "{{\"step\":{step},\"steps\":3,\"at\":\"2026-01-02T03:04:0{step}Z\",\"loss\":{loss},\"pass_rate\":0.5}}\n"
+        )
+    };
+    let log = line(1, 2.5) + &line(2, 1.25) + &line(3, 1.5);
+    context.write("sft/metrics.jsonl", &log);
+    context.write("sft/config.json", "{}");
+    let arguments = ["report", "sft", "--html", "page.html"];
+    let shown = context.shown(&context.bare(&arguments).output().unwrap());
+    insta::assert_snapshot!(shown, @"
+    exit_code: 0
+    ----- stdout -----
+    sft
+
+      steps          3 of 3
+
+    Training
+      number      first    last  lowest  highest
+      loss       2.5000  1.5000  1.2500   2.5000
+      pass rate    50 %    50 %    50 %     50 %
+    ----- stderr -----
+    page: page.html
+    ");
+    let page = context.read("page.html");
+    assert!(page.contains("id=\"training-loss\""), "{page}");
+    assert!(
+        !page.contains("fast_p") && !page.contains("Overall"),
+        "{page}"
+    );
 }

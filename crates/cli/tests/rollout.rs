@@ -213,9 +213,10 @@ fn killed_and_resumed_it_comes_to_the_same() {
 fn ctrl_c_finishes_what_is_being_judged() {
     let context = context(&["one", "two"], 3);
     let arguments = ["--samples", "3"];
+    let said = fs_err::File::create(context.path("said")).unwrap();
     let mut child = command(&context, "rollout", &arguments)
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(said.into_file())
         .spawn()
         .unwrap();
     let begun = Instant::now();
@@ -231,6 +232,13 @@ fn ctrl_c_finishes_what_is_being_judged() {
     std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut text).unwrap();
     let found: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(found["interrupted"], true);
+    // The command that goes on, to be pasted.
+    let said = context.read("said");
+    assert!(
+        said.contains("hint: to go on: warpsmith rollout "),
+        "{said}"
+    );
+    assert!(said.contains("--out run"), "{said}");
     let ended = events(&context, "run_ended");
     assert_eq!(ended[0]["interrupted"], true);
     // Nothing was cut short: no verdict is a crash.

@@ -74,6 +74,17 @@ fn composed_and_captured_tasks_are_solved_and_others_are_not_covered() {
         result["endings"],
         json!({ "finished": 4, "not_covered": 1 })
     );
+    // Why it has no graph stands where its episode is looked at.
+    let uncovered = context
+        .trajectories("run")
+        .into_iter()
+        .find(|one| one["ending"]["kind"] == "not_covered")
+        .unwrap();
+    let message = uncovered["ending"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("its graph could not be captured"),
+        "{message}"
+    );
     // What a student is trained on: its own prompt, and a reply that can be read.
     let ended: Vec<Value> = context
         .read("run/events.jsonl")

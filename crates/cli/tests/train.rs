@@ -121,6 +121,7 @@ fn sft_learns_and_its_adapter_is_served_and_goes_on_learning() {
     let context = context();
     let found = done(&context, "sft", "");
     assert_eq!(found["verb"], "train sft");
+    assert_eq!(found["warnings"], serde_json::json!([]));
     assert_eq!(found["data"]["trajectories"], 12);
     assert_eq!((&found["step"], &found["steps"]), (&9.into(), &9.into()));
     let metrics = context.read("run/metrics.jsonl");
@@ -484,7 +485,9 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
             assert_eq!(metrics["episodes"], 2.0);
             assert!(metrics["value_loss"].as_f64().unwrap() > 0.0);
         } else {
-            // Nothing can be learnt from groups without a difference, however often others are asked for.
+            // Nothing can be learnt from groups without a difference, however often others are asked for. That is said.
+            let warnings = found["warnings"].to_string();
+            assert!(warnings.contains("the policy learnt nothing"), "{warnings}");
             assert_eq!(metrics["groups_dropped"], 4.0);
             assert_eq!(
                 (&metrics["groups"], &metrics["episodes"]),
@@ -514,4 +517,32 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
     let (code, message) = refused(&train("ppo", 3), 2);
     assert_eq!(code, "other_run");
     assert!(message.contains("steps"), "{message}");
+}
+
+#[test]
+fn the_first_step_is_announced_and_the_end_says_what_is_next() {
+    let context = context();
+    let mut command = context.bare(&[
+        "train", "sft", "--out", "run", "--epochs", "1", "--batch", "4",
+    ]);
+    command.args([
+        "--data",
+        "data.jsonl",
+        "--model",
+        "./model",
+        "--held-out",
+        "0.2",
+    ]);
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, shown) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(code(&output), 0, "{said}");
+    assert!(said.contains("0 of 3 steps; step 1 is under way"), "{said}");
+    assert!(shown.contains("run: run\n"), "{shown}");
+    assert!(shown.contains("next: warpsmith report run\n"), "{shown}");
+    let policy = "next: warpsmith rollout --tasks FILE --policy local:./model+run/published\n";
+    assert!(shown.contains(policy), "{shown}");
+    // Wherever it lies, it is the latest.
+    let latest = fs_err::canonicalize(context.path("runs/latest")).unwrap();
+    assert_eq!(latest, fs_err::canonicalize(context.path("run")).unwrap());
 }

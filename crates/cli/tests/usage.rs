@@ -298,8 +298,12 @@ fn caches_are_listed_and_cleaned() {
 #[test]
 fn the_doctor_lists_every_protection() {
     let context = Context::new();
+    // What is still being fetched is no model yet.
+    context.write("cache/models/whole.gguf", "");
+    context.write("cache/models/.half.gguf.cc324af070c2.partial", "");
     let output = context.bare(&["doctor", "--json"]).output().unwrap();
     let report = json(&output);
+    assert_eq!(report["models"], serde_json::json!(["whole.gguf"]));
     let expected = if report["ready"] == true { 0 } else { 3 };
     assert_eq!(code(&output), expected);
     for key in [
@@ -333,4 +337,23 @@ fn the_doctor_lists_every_protection() {
             "{name} is not in\n{shown}"
         );
     }
+}
+
+#[test]
+fn a_folder_with_sets_names_them() {
+    let context = Context::new();
+    context.write("sets/train.jsonl", "");
+    context.write("sets/validation.jsonl", "");
+    let arguments = [
+        "rollout", "--tasks", "sets", "--policy", "teacher", "--json",
+    ];
+    let output = context.bare(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let failure = &json(&output)["failure"];
+    assert_eq!(failure["message"], "`sets` holds no task");
+    let hint = failure["hint"].as_str().unwrap();
+    assert!(
+        hint.contains("`sets/train.jsonl`") && hint.contains("`sets/validation.jsonl`"),
+        "{hint}"
+    );
 }

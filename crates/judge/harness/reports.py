@@ -46,10 +46,22 @@ def worst(leaf: int, got: Any, answer: LeafAnswer, result: LeafReport) -> dict[s
     return {"leaf": leaf, "index": result.position, "got": kept[0], "want": kept[1]}
 
 
+def place(position: int, answer: LeafAnswer) -> str:
+    """Where an element is, as whoever indexes the output says it: `[3, 17] of [64, 128]`."""
+    shape = list(answer.value.shape) if answer.kind == "tensor" else []
+    if not shape:
+        return str(position)
+    indices = []
+    for size in reversed(shape):
+        indices.append(position % size)
+        position //= size
+    return f"{indices[::-1]} of {shape}"
+
+
 def value_message(worst: dict[str, Any] | None, share: float, answer: LeafAnswer | None, result: LeafReport | None) -> str:
     if worst is None or answer is None or result is None:
         return "as exact as TF32 while it was timed, and as float32 before"
-    text = f"output {worst['leaf']} at {worst['index']}: got {worst['got']}, want {worst['want']}; {share:.2%} within tolerance"
+    text = f"output {worst['leaf']} at {place(worst['index'], answer)}: got {worst['got']}, want {worst['want']}; {share:.2%} within tolerance"
     errors, limits = result.errors, answer.loose or answer.strict
     if errors is None or limits is None or not errors.finite:
         return text

@@ -133,6 +133,14 @@ pub enum PolicyError {
         #[source]
         source: Box<ureq::Error>,
     },
+    #[error("`{url}` is not an address that can be asked")]
+    NotAnAddress { url: String },
+    #[error("`{url}` answered with status {status}: {message}; OPENAI_API_KEY is not set")]
+    NoKey {
+        url: String,
+        status: u16,
+        message: String,
+    },
     #[error("`{url}` answered with status {status}: {message}")]
     Refused {
         url: String,
@@ -186,6 +194,10 @@ impl PolicyError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Unreachable { .. } => Some("check `--base-url`, and that the server is running"),
+            Self::NotAnAddress { .. } | Self::NotACompletion { .. } => Some(
+                "`--base-url` is an address up to `/chat/completions`, such as `http://127.0.0.1:8000/v1`",
+            ),
+            Self::NoKey { .. } => Some("set OPENAI_API_KEY to a key that this server takes"),
             Self::Refused {
                 status: 401 | 403, ..
             } => Some("set OPENAI_API_KEY to a key that this server takes"),

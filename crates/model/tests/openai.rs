@@ -177,3 +177,24 @@ fn nobody_there_is_told_with_the_next_step() {
     assert!(matches!(error, PolicyError::Unreachable { .. }), "{error}");
     assert!(error.hint().unwrap().contains("--base-url"));
 }
+
+/// What answers with something else altogether is told by its beginning, and not asked again.
+#[test]
+fn an_answer_of_another_kind_is_shown_and_a_missing_key_and_a_wrong_address_are_named() {
+    for body in ["<!DOCTYPE html><title>Sign in</title>", r#"{"foo": 1}"#] {
+        let (url, asked) = serve(vec![answer("200 OK", "", body)]);
+        let error = ask(&url, &user("hi"), &[]).unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("is not a chat completion") && message.ends_with(body),
+            "{message}"
+        );
+        assert_eq!(asked.iter().count(), 1);
+    }
+    let error = ask("notaurl", &user("hi"), &[]).unwrap_err();
+    assert!(
+        matches!(error, PolicyError::NotAnAddress { .. }) && !error.retryable(),
+        "{error}"
+    );
+    assert!(error.hint().unwrap().contains("http://"));
+}

@@ -17,10 +17,10 @@ mod training;
 
 pub use compared::ComparedMode;
 pub use export::write as write_export;
-pub use html::{html, training_plots, verdict, verdict_line};
+pub use html::{html, training_plots, verdict, verdict_line, verdict_words};
 pub use read::{ReportError, Run, read};
-pub use runs::{Report, RunReport, TaskReport, TaskRow, same_rules};
+pub use runs::{Report, ReportedStart, RunReport, TaskReport, TaskRow, same_rules, start_words};
 pub use story::{Story, StoryKernel};
-pub use tables::{Cell, Table, tables, tasks as table_of_tasks};
+pub use tables::{Cell, Table, tables, tasks as table_of_tasks, training_progress};
 pub use tensorboard::write as write_tensorboard;
 pub use training::{TrainingProgress, TrainingStep, curves, training_steps};

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use warpsmith_schema::{CountedAttempt, EpisodeId, Event, EventKind, Trajectory};
-use warpsmith_store::{EventLog, StoreError, event_log};
+use warpsmith_schema::{
+    CountedAttempt, EpisodeId, Event, EventKind, StartAuthor, Trajectory, Verdict,
+};
+use warpsmith_store::{EventLog, Remeasured, StoreError, event_log};
 
 use crate::compared::Compared;
 use crate::training::{TRAINING, TrainingStep, training_steps};
@@ -40,6 +42,10 @@ pub struct Run {
     pub scale: Option<u32>,
     /// Which attempt of an episode is its result.
     pub counts: CountedAttempt,
+    /// What the policy started from (`optimize`).
+    pub start: Option<(StartAuthor, Verdict)>,
+    /// What was measured afresh. The attempts of `trajectories` have it already.
+    pub remeasured: Remeasured,
     /// What was judged once more beside other modes of `torch.compile`.
     pub compared: Compared,
     /// Empty where nothing was trained.
@@ -70,6 +76,9 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
     };
     let mut ended = HashSet::new();
     EventLog::for_each_document(&events, |event: Event| run.take(event.event, &mut ended))?;
+    for trajectory in &mut run.trajectories {
+        run.remeasured.apply_to(trajectory);
+    }
     run.trajectories.sort_by_key(EpisodeId::of);
     for one in &run.trajectories {
         run.left_out.remove(&one.task.id);
@@ -93,6 +102,15 @@ impl Run {
             EventKind::TaskSkipped { task, reason: why } => {
                 self.left_out.insert(task, why.message);
             }
+            EventKind::StartJudged {
+                author, verdict, ..
+            } => self.start = Some((author, *verdict)),
+            EventKind::Remeasured {
+                task,
+                submission,
+                round,
+                verdict,
+            } => self.remeasured.add(task, submission, round, *verdict),
             EventKind::CompileModeCompared {
                 task,
                 mode,

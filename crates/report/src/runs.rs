@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use warpsmith_schema::{
-    CountedAttempt, EpisodeMode, FORMAT, Failure, FailureKind, Profile, Rules, Trajectory,
+    CountedAttempt, EpisodeMode, FORMAT, Failure, FailureKind, Profile, Rules, StartAuthor,
+    Trajectory, Verdict,
 };
 
 use crate::compared::ComparedMode;
@@ -45,8 +46,18 @@ pub struct RunReport<'a> {
     pub tasks: Vec<TaskReport<'a>>,
     /// Tasks that could not be judged, and why. They count in nothing.
     pub left_out: &'a BTreeMap<String, String>,
+    /// What the policy started from, and who wrote it (`optimize`).
+    pub start: Option<ReportedStart<'a>>,
+    /// The measurement that `optimize` reports: of the best submission, made afresh.
+    pub result: Option<&'a Verdict>,
     #[serde(skip)]
     pub training: &'a [TrainingStep],
+}
+
+#[derive(Debug, Serialize)]
+pub struct ReportedStart<'a> {
+    pub author: StartAuthor,
+    pub verdict: &'a Verdict,
 }
 
 /// A task in one run: its best sample, and how the others fared.
@@ -73,6 +84,20 @@ pub struct TaskReport<'a> {
     pub best: EpisodeMetrics<'a>,
     #[serde(skip)]
     pub episodes: Vec<EpisodeMetrics<'a>>,
+}
+
+impl ReportedStart<'_> {
+    pub fn words(&self) -> &'static str {
+        start_words(self.author)
+    }
+}
+
+/// Who wrote what a policy starts from.
+pub fn start_words(author: StartAuthor) -> &'static str {
+    match author {
+        StartAuthor::Compiler => "the compiler's solution",
+        StartAuthor::User => "a solution of the user's",
+    }
 }
 
 /// Nobody compares what was judged by different rules, nor counts it together.
@@ -123,6 +148,13 @@ impl<'a> Report<'a> {
                 .collect(),
             comparisons,
         }
+    }
+
+    /// Whether there is more than training to report: a run that only trains has no episodes of its own.
+    pub fn has_episodes(&self) -> bool {
+        let only_trains =
+            |run: &RunReport<'_>| !run.training.is_empty() && run.metrics.overall.episodes == 0;
+        !self.runs.iter().all(only_trains)
     }
 
     /// Every task of any run, in the order of the first run that has it.
@@ -181,6 +213,11 @@ impl<'a> RunReport<'a> {
             compared: crate::compared::by_mode(&run.compared),
             left_out: &run.left_out,
             tasks: tasks(trajectories, counting.counted),
+            start: run.start.as_ref().map(|(author, verdict)| ReportedStart {
+                author: *author,
+                verdict,
+            }),
+            result: run.remeasured.reported(),
             training: &run.training,
         }
     }
@@ -257,7 +294,7 @@ fn notes(run: &Run, metrics: &ReportMetrics) -> Vec<String> {
         }
     };
     note(
-        metrics.overall.episodes == 0,
+        metrics.overall.episodes == 0 && run.training.is_empty(),
         "no episode has ended".to_owned(),
     );
     note(

@@ -3,6 +3,7 @@
 mod groups;
 mod summary;
 mod tasks;
+mod training;
 
 use std::collections::BTreeSet;
 
@@ -11,6 +12,7 @@ use crate::page::{UNKNOWN, duration, percent, times};
 use crate::{Report, RunReport};
 
 pub use tasks::tasks;
+pub use training::progress as training_progress;
 
 /// A table; the first column names the rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +58,12 @@ impl<T: Into<String>> From<T> for Cell {
 /// Everything but the tasks themselves.
 pub fn tables(report: &Report<'_>) -> Vec<Table> {
     let runs = &report.runs;
-    let mut tables = vec![summary::summary(runs), groups::counts(runs), fast_p(runs)];
+    let mut tables: Vec<Table> = training::training(runs).into_iter().collect();
+    if !report.has_episodes() {
+        tables.extend(left_out(runs));
+        return tables;
+    }
+    tables.extend([summary::summary(runs), groups::counts(runs), fast_p(runs)]);
     tables.extend(comparisons(report));
     tables.extend(differences(report));
     tables.extend(
@@ -98,7 +105,15 @@ fn fast_p(runs: &[RunReport<'_>]) -> Table {
     let rows = runs.iter().flat_map(|run| {
         let curves = &run.metrics.fast_p;
         let both = [
-            ("eager", Some(&curves.eager)),
+            (
+                "eager",
+                run.metrics
+                    .overall
+                    .strict
+                    .eager
+                    .is_some()
+                    .then_some(&curves.eager),
+            ),
             ("compile", curves.compile.as_ref()),
         ];
         both.into_iter().filter_map(|(over, curve)| {

@@ -11,6 +11,53 @@ pub(crate) const TRAINING: &str = "metrics.jsonl";
 /// The remaining time is taken from the steps that ended lately.
 const LATELY: usize = 10;
 
+/// Numbers of training in the order in which they are asked for: is it learning, how far does the policy move, how quick is
+/// it. Others follow by name.
+pub(crate) const ASKED_FIRST: [(&str, &[&str]); 3] = [
+    (
+        "Is it learning?",
+        &[
+            "loss",
+            "validation_loss",
+            "reward",
+            "pass_rate",
+            "faster_rate",
+            "validation_reward",
+            "validation_pass_rate",
+            "validation_faster_rate",
+            "value_loss",
+            "explained_variance",
+        ],
+    ),
+    (
+        "How far does the policy move?",
+        &[
+            "entropy",
+            "sampled_entropy",
+            "kl",
+            "kl_step",
+            "clip_fraction_low",
+            "clip_fraction_high",
+            "mismatch_mean",
+            "grad_norm",
+            "learning_rate",
+        ],
+    ),
+    (
+        "How fast is it, and what does it write?",
+        &[
+            "tokens_per_second",
+            "tokens_per_second_generate",
+            "seconds_collect",
+            "seconds_learn",
+            "judgements_per_minute",
+            "length",
+            "cut_share",
+            "gpu_memory_gb",
+        ],
+    ),
+];
+
 /// A line of `metrics.jsonl`: a step and numbers by name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainingStep {

@@ -150,7 +150,9 @@ fn failure(error: &PolicyError) -> Option<Failure> {
         PolicyError::ContextFull { .. }
         | PolicyError::ScriptEnded { .. }
         | PolicyError::NotCovered { .. } => return None,
-        PolicyError::Refused {
+        PolicyError::NotAnAddress { .. }
+        | PolicyError::NoKey { .. }
+        | PolicyError::Refused {
             status: 400..=404, ..
         } => FailureKind::Config,
         _ => FailureKind::Infrastructure,

@@ -4,13 +4,19 @@
 //! every two seconds and replaces what has changed. The same numbers are to be had as JSON ([`api`]).
 
 mod api;
+mod benchmark;
+mod compare;
+mod compile_errors;
 mod episode;
+mod evidence;
 mod frame;
 mod leaderboard;
 mod machine;
+mod now;
 mod run;
 mod runs;
 mod shelf;
+mod step;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,9 +50,13 @@ pub(crate) fn routes(runs: PathBuf, look_at_machine: LookAtMachine) -> Router {
         .route("/", get(show_runs))
         .route("/runs/{run}", get(show_run))
         .route("/runs/{run}/episode", get(show_episode))
+        .route("/runs/{run}/step", get(show_step))
+        .route("/compare", get(show_comparison))
         .route("/leaderboard", get(show_leaderboard))
         .route("/machine", get(show_machine))
         .route("/live.js", get(script))
+        // Browsers ask for it, and there is none.
+        .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .route("/v1/runs", get(api::runs))
         .route("/v1/runs/{run}", get(api::run))
         .route("/v1/runs/{run}/episodes", get(api::episodes))
@@ -88,8 +98,24 @@ async fn script() -> impl IntoResponse {
     (headers, include_str!("dashboard/live.js"))
 }
 
-async fn show_runs(State(board): Board) -> Response {
-    page(move || Some(runs::page(&board.shelf))).await
+async fn show_runs(State(board): Board, Query(asked): Query<runs::Asked>) -> Response {
+    page(move || Some(runs::page(&board.shelf, &asked))).await
+}
+
+async fn show_step(
+    State(board): Board,
+    Path(name): Path<String>,
+    Query(asked): Query<step::Asked>,
+) -> Response {
+    page(move || step::page(&board.shelf, &name, &asked)).await
+}
+
+async fn show_comparison(
+    State(board): Board,
+    Query(asked): Query<Vec<(String, String)>>,
+) -> Response {
+    let runs = compare::asked(asked);
+    page(move || compare::page(&board.shelf, &runs)).await
 }
 
 async fn show_run(
@@ -113,92 +139,8 @@ async fn show_leaderboard(State(board): Board) -> Response {
 }
 
 async fn show_machine(State(board): Board) -> Response {
-    page(move || Some(machine::page(&(board.look_at_machine)()))).await
+    page(move || Some(machine::page(&board.shelf, &(board.look_at_machine)()))).await
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    fn write(folder: &Path, name: &str, text: &str) {
-        let place = folder.join(name);
-        fs_err::create_dir_all(place.parent().unwrap()).unwrap();
-        fs_err::write(place, text).unwrap();
-    }
-
-    fn line(step: u32, second: u32, loss: f64) -> String {
-        format!(
-            "{{\"step\":{step},\"steps\":3,\"at\":\"2026-01-02T03:04:{second:02}Z\",\"loss\":{loss}}}\n"
-        )
-    }
-
-    fn shelf_with(metrics: &str) -> (tempfile::TempDir, Shelf) {
-        let runs = tempfile::tempdir().unwrap();
-        let config = r#"{"verb":"train sft","model":"tiny"}"#;
-        write(runs.path(), "a/config.json", config);
-        write(runs.path(), "a/metrics.jsonl", metrics);
-        let shelf = Shelf::new(runs.path().to_path_buf());
-        (runs, shelf)
-    }
-
-    fn run_page(shelf: &Shelf, name: &str) -> String {
-        let page = run::page(shelf, name, &run::Asked::default());
-        page.unwrap().into_string()
-    }
-
-    #[test]
-    fn a_run_that_trains_shows_its_curves_and_how_far_it_is() {
-        let two = line(1, 1, 2.5) + &line(2, 3, 2.0);
-        let (runs, shelf) = shelf_with(&two);
-        let list = runs::page(&shelf).into_string();
-        for words in [
-            "train sft",
-            "tiny",
-            "2 of 3 steps",
-            "unfinished",
-            "2.0000 loss",
-        ] {
-            assert!(list.contains(words), "{words}: {list}");
-        }
-        let page = run_page(&shelf, "a");
-        assert!(page.contains("id=\"training-loss\""), "{page}");
-        assert!(!page.contains("Nothing has ended yet"), "{page}");
-
-        // The last step makes it a finished run. A page looks again after half a second.
-        write(runs.path(), "a/metrics.jsonl", &(two + &line(3, 5, 1.5)));
-        std::thread::sleep(std::time::Duration::from_millis(600));
-        let list = runs::page(&shelf).into_string();
-        assert!(
-            list.contains("3 of 3 steps, ") && list.contains(">done<"),
-            "{list}"
-        );
-    }
-
-    #[test]
-    fn stages_of_a_pipeline_lie_over_each_other() {
-        let runs = tempfile::tempdir().unwrap();
-        write(runs.path(), "p/config.json", r#"{"verb":"train pipeline"}"#);
-        for stage in ["sft", "rft"] {
-            write(runs.path(), &format!("p/{stage}/config.json"), "{}");
-            write(
-                runs.path(),
-                &format!("p/{stage}/metrics.jsonl"),
-                &line(1, 1, 2.5),
-            );
-        }
-        let shelf = Shelf::new(runs.path().to_path_buf());
-        let page = run_page(&shelf, "p");
-        assert!(
-            page.contains("sft: 2.5 at 1") && page.contains("rft: 2.5 at 1"),
-            "{page}"
-        );
-    }
-
-    #[test]
-    fn a_run_without_a_step_says_so() {
-        let (_runs, shelf) = shelf_with("");
-        assert!(run_page(&shelf, "a").contains("No step has ended yet."));
-    }
-}
+mod tests;

@@ -76,6 +76,22 @@ impl Problem {
             .hint("name a task by its `id`, or start the server with `--client-tasks`")
     }
 
+    pub(crate) fn unknown_path(path: &str) -> Self {
+        let message = format!("there is nothing at `{path}`");
+        Self::new(StatusCode::NOT_FOUND, "unknown_path", message)
+            .hint("`/openapi.json` lists what can be asked")
+    }
+
+    pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
+        let message = format!("`{path}` is not asked with {method}");
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            message,
+        )
+        .hint("`/openapi.json` says how each path is asked")
+    }
+
     pub(crate) fn unknown_run(name: &str) -> Self {
         let message = format!("there is no run `{name}`, or its log cannot be read");
         Self::new(StatusCode::NOT_FOUND, "unknown_run", message)

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::Uri;
+use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::json;
 #[cfg(feature = "local-models")]
@@ -22,6 +23,7 @@ use crate::dashboard::{self, LookAtMachine};
 use crate::guard::{Token, admit};
 use crate::judging::{self, JudgeService};
 use crate::openapi;
+use crate::problem::Problem;
 use crate::refusal::Refusal;
 
 /// What is served, and to whom.
@@ -57,6 +59,10 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         .merge(dashboard::routes(offer.runs, offer.look_at_machine))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     #[cfg(feature = "local-models")]
+    let serves_model = offer.model.is_some();
+    #[cfg(not(feature = "local-models"))]
+    let serves_model = false;
+    #[cfg(feature = "local-models")]
     let (app, generation) = with_model(app, offer.model);
     #[cfg(feature = "local-models")]
     let replying = {
@@ -66,8 +72,10 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     #[cfg(not(feature = "local-models"))]
     let replying = || 0;
     let app = app
-        .fallback(|uri: Uri| async move { Refusal::unknown_path(uri.path()) })
-        .method_not_allowed_fallback(|| async { Refusal::method_not_allowed() })
+        .fallback(move |uri: Uri| async move { nothing_there(uri.path(), serves_model) })
+        .method_not_allowed_fallback(move |method: Method, uri: Uri| async move {
+            wrong_method(&method, uri.path(), serves_model)
+        })
         .layer(from_fn_with_state(LIMITS.body, whole))
         // Before anything of a request is kept.
         .layer(from_fn_with_state(offer.token, admit))
@@ -92,6 +100,32 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
             () = died => Err(io::Error::other("the thread that generates has died")),
         }
     })
+}
+
+/// Paths below `/v1/` that are this program's own; whatever else is asked there, a client of OpenAI asks.
+const OWN: [&str; 3] = ["/v1/judge", "/v1/jobs", "/v1/runs"];
+
+/// Whether a refusal is to be in OpenAI's form.
+fn is_openai(path: &str, serves_model: bool) -> bool {
+    let own = |prefix: &&str| {
+        let rest = path.strip_prefix(*prefix);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    serves_model && path.starts_with("/v1/") && !OWN.iter().any(|prefix| own(&prefix))
+}
+
+fn nothing_there(path: &str, serves_model: bool) -> Response {
+    if is_openai(path, serves_model) {
+        return Refusal::unknown_path(path).into_response();
+    }
+    Problem::unknown_path(path).into_response()
+}
+
+fn wrong_method(method: &Method, path: &str, serves_model: bool) -> Response {
+    if is_openai(path, serves_model) {
+        return Refusal::method_not_allowed().into_response();
+    }
+    Problem::method_not_allowed(method.as_str(), path).into_response()
 }
 
 #[cfg(feature = "local-models")]
@@ -126,5 +160,53 @@ async fn generation_ended(generation: Option<GenerationThread>) {
 async fn until(interrupted: fn() -> bool) {
     while !interrupted() {
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_form_of_the_interface_that_was_asked() {
+        for (path, with_model, without) in [
+            ("/v1/runs/none/more", false, false),
+            ("/v1/judge", false, false),
+            ("/v1/jobs/1/2", false, false),
+            ("/none", false, false),
+            ("/v1/engines", true, false),
+            ("/v1/chat/completions", true, false),
+            ("/v1/judges", true, false),
+        ] {
+            assert_eq!(is_openai(path, true), with_model, "{path}");
+            assert_eq!(is_openai(path, false), without, "{path}");
+        }
+    }
+
+    async fn body(response: Response) -> (u16, serde_json::Value) {
+        let status = response.status().as_u16();
+        let bytes = axum::body::to_bytes(response.into_body(), 1 << 16).await;
+        (status, serde_json::from_slice(&bytes.unwrap()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_refused_in_the_documented_form() {
+        let (status, found) = body(nothing_there("/v1/runs/a/b", true)).await;
+        assert_eq!(status, 404);
+        assert_eq!(found["format"], 1);
+        assert_eq!(found["failure"]["code"], "unknown_path");
+        let (status, found) = body(wrong_method(&Method::DELETE, "/v1/judge", true)).await;
+        assert_eq!(status, 405);
+        assert_eq!(found["failure"]["code"], "method_not_allowed");
+        let message = found["failure"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("DELETE") && message.contains("/v1/judge"),
+            "{message}"
+        );
+        let (status, found) = body(nothing_there("/v1/engines", true)).await;
+        assert_eq!(
+            (status, &found["error"]["code"]),
+            (404, &"unknown_url".into())
+        );
     }
 }

@@ -63,12 +63,34 @@ fn compare(
             }
         }
         _ if before == now => {}
+        (Some(Value::String(old)), Some(Value::String(new)))
+            if is_address(key) && without_port(old) == without_port(new) => {}
         _ => found.push(ConfigDifference {
             key: key.to_owned(),
             before: before.cloned(),
             now: now.cloned(),
         }),
     }
+}
+
+/// Settings that say where something is served.
+fn is_address(key: &str) -> bool {
+    key.rsplit('.').next() == Some("base_url")
+}
+
+/// A server that was started again may have another port and is the same server.
+fn without_port(address: &str) -> (String, &str) {
+    let begins = address.find("://").map_or(0, |place| place + 3);
+    let ends = address[begins..]
+        .find('/')
+        .map_or(address.len(), |place| begins + place);
+    let host = &address[..ends];
+    let port = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let host = match host[begins..].rsplit_once(':') {
+        Some((name, number)) if port(number) => format!("{}{name}", &host[..begins]),
+        _ => host.to_owned(),
+    };
+    (host, &address[ends..])
 }
 
 #[cfg(test)]
@@ -97,5 +119,24 @@ mod tests {
         let (before, now) = ("a".repeat(LONG), "b");
         let found = differences(&json!({ "source": before }), &json!({ "source": now }));
         assert_eq!(found[0].to_string(), "`source` is another");
+    }
+
+    #[test]
+    fn another_port_of_the_same_server_is_no_difference() {
+        let differ = |before: &str, now: &str| {
+            !differences(&json!({ "base_url": before }), &json!({ "base_url": now })).is_empty()
+        };
+        assert!(!differ(
+            "http://127.0.0.1:8000/v1",
+            "http://127.0.0.1:9000/v1"
+        ));
+        assert!(!differ("http://[::1]:8000/v1", "http://[::1]/v1"));
+        assert!(differ(
+            "http://127.0.0.1:8000/v1",
+            "http://127.0.0.1:8000/v2"
+        ));
+        assert!(differ("http://one:8000/v1", "http://other:8000/v1"));
+        assert!(differ("http://[::1]:8000/v1", "http://[::2]:8000/v1"));
+        assert!(differ("https://one/v1", "http://one/v1"));
     }
 }

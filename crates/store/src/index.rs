@@ -11,11 +11,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use warpsmith_schema::{
     CountedAttempt, DocumentError, EpisodeEnding, EpisodeId, Event, EventKind, Failure, Number,
-    OtherFormat, PolicyVersion, Reward, RunHeader, RunMetrics, Speedup, Status, Trajectory, Usage,
-    Versioned, is_faster, read_document,
+    OtherFormat, PolicyVersion, Reward, RunHeader, RunMetrics, Speedup, StartAuthor, Status,
+    Trajectory, Usage, Verdict, Versioned, is_faster, read_document,
 };
 
 use crate::StoreError;
+use crate::remeasured::Remeasured;
 use crate::run::OLD_EPISODES;
 
 /// What a run's log says so far.
@@ -35,6 +36,10 @@ pub struct RunIndex {
     /// Set once the last process left the run in good order.
     pub ended: Option<RunEnd>,
     pub skipped: Vec<(String, Failure)>,
+    /// What the policy started from, and its verdict (`optimize`).
+    pub start: Option<(StartAuthor, Verdict)>,
+    /// What was measured afresh: lists show that.
+    pub remeasured: Remeasured,
     pub infrastructure_failures: u32,
     /// Lines that could not be read.
     pub broken: u32,
@@ -44,6 +49,7 @@ pub struct RunIndex {
     pub episodes: Vec<EpisodeRow>,
     pub totals: RunTotals,
     rows: HashMap<EpisodeId, usize>,
+    remeasured_events: u32,
 }
 
 /// A log of another format is not read at all.
@@ -78,6 +84,9 @@ pub struct RunTotals {
     pub compiled: u32,
     pub passed: u32,
     /// By 5 % in its own precision class.
+    /// Of those that passed, how many were timed beside eager, and beside `torch.compile`.
+    pub timed: u32,
+    pub timed_beside_compile: u32,
     pub faster_than_eager: u32,
     pub faster_than_compile: u32,
     pub usage: Usage,
@@ -94,6 +103,8 @@ impl RunTotals {
         self.passed += 1;
         if let Some(speedup) = &one.speedup {
             let compile = speedup.compile.map(|one| one.0);
+            self.timed += 1;
+            self.timed_beside_compile += u32::from(compile.is_some());
             self.faster_than_eager += u32::from(is_faster(1.0, speedup.eager.0));
             self.faster_than_compile += u32::from(compile.is_some_and(|one| is_faster(1.0, one)));
         }
@@ -228,12 +239,15 @@ impl RunIndex {
             metrics: None,
             ended: None,
             skipped: Vec::new(),
+            start: None,
+            remeasured: Remeasured::default(),
             infrastructure_failures: 0,
             broken: 0,
             other_format: None,
             episodes: Vec::new(),
             totals: RunTotals::default(),
             rows: HashMap::new(),
+            remeasured_events: 0,
         }
     }
 
@@ -269,6 +283,7 @@ impl RunIndex {
         };
         file.seek(SeekFrom::Start(self.covered)).map_err(read)?;
         let (mut line, before) = (Vec::new(), self.covered);
+        let remeasured = self.remeasured_events;
         loop {
             line.clear();
             let count = file
@@ -279,6 +294,9 @@ impl RunIndex {
                 })?;
             // What has no end yet is being written.
             if line.last() != Some(&b'\n') {
+                if remeasured != self.remeasured_events {
+                    self.show_remeasured()?;
+                }
                 return Ok(self.covered > before);
             }
             let span = (self.covered, count as u64);
@@ -354,6 +372,18 @@ impl RunIndex {
             }
             EventKind::TaskSkipped { task, reason } => self.skipped.push((task, reason)),
             EventKind::InfrastructureFailed { .. } => self.infrastructure_failures += 1,
+            EventKind::StartJudged {
+                author, verdict, ..
+            } => self.start = Some((author, *verdict)),
+            EventKind::Remeasured {
+                task,
+                submission,
+                round,
+                verdict,
+            } => {
+                self.remeasured_events += 1;
+                self.remeasured.add(task, submission, round, *verdict);
+            }
             EventKind::MetricsSampled { metrics } => self.metrics = Some(metrics),
             EventKind::RunEnded {
                 unfinished,
@@ -368,6 +398,30 @@ impl RunIndex {
             }
             _ => {}
         }
+    }
+
+    /// Of few episodes: only `optimize` measures afresh.
+    fn show_remeasured(&mut self) -> Result<(), StoreError> {
+        let counts = self
+            .head
+            .as_ref()
+            .map_or(CountedAttempt::Best, |head| head.counts);
+        for place in 0..self.episodes.len() {
+            let row = &self.episodes[place];
+            if row.result.is_none() || !self.remeasured.of_task(&row.id.task) {
+                continue;
+            }
+            let Some(mut trajectory) = self.trajectory(row)? else {
+                continue;
+            };
+            self.remeasured.apply_to(&mut trajectory);
+            self.episodes[place].result = Some(EpisodeResult::of_whole(&trajectory, counts));
+        }
+        let mut totals = RunTotals::default();
+        let results = self.episodes.iter().filter_map(|row| row.result.as_ref());
+        results.for_each(|result| totals.add(result));
+        self.totals = totals;
+        Ok(())
     }
 
     fn row(&mut self, id: EpisodeId) -> &mut EpisodeRow {
@@ -415,6 +469,34 @@ fn parse<'a, T: Deserialize<'a>>(event: &'a RawValue) -> Result<T, serde_json::E
 }
 
 impl EpisodeResult {
+    pub fn passed(&self) -> bool {
+        self.status == Some(Status::Passed)
+    }
+
+    fn of_whole(trajectory: &Trajectory, counts: CountedAttempt) -> Self {
+        let attempts = &trajectory.attempts;
+        let compiled = || attempts.iter().map(|one| one.verdict.compiled);
+        let counted = counts.select(trajectory.best, compiled());
+        let verdict = counted.map(|index| &attempts[index].verdict);
+        let matched = verdict.and_then(|verdict| verdict.matched_precision.as_ref());
+        Self {
+            name: trajectory.task.name.clone(),
+            level: trajectory.task.level,
+            policy: trajectory.policy.clone(),
+            ending: trajectory.ending.clone(),
+            attempts: attempts.len() as u32,
+            compiled: compiled().any(|compiled| compiled),
+            status: verdict.map(|verdict| verdict.status),
+            us: verdict
+                .and_then(|verdict| verdict.times_us.as_ref())
+                .map(|times| times.candidate),
+            speedup: matched.map(|matched| matched.speedup),
+            reward: verdict.map(|verdict| verdict.reward),
+            usage: trajectory.usage,
+            seconds: trajectory.seconds,
+        }
+    }
+
     fn of(brief: BriefTrajectory, counts: CountedAttempt) -> Self {
         let compiled = || brief.attempts.iter().map(|one| one.verdict.compiled);
         let counted = counts.select(brief.best, compiled());

@@ -10,6 +10,7 @@ mod events;
 pub mod evidence;
 mod index;
 mod lock;
+mod remeasured;
 mod run;
 
 pub use bundle::{Bundle, BundleWriter};
@@ -18,4 +19,5 @@ pub use error::StoreError;
 pub use events::{EventLog, LogLines};
 pub use index::{EpisodeResult, EpisodeRow, RunEnd, RunIndex, RunTotals};
 pub use lock::LockHolder;
+pub use remeasured::Remeasured;
 pub use run::{RunFolder, event_log, is_held};

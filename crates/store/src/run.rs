@@ -140,6 +140,12 @@ impl RunFolder {
         &self.path
     }
 
+    /// Points `<base>/latest` here, also where the run lies elsewhere.
+    pub fn become_latest(&self, base: &Path) -> Result<(), StoreError> {
+        make_folder(base)?;
+        point_latest(base, &self.path)
+    }
+
     /// Whether an earlier process began the run.
     pub fn resumed(&self) -> bool {
         self.resumed
@@ -280,7 +286,15 @@ fn point_latest(base: &Path, folder: &Path) -> Result<(), StoreError> {
         ".latest-{}",
         folder.file_name().unwrap_or_default().to_string_lossy()
     ));
-    // Relative, so that the runs can be moved or copied together.
-    symlink(folder.file_name().unwrap_or_default(), &temporary).map_err(write)?;
+    let whole = |path: &Path| fs_err::canonicalize(path).map_err(write);
+    let (whole_base, whole_folder) = (whole(base)?, whole(folder)?);
+    // Relative where it lies there, so that the runs can be moved or copied together.
+    let to = match whole_folder.strip_prefix(&whole_base) {
+        Ok(name) => name,
+        Err(_) => &whole_folder,
+    };
+    // Left by a process that was killed between the two.
+    let _ = fs_err::remove_file(&temporary);
+    symlink(to, &temporary).map_err(write)?;
     fs_err::rename(&temporary, &latest).map_err(write)
 }

@@ -458,3 +458,21 @@ fn tampering_names_the_file() {
     .unwrap();
     assert!(matches!(Bundle::open(&place), Err(StoreError::Name { .. })));
 }
+
+#[test]
+fn a_run_elsewhere_can_be_the_latest() {
+    let place = tempfile::tempdir().unwrap();
+    let base = place.path().join("runs");
+    let latest = || fs_err::canonicalize(base.join("latest")).unwrap();
+    let run = |folder: &str| {
+        let run = RunFolder::at(&place.path().join(folder), &json!({ "verb": "x" })).unwrap();
+        run.become_latest(&base).unwrap();
+        assert_eq!(latest(), fs_err::canonicalize(run.path()).unwrap());
+    };
+    run("elsewhere");
+    run("runs/named");
+    // What lies there is linked relatively, so that all can be moved together.
+    let link = fs_err::read_link(base.join("latest")).unwrap();
+    assert_eq!(link, std::path::Path::new("named"));
+    run("elsewhere");
+}

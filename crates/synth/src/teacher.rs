@@ -34,6 +34,8 @@ pub struct Teacher {
     target: Target,
     mode: EpisodeMode,
     tasks: HashMap<String, Arc<Task>>,
+    /// Why tasks have no graph, by id, where that was found out.
+    no_graph: HashMap<String, String>,
 }
 
 impl Teacher {
@@ -51,6 +53,7 @@ impl Teacher {
             tasks: tasks
                 .map(|task| (task.id.clone(), Arc::new(task.clone())))
                 .collect(),
+            no_graph: HashMap::new(),
         }
     }
 
@@ -59,6 +62,13 @@ impl Teacher {
     pub fn without_bugs(mut self) -> Self {
         self.injects_bugs = false;
         COMPILER.clone_into(&mut self.version.name);
+        self
+    }
+
+    /// Says of tasks without a graph why they have none.
+    #[must_use]
+    pub fn with_reasons(mut self, no_graph: HashMap<String, String>) -> Self {
+        self.no_graph = no_graph;
         self
     }
 
@@ -102,6 +112,7 @@ impl SharedPolicy for Teacher {
             target: self.target,
             mode: self.mode,
             sample: episode.sample,
+            no_graph: self.no_graph.get(&episode.task).cloned(),
         })
     }
 }

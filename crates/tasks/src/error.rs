@@ -21,7 +21,11 @@ pub enum TaskError {
         reason: String,
     },
     #[error("`{path}` holds no task")]
-    Empty { path: PathBuf },
+    Empty {
+        path: PathBuf,
+        /// Sets in that folder, of which one may be meant.
+        sets: Vec<PathBuf>,
+    },
     #[error("`{path}` has no task `{wanted}`")]
     NoSuchTask {
         path: PathBuf,
@@ -88,6 +92,10 @@ impl TaskError {
             Self::BrokenLine { .. } => Some(
                 "each line is one JSON object with `code`, and `name`, `level`, `problem_id`, `ops` and `graph` where it has them".into(),
             ),
+            Self::Empty { sets, .. } if !sets.is_empty() => {
+                let sets: Vec<String> = sets.iter().map(|set| format!("`{}`", set.display())).collect();
+                Some(format!("name one of the sets that lie there: {}", list(&sets)))
+            }
             Self::Empty { .. } => Some(
                 "expected a KernelBench folder (`level1/1_Name.py`) or a JSONL or Parquet file of `level, problem_id, name, code`".into(),
             ),

@@ -25,6 +25,11 @@ pub fn load_all(path: &Path) -> Result<Vec<Task>, TaskError> {
     if tasks.is_empty() {
         return Err(TaskError::Empty {
             path: path.to_path_buf(),
+            sets: if found.is_dir() {
+                sets(path)?
+            } else {
+                Vec::new()
+            },
         });
     }
     // The sort is stable: tasks without numbers keep the order of their lines.
@@ -46,6 +51,15 @@ fn load_folder(path: &Path) -> Result<Vec<Task>, TaskError> {
         }
     }
     files.iter().map(|file| load_module(file)).collect()
+}
+
+/// Files in a folder that may be sets. Several would each be another choice, so none is read unasked.
+fn sets(folder: &Path) -> Result<Vec<PathBuf>, TaskError> {
+    let is_set = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        matches!(ending, Some("jsonl" | "parquet"))
+    };
+    Ok(entries(folder)?.into_iter().filter(is_set).collect())
 }
 
 fn sort_key(task: &Task) -> (u32, u32) {

@@ -66,12 +66,14 @@ fn ready(report: &MachineReport, isolation: &Effective, caches: &Caches) -> bool
     isolation.contained() && report.cxx.is_some() && (report.python.is_some() || fetchable)
 }
 
+/// Models that are there. What is still being fetched has a name that begins with a dot.
 fn models(caches: &Caches) -> Vec<String> {
     let Ok(entries) = fs_err::read_dir(caches.models()) else {
         return Vec::new();
     };
     let mut names: Vec<String> = entries
         .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .filter(|name| !name.starts_with('.') && !name.ends_with(".partial"))
         .collect();
     names.sort();
     names

@@ -6,7 +6,7 @@ mod show;
 mod story;
 mod words;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -20,11 +20,14 @@ use warpsmith_rollout::optimize::{
     import,
 };
 use warpsmith_rollout::{History, RolloutOutcome, RolloutPlan, RolloutResources};
-use warpsmith_schema::{CountedAttempt, Failure, FailureKind, PlannedTask, RunHeader, Task};
+use warpsmith_schema::{
+    CountedAttempt, Failure, FailureKind, Message, PlannedTask, RunHeader, Task, Trajectory,
+};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::{capture, variants, with_inputs};
 
 use crate::args::{Positive, ProfileChoice};
+use crate::commands::report::require_folder;
 use crate::config::ConfigArgs;
 use crate::engine::Engine;
 use crate::episodes::episode_kind;
@@ -32,7 +35,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::policy::{PolicyContext, PolicySpec, Weights};
 use crate::printer::Printer;
-use crate::runs::{judge_below, stop_request};
+use crate::runs::{judge_below, say_where, stop_request};
 use crate::source::Source;
 use crate::{examples, interrupt};
 use result::OptimizeReport;
@@ -77,6 +80,9 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         let hint = "use `--profile rl` for quick times, `full` for exact ones".to_owned();
         return Err(Stop::config("config", message, Some(hint)));
     }
+    if let Some(page) = &args.html {
+        require_folder(page)?;
+    }
     let source = match &args.task {
         Some(task) => Source::given(task, None)?,
         None => Source::example(examples::DEFAULT)?,
@@ -107,11 +113,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         printer.note(&idle);
     }
     let folder = settings::folder(args.out.as_deref(), &task, spec.kind, &decided, &request)?;
-    let place = folder.path().display();
-    printer.note(&match &args.out {
-        Some(_) => format!("run: {place}"),
-        None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
-    });
+    say_where(&folder, args.out.as_deref(), printer);
 
     let samples = decided.samples();
     let ended = History::read(folder.path())?.ended.len() as u32;
@@ -190,6 +192,10 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
             on_round: &mut |round| printer.note(&show::final_round(round)),
         },
     )?;
+    let unanswered = failure.filter(|_| !answered(&outcome.trajectories));
+    if let (Some(why), false) = (&unanswered, outcome.improved()) {
+        return Err(never_answered(why, &outcome.result));
+    }
     let imported = outcome.improved().then(|| {
         printer.note("importing the result in a fresh process");
         import(&outcome.result, &task, &package, &config)
@@ -201,6 +207,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         outcome: &outcome,
         imported: imported.as_ref(),
         package: &package,
+        unanswered: unanswered.as_ref(),
         samples,
         run: folder.path(),
     };
@@ -214,6 +221,27 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         args.require_speedup.map(f64::from),
         printer,
     ))
+}
+
+/// Whether the policy ever said anything.
+fn answered(trajectories: &[Trajectory]) -> bool {
+    let messages = trajectories.iter().flat_map(|one| &one.messages);
+    messages
+        .into_iter()
+        .any(|message| matches!(message, Message::Assistant { .. }))
+}
+
+/// Nobody tried, and nothing else made it faster: that is no answer about the module.
+fn never_answered(why: &Failure, result: &Path) -> Stop {
+    Stop(Failure {
+        kind: FailureKind::Infrastructure,
+        message: format!(
+            "the policy never answered: {}; the original module lies in {}",
+            why.message,
+            result.display()
+        ),
+        ..why.clone()
+    })
 }
 
 /// Whether this program or machine failed, not what it was given.

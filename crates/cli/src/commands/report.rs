@@ -8,11 +8,15 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde_json::{Value, json};
-use warpsmith_report::{self as report, Report, Run, RunReport, table_of_tasks, tables};
+use warpsmith_report::{
+    self as report, Report, Run, RunReport, table_of_tasks, tables, training_progress,
+    verdict_words,
+};
 
 use crate::args::CountsChoice;
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::interrupt::quoted;
 use crate::printer::Printer;
 use crate::render::Table;
 
@@ -40,6 +44,9 @@ pub(crate) struct ReportArgs {
 }
 
 pub(crate) fn run(args: &ReportArgs, printer: &Printer) -> Result<Exit, Stop> {
+    if let Some(file) = &args.html {
+        require_folder(file)?;
+    }
     let runs: Vec<Run> = args
         .runs
         .iter()
@@ -79,10 +86,22 @@ fn told_apart(mut runs: Vec<Run>) -> Vec<Run> {
 }
 
 fn write(file: &Path, page: &str) -> Result<(), Stop> {
-    if let Some(folder) = file.parent() {
-        fs_err::create_dir_all(folder)?;
-    }
+    require_folder(file)?;
     Ok(fs_err::write(file, page)?)
+}
+
+/// A page goes where there is a folder: a wrong name makes none.
+pub(crate) fn require_folder(file: &Path) -> Result<(), Stop> {
+    let folder = file.parent().unwrap_or(file);
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    let message = format!("there is no folder `{}`", folder.display());
+    let hint = format!(
+        "`mkdir -p {}` makes it",
+        quoted(&folder.display().to_string())
+    );
+    Err(Stop::config("no_folder", message, Some(hint)))
 }
 
 fn object(report: &Report<'_>, args: &ReportArgs) -> Result<Value, Stop> {
@@ -96,8 +115,8 @@ fn object(report: &Report<'_>, args: &ReportArgs) -> Result<Value, Stop> {
 pub(crate) fn text(report: &Report<'_>) -> String {
     let runs = report.runs.iter().map(about);
     let tables = tables(report);
-    let tasks = table_of_tasks(report);
-    let tables = tables.iter().chain([&tasks]).map(grid::text);
+    let tasks = report.has_episodes().then(|| table_of_tasks(report));
+    let tables = tables.iter().chain(&tasks).map(grid::text);
     runs.chain(tables).collect::<Vec<_>>().join("\n")
 }
 
@@ -105,9 +124,24 @@ pub(crate) fn text(report: &Report<'_>) -> String {
 fn about(run: &RunReport<'_>) -> String {
     let list = |words: &BTreeSet<&str>| words.iter().copied().collect::<Vec<_>>().join(", ");
     let mut table = Table::titled(run.name);
-    table.row("policy", &list(&run.policies));
-    table.row("mode", &list(&run.modes));
-    table.row("device", &list(&run.devices));
+    if run.metrics.overall.episodes > 0 || run.training.is_empty() {
+        table.row("policy", &list(&run.policies));
+        table.row("mode", &list(&run.modes));
+        table.row("device", &list(&run.devices));
+    }
+    if !run.training.is_empty() {
+        table.row("steps", &training_progress(run.training));
+    }
+    if let Some(start) = &run.start {
+        let told = format!("{}: {}", start.words(), verdict_words(start.verdict));
+        table.row("started from", &told);
+    }
+    if let Some(result) = run.result {
+        table.row(
+            "result",
+            &format!("{}, measured afresh", verdict_words(result)),
+        );
+    }
     for note in &run.notes {
         table.row("note", note);
     }

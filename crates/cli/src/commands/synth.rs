@@ -193,7 +193,7 @@ pub(crate) fn run(args: &SynthArgs, printer: &Printer) -> Result<Exit, Stop> {
     let layers = transformer_layers().map_err(|error| broken_seeds(&error))?;
     let engine = Engine::prepare(&settings.machine, printer)?;
     let folder = folder(args, settings, &excluded, &engine)?;
-    say_where(&folder, args.out.as_deref(), printer);
+    crate::runs::say_where(&folder, args.out.as_deref(), printer);
 
     let plan = settings.plan(&engine);
     let quotas = plan.mix.quotas(plan.count);
@@ -376,15 +376,6 @@ fn folder(
         Some(out) => RunFolder::at(out, &config)?,
         None => RunFolder::create_or_resume("runs".as_ref(), "synth", &name, &config)?,
     })
-}
-
-fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printer) {
-    let place = folder.path().display();
-    printer.note(&match out {
-        Some(_) if folder.resumed() => format!("run: {place}, resumed"),
-        Some(_) => format!("run: {place}"),
-        None => format!("run: {place} (to go on after an interruption: `--out {place}`)"),
-    });
 }
 
 pub(super) fn broken_seeds(error: &warpsmith_synth::SeedError) -> Stop {

@@ -1,77 +1,105 @@
 //! A run, live, for the person who waits: a bar on a terminal, a line now and then elsewhere.
 
-use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpsmith_schema::{Event, EventKind, RunMetrics, Trajectory};
 
+use crate::live::Live;
 use crate::printer::Printer;
 use crate::render::time;
 
 /// After so long a silence a person wonders.
 const SILENCE: Duration = Duration::from_secs(30);
+/// More letters of a failure are for the log.
+const CLIPPED: usize = 120;
 
 pub(super) struct Show<'a> {
     printer: &'a Printer,
-    bar: Option<ProgressBar>,
-    spoken: Instant,
+    live: Live,
+    /// The fastest over eager that passed, and of which task.
+    best: Option<(f64, String)>,
+    /// What failed last, be it a candidate or this machine.
+    last_failure: Option<String>,
 }
 
 impl<'a> Show<'a> {
     pub(super) fn new(printer: &'a Printer, tasks: usize) -> Self {
         printer.note(&format!("{tasks} tasks"));
+        let mut live = Live::new(printer, "episodes", SILENCE);
+        live.quiet_until_due();
         Self {
             printer,
-            bar: (io::stderr().is_terminal() && !printer.quiet()).then(bar),
-            spoken: Instant::now(),
+            live,
+            best: None,
+            last_failure: None,
         }
     }
 
     pub(super) fn hear(&mut self, event: Option<&Event>, gauges: &RunMetrics) {
-        if let Some(line) = event.and_then(|event| line(&event.event, self.printer.verbose())) {
-            self.say(&line);
+        if let Some(event) = event {
+            if let Some(line) = line(&event.event, self.printer.verbose()) {
+                self.live.say(&line);
+            }
+            self.take_up(&event.event);
         }
-        match &self.bar {
-            Some(bar) => {
-                bar.set_length(gauges.episodes_planned.into());
-                bar.set_position(gauges.episodes_ended.into());
-                bar.set_message(words(gauges));
+        let (ended, planned) = (gauges.episodes_ended, gauges.episodes_planned);
+        self.live
+            .show(ended.into(), planned.into(), &self.words(gauges));
+    }
+
+    fn take_up(&mut self, event: &EventKind) {
+        match event {
+            EventKind::InfrastructureFailed { failure, .. } => {
+                self.last_failure = Some(clip(&failure.message));
             }
-            None if self.spoken.elapsed() > SILENCE => {
-                let (ended, planned) = (gauges.episodes_ended, gauges.episodes_planned);
-                self.say(&format!("{ended} of {planned} episodes; {}", words(gauges)));
+            EventKind::EpisodeEnded { trajectory } => {
+                let id = &trajectory.task.id;
+                let best = trajectory.best.map(|best| best as usize);
+                let best = best.and_then(|best| trajectory.attempts.get(best));
+                let Some(best) = best else {
+                    let last = trajectory.attempts.last();
+                    let reason = last.and_then(|attempt| attempt.verdict.reason.as_deref());
+                    let reason = reason.and_then(|reason| reason.lines().next());
+                    self.last_failure = Some(clip(&format!(
+                        "{id}: {}",
+                        reason.unwrap_or("nothing judged")
+                    )));
+                    return;
+                };
+                let speedup = best.verdict.speedup.as_ref().map(|found| found.eager.0);
+                if let Some(speedup) = speedup
+                    && self.best.as_ref().is_none_or(|(best, _)| speedup > *best)
+                {
+                    self.best = Some((speedup, id.clone()));
+                }
             }
-            None => {}
+            _ => {}
         }
     }
 
-    fn say(&mut self, line: &str) {
-        self.spoken = Instant::now();
-        match &self.bar {
-            Some(bar) => bar.suspend(|| self.printer.note(line)),
-            None => self.printer.note(line),
+    fn words(&self, gauges: &RunMetrics) -> String {
+        let mut words = words(gauges);
+        if let Some((speedup, task)) = &self.best {
+            words += &format!("; best so far {speedup:.2}x over eager ({task})");
         }
+        if let Some(failure) = &self.last_failure {
+            words += &format!("; last failure: {failure}");
+        }
+        words
     }
 
     pub(super) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.live.finish();
     }
 }
 
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let template = "{wide_bar} {pos}/{len} episodes, {elapsed}, about {eta} left\n{msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
+fn clip(text: &str) -> String {
+    let end = text.char_indices().nth(CLIPPED);
+    end.map_or_else(|| text.to_owned(), |(end, _)| format!("{}…", &text[..end]))
 }
 
 /// How the machine is used, in one line.
-pub(super) fn words(gauges: &RunMetrics) -> String {
+fn words(gauges: &RunMetrics) -> String {
     format!(
         "{} running, {} of them asking; {} waiting for a judge; {}",
         gauges.episodes_running,

@@ -112,5 +112,13 @@ fn table(head: &RunHeader, outcome: &RolloutOutcome, run: &Path) -> String {
         table.row("left out", &lines.join("\n"));
     }
     table.row("run", &run.display().to_string());
+    let next = match outcome.unfinished {
+        0 => format!(
+            "warpsmith report {0}\nwarpsmith report {0} --html report.html",
+            run.display()
+        ),
+        _ => format!("the same command with `--out {}` goes on", run.display()),
+    };
+    table.row("next", &next);
     table.text()
 }

@@ -14,7 +14,7 @@ use warpsmith_machine::{MachineError, http_agent};
 use warpsmith_schema::PolicyVersion;
 
 use crate::policy::{Policy, PolicyError, PolicyReply, PolicyRequest};
-use stream::Assembly;
+use stream::{Assembly, NoReply};
 use wire::Tokens;
 
 /// A large model may think for minutes before its first word.
@@ -102,13 +102,20 @@ impl OpenAiPolicy {
         }
         let received = assembly.characters();
         // A server that does not say what its tokens are tokens of is told from others by its name.
-        assembly.finish().ok_or_else(|| PolicyError::BrokeOff {
-            url: self.url.clone(),
-            received,
+        let url = self.url.clone();
+        assembly.finish(on_text).map_err(|why| match why {
+            NoReply::BrokeOff => PolicyError::BrokeOff { url, received },
+            NoReply::NotACompletion(message) => PolicyError::NotACompletion { url, message },
         })
     }
 
     fn unreachable(&self, source: ureq::Error) -> PolicyError {
+        // An address that is none does not become one by asking again.
+        if matches!(source, ureq::Error::BadUri(_) | ureq::Error::Http(_)) {
+            return PolicyError::NotAnAddress {
+                url: self.url.clone(),
+            };
+        }
         PolicyError::Unreachable {
             url: self.url.clone(),
             source: Box::new(source),
@@ -120,6 +127,13 @@ impl OpenAiPolicy {
         if status == 400 && wire::speaks_of_context(&message) {
             return PolicyError::ContextFull {
                 policy: self.version.name.clone(),
+                message,
+            };
+        }
+        if matches!(status, 401 | 403) && self.key.is_none() {
+            return PolicyError::NoKey {
+                url: self.url.clone(),
+                status,
                 message,
             };
         }

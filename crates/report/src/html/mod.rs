@@ -5,12 +5,12 @@ mod tasks;
 mod verdict;
 
 pub use plots::training_plots;
-pub use verdict::{line as verdict_line, verdict};
+pub use verdict::{line as verdict_line, verdict, words as verdict_words};
 
 use maud::{Markup, html};
 
 use crate::page::{self, Column, Section, count, page};
-use crate::tables::tables;
+use crate::tables::{tables, training_progress};
 use crate::{Report, Table};
 
 pub fn html(report: &Report<'_>) -> String {
@@ -18,26 +18,28 @@ pub fn html(report: &Report<'_>) -> String {
         [run] => format!("Report of {}", run.name),
         runs => format!("Report of {}", count(runs.len(), "run")),
     };
-    let mut sections = vec![
-        Section {
-            title: "Summary",
-            body: html! { div.tables { @for table in tables(report) { (shown(&table)) } } },
-        },
-        Section {
+    let summary = Section {
+        title: "Summary",
+        body: html! { div.tables { @for table in tables(report) { (shown(&table)) } } },
+    };
+    let training = plots::training(report).map(|body| Section {
+        title: "Training",
+        body,
+    });
+    let mut sections = vec![summary];
+    if report.has_episodes() {
+        sections.push(Section {
             title: "Plots",
             body: plots::plots(report),
-        },
-    ];
-    if let Some(body) = plots::training(report) {
-        sections.push(Section {
-            title: "Training",
-            body,
         });
     }
-    sections.push(Section {
-        title: "Tasks",
-        body: tasks::tasks(report),
-    });
+    sections.extend(training);
+    if report.has_episodes() {
+        sections.push(Section {
+            title: "Tasks",
+            body: tasks::tasks(report),
+        });
+    }
     page(&title, &lead(report), &sections).into_string()
 }
 
@@ -48,9 +50,18 @@ fn lead(report: &Report<'_>) -> Markup {
         @for run in &report.runs {
             @if report.runs.len() > 1 { h2 { (run.name) } }
             dl {
-                (page::fact("policy", &html! { (list(&mut run.policies.iter().copied())) }))
-                (page::fact("mode", &html! { (list(&mut run.modes.iter().copied())) }))
-                (page::fact("device", &html! { (list(&mut run.devices.iter().copied())) }))
+                @if run.metrics.overall.episodes > 0 {
+                    (page::fact("policy", &html! { (list(&mut run.policies.iter().copied())) }))
+                    (page::fact("mode", &html! { (list(&mut run.modes.iter().copied())) }))
+                    (page::fact("device", &html! { (list(&mut run.devices.iter().copied())) }))
+                }
+                @if !run.training.is_empty() {
+                    (page::fact("steps", &html! { (training_progress(run.training)) }))
+                }
+                @if let Some(start) = &run.start {
+                    (page::fact("started from", &html! { (start.words()) ", " (verdict_line(start.verdict)) }))
+                }
+                @if let Some(result) = run.result { (page::fact("result, measured afresh", &verdict_line(result))) }
                 (page::fact("folder", &html! { code { (run.folder.display()) } }))
             }
             @for note in &run.notes { p.note { strong { "Note: " } (note) } }

@@ -5,12 +5,16 @@ use maud::{Markup, html};
 use crate::metrics::Curve;
 use crate::page::{anchor, duration};
 use crate::plot::{Axis, Bar, Bars, Length, Lines, Scale, Series, Stack, StackPart};
+use crate::training::ASKED_FIRST;
 use crate::{Report, RunReport, TaskReport, TaskRow, TrainingStep, curves};
 
 use super::tasks::place;
 
 pub(super) fn plots(report: &Report<'_>) -> Markup {
-    let eager = |run: &RunReport<'_>| Some(run.metrics.fast_p.eager.clone());
+    let eager = |run: &RunReport<'_>| {
+        let timed = run.metrics.overall.strict.eager.is_some();
+        timed.then(|| run.metrics.fast_p.eager.clone())
+    };
     let compile = |run: &RunReport<'_>| run.metrics.fast_p.compile.clone();
     // Where all is fp32 it is the same once more.
     let matched = |run: &RunReport<'_>| {
@@ -42,6 +46,7 @@ fn fast_p<'a>(
             Some(Series {
                 name: run.name,
                 points,
+                band: Vec::new(),
             })
         })
         .collect();
@@ -116,53 +121,6 @@ fn budget<'a>(report: &'a Report<'_>) -> Stack<'a> {
     }
 }
 
-/// Numbers of training in the order in which they are asked for: is it learning, how far does the policy move, how quick is
-/// it. Others follow by name.
-const ASKED_FIRST: [(&str, &[&str]); 3] = [
-    (
-        "Is it learning?",
-        &[
-            "loss",
-            "validation_loss",
-            "reward",
-            "pass_rate",
-            "faster_rate",
-            "validation_reward",
-            "validation_pass_rate",
-            "validation_faster_rate",
-            "value_loss",
-            "explained_variance",
-        ],
-    ),
-    (
-        "How far does the policy move?",
-        &[
-            "entropy",
-            "sampled_entropy",
-            "kl",
-            "kl_step",
-            "clip_fraction_low",
-            "clip_fraction_high",
-            "mismatch_mean",
-            "grad_norm",
-            "learning_rate",
-        ],
-    ),
-    (
-        "How fast is it, and what does it write?",
-        &[
-            "tokens_per_second",
-            "tokens_per_second_generate",
-            "seconds_collect",
-            "seconds_learn",
-            "judgements_per_minute",
-            "length",
-            "cut_share",
-            "gpu_memory_gb",
-        ],
-    ),
-];
-
 /// One plot for each number that any run has; runs lie over each other.
 pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
     let of_runs: Vec<_> = runs
@@ -207,19 +165,54 @@ fn training_plot(name: &str, of_runs: &[(&str, Curves<'_>)]) -> Markup {
             Some(Series {
                 name: run,
                 points: curves.get(name)?.clone(),
+                band: band(name, curves),
             })
         })
         .collect();
     let points = || series.iter().flat_map(|series| &series.points);
+    let ends = || series.iter().flat_map(|series| &series.band);
+    let ends = ends().flat_map(|(_, low, high)| [*low, *high]);
     let (x, y) = (
         Scale::linear(points().map(|point| point.0)),
-        Scale::linear(points().map(|point| point.1)),
+        Scale::linear(points().map(|point| point.1).chain(ends)),
     );
     html! {
         div id=(format!("training-{}", anchor(name))) {
             (Lines { name, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
         }
     }
+}
+
+/// What lies around a curve: for rewards nine in ten of them, for shares where they would lie in 95 of 100 repetitions.
+fn band(name: &str, curves: &Curves<'_>) -> Vec<(f64, f64, f64)> {
+    let at = |of: &str, x: f64| {
+        let found = curves.get(of)?.iter().find(|point| point.0 == x)?;
+        Some(found.1)
+    };
+    let Some(points) = curves.get(name) else {
+        return Vec::new();
+    };
+    let around = |(x, y): &(f64, f64)| {
+        let (low, high) = match name {
+            "reward" => (at("reward_p10", *x)?, at("reward_p90", *x)?),
+            "pass_rate" | "faster_rate" => wilson(*y, at("episodes", *x)?),
+            "validation_pass_rate" | "validation_faster_rate" => {
+                wilson(*y, at("validation_episodes", *x)?)
+            }
+            _ => return None,
+        };
+        Some((*x, low, high))
+    };
+    points.iter().filter_map(around).collect()
+}
+
+/// Wilson's interval of a share of so many.
+fn wilson(share: f64, count: f64) -> (f64, f64) {
+    const Z: f64 = 1.96;
+    let spread = Z * (share * (1.0 - share) / count + Z * Z / (4.0 * count * count)).sqrt();
+    let middle = share + Z * Z / (2.0 * count);
+    let whole = 1.0 + Z * Z / count;
+    ((middle - spread) / whole, (middle + spread) / whole)
 }
 
 pub(super) fn training(report: &Report<'_>) -> Option<Markup> {
@@ -229,4 +222,24 @@ pub(super) fn training(report: &Report<'_>) -> Option<Markup> {
         .map(|run| (run.name, run.training))
         .collect();
     training_plots(&runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_have_intervals_by_their_number() {
+        // R: prop.test(8, 10, correct = FALSE) gives 0.4901625 0.9433178.
+        let (low, high) = wilson(0.8, 10.0);
+        assert!((low - 0.490_162).abs() < 1e-4 && (high - 0.943_318).abs() < 1e-4);
+        let curves = Curves::from([
+            ("reward", vec![(1.0, 0.5), (2.0, 0.6)]),
+            ("reward_p10", vec![(1.0, -1.0)]),
+            ("reward_p90", vec![(1.0, 1.0)]),
+            ("loss", vec![(1.0, 2.0)]),
+        ]);
+        assert_eq!(band("reward", &curves), [(1.0, -1.0, 1.0)]);
+        assert_eq!(band("loss", &curves), []);
+    }
 }

@@ -20,6 +20,21 @@ pub fn line(verdict: &Verdict) -> Markup {
     }
 }
 
+/// The same without markup, with the speed-up that its own precision class has.
+pub fn words(verdict: &Verdict) -> String {
+    let mut words = verdict.status.name().to_owned();
+    if let Some(found) = &verdict.times_us {
+        words += &format!(", {}", runtime(Some(found.candidate.0)));
+    }
+    if let Some(matched) = &verdict.matched_precision {
+        words += &format!(", {} over eager", times(Some(matched.speedup.eager.0)));
+        if let Some(compile) = matched.speedup.compile {
+            words += &format!(", {} over torch.compile", times(Some(compile.0)));
+        }
+    }
+    words
+}
+
 fn status(verdict: &Verdict) -> Markup {
     html! {
         @if verdict.passed() { span.good { (verdict.status.name()) } } @else { span.bad { (verdict.status.name()) } }

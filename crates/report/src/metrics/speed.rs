@@ -148,7 +148,9 @@ impl Speed {
             .iter()
             .filter_map(|one| Some((one.runtime_us, one.baseline_us(baseline)?)))
             .collect();
-        let not_measured = correct.len() - pairs.len();
+        let untimed = |one: &&EpisodeMetrics<'_>| one.correct() && one.measured().is_none();
+        let untimed = episodes.iter().filter(untimed).count();
+        let not_measured = correct.len() - pairs.len() + untimed;
         if pairs.is_empty() && not_measured > 0 {
             return None;
         }

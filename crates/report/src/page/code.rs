@@ -123,6 +123,57 @@ pub fn code(name: &str, source: &str) -> Markup {
     }
 }
 
+/// What somebody has to say about a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeNote {
+    /// From one.
+    pub line: usize,
+    /// Whether it is the reason why something failed.
+    pub error: bool,
+    pub text: String,
+}
+
+/// The text of a file with line numbers, and what there is to say right below the lines it is about.
+pub fn annotated_code(name: &str, source: &str, notes: &[CodeNote]) -> Markup {
+    let mut lines: Vec<Vec<(Kind, &str)>> = vec![Vec::new()];
+    for (kind, text) in pieces(source, Language::of(name)) {
+        for (number, part) in text.split('\n').enumerate() {
+            if number > 0 {
+                lines.push(Vec::new());
+            }
+            if let (Some(line), false) = (lines.last_mut(), part.is_empty()) {
+                line.push((kind, part));
+            }
+        }
+    }
+    if lines.last().is_some_and(Vec::is_empty) && lines.len() > 1 {
+        lines.pop();
+    }
+    let width = lines.len().to_string().len();
+    html! {
+        pre.numbered tabindex="0" role="group" aria-label=(name) {
+            code {
+                @for (number, line) in lines.iter().enumerate() {
+                    @let about = || notes.iter().filter(move |note| note.line == number + 1);
+                    span.line.noted[about().next().is_some()] {
+                        span.number { (format!("{:>width$} ", number + 1)) }
+                        @for (kind, text) in line {
+                            @match kind.class() {
+                                Some(class) => span class=(class) { (text) },
+                                None => (text),
+                            }
+                        }
+                        "\n"
+                    }
+                    @for note in about() {
+                        span.note.failed[note.error] { (" ".repeat(width)) @if note.error { " ✗ " } @else { " ! " } (note.text) "\n" }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The source cut into pieces, neighbours of one kind together.
 fn pieces(source: &str, language: Language) -> Vec<(Kind, &str)> {
     let mut pieces: Vec<(Kind, &str)> = Vec::new();
@@ -206,6 +257,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_a_compiler_says_stands_below_its_line() {
+        let source = "int x = 1;\n/* a\nb */ int y\n";
+        let note = CodeNote {
+            line: 3,
+            error: true,
+            text: "error: expected ';' <here>".to_owned(),
+        };
+        let text = annotated_code("kernels/a.cpp", source, &[note]).into_string();
+        let places = [
+            "1 ",
+            "2 ",
+            "<span class=\"c\">b */</span>",
+            "expected ';' &lt;here&gt;",
+        ]
+        .map(|part| text.find(part));
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{text}"
+        );
+        assert_eq!(text.matches("class=\"number\"").count(), 3, "{text}");
+        assert!(text.contains("class=\"line noted\""), "{text}");
+    }
 
     fn told(source: &str, language: Language) -> Vec<(&'static str, &str)> {
         let pieces = pieces(source, language);

@@ -9,7 +9,7 @@ mod words;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-pub use code::code;
+pub use code::{CodeNote, annotated_code, code};
 pub use diff::{DiffLine, LineDiff, line_diff};
 pub use words::{UNKNOWN, anchor, count, duration, fact, percent, runtime, times};
 
@@ -94,14 +94,14 @@ pub fn table(caption: &str, columns: &[Column<'_>], rows: &[Vec<Markup>]) -> Mar
                 @for row in rows {
                     tr {
                         @for (number, (cell, column)) in row.iter().zip(columns).enumerate() {
-                            @if number == 0 { th scope="row" { (cell) } } @else { td class=[class(column)] { (cell) } }
+                            @if number == 0 { th scope="row" { (cell) } } @else { td class=[class(column)] data-label=(column.name) { (cell) } }
                         }
                     }
                 }
             }
         }
     };
-    scrolling(&format!("table: {caption}"), &body)
+    html! { div.cards { (scrolling(&format!("table: {caption}"), &body)) } }
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ pub struct Series<'a> {
     pub name: &'a str,
     /// What is not finite breaks the curve.
     pub points: Vec<(f64, f64)>,
+    /// How far it may be from there, as place, lower and upper end; none where that is not known.
+    pub band: Vec<(f64, f64, f64)>,
 }
 
 impl Render for Lines<'_> {
@@ -48,6 +50,7 @@ impl Render for Lines<'_> {
                 }
                 text x=(f64::midpoint(LEFT, WIDTH - RIGHT)) y=(HEIGHT - 6.0) text-anchor="middle" { (self.x.name) }
                 @for (number, series) in self.series.iter().enumerate() {
+                    @if series.band.len() > 1 { path.band.{ "s" (number % super::COLOURS) } d=(around(&series.band, right, down)) {} }
                     @let path = path(&series.points, right, down);
                     path class={ "curve " (look(number)) } d=(path) { title { (series.name) } }
                     // One point makes no line.
@@ -75,6 +78,18 @@ impl Lines<'_> {
         }
         told
     }
+}
+
+/// The lower ends there and the upper ends back.
+fn around(
+    band: &[(f64, f64, f64)],
+    right: impl Fn(f64) -> f64,
+    down: impl Fn(f64) -> f64,
+) -> String {
+    let lower = band.iter().map(|(x, low, _)| (*x, *low));
+    let upper = band.iter().rev().map(|(x, _, high)| (*x, *high));
+    let points: Vec<(f64, f64)> = lower.chain(upper).collect();
+    path(&points, right, down) + "Z"
 }
 
 /// No more digits than can be seen.
@@ -116,16 +131,22 @@ mod tests {
                 Series {
                     name: "<a>",
                     points: vec![(0.0, 1.0), (5.0, f64::NAN), (10.0, 0.0)],
+                    band: vec![(0.0, 0.5, 1.0), (10.0, 0.0, 0.5)],
                 },
                 Series {
                     name: "b",
                     points: vec![(5.0, 0.5)],
+                    band: Vec::new(),
                 },
             ],
         };
         let text = lines.render().into_string();
         // Broken where there is no number.
         assert!(text.contains("d=\"M58.0 12.0M604.0 254.0\""), "{text}");
+        assert!(
+            text.contains("d=\"M58.0 133.0L604.0 254.0L604.0 133.0L58.0 12.0Z\""),
+            "{text}"
+        );
         assert!(text.contains(
             "aria-label=\"loss: nats by step. &lt;a&gt;: 1 at 0, 0 at 10. b: 0.5 at 5, 0.5 at 5.\""
         ));

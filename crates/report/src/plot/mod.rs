@@ -4,16 +4,20 @@
 mod bars;
 mod lines;
 mod scale;
+mod scatter;
 mod sparkline;
 mod stack;
+mod strip;
 
 use maud::{Markup, html};
 
 pub use bars::{Bar, Bars, Length};
 pub use lines::{Axis, Lines, Series};
 pub use scale::Scale;
+pub use scatter::{Scatter, ScatterPoint};
 pub use sparkline::sparkline;
 pub use stack::{Stack, StackPart};
+pub use strip::{Strip, StripRow};
 
 /// As many as there are colours.
 const COLOURS: usize = 6;

@@ -37,6 +37,24 @@ impl Scale {
         }
     }
 
+    /// From a power of two to another, around what there is: of times, of which none is 1.
+    pub fn log_around(values: impl IntoIterator<Item = f64>) -> Self {
+        let positive = values.into_iter().filter(|value| *value > 0.0);
+        let (from, to) = range(positive).unwrap_or((0.5, 2.0));
+        let from = from.log2().floor();
+        Self::Log {
+            from: from.exp2(),
+            to: to.log2().ceil().max(from + 1.0).exp2(),
+        }
+    }
+
+    /// Where it begins and ends.
+    pub fn ends(self) -> (f64, f64) {
+        match self {
+            Self::Linear { from, to } | Self::Log { from, to } => (from, to),
+        }
+    }
+
     /// 0 at its beginning, 1 at its end.
     pub fn place(self, value: f64) -> f64 {
         match self {
@@ -96,6 +114,9 @@ mod tests {
         assert_eq!(linear.ticks(6), [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]);
         let log = Scale::log([0.6, 7.0]);
         assert_eq!(log, Scale::Log { from: 0.5, to: 8.0 });
+        let around = Scale::log_around([300.0, 1500.0]);
+        assert_eq!(around.ends(), (256.0, 2048.0));
+        assert_eq!(Scale::log_around([4.0]).ends(), (4.0, 8.0));
         assert_eq!(
             (log.place(0.5), log.place(2.0), log.place(8.0)),
             (0.0, 0.5, 1.0)

@@ -43,11 +43,22 @@ fn numbers(of: &ReportMetrics) -> Vec<(String, Cell)> {
         let speed = all.strict.over(way);
         let clearly = speed.and_then(|speed| speed.clearly_faster.value());
         let at_all = speed.and_then(|speed| speed.faster.value());
+        let known = |cell: Cell| {
+            // What passed and was not timed beside that is not none of it.
+            if speed.is_none() && all.correct.count > 0 {
+                "not measured".into()
+            } else {
+                cell
+            }
+        };
         add(
             format!("faster than {name} by 5 %"),
-            ranged(clearly, of.intervals.faster(way), percent),
+            known(ranged(clearly, of.intervals.faster(way), percent)),
         );
-        add(format!("faster than {name} at all"), percent(at_all).into());
+        add(
+            format!("faster than {name} at all"),
+            known(percent(at_all).into()),
+        );
     }
     for (way, name) in ways {
         let speed = all.strict.over(way);

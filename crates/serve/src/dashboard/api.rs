@@ -80,7 +80,7 @@ impl RunSummary {
         Self {
             format: FORMAT,
             name: name.to_owned(),
-            verb: run.config.verb.clone(),
+            verb: run.verb().map(str::to_owned),
             state: run.doing().word().to_owned(),
             policy: run.policy().map(str::to_owned),
             device: index.head.as_ref().map(|head| head.device.clone()),

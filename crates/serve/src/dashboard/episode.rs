@@ -1,12 +1,18 @@
 //! One episode, turn by turn.
 
+use std::path::Path;
+
 use maud::{Markup, html};
 use serde::Deserialize;
-use warpsmith_schema::{Attempt, EpisodeId, Message, Trajectory};
+use warpsmith_schema::{Attempt, EpisodeEnding, EpisodeId, Message, Trajectory};
 
-use super::frame::{encoded, page as framed};
+use super::frame::{columns, encoded, page as framed};
+use super::now::clipped;
 use super::shelf::Shelf;
-use warpsmith_report::page::{code, count, duration, fact, line_diff};
+use super::{compile_errors, evidence};
+use warpsmith_report::page::{
+    annotated_code, code, count, duration, fact, line_diff, runtime, table, times,
+};
 use warpsmith_report::{verdict, verdict_line};
 
 #[derive(Debug, Deserialize)]
@@ -22,15 +28,17 @@ fn first() -> u32 {
 
 pub(super) fn page(shelf: &Shelf, run: &str, asked: &Asked) -> Option<Markup> {
     let trajectory = find(shelf, run, &asked.task, asked.sample)?;
+    let place = shelf.look(run, |run| run.folder().to_path_buf())?;
     let title = format!("{}, sample {}", trajectory.task.name, trajectory.sample);
     let body = html! {
         p { a href={ "/runs/" (encoded(run)) } { "← " (run) } }
         (lead(&trajectory))
+        (overview(&trajectory))
         h2 { "Turns" }
         @for (number, message) in trajectory.messages.iter().enumerate() {
             (turn(number, message))
-            @for (place, attempt) in trajectory.attempts.iter().enumerate() {
-                @if attempt.message as usize == number { (judged(&trajectory, place, attempt)) }
+            @for (number_of, attempt) in trajectory.attempts.iter().enumerate() {
+                @if attempt.message as usize == number { (judged(&place, &trajectory, number_of, attempt)) }
             }
         }
         h2 { "The original" }
@@ -59,12 +67,82 @@ fn lead(trajectory: &Trajectory) -> Markup {
             (fact("best", &html! {
                 @match trajectory.best.and_then(|best| trajectory.attempts.get(best as usize)) {
                     Some(attempt) => (verdict_line(&attempt.verdict)),
-                    None => "none passed",
+                    None => @match trajectory.attempts.iter().rev().find(|one| one.verdict.passed()) {
+                        Some(attempt) => (verdict_line(&attempt.verdict)),
+                        None => "none passed",
+                    },
                 }
             }))
             (fact("tokens read, written", &html! { (usage.prompt_tokens) ", " (usage.completion_tokens) }))
             (fact("time", &html! { (duration(Some(trajectory.seconds))) }))
         }
+    }
+}
+
+/// Every attempt in a line, and why it failed.
+fn overview(trajectory: &Trajectory) -> Markup {
+    let reward = |attempt: &Attempt| format!("{:.2}", attempt.verdict.reward.robust);
+    let rows: Vec<Vec<Markup>> = trajectory
+        .attempts
+        .iter()
+        .enumerate()
+        .map(|(number, attempt)| {
+            let verdict = &attempt.verdict;
+            let matched = verdict.matched_precision.as_ref();
+            vec![
+                html! { a href={ "#attempt-" (number + 1) } { "attempt " (number + 1) } @if trajectory.best == Some(number as u32) { " ★" } },
+                html! { @if verdict.passed() { span.good { "✓ passed" } } @else { span.bad { "✗ " (verdict.status.name()) } } },
+                html! { (runtime(verdict.times_us.as_ref().map(|found| found.candidate.0))) },
+                html! { (times(matched.map(|one| one.speedup.eager.0))) },
+                html! { (times(matched.and_then(|one| one.speedup.compile.map(|one| one.0)))) },
+                html! { (reward(attempt)) },
+                html! { (first_cause(attempt)) },
+            ]
+        })
+        .collect();
+    let head = columns(
+        &[
+            "attempt",
+            "verdict",
+            "runtime",
+            "over eager",
+            "over compile",
+            "reward",
+            "why",
+        ],
+        &["attempt", "verdict", "why"],
+    );
+    html! {
+        @if rows.is_empty() { p { "Nothing of this episode was judged: " (ending(&trajectory.ending)) "." } }
+        @else { (table("Attempts; ★ is the one that counts", &head, &rows)) }
+    }
+}
+
+/// The line of a reason that says most: a compiler's first error, else the first line.
+fn first_cause(attempt: &Attempt) -> String {
+    let reason = attempt.verdict.reason.as_deref().unwrap_or_default();
+    let error = reason.lines().find(|line| line.contains("error:"));
+    let last = reason
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .filter(|_| reason.starts_with("Traceback"));
+    let line = error.or(last).or(reason.lines().next());
+    clipped(line.unwrap_or_default())
+}
+
+fn ending(ending: &EpisodeEnding) -> String {
+    match ending {
+        EpisodeEnding::NotCovered { message } => {
+            format!("the policy does not cover this task ({message})")
+        }
+        EpisodeEnding::PolicyFailed { message } => format!("the policy failed ({message})"),
+        EpisodeEnding::NothingUsable => "no reply held files to judge".to_owned(),
+        EpisodeEnding::Looping => "the policy said the same again".to_owned(),
+        EpisodeEnding::ContextFull => "the policy's context was full".to_owned(),
+        EpisodeEnding::Limit { which } => format!("a limit was reached ({which:?})").to_lowercase(),
+        EpisodeEnding::Finished => "it ended without a submission".to_owned(),
+        EpisodeEnding::Interrupted => "it was interrupted".to_owned(),
     }
 }
 
@@ -91,23 +169,48 @@ fn turn(number: usize, message: &Message) -> Markup {
     }
 }
 
-fn judged(trajectory: &Trajectory, place: usize, attempt: &Attempt) -> Markup {
-    let before = place
+fn judged(place: &Path, trajectory: &Trajectory, number: usize, attempt: &Attempt) -> Markup {
+    let before = number
         .checked_sub(1)
         .and_then(|before| trajectory.attempts.get(before));
+    let said = attempt.verdict.reason.as_deref().unwrap_or_default();
     html! {
-        article id={ "attempt-" (place + 1) } {
-            h3 { "Attempt " (place + 1) ": " (verdict_line(&attempt.verdict)) }
+        article id={ "attempt-" (number + 1) } {
+            h3 { "Attempt " (number + 1) ": " (verdict_line(&attempt.verdict)) }
             (verdict(&attempt.verdict))
-            @for (name, content) in &attempt.files {
-                details {
-                    summary { code { (name) } ", " (count(content.lines().count(), "line")) }
-                    (code(name, content))
+            @if let Some(plot) = evidence::strip(place, &attempt.verdict) { (plot) }
+            @for (name, content) in &attempt.files { (file(name, content, before, said)) }
+            @for name in before.into_iter().flat_map(|before| before.files.keys()) {
+                @if !attempt.files.contains_key(name) { p { code { (name) } " is gone since the attempt before." } }
+            }
+        }
+    }
+}
+
+/// A file as it is, with what the compiler says at its lines, and how it differs from the attempt before.
+fn file(name: &str, content: &str, before: Option<&Attempt>, said: &str) -> Markup {
+    let notes = compile_errors::notes(name, said);
+    let old = before.map(|before| before.files.get(name));
+    let errors = notes.iter().filter(|note| note.error).count();
+    html! {
+        details open[errors > 0] {
+            summary {
+                code { (name) } ", " (count(content.lines().count(), "line"))
+                @if errors > 0 { ", " span.bad { (count(errors, "error")) } }
+                @match old {
+                    Some(Some(old)) if old == content => ", the same as before",
+                    Some(None) => ", new",
+                    _ => "",
                 }
-                @if let Some(old) = before.and_then(|before| before.files.get(name)) {
-                    @if old != content {
-                        details { summary { code { (name) } " since the attempt before" } (line_diff(old, content)) }
-                    }
+            }
+            (annotated_code(name, content, &notes))
+        }
+        @if let Some(Some(old)) = old {
+            @if old != content {
+                @let changes = line_diff(old, content);
+                details {
+                    summary { code { (name) } " since the attempt before: " (changes.added()) " added, " (changes.removed()) " removed" }
+                    (changes)
                 }
             }
         }

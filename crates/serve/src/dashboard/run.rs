@@ -1,15 +1,16 @@
 //! One run: how far it is, what came of it, and its episodes.
 
-use maud::{Markup, Render, html};
+use maud::{Markup, html};
 use serde::Deserialize;
 use warpsmith_schema::Status;
 use warpsmith_store::{EpisodeRow, RunIndex};
 
+use super::benchmark;
 use super::frame::{columns, encoded, live, page as framed};
 use super::shelf::{Doing, Shelf, ShelvedRun};
+use super::step;
 use warpsmith_report::page::{count, duration, fact, percent, runtime, table, times};
-use warpsmith_report::plot::{Axis, Lines, Scale, Series};
-use warpsmith_report::{TrainingStep, training_plots};
+use warpsmith_report::{TrainingStep, start_words, training_plots, verdict_line};
 
 /// Episodes on one page.
 const A_PAGE: usize = 50;
@@ -34,10 +35,13 @@ pub(super) fn page(shelf: &Shelf, name: &str, asked: &Asked) -> Option<Markup> {
         // A run that only learns has neither episodes nor speed-ups.
         let has_episodes = run.stages.is_empty() || !index.episodes.is_empty();
         html! {
-            @if !run.stages.is_empty() { (live("training", &training(run, doing))) }
+            @if !run.stages.is_empty() {
+                (live("training", &training(run, doing)))
+                (live("steps", &step::links(name, run)))
+            }
             @if has_episodes {
                 (live("progress", &progress(index, doing)))
-                section aria-label="Speed-ups" { (live("plot", &speedups(index))) }
+                section aria-label="Results" { (live("plot", &benchmark::part(name, index, doing))) }
                 h2 { "Episodes" }
                 (live("episodes", &episodes(name, index, asked, doing)))
             }
@@ -64,7 +68,7 @@ fn training(run: &ShelvedRun, doing: Doing) -> Markup {
     html! {
         dl {
             (fact("state", &html! { (doing.word()) }))
-            @if let Some(verb) = &run.config.verb { (fact("verb", &html! { (verb) })) }
+            @if let Some(verb) = run.verb() { (fact("verb", &html! { (verb) })) }
             @if let Some(model) = &run.config.model { (fact("model", &html! { (model) })) }
             @if let Some(stage) = run.stages.last().filter(|stage| !stage.name.is_empty()) { (fact("stage", &html! { (stage.name) })) }
             @if let Some(progress) = progress {
@@ -76,6 +80,7 @@ fn training(run: &ShelvedRun, doing: Doing) -> Markup {
         @if let Some((step, steps)) = progress.and_then(|progress| Some((progress.step, progress.steps?))) {
             progress max=(steps) value=(step) aria-label="Steps that were made" {}
         }
+        @if let Some(warning) = nothing_taught(run) { p.bad { strong { "Warning: " } (warning) } }
         @match training_plots(&stages) {
             Some(plots) => { h2 { "Training" } (plots) },
             None => p.quiet { "No step has ended yet." },
@@ -83,10 +88,29 @@ fn training(run: &ShelvedRun, doing: Doing) -> Markup {
     }
 }
 
+/// Whether groups of replies were told apart at all: else a policy that learns from groups stays what it was.
+fn nothing_taught(run: &ShelvedRun) -> Option<&'static str> {
+    let steps = &run.stages.last()?.steps;
+    let mut groups = steps.iter().filter_map(|step| step.values.get("groups"));
+    let first = groups.next()?;
+    let idle = *first == 0.0 && groups.all(|taught| *taught == 0.0);
+    idle.then_some(
+        "no group has taught the policy anything so far: all replies to a task earned the same",
+    )
+}
+
 fn progress(index: &RunIndex, doing: Doing) -> Markup {
     let totals = index.totals;
     let share =
         |part: u32| percent((totals.ended > 0).then(|| f64::from(part) / f64::from(totals.ended)));
+    // Nothing that was not measured is a share of nothing.
+    let faster = |timed: u32, faster: u32| {
+        if timed == 0 {
+            "not measured".to_owned()
+        } else {
+            share(faster)
+        }
+    };
     html! {
         dl {
             (fact("state", &html! { (doing.word()) }))
@@ -105,7 +129,10 @@ fn progress(index: &RunIndex, doing: Doing) -> Markup {
             }
             (fact("compiled", &html! { (share(totals.compiled)) }))
             (fact("passed", &html! { (share(totals.passed)) }))
-            (fact("5 % faster than eager, torch.compile", &html! { (share(totals.faster_than_eager)) ", " (share(totals.faster_than_compile)) }))
+            (fact("5 % faster than eager", &html! { (faster(totals.timed, totals.faster_than_eager)) }))
+            (fact("5 % faster than torch.compile", &html! { (faster(totals.timed_beside_compile, totals.faster_than_compile)) }))
+            @if let Some((author, verdict)) = &index.start { (fact("started from", &html! { (start_words(*author)) ", " (verdict_line(verdict)) })) }
+            @if let Some(verdict) = index.remeasured.reported() { (fact("result, measured afresh", &verdict_line(verdict))) }
             (fact("tokens read, written", &html! { (totals.usage.prompt_tokens) ", " (totals.usage.completion_tokens) }))
         }
         @if let Some(metrics) = &index.metrics {
@@ -114,63 +141,14 @@ fn progress(index: &RunIndex, doing: Doing) -> Markup {
         @if let Some(failure) = index.ended.as_ref().and_then(|end| end.failure.as_ref()) {
             p.bad { "It ended early: " (failure.message) }
         }
+        @if totals.ended == 0 && doing != Doing::Running && index.ended.as_ref().is_some_and(|end| end.failure.is_some()) {
+            p { "No episode has ended, so nothing here counts as passed or failed." }
+        }
         @if index.infrastructure_failures > 0 { p.quiet { (count(index.infrastructure_failures as usize, "failure")) " of this machine, which count against nobody." } }
         @if let Some(other) = &index.other_format { p.bad { "Its log is not shown: " (other) "." } }
         @if index.broken > 0 { p.bad { (count(index.broken as usize, "line")) " of its log cannot be read." } }
         @for (task, why) in &index.skipped { p.quiet { "Left out: " (task) ", " (why.message) } }
     }
-}
-
-/// The share of episodes that passed and were at least so much faster.
-fn speedups(index: &RunIndex) -> Markup {
-    let ended = index.totals.ended;
-    if ended == 0 {
-        return html! { p.quiet { "Nothing has ended yet." } };
-    }
-    let over = |of: fn(&warpsmith_schema::Speedup) -> Option<f64>| -> Vec<f64> {
-        let results = index.episodes.iter().filter_map(|row| row.result.as_ref());
-        results
-            .filter(|result| result.status == Some(Status::Passed))
-            .filter_map(|result| of(result.speedup.as_ref()?))
-            .collect()
-    };
-    let curve = |ratios: &[f64]| -> Vec<(f64, f64)> {
-        // Each is above the first so many of 0, 0.1, …, 3. Counted once: there may be many.
-        let mut counts = [0u32; 32];
-        for ratio in ratios {
-            counts[(10.0 * ratio).ceil().clamp(0.0, 31.0) as usize] += 1;
-        }
-        let mut above = ratios.len() as u32;
-        let share = |(tenth, count): (usize, &u32)| {
-            above -= count;
-            (tenth as f64 / 10.0, f64::from(above) / f64::from(ended))
-        };
-        counts[..31].iter().enumerate().map(share).collect()
-    };
-    let eager = over(|speedup| Some(speedup.eager.0));
-    let compile = over(|speedup| speedup.compile.map(|one| one.0));
-    let lines = Lines {
-        name: "Correct and more than p times as fast (fast_p)",
-        x: Axis {
-            name: "p",
-            scale: Scale::linear([0.0, 3.0]),
-        },
-        y: Axis {
-            name: "share of episodes",
-            scale: Scale::linear([0.0, 1.0]),
-        },
-        series: vec![
-            Series {
-                name: "over eager",
-                points: curve(&eager),
-            },
-            Series {
-                name: "over torch.compile",
-                points: curve(&compile),
-            },
-        ],
-    };
-    lines.render()
 }
 
 fn episodes(name: &str, index: &RunIndex, asked: &Asked, doing: Doing) -> Markup {
@@ -179,7 +157,7 @@ fn episodes(name: &str, index: &RunIndex, asked: &Asked, doing: Doing) -> Markup
         let passed = row
             .result
             .as_ref()
-            .map(|one| one.status == Some(Status::Passed));
+            .map(warpsmith_store::EpisodeResult::passed);
         match show {
             "passed" => passed == Some(true),
             "failed" => passed == Some(false),
@@ -243,7 +221,7 @@ fn cells(run: &str, row: &EpisodeRow, doing: Doing) -> Vec<Markup> {
         return cells;
     };
     let speedup = result.speedup.as_ref();
-    let passed = result.status == Some(Status::Passed);
+    let passed = result.passed();
     let word = result.status.map_or("nothing judged", Status::name);
     vec![
         html! { a href=(address) { (row.id.task) } },

@@ -47,8 +47,9 @@ pub(super) struct TrainingStage {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RunConfig {
-    pub(super) verb: Option<String>,
+    verb: Option<String>,
     pub(super) model: Option<String>,
+    policy: Option<String>,
 }
 
 /// What a run is doing.
@@ -224,11 +225,28 @@ impl ShelvedRun {
                     .as_str(),
             )
         };
-        head.or_else(first).or(self.config.model.as_deref())
+        let config = &self.config;
+        head.or_else(first)
+            .or(config.model.as_deref())
+            .or(config.policy.as_deref())
+    }
+
+    pub(super) fn verb(&self) -> Option<&str> {
+        let head = self.index.head.as_ref();
+        let config = self.config.verb.as_deref();
+        config.or_else(|| Some(head?.verb.as_str()))
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 }
 
 impl TrainingStage {
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Reads the log again where it has another length: a resumed run may have dropped steps.
     fn refresh(&mut self) -> Result<(), StoreError> {
         let length = fs_err::metadata(self.folder.join(METRICS)).map_or(0, |found| found.len());

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use warpsmith_compiler::SolutionFiles;
+use warpsmith_compiler::{NotCovered, SolutionFiles};
 use warpsmith_model::policy::{FinishReason, Policy, PolicyError, PolicyReply, PolicyRequest};
 use warpsmith_schema::{EpisodeMode, Message, PolicyVersion, Target, Task, ToolCall, Usage};
 
@@ -21,6 +21,8 @@ pub(super) struct TeacherEpisode {
     pub(super) target: Target,
     pub(super) mode: EpisodeMode,
     pub(super) sample: u32,
+    /// Why the task has no graph, where that is known.
+    pub(super) no_graph: Option<String>,
 }
 
 /// A reply before it is written as text blocks or as tool calls.
@@ -69,9 +71,15 @@ impl Policy for TeacherEpisode {
             SplitMix64::of_text(&self.task.source, seed.wrapping_add(u64::from(self.sample)));
         let mut plan =
             TeachingPlan::new(&self.task, self.target, self.mode, &mut rng).map_err(|why| {
+                let message = match (&why, &self.no_graph) {
+                    (NotCovered::NoGraph, Some(reason)) => {
+                        format!("its graph could not be captured: {reason}")
+                    }
+                    _ => why.to_string(),
+                };
                 PolicyError::NotCovered {
                     policy: self.version.name.clone(),
-                    message: why.to_string(),
+                    message,
                 }
             })?;
         if !self.injects_bugs {

@@ -150,6 +150,18 @@ impl LearningOptions {
         })
     }
 
+    /// How to ask for what was published.
+    pub(super) fn policy(&self, base: &BaseModel, published: Option<&Path>) -> Option<String> {
+        let published = published?.display();
+        let below = match (&self.tuning, base.adapters.is_empty()) {
+            (TuningOptions::Full, _) => return Some(format!("local:{published}")),
+            (TuningOptions::Lora { .. }, true) => self.model.as_str(),
+            // The last adapter went on learning, and this is what it became.
+            (TuningOptions::Lora { .. }, false) => self.model.rsplit_once('+')?.0,
+        };
+        Some(format!("local:{below}+{published}"))
+    }
+
     pub(super) fn keeping(&self, folder: &RunFolder, base: &BaseModel) -> Keeping {
         Keeping {
             folder: folder.path().to_path_buf(),
@@ -210,11 +222,39 @@ pub struct TrainedRun {
     pub verb: &'static str,
     pub outcome: RecipeOutcome,
     pub folder: PathBuf,
+    /// What learnt, as `--policy` names it, where it is one that can be asked.
+    pub policy: Option<String>,
     /// What else there is to say, for scripts.
     pub about: Map<String, Value>,
 }
 
+/// How many groups a step learnt from, where a policy learns from groups.
+const GROUPS: &str = "groups";
+
 impl TrainedRun {
+    /// What a person must not overlook.
+    pub fn warnings(&self) -> Result<Vec<String>, TrainError> {
+        let lines = metrics::read(&self.folder)?;
+        let groups: Vec<f64> = lines
+            .iter()
+            .filter_map(|(_, numbers)| numbers.get(GROUPS).copied())
+            .collect();
+        let idle = groups.iter().filter(|taught| **taught == 0.0).count();
+        let why =
+            "all replies to a task earned the same, so there was nothing to tell them apart by";
+        let mend = "easier tasks, more samples of each, or a policy that was fine-tuned before";
+        Ok(match (groups.len(), idle) {
+            (_, 0) => Vec::new(),
+            (all, idle) if all == idle => vec![format!(
+                "the policy learnt nothing: in no step did a group teach it ({why}); what is published is what it began with. \
+                 Try {mend}"
+            )],
+            (all, idle) => vec![format!(
+                "in {idle} of {all} steps no group taught the policy anything: {why}"
+            )],
+        })
+    }
+
     /// All of it, for scripts.
     pub fn object(&self) -> Result<Map<String, Value>, TrainError> {
         let outcome = &self.outcome;
@@ -231,6 +271,7 @@ impl TrainedRun {
             ("published", json!(outcome.published)),
             ("best", json!(outcome.best)),
             ("metrics", json!(last)),
+            ("warnings", json!(self.warnings()?)),
         ] {
             object.insert(name.to_owned(), value);
         }

@@ -96,6 +96,9 @@ impl OfflineRun<'_> {
         };
         Ok(TrainedRun {
             verb: self.verb,
+            policy: self
+                .learning
+                .policy(&begun.base, outcome.published.as_deref()),
             outcome,
             folder: begun.folder.path().to_path_buf(),
             about: Map::from_iter([("data".to_owned(), about)]),

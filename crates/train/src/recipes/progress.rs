@@ -30,6 +30,9 @@ pub struct Keeping {
 
 /// Whoever follows a run.
 pub trait Watch {
+    /// A step begins, of so many. The first may take minutes.
+    fn begins(&mut self, _step: u64, _steps: u64) {}
+
     /// A step was made, of so many.
     fn stepped(&mut self, step: u64, steps: u64, numbers: &Numbers);
 

@@ -105,6 +105,7 @@ impl ReinforceRun<'_> {
         .run(&keeping, &mut *watch)?;
         Ok(TrainedRun {
             verb: self.verb,
+            policy: learning.policy(self.base, outcome.published.as_deref()),
             outcome,
             folder: folder.path().to_path_buf(),
             about: Map::new(),

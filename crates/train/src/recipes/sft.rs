@@ -47,6 +47,7 @@ pub fn sft(
     let (mut progress, _) = Progress::open(keeping, steps, &mut [("actor", &mut *actor)])?;
     progress.arrived(&|| actor.publish())?;
     while progress.step < steps {
+        watch.begins(progress.step + 1, steps);
         let begun = Instant::now();
         let epoch = progress.step / in_epoch;
         let order = batches(examples.len(), settings.batch, settings.seed, epoch);

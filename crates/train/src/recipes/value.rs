@@ -68,6 +68,7 @@ pub fn pretrain_value(
     }
     let mut explained = None;
     while progress.step < steps {
+        watch.begins(progress.step + 1, steps);
         let begun = Instant::now();
         let epoch = progress.step / in_epoch;
         let within = progress.step % in_epoch;

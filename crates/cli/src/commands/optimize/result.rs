@@ -8,7 +8,7 @@ use warpsmith_judge::ImportCheck;
 use warpsmith_rollout::optimize::{
     Author, OptimizeOutcome, PACKAGE_FOLDER, PackageOptions, Start, package_name,
 };
-use warpsmith_schema::{FORMAT, StartAuthor, Task, Trajectory, Usage};
+use warpsmith_schema::{FORMAT, Failure, StartAuthor, Task, Trajectory, Usage};
 
 use super::words::{describe_author, describe_ending, why};
 use crate::commands::judge::speedup;
@@ -36,6 +36,8 @@ pub(super) struct OptimizeReport<'a> {
     /// Of the package, where there is one.
     pub(super) imported: Option<&'a ImportCheck>,
     pub(super) package: &'a PackageOptions,
+    /// Why the policy never said anything, where the result is from elsewhere.
+    pub(super) unanswered: Option<&'a Failure>,
     /// How many were asked for.
     pub(super) samples: u32,
     pub(super) run: &'a Path,
@@ -86,7 +88,7 @@ impl OptimizeReport<'_> {
             "ending": shown.map(|one| &one.ending), "sample": sample, "samples": samples, "attempts": attempts(outcome),
             "usage": usage, "verdict": outcome.verdict(), "improved": outcome.improved(), "result": outcome.result, "run": run,
             "start": start(self.start), "author": author.map(Author::name), "import": self.imported.map(import),
-            "guard": self.package.guard, "shapes": 1 + self.package.shapes.len(),
+            "policy_failure": self.unanswered, "guard": self.package.guard, "shapes": 1 + self.package.shapes.len(),
         })
     }
 
@@ -123,6 +125,9 @@ impl OptimizeReport<'_> {
         if let Some(absent) = &self.start.absent {
             table.row("compiler", &format!("does not cover it: {}", why(absent)));
         }
+        if let Some(why) = self.unanswered {
+            table.row("policy", &format!("never answered: {}", why.message));
+        }
         table.row("attempts", &attempts(outcome).to_string());
         if samples > 1 {
             table.row("samples", &describe_samples(outcome, samples));
@@ -153,6 +158,7 @@ impl OptimizeReport<'_> {
                 &format!("kernels for {own} of {all}, the original for the others"),
             );
         }
+        table.row("next", &format!("warpsmith report {}", self.run.display()));
         table.text()
     }
 }

@@ -98,7 +98,10 @@ fn table(summary: &SynthSummary, plan: &SynthPlan, pace: &Pace, run: &Path) -> S
     }
     let split = format!("{} train, {} validation", summary.train, summary.validation);
     table.row("split", &split);
-    table.row("set", &run.join("tasks.jsonl").display().to_string());
+    let set = run.join("tasks.jsonl").display().to_string();
+    table.row("set", &set);
+    let next = format!("warpsmith rollout --tasks {set} --policy teacher");
+    table.row("next", &next);
     table.text()
 }
 

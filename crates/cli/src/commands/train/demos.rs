@@ -195,6 +195,10 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
                 .iter()
                 .map(|(why, count)| format!("  {count:5}  {why}")),
         );
+        lines.push(format!(
+            "next: warpsmith train sft --data {}",
+            args.out.display()
+        ));
         printer.lines(&lines)?;
     }
     Ok(Exit::DONE)

@@ -294,6 +294,12 @@ impl StageRunner for Stages<'_> {
     }
 }
 
+/// The folder that a run lies in, which the dashboard shows.
+fn shown_from(run: &Path) -> &Path {
+    let folder = run.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
 fn report(outcome: &PipelineOutcome, folder: &RunFolder, printer: &Printer) -> Result<Exit, Stop> {
     let PipelineOutcome {
         done,
@@ -316,6 +322,11 @@ fn report(outcome: &PipelineOutcome, folder: &RunFolder, printer: &Printer) -> R
         lines.push(format!("{:<12} {}", Stage::Gate.name(), gate.words()));
     }
     lines.push(format!("model: {model}"));
+    lines.push(format!("run: {}", folder.path().display()));
+    lines.push(format!(
+        "next: warpsmith serve --runs {}",
+        shown_from(folder.path()).display()
+    ));
     printer.lines(&lines)?;
     Ok(exit)
 }

@@ -1,15 +1,14 @@
 //! A run that learns, for the person who waits and for scripts.
 
-use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use warpsmith_train::metrics::{self, Numbers};
 use warpsmith_train::recipes::{TrainedRun, Watch};
 
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
+use crate::live::Live;
 use crate::printer::Printer;
 
 /// Where there is no terminal, a line after this long.
@@ -17,10 +16,12 @@ const SILENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct Show<'a> {
     printer: &'a Printer,
-    bar: Option<ProgressBar>,
-    spoken: Option<Instant>,
+    live: Live,
+    /// Whether a step of this process began.
+    begun: bool,
     /// Numbers worth a person's attention, of those there are.
     told: &'a [&'static str],
+    words: String,
 }
 
 impl<'a> Show<'a> {
@@ -29,9 +30,10 @@ impl<'a> Show<'a> {
         interrupt::drain_first();
         Self {
             printer,
-            bar: (io::stderr().is_terminal() && !printer.quiet()).then(bar),
-            spoken: None,
+            live: Live::new(printer, "steps", SILENCE),
+            begun: false,
             told,
+            words: String::new(),
         }
     }
 
@@ -49,34 +51,30 @@ impl<'a> Show<'a> {
 }
 
 impl Watch for Show<'_> {
-    fn stepped(&mut self, step: u64, steps: u64, numbers: &Numbers) {
-        let words = self.words(numbers);
-        if let Some(bar) = &self.bar {
-            bar.set_length(steps);
-            bar.set_position(step);
-            bar.set_message(words);
-            return;
+    fn begins(&mut self, step: u64, steps: u64) {
+        if !self.begun {
+            self.begun = true;
+            // The first step takes longer than others: it is no measure of them.
+            self.live
+                .describe(step - 1, steps, &format!("step {step} is under way"));
         }
-        let due = self.spoken.is_none_or(|spoken| spoken.elapsed() > SILENCE);
-        if due || step == steps || self.printer.verbose() {
-            self.spoken = Some(Instant::now());
-            let line = format!("step {step} of {steps}: {words}");
-            self.printer.note(&line);
+    }
+
+    fn stepped(&mut self, step: u64, steps: u64, numbers: &Numbers) {
+        self.words = self.words(numbers);
+        if self.printer.verbose() && step < steps {
+            self.live
+                .say(&format!("step {step} of {steps}: {}", self.words));
+        }
+        self.live.show(step, steps, &self.words);
+        if step == steps {
+            self.live.finish();
         }
     }
 
     fn wants_stop(&mut self) -> bool {
         interrupt::happened()
     }
-}
-
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let template = "{wide_bar} {pos}/{len} steps, {elapsed}, about {eta} left\n{msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// Says what came of a run.
@@ -108,8 +106,27 @@ fn tell(run: &TrainedRun, printer: &Printer) -> Result<(), Stop> {
             best.step
         ));
     }
+    said.push(format!("run: {}", run.folder.display()));
     if let Some(published) = &outcome.published {
         said.push(format!("published: {}", published.display()));
     }
+    for warning in run.warnings()? {
+        said.push(format!("warning: {warning}"));
+    }
+    said.extend(next(run).iter().map(|line| format!("next: {line}")));
     Ok(printer.lines(&said)?)
+}
+
+/// What to do with what came out.
+fn next(run: &TrainedRun) -> Vec<String> {
+    let folder = run.folder.display();
+    let mut next = vec![format!("warpsmith report {folder}")];
+    if run.outcome.step < run.outcome.steps {
+        return next;
+    }
+    if let Some(policy) = &run.policy {
+        let policy = interrupt::quoted(policy);
+        next.push(format!("warpsmith rollout --tasks FILE --policy {policy}"));
+    }
+    next
 }

@@ -17,7 +17,23 @@ pub(super) struct Assembly {
     tokens: Tokens,
     /// The end was announced.
     done: bool,
+    /// Something of a completion arrived.
+    begun: bool,
+    /// What is no event of a stream, as far as it is kept: an answer in one piece, or something else altogether.
+    other: String,
 }
+
+/// Why there is no reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoReply {
+    /// Its end never came.
+    BrokeOff,
+    /// It was something else, which begins like this.
+    NotACompletion(String),
+}
+
+/// An answer in one piece may be as long as this.
+const ONE_PIECE_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Default)]
 struct Part {
@@ -28,8 +44,7 @@ struct Part {
 
 #[derive(Deserialize)]
 struct Chunk {
-    #[serde(default)]
-    choices: Vec<Choice>,
+    choices: Option<Vec<Choice>>,
     usage: Option<ChunkUsage>,
     error: Option<Value>,
     prompt_token_ids: Option<Vec<u32>>,
@@ -88,18 +103,29 @@ impl Assembly {
         on_text: &mut dyn FnMut(&str),
     ) -> Result<bool, String> {
         let line = line.trim();
-        let data = match line.strip_prefix("data:") {
-            Some(data) => data.trim(),
-            None if line.starts_with('{') => line,
-            // Comments, event names and the empty lines between events.
-            None => return Ok(true),
+        let Some(data) = line.strip_prefix("data:") else {
+            let fields = [":", "event:", "id:", "retry:"];
+            // Comments, event names and the empty lines between events say nothing.
+            let says_nothing =
+                line.is_empty() || fields.iter().any(|field| line.starts_with(field));
+            if !says_nothing && self.other.len() < ONE_PIECE_BYTES {
+                self.other.push_str(line);
+                self.other.push('\n');
+            }
+            return Ok(true);
         };
+        let data = data.trim();
         if data == "[DONE]" {
             self.done = true;
             return Ok(false);
         }
         let chunk: Chunk =
             serde_json::from_str(data).map_err(|error| format!("{error}: {}", clip(data)))?;
+        self.read(chunk, on_text)?;
+        Ok(true)
+    }
+
+    fn read(&mut self, chunk: Chunk, on_text: &mut dyn FnMut(&str)) -> Result<(), String> {
         if let Some(error) = chunk.error {
             return Err(clip(&error.to_string()).to_owned());
         }
@@ -114,10 +140,11 @@ impl Assembly {
             };
         }
         self.tokens.read(chunk.prompt_token_ids, chunk.token_origin);
-        for choice in chunk.choices {
+        for choice in chunk.choices.into_iter().flatten() {
+            self.begun = true;
             self.add(choice, on_text);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn add(&mut self, choice: Choice, on_text: &mut dyn FnMut(&str)) {
@@ -166,9 +193,19 @@ impl Assembly {
                 .sum::<usize>()
     }
 
-    /// The reply, or nothing if its end never came.
-    pub(super) fn finish(self) -> Option<PolicyReply> {
-        let finish = self.finish.or(self.done.then_some(FinishReason::Stopped))?;
+    /// The reply. One that a server sent in one piece, although a stream was asked for, is read here.
+    pub(super) fn finish(mut self, on_text: &mut dyn FnMut(&str)) -> Result<PolicyReply, NoReply> {
+        let other = std::mem::take(&mut self.other);
+        if !self.begun && !other.is_empty() {
+            let begins = || NoReply::NotACompletion(clip(other.trim()).to_owned());
+            let chunk: Chunk = serde_json::from_str(&other).map_err(|_| begins())?;
+            self.read(chunk, on_text).map_err(NoReply::NotACompletion)?;
+            if !self.begun {
+                return Err(begins());
+            }
+        }
+        let announced = (self.done && self.begun).then_some(FinishReason::Stopped);
+        let finish = self.finish.or(announced).ok_or(NoReply::BrokeOff)?;
         let calls = self
             .calls
             .into_iter()
@@ -186,7 +223,7 @@ impl Assembly {
                     .unwrap_or(Value::String(part.arguments)),
             })
             .collect();
-        Some(PolicyReply {
+        Ok(PolicyReply {
             text: self.text,
             calls,
             finish,
@@ -218,7 +255,16 @@ mod tests {
                 break;
             }
         }
-        (assembly.finish(), shown)
+        let reply = assembly.finish(&mut |text| shown.push_str(text));
+        (reply.ok(), shown)
+    }
+
+    fn refused(lines: &[&str]) -> NoReply {
+        let mut assembly = Assembly::default();
+        for line in lines {
+            assembly.take(line, &mut |_| {}).unwrap();
+        }
+        assembly.finish(&mut |_| {}).unwrap_err()
     }
 
     #[test]
@@ -264,6 +310,28 @@ mod tests {
             r#"{"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}"#,
         ]);
         assert_eq!(reply.unwrap().text, "Hello");
+        let (reply, _) = read(&[
+            "{",
+            r#""choices": [{"message": {"content": "Hello"},"#,
+            r#""finish_reason": "stop"}]"#,
+            "}",
+        ]);
+        assert_eq!(reply.unwrap().text, "Hello", "over several lines");
+    }
+
+    #[test]
+    fn what_is_no_completion_is_told_with_its_beginning() {
+        let page = ["<!DOCTYPE html>", "<title>Sign in</title>"];
+        let found = refused(&page);
+        assert_eq!(
+            found,
+            NoReply::NotACompletion("<!DOCTYPE html>\n<title>Sign in</title>".to_owned())
+        );
+        for body in [r#"{"foo": 1}"#, "[1]", "OK"] {
+            assert_eq!(refused(&[body]), NoReply::NotACompletion(body.to_owned()));
+        }
+        assert_eq!(refused(&[r#"data: {"foo": 1}"#]), NoReply::BrokeOff);
+        assert_eq!(refused(&[]), NoReply::BrokeOff);
     }
 
     const WITH_TOKENS: [&str; 4] = [

@@ -164,6 +164,7 @@ impl PolicyRun<'_> {
             progress.begun(&found, watch)?;
         }
         while progress.step < steps {
+            watch.begins(progress.step + 1, steps);
             let step = progress.step + 1;
             let begun = Instant::now();
             let collected = self.collect(step)?;
