@@ -68,7 +68,7 @@ def measured(trusted: Trusted, request: dict[str, Any]) -> dict[str, Any]:
         trusted.weights({"seed": seeds[0]})
         first = first or {name: tensor.clone() for name, tensor in _state(reference).items()}
         alive = [trial for trial in trials if trial.alive]
-        if not alive:
+        if number and not alive:
             break
         draw = _Check(trusted, transform, seeds[1], first)
         told["message"] = draw.objection(original)

@@ -2,7 +2,7 @@
 
 `scaled`, `negated`: one global factor. `far`: so large that the exponential of the largest input overflows. `mixed`: some rows
 nearly equal to others. `uneven`: half of the rows and all columns of other sizes. `outliers`: a row or a few elements, where
-nobody who looks at a part would see them. `centered`: inputs of one sign lose their mean, so that a product is all
+nobody who looks at a part would see them. `faint`: some samples and rows are zeros, others nearly so, where an epsilon decides. `centered`: inputs of one sign lose their mean, so that a product is all
 cancellation. `shaken`: inputs that are the same in every draw (zeros, tables) are not.
 """
 
@@ -18,8 +18,8 @@ from structure import is_mask, restructured
 from values import FLOATS, tensors, tree_map
 
 # These ask whether an answer is computed at all, not how exactly: their limits are wide, and they choose no class.
-STRUCTURAL = frozenset(("mixed", "uneven", "outliers", "shaken"))
-TRANSFORMS = ("plain", "scaled", "negated", "far", "mixed", "uneven", "outliers", "centered", "shaken")
+STRUCTURAL = frozenset(("mixed", "uneven", "outliers", "faint", "shaken"))
+TRANSFORMS = ("plain", "scaled", "negated", "far", "mixed", "uneven", "outliers", "faint", "centered", "shaken")
 # While a candidate is timed, one name stands for all but these, and the seed says which.
 BY_NAME = ("plain", "scaled", "negated", "far")
 OTHER = "other"
@@ -29,6 +29,8 @@ NEARNESS = (0.125, 0.5)  # how much of itself a row keeps that is moved to anoth
 ROW_EXPONENT, COLUMN_EXPONENT = 3.0, 1.0
 OUTLIERS = 3
 ROW_OUTLIER, ELEMENT_OUTLIER = (2.0, 4.0), (3.0, 5.0)
+FAINT_SHARE = 0.125  # of samples, and of rows; half of them are zeros
+FAINT_EXPONENT = (6.0, 14.0)
 SMALL_SHARE = 0.125  # of outliers that are smaller than the rest instead
 
 
@@ -75,6 +77,8 @@ def fitting(inputs: list[Any], fixed: tuple[bool, ...], gemm: bool) -> list[str]
         named.append("mixed")
     if any(tensor.numel() > 1 for tensor in floats):
         named += ["uneven", "outliers"]
+    if any(_has_rows(tensor) and not is_mask(tensor) for tensor in floats):
+        named.append("faint")
     if gemm and any(_one_sided(tensor) and not is_mask(tensor) for tensor in floats):
         named.append("centered")
     if any(restructured(tensor, _generator(tensor, 0, 0)) is not None for tensor, same in zip(given, fixed) if same):
@@ -98,6 +102,8 @@ def _each(inputs: list[Any], transform: str, seed: int, fixed: tuple[bool, ...])
             return tensor - tensor.mean(dtype=torch.float32).to(tensor.dtype) if _one_sided(tensor) else tensor
         if transform == "uneven":
             return uneven(tensor, generator)
+        if transform == "faint":
+            return faint(tensor, generator)
         if transform == "outliers":
             return with_outliers(tensor, random.Random(f"outliers {seed} {number}"))
         earlier.append(tensor)
@@ -136,6 +142,22 @@ def uneven(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     touched = torch.rand(rows, generator=generator, device=tensor.device) < 0.5
     by = _powers(rows, -ROW_EXPONENT, ROW_EXPONENT, generator, tensor)
     return tensor * torch.where(touched, by, 1) * columns
+
+
+def faint(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Some samples and some rows of the others are zeros, as many are very small."""
+    if not _has_rows(tensor):
+        return tensor
+    made = tensor
+    samples, rows = (tensor.shape[0], *(1,) * (tensor.dim() - 1)), (*tensor.shape[:-1], 1)
+    for shape in (samples, rows) if samples != rows else (rows,):
+        chance = torch.rand(shape, generator=generator, device=tensor.device)
+        chance.view(-1)[torch.randint(chance.numel(), (1,), generator=generator, device=tensor.device)] = 0  # one at least
+        small = _powers(shape, -FAINT_EXPONENT[1], -FAINT_EXPONENT[0], generator, tensor)
+        factor = torch.where(chance < FAINT_SHARE / 2, 0, torch.where(chance < FAINT_SHARE, small, 1))
+        made = made * factor
+    # A zero that was negative is none that anybody would pad with.
+    return torch.where(made == 0, torch.zeros_like(made), made)
 
 
 def with_outliers(tensor: torch.Tensor, chance: random.Random) -> torch.Tensor:

@@ -61,7 +61,8 @@ class Drawn:
     answers: list[LeafAnswer]
     exact: bool
     draft: Draft | None = None  # without what can be made again; None where nothing is compared
-    heard: list[LeafAnswer] | bool = False  # answers with a panel's limits, once somebody asked; True where there are none
+    appealed: bool = False
+    heard: list[LeafAnswer] | None = None  # answers with a panel's limits, once somebody appealed
 
 
 @dataclass
@@ -495,11 +496,10 @@ class Trusted:
         results = [self._judged(value, answer, read, readings) for value, answer in pairs]
         found = self._summary(pairs, results, drawn.exact)
         if not found["passed"] and appeal.worth_hearing(results):
-            if drawn.heard is False:
-                drawn.heard = self._heard(drawn) or True
-            heard = drawn.heard
-            if heard is not True:
-                pairs = [(value, answer) for (value, _), answer in zip(pairs, heard)]
+            if not drawn.appealed:
+                drawn.appealed, drawn.heard = True, self._heard(drawn)
+            if drawn.heard is not None:
+                pairs = [(value, answer) for (value, _), answer in zip(pairs, drawn.heard)]
                 found = self._summary(pairs, [judge_leaf(value, answer) for value, answer in pairs], drawn.exact)
         return report | found
 

@@ -80,7 +80,13 @@ fn epsilons(found: &mut Collector<'_>, place: usize, application: &Application<'
         return;
     };
     let about = |what| (EpsilonChanged, place, what);
-    found.add_with(None, about("its epsilon is zero"), &[(name, json!(0.0))]);
+    // Batch norms refuse none at all.
+    let zero = if matches!(application.op, "batch_norm" | "instance_norm") {
+        1e-30
+    } else {
+        0.0
+    };
+    found.add_with(None, about("its epsilon is zero"), &[(name, json!(zero))]);
     if added {
         found.add_with(
             None,

@@ -86,8 +86,9 @@ fn other_dimension(found: &mut Collector<'_>, place: usize, application: &Applic
         return;
     };
     let keeps = found.shape(place) == shape.as_slice();
+    let stays = application.arguments.get("keepdim") == Some(&Value::Bool(true));
     let fits = |other: usize| {
-        other != dim_now && shape[other] > 1 && (keeps || shape[other] == shape[dim_now])
+        other != dim_now && shape[other] > 1 && (keeps || (!stays && shape[other] == shape[dim_now]))
     };
     // The nearest is the one that is taken for it.
     let near = (0..shape.len())

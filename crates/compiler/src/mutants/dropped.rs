@@ -175,13 +175,8 @@ fn operator(found: &mut Collector<'_>, place: usize, application: &Application<'
     let Some(Some(of)) = application.inputs.first().copied() else {
         return;
     };
-    let is_term = TERMS.contains(&op)
-        && !application
-            .arguments
-            .keys()
-            .any(|name| matches!(name.as_str(), "other" | "value" | "weight"));
-    let skipped = MOVES.contains(&op) || is_term || !found.same_form(place, of);
-    if skipped || !found.is_float(place) || (TERMS.contains(&op)) {
+    let other_kind = MOVES.contains(&op) || TERMS.contains(&op);
+    if other_kind || !found.same_form(place, of) || !found.is_float(place) {
         return;
     }
     let reason = changes_nothing(found, application, of, place);

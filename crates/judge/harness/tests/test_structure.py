@@ -92,11 +92,24 @@ class TransformTest(unittest.TestCase):
 
         usual = ["scaled", "negated", "far"]
         self.assertEqual(names(torch.randn(8)), [*usual, "uneven", "outliers"])
-        self.assertEqual(names(torch.randn(8, 8), gemm=True), [*usual, "mixed", "uneven", "outliers"])
-        self.assertEqual(names(torch.rand(8, 8), gemm=True), [*usual, "mixed", "uneven", "outliers", "centered"])
+        self.assertEqual(names(torch.randn(8, 8), gemm=True), [*usual, "mixed", "uneven", "outliers", "faint"])
+        self.assertEqual(names(torch.rand(8, 8), gemm=True), [*usual, "mixed", "uneven", "outliers", "faint", "centered"])
         self.assertEqual(names(torch.zeros(8), fixed=True), [*usual, "uneven", "outliers", "shaken"])
         self.assertEqual(names(torch.arange(8)), [])
         self.assertEqual(names(torch.arange(8), fixed=True), ["shaken"])
+
+    def test_faint_rows_are_zeros_or_small(self) -> None:
+        x = torch.randn(64, 8, 32)
+        made = transformed([x], "faint", 3)[0]
+        samples = made.abs().amax((1, 2))
+        self.assertTrue(bool((samples == 0).any()) or bool((made.abs().amax(2) == 0).any()))
+        factor = (made / x)[made != 0]
+        self.assertTrue(bool(((factor > 0) & (factor <= 1)).all()))
+        self.assertTrue(bool((factor < 0.02).any()))
+        self.assertGreater(float((factor == 1).double().mean()), 0.6)
+        self.assertFalse(bool(made[made == 0].signbit().any()))
+        mask = (torch.rand(64, 32) < 0.5).float()
+        self.assertTrue(torch.equal(transformed([mask], "faint", 3)[0], mask))
 
     def test_mixed_rows_are_means_of_two(self) -> None:
         x = torch.softmax(torch.randn(200, 40), 1)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Callable
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+HARNESS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(HARNESS), str(HARNESS.parents[1] / "schema" / "python")]
 
 import torch
 
@@ -182,7 +183,7 @@ class ScreenTest(unittest.TestCase):
         return Bench(source).loaded["screen"]
 
     def test_relu_on_positive_inputs_is_flagged(self) -> None:
-        every = ["plain", "scaled", "negated", "far", "mixed", "uneven", "outliers"]
+        every = ["plain", "scaled", "negated", "far", "mixed", "uneven", "outliers", "faint"]
         found = self.screen(task("return torch.relu(x)", "[torch.rand(64, 64)]"))
         self.assertEqual(found, {"degenerate_inputs": True, "transforms": [*every[:4], "other"], "checks": [*every, "outliers"], "refused": None})
         self.assertTrue(self.screen(task("return F.hardtanh(x)", "[torch.rand(64, 64)]"))["degenerate_inputs"])
