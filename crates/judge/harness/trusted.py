@@ -361,7 +361,7 @@ class Trusted:
         if transform != "plain" and not finite and not screen.stays_finite(draft.answer, variant.learnt):
             return None
         wide = rounded = None
-        if transform == "far" and reference.double in ("none", "one_draw"):
+        if transform in transforms.FAR_SIDES and reference.double in ("none", "one_draw"):
             return None  # so far out eager errs in ways of its own, which only float64 tells
         # Where limits are wide eager will do: whoever is refused then is heard before float64.
         exact = draft.request["exact"] and transform not in transforms.STRUCTURAL

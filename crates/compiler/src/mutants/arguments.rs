@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use warpsmith_schema::MutantKind::{ConstantChanged, EpsilonChanged, OptionChanged};
 
-use super::equivalence::OUT_OF_RANGE;
+use super::equivalence::{BELOW_ROUNDING, ORDER_ABSORBED, OUT_OF_RANGE};
 use super::range::number;
 use super::{Collector, dims_of, from_front};
 use crate::simplify::Application;
@@ -80,16 +80,17 @@ fn epsilons(found: &mut Collector<'_>, place: usize, application: &Application<'
         return;
     };
     let about = |what| (EpsilonChanged, place, what);
+    let reason = (application.op == "pairwise_distance").then_some(BELOW_ROUNDING);
     // Batch norms refuse none at all.
     let zero = if matches!(application.op, "batch_norm" | "instance_norm") {
         1e-30
     } else {
         0.0
     };
-    found.add_with(None, about("its epsilon is zero"), &[(name, json!(zero))]);
+    found.add_with(reason, about("its epsilon is zero"), &[(name, json!(zero))]);
     if added {
         found.add_with(
-            None,
+            reason,
             about("its epsilon is ten times as large"),
             &[(name, json!(value * 10.0))],
         );
@@ -267,7 +268,11 @@ fn options(found: &mut Collector<'_>, place: usize, application: &Application<'_
             _ => continue,
         };
         let what = format!("`{name}` is {changed}");
-        found.add_with(None, (OptionChanged, place, &what), &[(name, changed)]);
+        let dims = dims_of(application, "dim", found.shape(place).len()).unwrap_or_default();
+        let summed =
+            name == "descending" && dims.first().is_some_and(|dim| found.sums_over(place, *dim));
+        let reason = summed.then_some(ORDER_ABSORBED);
+        found.add_with(reason, (OptionChanged, place, &what), &[(name, changed)]);
     }
 }
 

@@ -88,7 +88,9 @@ fn other_dimension(found: &mut Collector<'_>, place: usize, application: &Applic
     let keeps = found.shape(place) == shape.as_slice();
     let stays = application.arguments.get("keepdim") == Some(&Value::Bool(true));
     let fits = |other: usize| {
-        other != dim_now && shape[other] > 1 && (keeps || (!stays && shape[other] == shape[dim_now]))
+        other != dim_now
+            && shape[other] > 1
+            && (keeps || (!stays && shape[other] == shape[dim_now]))
     };
     // The nearest is the one that is taken for it.
     let near = (0..shape.len())
@@ -101,7 +103,9 @@ fn other_dimension(found: &mut Collector<'_>, place: usize, application: &Applic
             json!(other)
         };
         let what = format!("along dimension {other}");
-        found.add_with(None, (AxisSwapped, place, &what), &[("dim", changed)]);
+        let sums = matches!(application.op, "sum" | "mean");
+        let reason = (sums && found.order_is_lost(place)).then_some(ORDER_ABSORBED);
+        found.add_with(reason, (AxisSwapped, place, &what), &[("dim", changed)]);
     }
 }
 
@@ -239,7 +243,8 @@ fn shifted(found: &mut Collector<'_>, place: usize, application: &Application<'_
         };
         let at = dim + found.shape(place).len().saturating_sub(shape.len());
         let linear = matches!(application.op, "add" | "sub");
-        let reason = (linear && found.sums_over(place, at)).then_some(ORDER_ABSORBED);
+        let lost = found.sums_over(place, at) || found.order_is_lost(place);
+        let reason = (linear && lost).then_some(ORDER_ABSORBED);
         let what = format!("operand {number} is read one place further on");
         found.add_unless(reason, (Shifted, place, &what), |editor| {
             let rolled = editor.unary("roll", operand, json!({"shifts": [1], "dims": [dim]}));
@@ -262,7 +267,9 @@ fn shifted(found: &mut Collector<'_>, place: usize, application: &Application<'_
         });
         if let Some(dim) = kept.filter(|_| !norm || shape.len() > 1) {
             let what = format!("reads the row after, along dimension {dim}");
-            found.add(Shifted, place, &what, |editor| {
+            let lost = matches!(application.op, "sum" | "mean") && found.order_is_lost(place);
+            let reason = lost.then_some(ORDER_ABSORBED);
+            found.add_unless(reason, (Shifted, place, &what), |editor| {
                 let rolled = editor.unary("roll", of, json!({"shifts": [1], "dims": [dim]}));
                 Some(editor.with_inputs(|inputs| inputs[0] = Some(rolled)))
             });

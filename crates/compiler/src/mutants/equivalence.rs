@@ -9,6 +9,14 @@ pub(super) const TAIL_UNREAD: &str = "what follows does not read the last elemen
 pub(super) const OUT_OF_RANGE: &str = "the operand never reaches that far";
 pub(super) const ORDER_ABSORBED: &str = "what follows sums over that dimension";
 
+pub(super) const AVERAGED_OUT: &str =
+    "the roundings of so many terms average out, and the answer is as exact as float32 asks";
+pub(super) const BELOW_ROUNDING: &str =
+    "it is added to differences, and moves a distance by less than float32 rounds it";
+
+/// Of so many terms the mean of bfloat16's roundings is below what a sum in float32 may err.
+const AVERAGED: u64 = 1 << 16;
+
 impl Collector<'_> {
     /// Whether all that reads `place` is indifferent to a term that does not vary along the dimensions where `varies` is false.
     pub(super) fn absorbs_shift(&self, place: usize, varies: &[bool]) -> bool {
@@ -58,6 +66,41 @@ impl Collector<'_> {
             "add" | "sub" => self.same_form(reader, place) && self.absorbs_shift(reader, varies),
             _ => false,
         }
+    }
+
+    /// Whether every result that `place` has a part in is a sum or mean of very many terms.
+    pub(super) fn averages_out(&self, place: usize) -> bool {
+        let readers = users(self.graph, place);
+        !readers.is_empty()
+            && readers.iter().all(|&reader| {
+                let Some(user) = (reader != usize::MAX)
+                    .then(|| application(self.graph, reader))
+                    .flatten()
+                else {
+                    return false;
+                };
+                let passed_on = self.same_form(reader, place) && self.averages_out(reader);
+                self.sums_many(reader, place, user.op) || passed_on
+            })
+    }
+
+    /// Whether each element of a result is the sum or mean of very many of an operand.
+    pub(super) fn sums_many(&self, result: usize, of: usize, op: &str) -> bool {
+        let elements = |place: usize| self.shape(place).iter().product::<u64>().max(1);
+        let sums = matches!(
+            op,
+            "sum"
+                | "mean"
+                | "nansum"
+                | "nanmean"
+                | "var"
+                | "std"
+                | "trapezoid"
+                | "kl_div"
+                | "cross_entropy"
+        ) || op.ends_with("_loss")
+            || op.starts_with("binary_cross_entropy");
+        sums && elements(of) / elements(result) >= AVERAGED
     }
 
     /// Whether anything reads the last elements of a value along a dimension.
@@ -136,6 +179,31 @@ impl Collector<'_> {
         }
     }
 
+    /// Whether elements are summed up in the end, by whatever path, so that nobody sees which was where.
+    pub(super) fn order_is_lost(&self, place: usize) -> bool {
+        let readers = users(self.graph, place);
+        !readers.is_empty()
+            && readers.iter().all(|&reader| {
+                let Some(user) = (reader != usize::MAX)
+                    .then(|| application(self.graph, reader))
+                    .flatten()
+                else {
+                    return false;
+                };
+                match user.op {
+                    "sum" | "mean" => {
+                        self.shape(reader).iter().all(|extent| *extent == 1)
+                            || self.order_is_lost(reader)
+                    }
+                    "neg" | "reshape" | "flatten" | "permute" | "transpose" | "t" | "unsqueeze" => {
+                        self.order_is_lost(reader)
+                    }
+                    "mul" | "div" if user.inputs.len() == 1 => self.order_is_lost(reader),
+                    _ => false,
+                }
+            })
+    }
+
     /// Whether all that reads `place` sums over a dimension of it.
     pub(super) fn sums_over(&self, place: usize, dim: usize) -> bool {
         let rank = self.shape(place).len();
@@ -146,7 +214,7 @@ impl Collector<'_> {
                     .then(|| application(self.graph, *reader))
                     .flatten()
                     .is_some_and(|user| {
-                        matches!(user.op, "sum" | "mean" | "nansum" | "nanmean")
+                        matches!(user.op, "sum" | "mean" | "nansum" | "nanmean" | "trapezoid")
                             && dims_of(&user, "dim", rank).is_some_and(|dims| dims.contains(&dim))
                     })
             })

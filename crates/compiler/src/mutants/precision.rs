@@ -3,6 +3,7 @@
 use warpsmith_schema::{Dtype, MutantKind::LowerPrecision, ValueSource};
 
 use super::Collector;
+use super::equivalence::AVERAGED_OUT;
 use crate::simplify::{application, users};
 
 /// Products of many terms. TF32 keeps as many bits as float16 and is a class of its own, so only bfloat16 is a mistake here.
@@ -79,12 +80,20 @@ pub(super) fn collect(found: &mut Collector<'_>, place: usize) {
     let picks = users(found.graph, place)
         .iter()
         .all(|reader| application(found.graph, *reader).is_some_and(|user| user.op == "sign"));
-    let reason = picks.then_some("only the sign is read");
+    let of_result = if picks {
+        Some("only the sign is read")
+    } else {
+        (found.averages_out(place) && !is_product).then_some(AVERAGED_OUT)
+    };
+    let sums = !is_product
+        && floats.iter().all(|number| {
+            applied.inputs[*number].is_some_and(|of| found.sums_many(place, of, applied.op))
+        });
+    let reads = of_result.or(sums.then_some(AVERAGED_OUT));
     if !floats.is_empty() {
-        found.add(
-            LowerPrecision,
-            place,
-            "operands rounded to bfloat16",
+        found.add_unless(
+            reads,
+            (LowerPrecision, place, "operands rounded to bfloat16"),
             |editor| {
                 let original = editor.original_value();
                 let ValueSource::Applied { inputs, .. } = &original.from else {
@@ -106,7 +115,7 @@ pub(super) fn collect(found: &mut Collector<'_>, place: usize) {
     }
     if !is_product && dtype == Dtype::Float32 {
         found.add_unless(
-            reason,
+            of_result,
             (LowerPrecision, place, "its result rounded to float16"),
             |editor| {
                 let original = editor.original();

@@ -96,7 +96,12 @@ fn assert_in_order(graph: &OpGraph) {
             );
         }
     }
-    assert!(graph.returns.iter().all(|place| *place < graph.values.len()));
+    assert!(
+        graph
+            .returns
+            .iter()
+            .all(|place| *place < graph.values.len())
+    );
 }
 
 #[test]
@@ -147,9 +152,13 @@ fn of_one_kind_there_are_few() {
 #[test]
 fn what_no_result_needs_is_not_touched() {
     let mut dead = network();
-    dead.values
-        .push(applied("exp", &[0], json!({}), &[4, 8]));
-    assert!(GraphMutants.of(&dead).iter().all(|mutant| mutant.place != 8));
+    dead.values.push(applied("exp", &[0], json!({}), &[4, 8]));
+    assert!(
+        GraphMutants
+            .of(&dead)
+            .iter()
+            .all(|mutant| mutant.place != 8)
+    );
 }
 
 #[test]
@@ -165,7 +174,12 @@ fn an_epsilon_is_zero_or_ten_times_as_large() {
     let found = of_kind(&network(), MutantKind::EpsilonChanged);
     let eps: Vec<f64> = found
         .iter()
-        .map(|mutant| argument(&mutant.graph, "layer_norm", "eps").unwrap().as_f64().unwrap())
+        .map(|mutant| {
+            argument(&mutant.graph, "layer_norm", "eps")
+                .unwrap()
+                .as_f64()
+                .unwrap()
+        })
         .collect();
     assert_eq!(eps[0], 0.0);
     assert!((eps[1] - 1e-4).abs() < 1e-12);
@@ -216,7 +230,12 @@ fn a_tail_that_a_pool_does_not_reach_is_no_loss() {
     };
     let equivalent = |graph: &OpGraph| {
         let found = of_kind(graph, MutantKind::TailCut);
-        found.iter().find(|mutant| mutant.place == 1).unwrap().equivalent.is_some()
+        found
+            .iter()
+            .find(|mutant| mutant.place == 1)
+            .unwrap()
+            .equivalent
+            .is_some()
     };
     assert!(equivalent(&pool(9)));
     assert!(!equivalent(&pool(8)));
@@ -226,7 +245,10 @@ fn a_tail_that_a_pool_does_not_reach_is_no_loss() {
 fn a_product_ends_early() {
     let found = of_kind(&network(), MutantKind::AccumulationCut);
     let product = &found[0].graph;
-    assert_eq!(found[0].what, "`linear`: without the last 1 along dimension 1");
+    assert_eq!(
+        found[0].what,
+        "`linear`: without the last 1 along dimension 1"
+    );
     assert_eq!(operators(product)[..3], ["narrow", "narrow", "linear"]);
     assert_eq!(argument(product, "narrow", "length"), Some(&json!(7)));
 }
@@ -252,7 +274,12 @@ fn another_dimension_of_the_same_form_is_taken() {
     let sum = |shape: &[u64], left: &[u64]| {
         graph(vec![
             input(shape),
-            applied("sum", &[0], json!({"dim": [1], "keepdim": false, "dtype": null}), left),
+            applied(
+                "sum",
+                &[0],
+                json!({"dim": [1], "keepdim": false, "dtype": null}),
+                left,
+            ),
         ])
     };
     assert_eq!(of_kind(&sum(&[4, 8], &[4]), MutantKind::AxisSwapped), []);
@@ -293,7 +320,10 @@ fn state_is_what_it_was() {
         .iter()
         .find(|mutant| mutant.what == "`norm.weight`: 1 everywhere")
         .unwrap();
-    assert_eq!(argument(&folded.graph, "full", "fill_value"), Some(&json!(1.0)));
+    assert_eq!(
+        argument(&folded.graph, "full", "fill_value"),
+        Some(&json!(1.0))
+    );
 }
 
 #[test]
@@ -301,7 +331,14 @@ fn a_shift_that_is_subtracted_again_is_no_mistake() {
     let mut values = network().values;
     values[6] = applied("softmax", &[5], json!({"dim": -1, "dtype": null}), &[4, 16]);
     // Along the dimension of the bias it is one.
-    assert_eq!(of_kind(&graph(values.clone()), MutantKind::BiasDropped)[0].equivalent, None);
+    assert_eq!(
+        of_kind(&graph(values.clone()), MutantKind::BiasDropped)[0].equivalent,
+        None
+    );
     values[6] = applied("softmax", &[5], json!({"dim": 0, "dtype": null}), &[4, 16]);
-    assert!(of_kind(&graph(values), MutantKind::BiasDropped)[0].equivalent.is_some());
+    assert!(
+        of_kind(&graph(values), MutantKind::BiasDropped)[0]
+            .equivalent
+            .is_some()
+    );
 }

@@ -183,7 +183,7 @@ class ScreenTest(unittest.TestCase):
         return Bench(source).loaded["screen"]
 
     def test_relu_on_positive_inputs_is_flagged(self) -> None:
-        every = ["plain", "scaled", "negated", "far", "mixed", "uneven", "outliers", "faint"]
+        every = ["plain", "scaled", "negated", "far", "far_negated", "mixed", "uneven", "outliers", "faint"]
         found = self.screen(task("return torch.relu(x)", "[torch.rand(64, 64)]"))
         self.assertEqual(found, {"degenerate_inputs": True, "transforms": [*every[:4], "other"], "checks": [*every, "outliers"], "refused": None})
         self.assertTrue(self.screen(task("return F.hardtanh(x)", "[torch.rand(64, 64)]"))["degenerate_inputs"])
