@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use warpsmith_schema::MutantKind::{ConstantChanged, EpsilonChanged, OptionChanged};
 
-use super::equivalence::{BELOW_ROUNDING, ORDER_ABSORBED, OUT_OF_RANGE};
+use super::equivalence::{BELOW_ROUNDING, CUT_OFF, ORDER_ABSORBED, OUT_OF_RANGE};
 use super::range::number;
 use super::{Collector, dims_of, from_front};
-use crate::simplify::Application;
+use crate::simplify::{Application, application as application_at, users};
 
 const CHANGE: f64 = 0.01;
 /// Numbers that say how something is computed, not what, or that other kinds of mistake are about.
@@ -126,6 +126,7 @@ fn constants(found: &mut Collector<'_>, place: usize, application: &Application<
         };
         let reason = beyond(
             found,
+            place,
             application,
             name,
             value.min(changed),
@@ -143,11 +144,21 @@ fn constants(found: &mut Collector<'_>, place: usize, application: &Application<
 /// Whether the operand stays on one side of a bound, which then may lie anywhere.
 fn beyond(
     found: &Collector<'_>,
+    place: usize,
     application: &Application<'_>,
     name: &str,
     low: f64,
     high: f64,
 ) -> Option<&'static str> {
+    let readers = users(found.graph, place);
+    let cut_off = high <= 0.0
+        && readers.iter().all(|reader| {
+            application_at(found.graph, *reader)
+                .is_some_and(|user| matches!(user.op, "relu" | "relu6"))
+        });
+    if cut_off && application.op.starts_with("clamp") {
+        return Some(CUT_OFF);
+    }
     let given = found.ranges[application.inputs.first().copied().flatten()?];
     let idle = match (application.op, name) {
         ("clamp" | "clamp_min", "min") | ("hardtanh", "min_val") => given.low >= high,

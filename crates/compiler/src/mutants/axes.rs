@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use warpsmith_schema::MutantKind::{AxisSwapped, OperandsSwapped, Shifted, TailCut};
 use warpsmith_schema::ValueSource;
 
-use super::equivalence::{ORDER_ABSORBED, TAIL_UNREAD};
+use super::equivalence::{ORDER_ABSORBED, POSITIVE, TAIL_UNREAD};
 use super::{Collector, cut_of, dims_of, from_front};
 use crate::simplify::Application;
 
@@ -241,10 +241,20 @@ fn shifted(found: &mut Collector<'_>, place: usize, application: &Application<'_
         let Some(dim) = (0..shape.len()).rev().find(|dim| shape[*dim] > 1) else {
             continue;
         };
+        // Along a dimension that was only repeated all elements are the same.
+        if found
+            .application(operand)
+            .is_some_and(|made| made.op == "expand")
+        {
+            continue;
+        }
         let at = dim + found.shape(place).len().saturating_sub(shape.len());
         let linear = matches!(application.op, "add" | "sub");
         let lost = found.sums_over(place, at) || found.order_is_lost(place);
-        let reason = (linear && lost).then_some(ORDER_ABSORBED);
+        let sign = application.op == "mul" && found.is_positive_sign(operand);
+        let reason = (linear && lost)
+            .then_some(ORDER_ABSORBED)
+            .or(sign.then_some(POSITIVE));
         let what = format!("operand {number} is read one place further on");
         found.add_unless(reason, (Shifted, place, &what), |editor| {
             let rolled = editor.unary("roll", operand, json!({"shifts": [1], "dims": [dim]}));

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use warpsmith_schema::MutantKind::{BiasDropped, OperatorDropped, TermDropped};
 
-use super::equivalence::{OUT_OF_RANGE, SHIFT_ABSORBED};
+use super::equivalence::{OUT_OF_RANGE, POSITIVE, SHIFT_ABSORBED};
 use super::range::number;
 use super::{Collector, from_front};
 use crate::simplify::Application;
@@ -141,6 +141,11 @@ fn redundant(
             let shifted =
                 application.inputs.first() == Some(&Some(kept)) && application.op != "rsub";
             (shifted && found.absorbs_shift(place, &varies)).then_some(SHIFT_ABSORBED)
+        }
+        "mul"
+            if others.iter().all(|other| found.is_positive_sign(*other)) && !others.is_empty() =>
+        {
+            Some(POSITIVE)
         }
         "maximum" | "fmax" => {
             let low = found.ranges[kept].low;

@@ -14,6 +14,9 @@ pub(super) const AVERAGED_OUT: &str =
 pub(super) const BELOW_ROUNDING: &str =
     "it is added to differences, and moves a distance by less than float32 rounds it";
 
+pub(super) const CUT_OFF: &str = "what follows makes zero of all that lies there";
+pub(super) const POSITIVE: &str = "the sign is that of a value which is never negative";
+
 /// Of so many terms the mean of bfloat16's roundings is below what a sum in float32 may err.
 const AVERAGED: u64 = 1 << 16;
 
@@ -66,6 +69,12 @@ impl Collector<'_> {
             "add" | "sub" => self.same_form(reader, place) && self.absorbs_shift(reader, varies),
             _ => false,
         }
+    }
+
+    /// One, or zero where the value itself is zero.
+    pub(super) fn is_positive_sign(&self, place: usize) -> bool {
+        application(self.graph, place).is_some_and(|made| made.op == "sign")
+            && self.ranges[place].low >= 0.0
     }
 
     /// Whether every result that `place` has a part in is a sum or mean of very many terms.

@@ -30,8 +30,8 @@ pub(super) fn ranges(graph: &OpGraph) -> Vec<Range> {
         let range = application(graph, place).map_or(ANY, |application| {
             let first = application.inputs.first().copied().flatten();
             let given = first.map_or(ANY, |input| found[input]);
-            let width = first.map_or(1, |input| graph.values[input].shape.iter().product());
-            of_application(&application, given, width).unwrap_or(ANY)
+            let shape = first.map_or(&[][..], |input| &graph.values[input].shape);
+            of_application(&application, given, row_length(&application, shape)).unwrap_or(ANY)
         });
         found.push(range);
     }
@@ -42,19 +42,43 @@ pub(super) fn number(application: &Application<'_>, name: &str) -> Option<f64> {
     application.arguments.get(name).and_then(Value::as_f64)
 }
 
-fn of_application(application: &Application<'_>, given: Range, elements: u64) -> Option<Range> {
+/// How many elements are normalised together.
+fn row_length(application: &Application<'_>, shape: &[u64]) -> u64 {
+    let elements: u64 = shape.iter().product();
+    let apart = match application.op {
+        "layer_norm" | "rms_norm" => {
+            let normalised = application.arguments.get("normalized_shape");
+            let rank = normalised.and_then(Value::as_array).map_or(0, Vec::len);
+            shape[..shape.len().saturating_sub(rank)].iter().product()
+        }
+        "group_norm" => {
+            let groups = application
+                .arguments
+                .get("num_groups")
+                .and_then(Value::as_u64);
+            groups.unwrap_or(1) * shape.first().copied().unwrap_or(1)
+        }
+        "instance_norm" => shape.iter().take(2).product(),
+        _ => 1,
+    };
+    elements / u64::max(apart, 1)
+}
+
+fn of_application(application: &Application<'_>, given: Range, row: u64) -> Option<Range> {
     let argument = |name: &str| number(application, name);
     let infinite = f64::INFINITY;
     Some(match application.op {
         "relu" => within(given.low.max(0.0), given.high.max(0.0)),
         "relu6" => within(0.0, 6.0),
         "sigmoid" | "softmax" | "softmin" | "hardsigmoid" | "ndtr" => within(0.0, 1.0),
+        "sign" if given.low >= 0.0 => within(0.0, 1.0),
         "tanh" | "erf" | "sin" | "cos" | "softsign" | "cosine_similarity" | "sign" => {
             within(-1.0, 1.0)
         }
         "exp" | "exp2" | "abs" | "square" | "sqrt" | "softplus" | "cosh" | "vector_norm"
         | "cdist" | "pairwise_distance" | "var" | "std" | "hypot" => within(0.0, infinite),
         "log_softmax" | "logsigmoid" | "log_ndtr" => within(-infinite, 0.0),
+        "frac" => within(-1.0, 1.0),
         "atan" | "atan2" => within(-3.2, 3.2),
         "erfc" => within(0.0, 2.0),
         "normalize" => within(-1.0, 1.0),
@@ -66,10 +90,19 @@ fn of_application(application: &Application<'_>, given: Range, elements: u64) ->
         "clamp_min" => within(argument("min")?.max(given.low), given.high),
         "clamp_max" => within(given.low, argument("max")?.min(given.high)),
         // Weight and bias are small numbers.
-        "layer_norm" | "rms_norm" | "group_norm" | "instance_norm" if elements <= NORMALISED => {
+        "layer_norm" | "rms_norm" | "group_norm" | "instance_norm" if row <= NORMALISED => {
             within(-64.0, 64.0)
         }
         "neg" => within(-given.high, -given.low),
+        "pow"
+            if argument("exponent")
+                .is_some_and(|exponent| exponent > 0.0 && exponent % 2.0 == 0.0) =>
+        {
+            within(0.0, infinite)
+        }
+        "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => {
+            within(given.low.min(0.0), given.high.max(0.0))
+        }
         "max_pool1d"
         | "max_pool2d"
         | "max_pool3d"

@@ -294,6 +294,16 @@ class CheckTest(unittest.TestCase):
                         self.assertTrue(bench.passes(lambda x, y: x.clamp(min=0) * y, **drawn))
         self.assertFalse(bench.passes(lambda x, y: x * y, transform="negated"))
 
+    def test_an_rms_norm_has_the_epsilon_of_its_own_type(self) -> None:
+        """float64's would be another: faint rows tell them apart, and so do the limits."""
+        for forward in ("return F.rms_norm(x, (32,))", "return nn.RMSNorm(32)(x)"):
+            bench = Bench(task(forward, "[torch.randn(48, 32)]"))
+            norm = lambda x, eps: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)  # noqa: E731
+            eps = torch.finfo(torch.float32).eps
+            for transform in ("plain", "faint"):
+                self.assertTrue(bench.passes(lambda x: norm(x, eps), transform=transform))
+            self.assertFalse(bench.passes(lambda x: norm(x, 10 * eps), transform="faint"))
+
     def test_far_out_a_softmax_needs_its_maximum(self) -> None:
         bench = Bench(task("return torch.softmax(x, -1)", "[torch.randn(64, 512)]"))
         careless = lambda x: x.exp() / x.exp().sum(-1, keepdim=True)  # noqa: E731
