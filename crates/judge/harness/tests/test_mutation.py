@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 HARNESS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(HARNESS), str(HARNESS.parents[1] / "schema" / "python")]
+sys.path[:0] = [str(HARNESS), str(HARNESS / "tests"), str(HARNESS.parents[1] / "schema" / "python")]
 
 import torch
 
@@ -152,6 +152,56 @@ class MutantTest(unittest.TestCase):
         before = dict(variant.learnt), dict(variant.apart), self.trusted._accepted, self.trusted._timing
         self.ask("mutants", graph=normed(), mutants=[{"graph": with_argument(normed(), 6, eps=1.2e-5), "stale": []}], checks=CHECKS, seed=11, limit_s=100.0)
         self.assertEqual((dict(variant.learnt), dict(variant.apart), self.trusted._accepted, self.trusted._timing), before)
+
+
+def one_pass(x: torch.Tensor, dims: tuple[int, ...], eps: float) -> torch.Tensor:
+    """Mean and variance of one look at each element: the mean of squares less the square of the mean."""
+    mean, squares = x.mean(dims, keepdim=True), x.square().mean(dims, keepdim=True)
+    return (x - mean) * torch.rsqrt((squares - mean.square()).clamp(min=0) + eps)
+
+
+def split(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A product in eight parts, added up."""
+    return sum(a @ b.T for a, b in zip(x.chunk(8, 1), w.chunk(8, 1)))
+
+
+def chunked_softmax(x: torch.Tensor) -> torch.Tensor:
+    """With powers of two, and the sum of sums."""
+    scaled = x * 1.4426950408889634
+    raised = torch.exp2(scaled - scaled.amax(-1, keepdim=True))
+    return raised / sum(part.sum(-1, keepdim=True) for part in raised.chunk(7, -1))
+
+
+HONEST = [
+    ("F.layer_norm(x, (96,))", "[torch.rand(64, 96)]", lambda x: one_pass(x, (1,), 1e-5)),
+    ("F.group_norm(x, 4)", "[torch.randn(24, 8, 9, 9)]", lambda x: one_pass(x.view(24, 4, -1), (2,), 1e-5).view_as(x)),
+    ("F.instance_norm(x)", "[torch.rand(24, 8, 9, 9)]", lambda x: one_pass(x, (2, 3), 1e-5)),
+    ("F.rms_norm(x, (96,))", "[torch.randn(64, 96)]", lambda x: x / torch.sqrt(x.square().sum(-1, keepdim=True) / 96 + 2.0**-23)),
+    ("F.normalize(x, dim=1)", "[torch.randn(64, 96)]", lambda x: x * torch.rsqrt(x.square().sum(1, keepdim=True).clamp(min=1e-24))),
+    ("torch.softmax(x, -1)", "[torch.rand(64, 300)]", chunked_softmax),
+    ("F.gelu(x)", "[torch.randn(64, 96)]", lambda x: 0.5 * x * (1 + torch.erf(x * 0.7071067811865476))),
+    ("F.silu(x)", "[torch.rand(64, 96)]", lambda x: x / (1 + torch.exp2(-1.4426950408889634 * x))),
+    ("x.std(1)", "[torch.rand(64, 96)]", lambda x: torch.sqrt((x.square().sum(1) - x.sum(1).square() / 96).clamp(min=0) / 95)),
+    ("F.mse_loss(x, x.roll(1, 0))", "[torch.rand(64, 96)]", lambda x: sum(part.square().sum() for part in (x - x.roll(1, 0)).split(5)) / x.numel()),
+    ("F.cosine_similarity(x, y)", "[torch.randn(64, 96), torch.randn(64, 96)]",
+     lambda x, y: (x * y).sum(1) / (x.norm(dim=1).clamp(min=1e-8) * y.norm(dim=1).clamp(min=1e-8))),
+    ("torch.logsumexp(x, 1)", "[torch.rand(64, 96)]", lambda x: x.amax(1) + torch.log(torch.exp(x - x.amax(1, keepdim=True)).sum(1))),
+    ("x @ y.T", "[torch.rand(64, 96), torch.rand(40, 96)]", split),
+]  # fmt: skip
+
+
+class HonestTest(unittest.TestCase):
+    """Draws that refuse mutants must not refuse work that is only done in another way."""
+
+    def test_other_ways_pass_every_check(self) -> None:
+        from test_trusted import Bench, task
+
+        for forward, inputs, other in HONEST:
+            bench = Bench(task(f"return {forward}", inputs, arguments="x, y" if "y" in forward else "x"))
+            for transform in bench.loaded["screen"]["checks"]:
+                for seed in (1, 2, 3):
+                    with self.subTest(forward=forward, transform=transform, seed=seed):
+                        self.assertTrue(bench.passes(other, transform=transform, seed=seed))
 
 
 class GraphTest(unittest.TestCase):
