@@ -197,7 +197,7 @@ class HonestTest(unittest.TestCase):
         from test_trusted import Bench, task
 
         for forward, inputs, other in HONEST:
-            bench = Bench(task(f"return {forward}", inputs, arguments="x, y" if "y" in forward else "x"))
+            bench = Bench(task(f"return {forward}", inputs, arguments="x, y" if inputs.count("torch.") > 1 else "x"))
             for transform in bench.loaded["screen"]["checks"]:
                 for seed in (1, 2, 3):
                     with self.subTest(forward=forward, transform=transform, seed=seed):
