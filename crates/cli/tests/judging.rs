@@ -57,7 +57,7 @@ fn an_example_passes_leaves_evidence_and_can_be_replayed() {
     assert_keys(&verdict, "reward", "robust raw composite ladder");
     assert_keys(&verdict, "seconds", "compile verify time total");
     assert_keys(&verdict, "trust", "contained degenerate_inputs moved");
-    let draws = "plain scaled negated far mixed uneven outliers";
+    let draws = "plain scaled negated far mixed uneven outliers faint";
     let draws: Vec<&str> = draws.split(' ').collect();
     assert_eq!(verdict["trust"]["draws"], serde_json::json!(draws));
 

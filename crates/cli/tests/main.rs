@@ -11,6 +11,7 @@ mod exploits;
 mod isolation;
 mod judge_service;
 mod judging;
+mod kill_rate;
 mod llama_server;
 mod mcp;
 mod names;

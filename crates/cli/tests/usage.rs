@@ -255,6 +255,7 @@ fn caches_are_listed_and_cleaned() {
     models          0 kB  language models
     support         0 kB  precompiled headers and the support library
     compile         0 kB  what torch.compile generated for baselines
+    kill-rates      0 kB  how many wrong variants of a task the judge refuses
     graphs          0 kB  operator graphs captured from modules
     total           2 kB  in [HERE]/cache
     ----- stderr -----

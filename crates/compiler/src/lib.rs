@@ -10,6 +10,7 @@ mod explain;
 mod index;
 mod library;
 mod lower;
+mod mutants;
 mod not_covered;
 mod plan;
 mod scalar;
@@ -20,6 +21,7 @@ mod tensor;
 use warpsmith_schema::{Target, Task};
 
 pub use explain::{ExplainedKernel, Explanation, Gap, explain};
+pub use mutants::GraphMutants;
 pub use not_covered::NotCovered;
 pub use plan::{FusedOperator, Strategy};
 pub use solution::{Solution, SolutionFiles, WrittenKernel, compile};

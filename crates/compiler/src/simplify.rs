@@ -25,13 +25,13 @@ pub(super) fn simplify(graph: &OpGraph, target: Target) -> OpGraph {
 }
 
 /// An applied operator.
-struct Application<'g> {
-    op: &'g str,
-    inputs: &'g [Option<usize>],
-    arguments: &'g BTreeMap<String, Value>,
+pub(crate) struct Application<'g> {
+    pub(crate) op: &'g str,
+    pub(crate) inputs: &'g [Option<usize>],
+    pub(crate) arguments: &'g BTreeMap<String, Value>,
 }
 
-fn application(graph: &OpGraph, number: usize) -> Option<Application<'_>> {
+pub(crate) fn application(graph: &OpGraph, number: usize) -> Option<Application<'_>> {
     match &graph.values.get(number)?.from {
         ValueSource::Applied {
             op,
@@ -48,7 +48,7 @@ fn application(graph: &OpGraph, number: usize) -> Option<Application<'_>> {
 }
 
 /// Where a value is used: places in the graph, once for each use. A result is used by whoever called.
-fn users(graph: &OpGraph, number: usize) -> Vec<usize> {
+pub(crate) fn users(graph: &OpGraph, number: usize) -> Vec<usize> {
     let mut users = Vec::new();
     for place in 0..graph.values.len() {
         if let Some(user) = application(graph, place) {

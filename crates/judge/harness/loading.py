@@ -117,8 +117,9 @@ def _describe(loaded: Loaded, init: list[Any]) -> dict[str, Any]:
 def _transforms(surveys: list[screen.Survey]) -> dict[str, list[str]]:
     """What timed calls are drawn from, and what is checked before."""
     admissible = [name for name in transforms.TRANSFORMS if all(name in found.transforms for found in surveys)]
-    timed = [name for name in admissible if name in transforms.BY_NAME]
-    timed += [transforms.OTHER] if len(timed) < len(admissible) else []
+    # Timed calls are far on one side alone: each such answer takes float64.
+    timed = [name for name in admissible if name in transforms.BY_NAME and name != "far_negated"]
+    timed += [transforms.OTHER] if any(name not in transforms.BY_NAME for name in admissible) else []
     # Who looks only where he thinks an outlier might be meets it by chance: two chances.
     again = [name for name in admissible if name == "outliers"]
     return {"transforms": timed, "checks": admissible + again}

@@ -275,7 +275,7 @@ def _screen(reference: Reference, drawn: tuple[int, int, draws.Moved], found: Su
     fixed = tuple(_same_bits(a, b) for a, b in zip(tensors(found.inputs), tensors(inputs)))
     found = replace(found, traits=replace(found.traits, fixed=fixed))
     for transform, turn in _trials(found, seed + 2) if found.traits.transformable else ():
-        if found.eager_us > SLOW_SECONDS * 1e6 and transform == "far":
+        if found.eager_us > SLOW_SECONDS * 1e6 and transform in transforms.FAR_SIDES:
             continue
         tried = transformed_answers(reference, variant, turn, transform, found)
         if tried is not None:

@@ -217,6 +217,17 @@ class Doubling(_Mode):
         return func(*plain, **named)
 
 
+class OwnEpsilon(TorchFunctionMode):
+    """An RMS norm without an epsilon takes that of the type it computes in: float32's, of which float64 must not make another."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if getattr(func, "__name__", "") == "rms_norm":
+            given = dict(zip(("input", "normalized_shape", "weight", "eps"), args)) | (kwargs or {})
+            if given.get("eps") is None:
+                return func(**(given | {"eps": torch.finfo(torch.float32).eps}))
+        return func(*args, **(kwargs or {}))
+
+
 class SizeGuard(TorchFunctionMode):
     """Refuses tensors that would not fit before they are made: an allocation that succeeds can still end the process."""
 
@@ -350,6 +361,7 @@ class Reference:
         self.mutates = False
         self.calibrated = False
         self.double = "all"
+        self.is_wide = False  # the task itself computes in float64
         self._wide: torch.nn.Module | None = None
 
     def use(self, model: torch.nn.Module) -> None:
@@ -366,6 +378,7 @@ class Reference:
 
         Without `wait` the device may still be at it, and a failure there is met by whoever waits next.
         """
+        self.is_wide = any(tensor.dtype == torch.float64 for tensor in tensors([arguments, list(self.state().values())]))
         given = tree_map(torch.clone, arguments) if self.mutates else arguments
         before = [tensor._version for tensor in tensors(given)]
         with blame("model_raised", "Model.forward"), math_mode(tf32), mode or contextlib.nullcontext():
@@ -425,7 +438,7 @@ class Reference:
             given = tree_map(torch.clone, given)
         torch.set_default_dtype(torch.float64)
         try:
-            with math_mode(tf32=False), Doubling():
+            with math_mode(tf32=False), Doubling(), contextlib.nullcontext() if self.is_wide else OwnEpsilon():
                 answer = model(*given)
         finally:
             torch.set_default_dtype(torch.float32)

@@ -20,6 +20,7 @@ import torch  # noqa: E402
 import appeal  # noqa: E402
 import draws  # noqa: E402
 import loading  # noqa: E402
+import mutation  # noqa: E402
 import nvml  # noqa: E402
 import regions  # noqa: E402
 import reports  # noqa: E402
@@ -60,6 +61,8 @@ class Drawn:
     answers: list[LeafAnswer]
     exact: bool
     draft: Draft | None = None  # without what can be made again; None where nothing is compared
+    appealed: bool = False
+    heard: list[LeafAnswer] | None = None  # answers with a panel's limits, once somebody appealed
 
 
 @dataclass
@@ -126,7 +129,7 @@ class Trusted:
 
     def handle(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         verb = request["verb"]
-        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "reference", "sample", "idle", "clocks", "check", "memory", "forget", "quit"):
+        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "reference", "sample", "idle", "clocks", "check", "memory", "mutants", "forget", "quit"):
             raise ValueError(f"unknown verb `{verb}`")
         if verb == "regions":
             return self.regions(request)
@@ -229,6 +232,8 @@ class Trusted:
             self._overwrite(*request["window"])
         for part in in_parts(request["draws"], self._loaded().variants[request["variant"]]):
             readings = Readings()
+            for one in part:
+                self._drawn.pop(self._slot(one["slot"]), None)
             drafts = [self._draft({**request, **one}, readings) for one in part]
             readings.take()
             skipped += [self._keep(draft, readings) for draft in drafts]
@@ -240,9 +245,8 @@ class Trusted:
     def _draft(self, request: dict[str, Any], readings: Readings) -> Draft:
         """Inputs and the reference's answer, which the device may still be at; plain ones if the transform does not fit."""
         loaded = self._loaded()
-        variant, slot, transform = loaded.variants[request["variant"]], self._slot(request["slot"]), request["transform"]
-        self._drawn.pop(slot, None)
-        transform = transforms.chosen(transform, variant.survey.transforms, request["seed"])
+        variant = loaded.variants[request["variant"]]
+        transform = transforms.chosen(request["transform"], variant.survey.transforms, request["seed"])
         if not request["answer"]:  # for baselines, whose outputs nobody compares
             return Draft(request, variant, loaded.reference.inputs(request["variant"], request["seed"]), None, [], transform, {})
         if transform != "plain":
@@ -261,14 +265,47 @@ class Trusted:
             self._fill_slot(variant, request, draft.inputs)
             self._drawn[request["slot"]] = Drawn(variant, [], [], False)
             return False
+        inputs, drawn = self._settled(draft, readings)
+        self._fill_slot(variant, request, inputs)
+        self._drawn[request["slot"]] = drawn
+        return request["transform"] not in (drawn.draft.transform, transforms.OTHER)
+
+    def _settled(self, draft: Draft, readings: Readings) -> tuple[list[Any], Drawn]:
+        """Inputs and answers; plain ones where the reference does not stand the transform."""
         answered = self._answered(draft, readings)
-        if answered is None:  # the reference does not stand the transform
-            inputs, answer, calls = self._started(variant, request, "plain")
-            draft = Draft(request, variant, inputs, answer, calls, "plain", {})
+        if answered is None:
+            inputs, answer, calls = self._started(draft.variant, draft.request, "plain")
+            draft = Draft(draft.request, draft.variant, inputs, answer, calls, "plain", {})
             answered = self._answered(draft, None)
-        self._fill_slot(variant, request, draft.inputs)
-        self._drawn[request["slot"]] = Drawn(variant, _witnesses(draft.inputs), *answered, replace(draft, inputs=[], answer=None, calls=[]))
-        return request["transform"] not in (draft.transform, transforms.OTHER)
+        kept = replace(draft, inputs=[], answer=None, calls=[])
+        return draft.inputs, Drawn(draft.variant, _witnesses(draft.inputs), *answered, kept)
+
+    # ---- wrong variants of the task ----------------------------------------------------------------------------------
+
+    def mutants(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Which wrong variants the checks refuse. It leaves nothing behind that a judgement would see."""
+        variants = self._loaded().variants
+        kept = [(variant.learnt, dict(variant.apart)) for variant in variants], self._accepted, self._timing
+        try:
+            return mutation.measured(self, request)
+        finally:
+            learnt, self._accepted, self._timing = kept
+            for variant, (known, apart) in zip(variants, learnt):
+                variant.learnt, variant.apart = known, apart
+
+    def reference_at_hand(self) -> task.Reference:
+        return self._loaded().reference
+
+    def drawn_aside(self, request: dict[str, Any]) -> tuple[list[Any], Drawn]:
+        """A draw that goes into no slot."""
+        readings = Readings()
+        draft = self._draft(request, readings)
+        readings.take()
+        return self._settled(draft, readings)
+
+    def report_of(self, tree: Any, drawn: Drawn) -> dict[str, Any]:
+        """The comparison of outputs that came from nowhere but here."""
+        return self._compare(Read({}, drawn, tree, [], "", [], True), Readings())
 
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Puts in place what was drawn behind the veil: the last thing before a timed call."""
@@ -324,7 +361,7 @@ class Trusted:
         if transform != "plain" and not finite and not screen.stays_finite(draft.answer, variant.learnt):
             return None
         wide = rounded = None
-        if transform == "far" and reference.double in ("none", "one_draw"):
+        if transform in transforms.FAR_SIDES and reference.double in ("none", "one_draw"):
             return None  # so far out eager errs in ways of its own, which only float64 tells
         # Where limits are wide eager will do: whoever is refused then is heard before float64.
         exact = draft.request["exact"] and transform not in transforms.STRUCTURAL
@@ -459,9 +496,10 @@ class Trusted:
         results = [self._judged(value, answer, read, readings) for value, answer in pairs]
         found = self._summary(pairs, results, drawn.exact)
         if not found["passed"] and appeal.worth_hearing(results):
-            heard = self._heard(drawn)
-            if heard is not None:
-                pairs = [(value, answer) for (value, _), answer in zip(pairs, heard)]
+            if not drawn.appealed:
+                drawn.appealed, drawn.heard = True, self._heard(drawn)
+            if drawn.heard is not None:
+                pairs = [(value, answer) for (value, _), answer in zip(pairs, drawn.heard)]
                 found = self._summary(pairs, [judge_leaf(value, answer) for value, answer in pairs], drawn.exact)
         return report | found
 

@@ -12,9 +12,9 @@ import screen
 import values
 from compare import Learnt, Terms
 from task import TaskError
-from transforms import STRUCTURAL
+from transforms import FAR_SIDES, STRUCTURAL
 
-APART = STRUCTURAL | {"far", "centered"}
+APART = STRUCTURAL | FAR_SIDES | {"centered"}
 
 
 @dataclass

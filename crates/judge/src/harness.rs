@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 use warpsmith_machine::{Caches, CxxCompiler, Python};
+use warpsmith_schema::GRAPH_FORMS;
 
 use crate::JudgeError;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 27] = [
+const FILES: [(&str, &str); 30] = [
     ("appeal.py", include_str!("../harness/appeal.py")),
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
@@ -18,6 +19,8 @@ const FILES: [(&str, &str); 27] = [
         include_str!("../harness/compile_ahead.py"),
     ),
     ("draws.py", include_str!("../harness/draws.py")),
+    ("graph_forms.py", GRAPH_FORMS),
+    ("graphs.py", include_str!("../harness/graphs.py")),
     ("indices.py", include_str!("../harness/indices.py")),
     ("inline.py", include_str!("../harness/inline.py")),
     (
@@ -27,6 +30,7 @@ const FILES: [(&str, &str); 27] = [
     ("limits.py", include_str!("../harness/limits.py")),
     ("loading.py", include_str!("../harness/loading.py")),
     ("measure.py", include_str!("../harness/measure.py")),
+    ("mutation.py", include_str!("../harness/mutation.py")),
     ("nvml.py", include_str!("../harness/nvml.py")),
     ("profiling.py", include_str!("../harness/profiling.py")),
     ("readings.py", include_str!("../harness/readings.py")),

@@ -22,6 +22,7 @@ use warpsmith_schema::{
 
 use self::conclude::{isolation_report, mark_failed_check};
 use self::replaced::Replacement;
+pub(crate) use self::stages::check_plan;
 use crate::JudgeError;
 use crate::baseline::Baselines;
 use crate::candidate_failure::CandidateFailure;
@@ -249,6 +250,27 @@ impl Supervisor {
         }
     }
 
+    pub(crate) fn config(&self) -> &JudgeConfig {
+        &self.config
+    }
+
+    pub(crate) fn harness_dir(&self) -> &std::path::Path {
+        &self.harness.dir
+    }
+
+    /// The task, loaded, and the device for as long as its mutants are tried.
+    pub(crate) fn load_for_mutants(&mut self, task: &Task) -> Result<DeviceLease, JudgeError> {
+        let kept = self.load_task(task)?;
+        kept.map_or_else(|| self.lease(), Ok)
+    }
+
+    /// The device's memory is given back while it is still leased.
+    pub(crate) fn let_go(&mut self, lease: DeviceLease) -> Result<(), JudgeError> {
+        let released = self.release_device_memory();
+        drop(lease);
+        released
+    }
+
     fn judge_with_retry(
         &mut self,
         task: &Task,
@@ -444,7 +466,7 @@ impl Supervisor {
         if reach == JudgeDepth::Compiled {
             return Ok(Step::Go(()));
         }
-        self.check_trust(attempt);
+        self.check_trust(task, attempt);
         if attempt.lease.is_none() {
             attempt.lease = Some(self.lease()?);
         }
@@ -496,7 +518,9 @@ impl Supervisor {
     }
 
     /// The session and the trusted process, which exist once a task is loaded.
-    fn session_and_trusted(&mut self) -> Result<(&mut Session, &mut TrustedProcess), JudgeError> {
+    pub(crate) fn session_and_trusted(
+        &mut self,
+    ) -> Result<(&mut Session, &mut TrustedProcess), JudgeError> {
         match (&mut self.session, &mut self.trusted) {
             (Some(session), Some(trusted)) => Ok((session, trusted)),
             _ => Err(JudgeError::infrastructure("harness", "no task is loaded")),

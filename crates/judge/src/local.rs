@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tracing::info;
-use warpsmith_schema::{Submission, Task, Verdict};
+use warpsmith_schema::{Mutants, OpGraph, Submission, Task, Verdict};
 use warpsmith_store::StoreError;
 use warpsmith_store::evidence::{self, EvidenceQuota};
 
 use crate::JudgeError;
 use crate::interface::{Cancellation, CheckDepth, Judge};
 use crate::judge::{JudgeConfig, JudgeDepth, Judged, Supervisor, task_hash};
+use crate::kill_rate::KillRate;
 use crate::pool::{Seat, lock};
 use crate::profile::{ProfileReport, ProfileRequest, profile};
 
@@ -126,6 +127,16 @@ impl LocalJudge {
             judged.evidence,
             compile_mode,
         )?)
+    }
+
+    /// How many wrong variants of a task the checks before timing refuse; kept, so that verdicts carry it from now on.
+    pub fn kill_rate(
+        &mut self,
+        task: &Task,
+        graph: &OpGraph,
+        mutants: &dyn Mutants,
+    ) -> Result<KillRate, JudgeError> {
+        self.supervised(|supervisor| supervisor.kill_rate(task, graph, mutants))
     }
 
     fn config(&mut self) -> Result<&JudgeConfig, JudgeError> {

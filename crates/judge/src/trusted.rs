@@ -95,6 +95,25 @@ pub(crate) struct Comparison {
     pub(crate) transform: String,
 }
 
+/// What became of mutants, in the order they were told.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct MutantReports {
+    /// Whether the graph without a mistake passed.
+    pub(crate) faithful: bool,
+    pub(crate) message: String,
+    pub(crate) complete: bool,
+    pub(crate) trials: Vec<MutantReport>,
+    pub(crate) seconds: f64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct MutantReport {
+    pub(crate) killed_by: Option<String>,
+    pub(crate) broken: Option<String>,
+    pub(crate) near: f64,
+    pub(crate) identical: bool,
+}
+
 /// One draw of inputs.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct InputDraw<'a> {
@@ -254,6 +273,15 @@ impl TrustedProcess {
         self.process.request("check", body, LONG).map(drop)
     }
 
+    /// Tries mutants of a graph on draws of these checks.
+    pub(crate) fn mutants(
+        &mut self,
+        body: Value,
+        limit: Duration,
+    ) -> Result<MutantReports, JudgeError> {
+        self.typed_within("mutants", body, limit)
+    }
+
     /// CUDA: how the GPU runs at this moment; null where the driver does not say.
     pub(crate) fn clocks(&mut self, uuid: &str) -> Result<Value, JudgeError> {
         self.process
@@ -284,7 +312,16 @@ impl TrustedProcess {
         verb: &str,
         body: Value,
     ) -> Result<T, JudgeError> {
-        let reply = self.process.request(verb, body, LONG)?;
+        self.typed_within(verb, body, LONG)
+    }
+
+    fn typed_within<T: serde::de::DeserializeOwned>(
+        &mut self,
+        verb: &str,
+        body: Value,
+        limit: Duration,
+    ) -> Result<T, JudgeError> {
+        let reply = self.process.request(verb, body, limit)?;
         serde_json::from_value(reply).map_err(|error| {
             JudgeError::infrastructure(
                 "protocol",

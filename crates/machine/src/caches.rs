@@ -25,7 +25,7 @@ pub struct CacheEntry {
 }
 
 /// Name and purpose of every cache; only these are ever deleted.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 10] = [
     ("objects", "compiled kernels by content"),
     ("baselines", "measured times of the original modules"),
     ("harness", "the Python side of the judge"),
@@ -34,6 +34,10 @@ const KINDS: [(&str, &str); 9] = [
     ("models", "language models"),
     ("support", "precompiled headers and the support library"),
     ("compile", "what torch.compile generated for baselines"),
+    (
+        "kill-rates",
+        "how many wrong variants of a task the judge refuses",
+    ),
     ("graphs", "operator graphs captured from modules"),
 ];
 
@@ -85,6 +89,10 @@ impl Caches {
 
     pub fn support(&self) -> PathBuf {
         self.root.join("support")
+    }
+
+    pub fn kill_rates(&self) -> PathBuf {
+        self.root.join("kill-rates")
     }
 
     pub fn graphs(&self) -> PathBuf {

@@ -3,6 +3,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What operator names stand for, as a Python module: whoever interprets graphs imports it.
+pub const GRAPH_FORMS: &str = include_str!("../python/graph_forms.py");
+
 /// The computation of a task as a graph: every value of `forward`, in topological order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OpGraph {

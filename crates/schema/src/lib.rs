@@ -11,6 +11,7 @@ mod event;
 mod failure;
 mod format;
 mod graph;
+mod mutant;
 mod number;
 mod reward;
 mod submission;
@@ -29,7 +30,8 @@ pub use format::{
     CONFIG_FORMAT, DocumentError, EVENT_FORMAT, FORMAT, OtherFormat, TRAJECTORY_FORMAT, Versioned,
     read_document,
 };
-pub use graph::{Dtype, GraphValue, OpGraph, ValueSource};
+pub use graph::{Dtype, GRAPH_FORMS, GraphValue, OpGraph, ValueSource};
+pub use mutant::{MUTANTS_VERSION, Mutant, MutantKind, Mutants};
 pub use number::Number;
 pub use reward::{
     CompositeWeights, Reward, composite_reward, is_faster, ladder_reward, raw_reward, robust_reward,

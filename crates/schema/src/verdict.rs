@@ -256,6 +256,9 @@ pub struct Trust {
     /// How much of the state dict was moved off its initial values: `state`, `parameters` or `nothing`.
     #[serde(default)]
     pub moved: Option<String>,
+    /// Share of wrong variants of this task that the checks before timing refuse, where that was measured.
+    #[serde(default)]
+    pub kill_rate: Option<f64>,
     pub checks: BTreeMap<String, TrustCheck>,
 }
 

@@ -87,6 +87,7 @@ fn a_passed_verdict_is_written_byte_for_byte() {
     verdict.trust.fp64 = Some("all".to_owned());
     verdict.trust.draws = vec!["plain".to_owned(), "uneven".to_owned()];
     verdict.trust.moved = Some("state".to_owned());
+    verdict.trust.kill_rate = Some(0.98);
     verdict.trust.checks = checks(TrustCheck::Held);
     verdict.notes =
         vec!["the candidate's calls differ widely among themselves: a slow one counts".to_owned()];
@@ -107,7 +108,7 @@ fn a_passed_verdict_is_written_byte_for_byte() {
             r#""seconds":{"compile":1.5,"verify":0.5,"time":0.75,"total":2.75},"#,
             r#""isolation":{"looks":"missing: perf events are refused","network":"network namespace, seccomp"},"#,
             r#""trust":{"contained":true,"degenerate_inputs":false,"deferred_work":false,"fp64":"all","excluded_share":0.0,"#,
-            r#""draws":["plain","uneven"],"moved":"state","checks":{"floor":"held","imports":"held","inputs_intact":"held","outputs_stable":"held","own_code":"held","timed_outputs":"held","values":"held"}},"#,
+            r#""draws":["plain","uneven"],"moved":"state","kill_rate":0.98,"checks":{"floor":"held","imports":"held","inputs_intact":"held","outputs_stable":"held","own_code":"held","timed_outputs":"held","values":"held"}},"#,
             r#""notes":["the candidate's calls differ widely among themselves: a slow one counts"],"evidence":"/cache/evidence/one"}"#,
         )
     );
@@ -142,7 +143,7 @@ fn a_rejected_verdict_is_written_byte_for_byte() {
             r#""profile":"rl","rules":"own","target":"cpu","device":"a machine","times_us":null,"speedup":null,"matched_precision":null,"numerics":null,"torch_operators":null,"#,
             r#""reward":{"robust":-1.0,"raw":0.0,"composite":0.0,"ladder":-1.0},"#,
             r#""seconds":{"compile":0.25,"verify":0.0,"time":0.0,"total":0.5},"isolation":null,"#,
-            r#""trust":{"contained":false,"degenerate_inputs":false,"deferred_work":false,"fp64":null,"excluded_share":0.0,"draws":[],"moved":null,"checks":{"imports":"failed"}},"#,
+            r#""trust":{"contained":false,"degenerate_inputs":false,"deferred_work":false,"fp64":null,"excluded_share":0.0,"draws":[],"moved":null,"kill_rate":null,"checks":{"imports":"failed"}},"#,
             r#""notes":[],"evidence":null}"#,
         )
     );

@@ -1,12 +1,10 @@
-"""The functional forms that operator names in a graph stand for, and an interpreter of graphs.
-
-`docs/reference/graph.md` lists the names and their arguments.
-"""
+"""An interpreter of graphs that were just traced. `graph_forms.py` says what operator names stand for."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+
+from graph_forms import FORMS, VARIADIC, functional, revived
 
 
 class CaptureError(Exception):
@@ -17,60 +15,14 @@ class CaptureError(Exception):
         self.reply = {"stage": stage, "message": message, "operator": operator, "line": line}
 
 
-def functional(op: str):
-    """The functional form that a name in a graph stands for."""
-    if op in FORMS:
-        return FORMS[op]
-    for space in (F, torch, torch.special, torch.linalg):
-        if hasattr(space, op):
-            return getattr(space, op)
-    raise CaptureError("translate", f"`{op}` has no functional form", op)
-
-
-FORMS = {
-    "logical_not": torch.logical_not,
-    "reshape": torch.reshape,
-    "expand": lambda input, size: input.expand(size),
-    "vector_norm": lambda input, ord, dim, keepdim, dtype=None: torch.linalg.vector_norm(
-        input, ord, dim, keepdim, dtype=getattr(torch, dtype) if dtype else None),
-    "to": lambda input, dtype: input.to(getattr(torch, dtype)),
-    "full": lambda size, fill_value, dtype: torch.full(size, fill_value, dtype=getattr(torch, dtype)),
-    "arange": lambda start, step, length, dtype: start + step * torch.arange(length, dtype=getattr(torch, dtype)),
-    "cat": lambda *tensors, dim: torch.cat(tensors, dim),
-    "stack": lambda *tensors, dim: torch.stack(tensors, dim),
-    "einsum": lambda *tensors, equation: torch.einsum(equation, *tensors),
-    "slice": lambda input, dim, start, length, step: input.narrow(dim, start, (length - 1) * step + 1).index_select(
-        dim, torch.arange(0, (length - 1) * step + 1, step, device=input.device)),
-    "unfold": lambda input, dimension, size, step: input.unfold(dimension, size, step),
-    "repeat": lambda input, repeats: input.repeat(repeats),
-    "amax": lambda input, dim, keepdim: torch.amax(input, dim, keepdim),
-    "amin": lambda input, dim, keepdim: torch.amin(input, dim, keepdim),
-    "floor_divide": lambda input, other: torch.floor_divide(input, other),
-    "embedding": lambda input, weight, **rest: F.embedding(input, weight),
-    "max": lambda input, dim, keepdim: torch.max(input, dim, keepdim),
-    "min": lambda input, dim, keepdim: torch.min(input, dim, keepdim),
-    "index": lambda input, *indices, dims: input[tuple(
-        indices[dims.index(dim)] if dim in dims else slice(None) for dim in range(max(dims) + 1))],
-}
-VARIADIC = {"cat", "stack", "einsum", "index", "lstm", "gru", "rnn_tanh", "rnn_relu"}
-
-
-def recurrent(op: str, states: int):
-    def form(input, *tensors, has_biases, num_layers, bidirectional, batch_first):
-        hx = list(tensors[:states]) if states > 1 else tensors[0]
-        return getattr(torch, op)(input, hx, list(tensors[states:]), has_biases, num_layers, 0.0, False, bidirectional, batch_first)
-
-    return form
-
-
-FORMS.update(lstm=recurrent("lstm", 2), gru=recurrent("gru", 1), rnn_tanh=recurrent("rnn_tanh", 1), rnn_relu=recurrent("rnn_relu", 1))
-
-
 def call_of(op: str, names: list[str]):
     """Computes an operator again from its tensors and arguments."""
 
     def call(tensors: list, arguments: dict):
-        form = functional(op)
+        try:
+            form = functional(op)
+        except LookupError as error:
+            raise CaptureError("translate", str(error), op) from None
         if op not in FORMS and isinstance(arguments.get("dtype"), str):
             arguments = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
         if op in VARIADIC:
@@ -101,11 +53,3 @@ def interpret(graph: dict, calls: list, state: dict, inputs: list) -> list:
             raise CaptureError("compare", f"value {len(values)} ({source.get('op', source['kind'])}) is {list(made.shape)} {made.dtype}, the graph says {value['shape']} {value['dtype']}")
         values.append(made)
     return [values[place] for place in graph["returns"]]
-
-
-def revived(value):
-    if isinstance(value, dict) and "non_finite" in value:
-        return float(value["non_finite"])
-    return [revived(one) for one in value] if isinstance(value, list) else value
-
-

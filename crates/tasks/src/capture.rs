@@ -14,18 +14,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use warpsmith_machine::{Caches, MachineError, Python};
-use warpsmith_schema::{OpGraph, Task};
+use warpsmith_schema::{GRAPH_FORMS, OpGraph, Task};
 
 use crate::scaled;
 use process::{CaptureWorker, Request};
 
 /// By name; the first is run, the others are what it imports.
-const SCRIPTS: [(&str, &str); 5] = [
+const SCRIPTS: [(&str, &str); 6] = [
     ("capture.py", include_str!("../python/capture.py")),
     ("compare.py", include_str!("../python/compare.py")),
     ("tracer.py", include_str!("../python/tracer.py")),
     ("translate.py", include_str!("../python/translate.py")),
     ("functional.py", include_str!("../python/functional.py")),
+    ("graph_forms.py", GRAPH_FORMS),
 ];
 
 /// A graph whose values are large is compared on the module with its constants divided by this.

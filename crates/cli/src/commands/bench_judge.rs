@@ -1,5 +1,6 @@
 //! `warpsmith bench-judge`: how long judgements take here. Prints a table; asserts nothing.
 
+mod mutants;
 mod table;
 
 use std::collections::BTreeMap;
@@ -8,13 +9,13 @@ use std::process::Command;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use warpsmith_judge::Cancellation;
 use warpsmith_judge::benchmark::{self, BenchPart, BenchSource, SolvedTask};
+use warpsmith_judge::{Cancellation, LocalJudge};
 use warpsmith_sandbox::Isolation;
 use warpsmith_schema::{FORMAT, Failure, Profile, Rules, Submission, Target, Task};
 use warpsmith_tasks::{load_all, load_solution};
 
-use crate::args::MachineArgs;
+use crate::args::{Count, MachineArgs};
 use crate::engine::{Engine, JudgingOptions};
 use crate::examples;
 use crate::exit::Exit;
@@ -27,12 +28,24 @@ use crate::source::Source;
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct BenchJudgeArgs {
-    /// `KernelBench`, for the level-1 tasks that `--solutions` has a solution for
-    #[arg(long, value_name = "FILE", requires = "solutions")]
+    /// `KernelBench`, for the level-1 tasks that `--solutions` has a solution for; any set with `--mutants`
+    #[arg(long, value_name = "FILE")]
     tasks: Option<PathBuf>,
     /// A folder with `solutions.json` (task id to folder) and the folders
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "tasks")]
     solutions: Option<PathBuf>,
+    /// Instead: what share of wrong variants of the tasks the checks before timing refuse
+    #[arg(long, requires = "tasks", conflicts_with_all = ["solutions", "parts"])]
+    mutants: bool,
+    /// With `--mutants`: only so many tasks, drawn by `--seed`
+    #[arg(long, value_name = "N", requires = "mutants")]
+    limit: Option<Count>,
+    /// With `--limit`: which tasks
+    #[arg(long, value_name = "S", default_value_t = 0, requires = "mutants")]
+    seed: u64,
+    /// With `--mutants`: divide large shapes, for small machines
+    #[arg(long, value_name = "N", requires = "mutants")]
+    scale: Option<Count>,
     /// Which rows to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::value_variants().to_vec())]
     parts: Vec<Part>,
@@ -79,6 +92,16 @@ pub(crate) fn run(args: &BenchJudgeArgs, printer: &Printer) -> Result<Exit, Stop
         compile_mode: Some("default".to_owned()),
         seed: None,
     });
+    if let Some(file) = args.tasks.as_deref().filter(|_| args.mutants) {
+        return mutants::run(args, file, &engine, LocalJudge::start(config)?, printer);
+    }
+    if args.tasks.is_some() != args.solutions.is_some() {
+        return Err(Stop::config(
+            "no_solutions",
+            "`--tasks` needs `--solutions` or `--mutants`",
+            None,
+        ));
+    }
     let parts: Vec<BenchPart> = args.parts.iter().map(|part| (*part).into()).collect();
     let source = Examples {
         args,

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
+use warpsmith_compiler::GraphMutants;
 use warpsmith_judge::{Cancellation, EvidencePlace, Judge, LocalJudge};
 use warpsmith_schema::{FORMAT, Task, Verdict};
+use warpsmith_tasks::{CaptureError, capture};
 
 use crate::args::{JudgingArgs, Positive};
 use crate::engine::{Engine, choose};
@@ -42,6 +44,11 @@ pub(crate) struct JudgeArgs {
     /// Where the evidence goes; must not exist yet
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// First try wrong variants of the task itself: `trust.kill_rate` says what share of them is refused
+    ///
+    /// Takes seconds to minutes, once per task and target.
+    #[arg(long)]
+    kill_rate: bool,
     /// Judge the same again and again, to see the spread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
@@ -80,6 +87,9 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
     let mut judge = LocalJudge::start(engine.options(judging_options))?
         .keeping_evidence(EvidencePlace::Cache)
         .cancelled_by(Cancellation::when(interrupt::happened));
+    if args.kill_rate {
+        measure_kill_rate(&task, &engine, &mut judge, printer)?;
+    }
     let mut verdicts = Vec::new();
     for number in 1..=args.repeat {
         let verdict = match &args.out {
@@ -94,6 +104,40 @@ pub(crate) fn run(args: &JudgeArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     report(&task, &verdicts, printer)?;
     Ok(exit(&verdicts, args.min_speedup.map(f64::from), printer))
+}
+
+/// A task whose module has no graph is judged without.
+fn measure_kill_rate(
+    task: &Task,
+    engine: &Engine,
+    judge: &mut LocalJudge,
+    printer: &Printer,
+) -> Result<(), Stop> {
+    let graph = match &task.graph {
+        Some(graph) => graph.clone(),
+        None => match capture(task, &engine.python, &engine.caches) {
+            Ok(graph) => graph,
+            Err(error @ CaptureError::NotCaptured(_)) => {
+                printer.note(&format!("no kill rate: {error}"));
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        },
+    };
+    let found = judge.kill_rate(task, &graph, &GraphMutants)?;
+    let count = found.count();
+    match (&found.objection, found.rate()) {
+        (Some(objection), _) => printer.note(&format!("no kill rate: {objection}")),
+        (None, Some(_)) => printer.note(&format!(
+            "{} of {} wrong variants of the task are refused",
+            count.killed,
+            count.killed + count.survived
+        )),
+        (None, None) => {
+            printer.note("no kill rate: there is no wrong variant to try, or too little time")
+        }
+    }
+    Ok(())
 }
 
 fn report(task: &Task, verdicts: &[Verdict], printer: &Printer) -> Result<(), Stop> {

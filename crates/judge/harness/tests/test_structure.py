@@ -92,11 +92,26 @@ class TransformTest(unittest.TestCase):
 
         usual = ["scaled", "negated", "far"]
         self.assertEqual(names(torch.randn(8)), [*usual, "uneven", "outliers"])
-        self.assertEqual(names(torch.randn(8, 8), gemm=True), [*usual, "mixed", "uneven", "outliers"])
-        self.assertEqual(names(torch.rand(8, 8), gemm=True), [*usual, "mixed", "uneven", "outliers", "centered"])
+        self.assertEqual(names(torch.randn(8, 8), gemm=True), [*usual, "mixed", "uneven", "outliers", "faint"])
+        self.assertEqual(names(torch.rand(8, 8), gemm=True), [*usual, "far_negated", "mixed", "uneven", "outliers", "faint", "centered"])
         self.assertEqual(names(torch.zeros(8), fixed=True), [*usual, "uneven", "outliers", "shaken"])
         self.assertEqual(names(torch.arange(8)), [])
         self.assertEqual(names(torch.arange(8), fixed=True), ["shaken"])
+
+    def test_faint_rows_are_zeros_or_small(self) -> None:
+        x = torch.randn(64, 8, 32)
+        made = transformed([x], "faint", 3)[0]
+        samples = made.abs().amax((1, 2))
+        self.assertEqual(int((samples == 0).sum()), 4)
+        factor = (made / x)[made != 0]
+        self.assertTrue(bool(((factor > 0) & (factor <= 1)).all()))
+        self.assertTrue(bool((factor < 0.02).any()))
+        self.assertGreater(float((factor == 1).double().mean()), 0.6)
+        self.assertFalse(bool(made[made == 0].signbit().any()))
+        few = transformed([torch.randn(4, 32)], "faint", 3)[0].abs().amax(1)
+        self.assertEqual((int((few == 0).sum()), int(((few > 0) & (few < 0.1)).sum())), (1, 1))
+        mask = (torch.rand(64, 32) < 0.5).float()
+        self.assertTrue(torch.equal(transformed([mask], "faint", 3)[0], mask))
 
     def test_mixed_rows_are_means_of_two(self) -> None:
         x = torch.softmax(torch.randn(200, 40), 1)
@@ -117,6 +132,22 @@ class TransformTest(unittest.TestCase):
         self.assertTrue(torch.equal(made == 0, x == 0) and bool((made >= 0).all()))
         rows = (made.norm(dim=1) / x.norm(dim=1)).log2()
         self.assertGreater(float(rows.max() - rows.min()), 4.0)
+
+    def test_far_is_on_either_side(self) -> None:
+        for name, side in (("far", 1), ("far_negated", -1)):
+            made = transformed([torch.rand(64)], name, 5)[0]
+            self.assertGreaterEqual(float((side * made).max()), 127)
+            self.assertTrue(bool((side * made >= 0).all()))
+
+    def test_ends_are_often_what_counts(self) -> None:
+        x = torch.randn(300, 200, 9)
+        made = uneven(x, generator())
+        for dim, size in enumerate(x.shape):
+            self.assertGreater(float((made.argmax(dim) == size - 1).double().mean()), 0.05)
+            self.assertGreater(float((made.argmin(dim) == size - 1).double().mean()), 0.05)
+        positive = uneven(torch.rand(300, 200) + 1e-3, generator())
+        self.assertGreater(float((positive.argmin(1) == 199).double().mean()), 0.05)
+        self.assertTrue(bool((positive > 0).all()))
 
     def test_outliers_are_few(self) -> None:
         x = torch.randn(300, 200)

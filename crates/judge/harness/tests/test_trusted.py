@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Callable
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+HARNESS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(HARNESS), str(HARNESS.parents[1] / "schema" / "python")]
 
 import torch
 
@@ -182,7 +183,7 @@ class ScreenTest(unittest.TestCase):
         return Bench(source).loaded["screen"]
 
     def test_relu_on_positive_inputs_is_flagged(self) -> None:
-        every = ["plain", "scaled", "negated", "far", "mixed", "uneven", "outliers"]
+        every = ["plain", "scaled", "negated", "far", "far_negated", "mixed", "uneven", "outliers", "faint"]
         found = self.screen(task("return torch.relu(x)", "[torch.rand(64, 64)]"))
         self.assertEqual(found, {"degenerate_inputs": True, "transforms": [*every[:4], "other"], "checks": [*every, "outliers"], "refused": None})
         self.assertTrue(self.screen(task("return F.hardtanh(x)", "[torch.rand(64, 64)]"))["degenerate_inputs"])
@@ -292,6 +293,16 @@ class CheckTest(unittest.TestCase):
                         drawn = {"transform": transform, "exact": exact, "seed": seed}
                         self.assertTrue(bench.passes(lambda x, y: x.clamp(min=0) * y, **drawn))
         self.assertFalse(bench.passes(lambda x, y: x * y, transform="negated"))
+
+    def test_an_rms_norm_has_the_epsilon_of_its_own_type(self) -> None:
+        """float64's would be another: faint rows tell them apart, and so do the limits."""
+        for forward in ("return F.rms_norm(x, (32,))", "return nn.RMSNorm(32)(x)"):
+            bench = Bench(task(forward, "[torch.randn(48, 32)]"))
+            norm = lambda x, eps: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)  # noqa: E731
+            eps = torch.finfo(torch.float32).eps
+            for transform in ("plain", "faint"):
+                self.assertTrue(bench.passes(lambda x: norm(x, eps), transform=transform))
+            self.assertFalse(bench.passes(lambda x: norm(x, 10 * eps), transform="faint"))
 
     def test_far_out_a_softmax_needs_its_maximum(self) -> None:
         bench = Bench(task("return torch.softmax(x, -1)", "[torch.randn(64, 512)]"))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fs_err as fs;
 use serde_json::{Value, json};
 use warpsmith_schema::{
-    Number, Numerics, Precision, Profile, Rule, Status, Submission, TrustCheck,
+    Number, Numerics, Precision, Profile, Rule, Status, Submission, Task, TrustCheck,
 };
 
 use super::{JudgementState, Step, Supervisor, clip};
@@ -20,7 +20,7 @@ use crate::sample::GuardFlag;
 use crate::session::{MeasurementError, OutputPlacement, PLAIN, Session, prepare_inputs};
 use crate::submission::{BuildUnit, Extension, MODEL_NEW, SubmissionForm, inline_units};
 use crate::toolchain::{BuildResult, BuiltLibrary};
-use crate::trusted::{Comparison, TrustedProcess};
+use crate::trusted::{Comparison, LoadedTask, TrustedProcess};
 use crate::zygote::Worker;
 
 /// A library whose very bytes were checked, in memory that nobody can change any more.
@@ -98,6 +98,23 @@ fn holds_only_with_weights_at_load(
     };
     // Whatever goes wrong here, the verdict stands: only its reason is sought.
     holds(true) == Some(true) && holds(false) == Some(false)
+}
+
+/// The transforms of the checks before timing: the task's own distribution first, then each admissible one in turn.
+pub(crate) fn check_plan(profile: Profile, loaded: &LoadedTask) -> Vec<String> {
+    let least = match profile {
+        Profile::Full => 5,
+        Profile::Rl | Profile::Verify => 3,
+    };
+    let transforms = &loaded.screen.checks;
+    let count = least.max(transforms.len()).max(loaded.variants.len());
+    let plain = [PLAIN.to_owned()];
+    let of: &[String] = if transforms.is_empty() {
+        &plain
+    } else {
+        transforms
+    };
+    of.iter().cycle().take(count).cloned().collect()
 }
 
 fn number(value: Option<&Value>) -> Number {
@@ -197,7 +214,7 @@ impl Supervisor {
         Ok(Step::Go(images))
     }
 
-    pub(super) fn check_trust(&self, attempt: &mut JudgementState) {
+    pub(super) fn check_trust(&self, task: &Task, attempt: &mut JudgementState) {
         let trust = &mut attempt.verdict.trust;
         if let Some(session) = &self.session {
             trust.degenerate_inputs = session.loaded.screen.degenerate_inputs;
@@ -205,6 +222,7 @@ impl Supervisor {
             trust.fp64 = Some(session.loaded.fp64.clone());
             trust.moved.clone_from(&session.loaded.moved);
         }
+        trust.kill_rate = self.known_kill_rate(task).and_then(|known| known.rate());
         for check in [
             "imports",
             "own_code",
@@ -280,15 +298,10 @@ impl Supervisor {
     ) -> Result<Step<Precision>, JudgeError> {
         let profile = self.config.profile;
         let (session, trusted) = self.session_and_trusted()?;
-        let transforms = session.loaded.screen.checks.clone();
         let variants = session.loaded.variants.len();
-        let checks = match profile {
-            Profile::Full => 5,
-            Profile::Rl | Profile::Verify => 3,
-        };
         let mut class = Precision::Fp32;
         let mut plain = None;
-        for index in 0..checks.max(transforms.len()).max(variants) {
+        for (index, transform) in check_plan(profile, &session.loaded).into_iter().enumerate() {
             let variant = index % variants;
             if variants > 1 {
                 let inputs = session.variant(variant).inputs.clone();
@@ -297,12 +310,6 @@ impl Supervisor {
                         .map(|fault| Step::Stop(with_memory_limit(worker, fault)));
                 }
             }
-            // The task's own distribution first, then each admissible transform in turn.
-            let transform = if transforms.is_empty() {
-                PLAIN
-            } else {
-                &transforms[index % transforms.len()]
-            };
             // The first check is with the weights it was loaded with: what is right there and wrong later is stale.
             if index > 0 {
                 session.new_weights(trusted)?;
@@ -313,7 +320,8 @@ impl Supervisor {
                 OutputPlacement::Overwritten
             };
             let place = (variant, placement);
-            let check = match session.verify_once(trusted, &mut worker.runner(), place, transform) {
+            let check = match session.verify_once(trusted, &mut worker.runner(), place, &transform)
+            {
                 Ok(check) => check,
                 Err(stopped) => {
                     attempt.verdict.progress.ran |=
