@@ -15,7 +15,8 @@ use crate::engine::Engine;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-const KINDS: &str = "policies are `local:MODEL`, `openai:MODEL`, `compiler`, `teacher` and `script:FILE`";
+const KINDS: &str =
+    "policies are `local:MODEL`, `openai:MODEL`, `compiler`, `teacher` and `script:FILE`";
 
 /// Who writes where nobody is named.
 pub(crate) const DEFAULT: &str = "local:qwen2.5-coder-1.5b";

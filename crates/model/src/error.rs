@@ -72,7 +72,9 @@ pub enum ModelError {
         sha256: String,
         failures: Vec<String>,
     },
-    #[error("`{path}` is not the adapter that was trained for `{model}`: its sha256 is not {expected}")]
+    #[error(
+        "`{path}` is not the adapter that was trained for `{model}`: its sha256 is not {expected}"
+    )]
     Altered {
         path: PathBuf,
         model: &'static str,

@@ -197,8 +197,8 @@ impl PolicyError {
             Self::NotAnAddress { .. } | Self::NotACompletion { .. } => Some(
                 "`--base-url` is an address up to `/chat/completions`, such as `http://127.0.0.1:8000/v1`",
             ),
-            Self::NoKey { .. } => Some("set OPENAI_API_KEY to a key that this server takes"),
-            Self::Refused {
+            Self::NoKey { .. }
+            | Self::Refused {
                 status: 401 | 403, ..
             } => Some("set OPENAI_API_KEY to a key that this server takes"),
             Self::Refused { status: 404, .. } => Some(

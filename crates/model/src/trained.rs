@@ -6,8 +6,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
 use crate::ModelError;
+use sha2::{Digest, Sha256};
 
 /// The environment variable that names a folder of adapters.
 pub const FOLDER_VARIABLE: &str = "WARPSMITH_ADAPTERS";
@@ -27,7 +27,11 @@ pub struct TrainedAdapter {
 }
 
 /// All of them.
-const TRAINED: &[TrainedAdapter] = &[];
+const TRAINED: &[TrainedAdapter] = &[TrainedAdapter {
+    model: "qwen2.5-coder-1.5b",
+    sha256: "c427a08f6ace652a7e59e97719e7520b2cf6ca3ecd05824b0e6ff7fffea1ebd9",
+    bytes: 18_588_272,
+}];
 
 impl TrainedAdapter {
     pub fn of(model: &str) -> Option<Self> {

@@ -250,6 +250,8 @@ class Trust:
     """Share of elements excluded because the fp32 and fp64 references disagree at a discontinuity."""
     fp64: str | None
     """How much of the comparison had a float64 answer."""
+    kill_rate: float | None
+    """Share of wrong variants of this task that the checks before timing refuse, where that was measured."""
     moved: str | None
     """How much of the state dict was moved off its initial values: `state`, `parameters` or `nothing`."""
 
@@ -263,6 +265,7 @@ class Trust:
             draws=_optional(tuple, found.get("draws")),
             excluded_share=float(found["excluded_share"]),
             fp64=found.get("fp64"),
+            kill_rate=_optional(float, found.get("kill_rate")),
             moved=found.get("moved"),
         )
 

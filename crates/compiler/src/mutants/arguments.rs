@@ -109,7 +109,8 @@ fn constants(found: &mut Collector<'_>, place: usize, application: &Application<
         };
         let whole = given.is_i64() && !OPERANDS.contains(&name.as_str());
         // Where it is not one, a factor of alpha is a constant too.
-        let alpha = name == "alpha" && value != 1.0;
+        let alpha =
+            name == "alpha" && given.as_i64() != Some(1) && value.to_bits() != 1f64.to_bits();
         if (whole && !alpha)
             || value.abs() >= LARGE
             || (application.op == "softplus" && name == "threshold")

@@ -199,8 +199,7 @@ fn changes_nothing(
     let given = found.ranges[of];
     let argument = |name: &str| number(application, name);
     let idle = match application.op {
-        "relu" | "abs" => given.low >= 0.0,
-        "leaky_relu" | "elu" | "celu" | "prelu" | "rrelu" => given.low >= 0.0,
+        "relu" | "abs" | "leaky_relu" | "elu" | "celu" | "prelu" | "rrelu" => given.low >= 0.0,
         "relu6" => given.low >= 0.0 && given.high <= 6.0,
         "hardtanh" => argument("min_val")? <= given.low && argument("max_val")? >= given.high,
         "clamp" | "clamp_min" | "clamp_max" => {
@@ -220,13 +219,21 @@ fn changes_nothing(
 
 fn biases(found: &mut Collector<'_>, place: usize, application: &Application<'_>) {
     let optional: &[usize] = match application.op {
-        "linear" | "conv1d" | "conv2d" | "conv3d" | "conv_transpose1d" | "conv_transpose2d"
-        | "conv_transpose3d" => &[2],
+        "linear"
+        | "conv1d"
+        | "conv2d"
+        | "conv3d"
+        | "conv_transpose1d"
+        | "conv_transpose2d"
+        | "conv_transpose3d"
+        | "cross_entropy"
+        | "binary_cross_entropy"
+        | "nll_loss"
+        | "multi_margin_loss" => &[2],
         "layer_norm" | "group_norm" => &[1, 2],
         "rms_norm" => &[1],
         "batch_norm" | "instance_norm" => &[3, 4],
         "bilinear" => &[3],
-        "cross_entropy" | "binary_cross_entropy" | "nll_loss" | "multi_margin_loss" => &[2],
         "binary_cross_entropy_with_logits" => &[2, 3],
         _ => return,
     };

@@ -78,10 +78,9 @@ fn of_application(application: &Application<'_>, given: Range, row: u64) -> Opti
         "exp" | "exp2" | "abs" | "square" | "sqrt" | "softplus" | "cosh" | "vector_norm"
         | "cdist" | "pairwise_distance" | "var" | "std" | "hypot" => within(0.0, infinite),
         "log_softmax" | "logsigmoid" | "log_ndtr" => within(-infinite, 0.0),
-        "frac" => within(-1.0, 1.0),
+        "frac" | "normalize" => within(-1.0, 1.0),
         "atan" | "atan2" => within(-3.2, 3.2),
         "erfc" => within(0.0, 2.0),
-        "normalize" => within(-1.0, 1.0),
         "hardtanh" => within(argument("min_val")?, argument("max_val")?),
         "clamp" => within(
             argument("min").unwrap_or(given.low).max(given.low),

@@ -186,7 +186,10 @@ fn training_plot(name: &str, of_runs: &[(&str, Curves<'_>)]) -> Markup {
 /// What lies around a curve: for rewards nine in ten of them, for shares where they would lie in 95 of 100 repetitions.
 fn band(name: &str, curves: &Curves<'_>) -> Vec<(f64, f64, f64)> {
     let at = |of: &str, x: f64| {
-        let found = curves.get(of)?.iter().find(|point| point.0 == x)?;
+        let found = curves
+            .get(of)?
+            .iter()
+            .find(|point| point.0.to_bits() == x.to_bits())?;
         Some(found.1)
     };
     let Some(points) = curves.get(name) else {

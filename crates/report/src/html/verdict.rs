@@ -22,17 +22,20 @@ pub fn line(verdict: &Verdict) -> Markup {
 
 /// The same without markup, with the speed-up that its own precision class has.
 pub fn words(verdict: &Verdict) -> String {
-    let mut words = verdict.status.name().to_owned();
+    let mut words = vec![verdict.status.name().to_owned()];
     if let Some(found) = &verdict.times_us {
-        words += &format!(", {}", runtime(Some(found.candidate.0)));
+        words.push(runtime(Some(found.candidate.0)));
     }
     if let Some(matched) = &verdict.matched_precision {
-        words += &format!(", {} over eager", times(Some(matched.speedup.eager.0)));
+        words.push(format!(
+            "{} over eager",
+            times(Some(matched.speedup.eager.0))
+        ));
         if let Some(compile) = matched.speedup.compile {
-            words += &format!(", {} over torch.compile", times(Some(compile.0)));
+            words.push(format!("{} over torch.compile", times(Some(compile.0))));
         }
     }
-    words
+    words.join(", ")
 }
 
 fn status(verdict: &Verdict) -> Markup {

@@ -300,7 +300,7 @@ fn failures(run: &str, index: &RunIndex) -> Markup {
         return html! {};
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort_by(|(_, one), (_, other)| other.0.cmp(&one.0));
+    kinds.sort_by_key(|(_, found)| std::cmp::Reverse(found.0));
     let rows: Vec<Vec<Markup>> = kinds
         .iter()
         .map(|(kind, (number, row))| {

@@ -42,20 +42,19 @@ fn compiler_line(line: &str) -> Option<(&str, usize, &str, &str)> {
         })?;
         Some((&line[..at.0], *kind, &line[at.1..]))
     })?;
-    let (path, number) = match place
+    let in_brackets = place
         .strip_suffix(')')
-        .and_then(|place| place.rsplit_once('('))
-    {
-        Some((path, number)) => (path, number.parse().ok()?),
-        None => {
-            let mut parts = place.rsplitn(3, ':');
-            let (last, before) = (parts.next()?, parts.next()?);
-            match (parts.next(), before.parse()) {
-                // `path:line:column`
-                (Some(path), Ok(number)) => (path, number),
-                // `path:line`
-                _ => (place.rsplit_once(':')?.0, last.parse().ok()?),
-            }
+        .and_then(|place| place.rsplit_once('('));
+    let (path, number) = if let Some((path, number)) = in_brackets {
+        (path, number.parse().ok()?)
+    } else {
+        let mut parts = place.rsplitn(3, ':');
+        let (last, before) = (parts.next()?, parts.next()?);
+        match (parts.next(), before.parse()) {
+            // `path:line:column`
+            (Some(path), Ok(number)) => (path, number),
+            // `path:line`
+            _ => (place.rsplit_once(':')?.0, last.parse().ok()?),
         }
     };
     Some((path.trim(), number, kind, text))

@@ -363,10 +363,7 @@ impl TryingSettings {
             return refuse("`llm_judge_weight` must be at most 1");
         }
         if let Some(spec) = self.llm_judge_spec()?
-            && matches!(
-                spec.kind,
-                policy::Kind::Teacher | policy::Kind::Compiler
-            )
+            && matches!(spec.kind, policy::Kind::Teacher | policy::Kind::Compiler)
         {
             return refuse(
                 "the compiler solves tasks, it does not score submissions: name another `llm_judge`",
