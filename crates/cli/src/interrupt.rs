@@ -117,6 +117,22 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
+#[expect(clippy::exit, reason = "the main thread did not leave when it could")]
+fn leave() -> ! {
+    std::process::exit(Exit::INTERRUPTED.code().into())
+}
+
+/// Who exits between the look and the kill is gone, which is all we want.
+pub(crate) fn kill_descendants() {
+    // Orphans of what is killed come to us instead of slipping away to init.
+    let _ = set_child_subreaper(Some(getpid()));
+    for process in descendants(getpid().as_raw_nonzero().get()) {
+        if let Some(pid) = Pid::from_raw(process) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,21 +148,5 @@ mod tests {
             "set.jsonl#level1/19",
         ];
         assert_eq!(words, expected);
-    }
-}
-
-#[expect(clippy::exit, reason = "the main thread did not leave when it could")]
-fn leave() -> ! {
-    std::process::exit(Exit::INTERRUPTED.code().into())
-}
-
-/// Who exits between the look and the kill is gone, which is all we want.
-pub(crate) fn kill_descendants() {
-    // Orphans of what is killed come to us instead of slipping away to init.
-    let _ = set_child_subreaper(Some(getpid()));
-    for process in descendants(getpid().as_raw_nonzero().get()) {
-        if let Some(pid) = Pid::from_raw(process) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
     }
 }

@@ -111,7 +111,7 @@ fn is_openai(path: &str, serves_model: bool) -> bool {
         let rest = path.strip_prefix(*prefix);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    serves_model && path.starts_with("/v1/") && !OWN.iter().any(|prefix| own(prefix))
+    serves_model && path.starts_with("/v1/") && !OWN.iter().any(own)
 }
 
 fn nothing_there(path: &str, serves_model: bool) -> Response {

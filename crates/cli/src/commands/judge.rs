@@ -134,7 +134,7 @@ fn measure_kill_rate(
             count.killed + count.survived
         )),
         (None, None) => {
-            printer.note("no kill rate: there is no wrong variant to try, or too little time")
+            printer.note("no kill rate: there is no wrong variant to try, or too little time");
         }
     }
     Ok(())

@@ -78,14 +78,13 @@ impl<'a> Show<'a> {
     }
 
     fn words(&self, gauges: &RunMetrics) -> String {
-        let mut words = words(gauges);
-        if let Some((speedup, task)) = &self.best {
-            words += &format!("; best so far {speedup:.2}x over eager ({task})");
-        }
-        if let Some(failure) = &self.last_failure {
-            words += &format!("; last failure: {failure}");
-        }
-        words
+        let best = self.best.as_ref();
+        let best =
+            best.map(|(speedup, task)| format!("best so far {speedup:.2}x over eager ({task})"));
+        let failure = self.last_failure.as_ref();
+        let failure = failure.map(|failure| format!("last failure: {failure}"));
+        let parts = [Some(words(gauges)), best, failure].into_iter().flatten();
+        parts.collect::<Vec<_>>().join("; ")
     }
 
     pub(super) fn finish(&self) {
