@@ -266,8 +266,8 @@ mod local {
         Err(absent(name))
     }
 
-    pub(super) fn is_trained(_: &str) -> Result<bool, Stop> {
-        Ok(false)
+    pub(super) fn is_trained(name: &str) -> Result<bool, Stop> {
+        Err(absent(name))
     }
 
     pub(super) fn concurrency(_: LocalModelOptions) -> usize {
