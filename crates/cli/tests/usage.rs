@@ -73,6 +73,8 @@ fn help_of_judge_lists_its_flags() {
           --min-speedup <X>        Exit 1 below this speed-up
           --max-autotune           Compare with `torch.compile` at its slowest and best
           --out <DIR>              Where the evidence goes; must not exist yet
+          --kill-rate              First try wrong variants of the task itself: `trust.kill_rate` says
+                                   what share of them is refused
           --repeat <N>             Judge the same again and again, to see the spread [default: 1]
           --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl,
                                    verify]
@@ -276,7 +278,7 @@ fn caches_are_listed_and_cleaned() {
     ----- stdout -----
     ----- stderr -----
     error: there is no cache named `object`
-    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile, graphs
+    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile, kill-rates, graphs
     ");
     snapshot!(run(&["cache", "clean", "objects"]), @"
     exit_code: 0

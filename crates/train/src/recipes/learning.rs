@@ -246,7 +246,7 @@ impl TrainedRun {
         Ok(match (groups.len(), idle) {
             (_, 0) => Vec::new(),
             (all, idle) if all == idle => vec![format!(
-                "the policy learnt nothing: in no step did a group teach it ({why}); what is published is what it began with. \
+                "the policy learned nothing: in no step did a group teach it ({why}); what is published is what it began with. \
                  Try {mend}"
             )],
             (all, idle) => vec![format!(
