@@ -189,7 +189,7 @@ fn a_broken_module_is_shown_where_it_is_broken() {
     assert_eq!(code(&made), 0);
     let whole = context.read("gate/model_new.py");
     let judge = || {
-        let arguments = ["judge", "gate", "--json", "-q"];
+        let arguments = ["judge", "gate", "--json"];
         let output = context.command(&with(&arguments)).output().unwrap();
         json(&output)["reason"].as_str().unwrap().to_owned()
     };

@@ -487,7 +487,10 @@ fn reinforcement_plays_is_paid_learns_and_goes_on() {
         } else {
             // Nothing can be learnt from groups without a difference, however often others are asked for. That is said.
             let warnings = found["warnings"].to_string();
-            assert!(warnings.contains("the policy learned nothing"), "{warnings}");
+            assert!(
+                warnings.contains("the policy learned nothing"),
+                "{warnings}"
+            );
             assert_eq!(metrics["groups_dropped"], 4.0);
             assert_eq!(
                 (&metrics["groups"], &metrics["episodes"]),
