@@ -14,7 +14,7 @@ pub(crate) struct JudgingArgs {
     /// How thoroughly to judge
     #[arg(long, value_enum, default_value_t)]
     pub(crate) profile: ProfileChoice,
-    /// Who may compute in `forward`
+    /// `own`: kernels compute all of `forward`; `mixed`: PyTorch may compute the rest
     #[arg(long, value_enum, default_value_t)]
     pub(crate) rules: RulesChoice,
     /// Do not measure `torch.compile`

@@ -194,7 +194,12 @@ fn name(argument: &Arg) -> String {
 fn meaning(argument: &Arg) -> String {
     let help = argument.get_long_help().or_else(|| argument.get_help());
     let help = help.map(ToString::to_string).unwrap_or_default();
-    let mut text = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    // The first paragraph is a line without a full stop.
+    let paragraphs: Vec<String> = help
+        .split("\n\n")
+        .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let mut text = paragraphs.join(". ");
     let values = argument.get_possible_values();
     if argument.get_action().takes_values() && !values.is_empty() {
         let names: Vec<String> = values

@@ -36,7 +36,7 @@ pub(crate) struct EpisodeSettings {
         default_value = "https://api.openai.com/v1"
     )]
     pub(crate) base_url: String,
-    /// What runs a `local:` policy
+    /// Where a `local:` policy runs
     #[arg(long, value_enum, default_value_t)]
     model_on: ModelOn,
     /// One reply and repairs, or a loop of tool calls; else `agent` for `openai:` and `single` for others
@@ -65,7 +65,7 @@ pub(crate) struct EpisodeSettings {
     /// How the policy calls tools (`agent`); else `json` for `openai:` and `fenced` for others
     #[arg(long, value_enum)]
     wire: Option<WireChoice>,
-    /// How freely to sample; 0 takes the likeliest token
+    /// Sampling temperature; 0 is greedy
     #[arg(
         long,
         value_name = "T",
@@ -76,7 +76,7 @@ pub(crate) struct EpisodeSettings {
     /// Makes sampling repeatable, where a policy can
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Most tokens of one reply
+    /// Maximum tokens of a reply
     #[arg(long, value_name = "N", default_value = "4096")]
     max_tokens: Count,
     #[command(flatten)]

@@ -18,7 +18,7 @@ pub(crate) struct OutputArgs {
     /// Print exactly one JSON object on stdout
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Say nothing on stderr but errors
+    /// Print only errors to stderr
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Show every protection, check and version, and logs; `-vv` for more

@@ -38,7 +38,7 @@ pub(crate) struct JudgeArgs {
     /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
     #[arg(long, value_name = "X")]
     min_speedup: Option<Positive>,
-    /// Compare with `torch.compile` at its slowest and best
+    /// Compare with `torch.compile(mode="max-autotune")`
     #[arg(long, conflicts_with = "no_compile")]
     max_autotune: bool,
     /// Where the evidence goes; must not exist yet
@@ -49,7 +49,7 @@ pub(crate) struct JudgeArgs {
     /// Takes seconds to minutes, once per task and target.
     #[arg(long)]
     kill_rate: bool,
-    /// Judge the same again and again, to see the spread
+    /// Judge N times, to see the spread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use crate::interrupt;
 use crate::printer::{Printer, Tone};
 use crate::render::{Table, time};
 
-/// Reach a verdict again, from its evidence
+/// Judge again from an evidence bundle and compare the verdicts
 ///
 /// Exit code 0 if the status is the same and, on the same hardware, the times agree: they differ by no more than
 /// three times both spreads together, or by 10 % where that is more. 1 if not. 2 if the evidence was changed.

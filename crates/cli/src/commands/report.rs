@@ -38,7 +38,7 @@ pub(crate) struct ReportArgs {
     /// Which attempt of an episode counts; else what each run says, or the best
     #[arg(long, value_enum)]
     attempt: Option<CountsChoice>,
-    /// Of the resampling behind the intervals
+    /// Random seed of the bootstrap behind the intervals
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
 }

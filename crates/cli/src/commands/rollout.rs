@@ -18,7 +18,7 @@ use crate::printer::Printer;
 use crate::runs::Played;
 use crate::runs::{self, Job, RunSettings};
 
-/// Have a policy write modules for many tasks, several episodes of each
+/// Run a policy on many tasks, several episodes each
 ///
 /// The same command with the same `--out` goes on where the run stopped, whatever stopped it. Ctrl-C finishes what is
 /// being judged; a second one stops at once.

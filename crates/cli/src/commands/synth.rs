@@ -66,13 +66,13 @@ pub(crate) struct SynthSettings {
     /// Shares by number of stacked operators, and of classes of transformers
     #[arg(long, value_name = "GROUP:SHARE,…", default_value_t)]
     mix: TaskMix,
-    /// Of the tasks, in whole families, how many are for validation
+    /// Share of tasks held out for validation, in whole families
     #[arg(long, value_name = "SHARE", default_value = "0.1")]
     validation: ShareBelowOne,
     /// Who composes
     #[arg(long, value_enum, default_value_t)]
     composer: ComposerChoice,
-    /// Whom `llm` asks: `local:MODEL`, `openai:MODEL` or `script:FILE`
+    /// The policy that `llm` asks: `local:MODEL`, `openai:MODEL` or `script:FILE`
     #[arg(long, value_name = "POLICY", default_value = policy::DEFAULT)]
     policy: String,
     /// Where an `openai:` policy is served, up to `/chat/completions`
@@ -83,7 +83,7 @@ pub(crate) struct SynthSettings {
         default_value = "https://api.openai.com/v1"
     )]
     base_url: String,
-    /// What runs a `local:` policy
+    /// Where a `local:` policy runs
     #[arg(long, value_enum, default_value_t)]
     model_on: ModelOn,
     /// Milliseconds of an eager call, least and most
@@ -92,10 +92,10 @@ pub(crate) struct SynthSettings {
     /// The most memory a task may use; else 24 on a GPU, an eighth of the machine's on a CPU
     #[arg(long, value_name = "GB")]
     memory_gb: Option<Positive>,
-    /// Do not have the judge try each task out
+    /// Do not check each task with the judge
     #[arg(long)]
     no_survey: bool,
-    /// Further tasks that none of the set may be a near-duplicate of: a folder or a JSONL
+    /// Also drop near-duplicates of these tasks: a folder or a JSONL
     #[arg(long, value_name = "DIR")]
     exclude: Vec<PathBuf>,
     /// Keep what is in `KernelBench` too; the set says so

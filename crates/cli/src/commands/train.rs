@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-/// Have a model of this machine learn from trajectories
+/// Train a local model on trajectories: SFT, RFT, value pretraining, PPO, GRPO
 ///
 /// The same command with the same `--out` goes on where the run stopped, whatever stopped it, and comes to the same end bit
 /// for bit. Ctrl-C finishes the step it is at and keeps it; a second one stops at once.

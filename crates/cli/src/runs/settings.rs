@@ -8,7 +8,7 @@ use crate::episodes::EpisodeSettings;
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(crate) struct RunSettings {
-    /// Only the first so many tasks
+    /// Only the first N tasks
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<Count>,
     /// Episodes that run at the same time; else 16 for `openai:`, 48 for `local:` on a GPU and 8 on a processor, and enough

@@ -35,7 +35,7 @@ pub(super) struct OptimizeSettings {
     /// The result falls back to the original for other shapes and types, which are an error otherwise
     #[arg(long)]
     pub(super) guard: bool,
-    /// Ask no more after this long, all samples together
+    /// Stop asking the policy after this many minutes, all samples together
     #[arg(long, value_name = "M", allow_negative_numbers = true)]
     minutes: Option<Positive>,
     #[command(flatten)]

@@ -30,19 +30,19 @@ pub(crate) struct DemosArgs {
     /// Tasks, as `synth` writes them or in `KernelBench`'s form; as often as you like
     #[arg(long, value_name = "FILE")]
     tasks: Vec<PathBuf>,
-    /// So many tasks more, composed for this in many sizes and not run; none is in KernelBench
+    /// How many further tasks to compose, in many sizes, not run; none is in KernelBench
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     // All of them are in memory together.
     #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     compose: u32,
-    /// So many tasks more, written as people write modules: constructor arguments, docstrings, single operators
+    /// How many further tasks to write as people do: constructor arguments, docstrings
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     handwritten: u32,
     /// The file to make, a JSONL of trajectories
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Tasks for validation: neither they nor relatives of theirs are taught; as often as you like
+    /// Validation tasks: no demonstration of them or of near-duplicates; repeatable
     #[arg(long, value_name = "FILE")]
     except: Vec<PathBuf>,
     /// What the solutions are for
@@ -56,7 +56,7 @@ pub(crate) struct DemosArgs {
     prompt: PromptChoice,
     #[command(flatten)]
     python: PythonArgs,
-    /// Of the words around the code, and of composed tasks
+    /// Random seed of the text around the code and of composed tasks
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
 }

@@ -19,13 +19,13 @@ pub(super) struct DryRunArgs {
     /// Print what this would need of memory and time, and start nothing
     #[arg(long, help_heading = HEADING)]
     pub(super) dry_run: bool,
-    /// Whose measured speeds to estimate with
+    /// Which machine's measured speeds to estimate with
     #[arg(long, value_enum, default_value_t, requires = "dry_run", help_heading = HEADING)]
     estimate_for: Machine,
     /// Tokens trained a second, forward and backward; else as measured on that machine, by the size of the model
     #[arg(long, value_name = "X", requires = "dry_run", help_heading = HEADING)]
     estimate_train_tps: Option<Positive>,
-    /// Tokens generated a second, all episodes together; else the same
+    /// Tokens generated a second, all episodes together
     #[arg(long, value_name = "X", requires = "dry_run", help_heading = HEADING)]
     estimate_generate_tps: Option<Positive>,
     /// Judgements a minute; else as measured on that machine

@@ -34,46 +34,46 @@ pub(super) struct Places {
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(super) struct LearningSettings {
-    /// What learns, `MODEL[+ADAPTER…]`: the last adapter goes on learning, without one a new one is begun
+    /// The model to train, `MODEL[+ADAPTER…]`; without an adapter a new one is made
     #[arg(long, value_name = "MODEL", default_value = "qwen2.5-coder-1.5b")]
     pub(super) model: String,
-    /// Which of its parameters train
+    /// Which parameters are trainable: a LoRA adapter, or all
     #[arg(long, value_enum, default_value_t)]
     fine_tuning: FineTuningChoice,
-    /// What computes it
+    /// Where the model runs
     #[arg(long, value_enum, default_value_t)]
     pub(super) model_on: ModelOn,
     /// Rank of a new adapter
     #[arg(long, value_name = "N", default_value = "8")]
     rank: Count,
-    /// How strongly a new adapter speaks: by this over its rank
+    /// LoRA alpha: a new adapter's output is scaled by alpha over rank
     #[arg(long, value_name = "X", default_value = "16")]
     alpha: Positive,
-    /// Projections that a new adapter lies beside
+    /// Projections that get LoRA matrices in a new adapter
     #[arg(long, value_name = "NAME,…", value_enum, value_delimiter = ',', default_values_t = ProjectionChoice::ALL)]
     targets: Vec<ProjectionChoice>,
-    /// Steps over which the rate rises
+    /// Steps over which the learning rate rises
     #[arg(long, value_name = "N", default_value_t = 10)]
     warmup_steps: u64,
-    /// What the rate does after that
+    /// Learning rate schedule after the warm-up
     #[arg(long, value_enum, default_value_t)]
     lr_scheduler_type: LrSchedulerChoice,
-    /// How much matrices shrink, apart from what they learn
+    /// Decoupled weight decay of AdamW, on matrices
     #[arg(long, value_name = "X", default_value = "0.01")]
     weight_decay: NotNegative,
-    /// Gradients longer than this are shortened to it
+    /// Gradients are clipped to this norm
     #[arg(long, value_name = "X", default_value = "1")]
     max_grad_norm: Positive,
     /// Tokens that go through the model together
     #[arg(long, value_name = "N", default_value = "4096")]
     tokens_per_microbatch: Count,
-    /// Of the order, of draws, and of a new adapter's first numbers
+    /// Random seed: data order, sampling, initial weights of a new adapter
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(super) seed: u64,
     /// Steps between checkpoints
     #[arg(long, value_name = "N", default_value = "20")]
     checkpoint_every: Count,
-    /// So many checkpoints are kept, the latest
+    /// How many of the latest checkpoints to keep
     #[arg(long, value_name = "N", default_value = "2")]
     checkpoints: Count,
 }

@@ -44,7 +44,7 @@ pub(crate) struct PipelineArgs {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on where a gate is not passed
+    /// Continue where a gate is not passed
     #[arg(long)]
     ignore_gates: bool,
     #[command(flatten)]
@@ -67,28 +67,28 @@ pub(super) struct PipelineSettings {
     /// Validation tasks: never trained on, only evaluated
     #[arg(long, value_name = "FILE")]
     validation: Option<PathBuf>,
-    /// Of every stage
+    /// Random seed of every stage
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// Which checkpoint of a stage the next one goes on from
+    /// The checkpoint of a stage from which the next stage starts
     #[arg(long, value_enum, default_value_t)]
     go_on_from: GoOnFromChoice,
-    /// Begin with reinforcement of the base model, as CUDA Agent does
+    /// Skip SFT: start RL from the base model, as CUDA Agent does
     #[arg(long)]
     no_sft: bool,
-    /// Leave out reinforcement by single replies
+    /// Skip single-turn RL
     #[arg(long)]
     no_single_turn: bool,
-    /// Leave out rejection fine-tuning of the actor
+    /// Skip rejection fine-tuning of the actor
     #[arg(long)]
     no_rft: bool,
-    /// Leave out value pretraining of the critic
+    /// Skip value pretraining of the critic
     #[arg(long)]
     no_value: bool,
-    /// Pay the speed-up itself instead of milestones
+    /// Reward the speed-up itself instead of milestones
     #[arg(long)]
     raw_reward: bool,
-    /// Single replies in place of the agent's loop, in every stage
+    /// Single replies instead of the agent loop, in every stage
     #[arg(long)]
     no_agent_loop: bool,
     /// Share of validation tasks that one of several replies must solve after `sft`

@@ -29,7 +29,7 @@ pub(super) use self::settings::{GrpoSettings, PpoSettings};
 
 /// Proximal policy optimisation, with a critic
 ///
-/// At every step the policy writes modules for some tasks, is judged, and learns.
+/// Each step samples replies for some tasks, has them judged, and updates policy and critic.
 #[derive(Debug, Args)]
 pub(crate) struct PpoArgs {
     // Before all other flags: it looks at which of them were given.
@@ -39,7 +39,7 @@ pub(crate) struct PpoArgs {
     places: Tried,
     #[command(flatten)]
     dry_run: DryRunArgs,
-    /// A run of `train value` whose critic is to go on; else one is begun
+    /// A run of `train value` that has pretrained the critic; else a new critic
     #[arg(long, value_name = "RUN")]
     critic: Option<PathBuf>,
     #[command(flatten)]
@@ -48,7 +48,7 @@ pub(crate) struct PpoArgs {
 
 /// Group-relative policy optimisation, without a critic
 ///
-/// At every step the policy writes several modules for each of some tasks, is judged, and learns from how they differ.
+/// Each step samples a group of replies for each of some tasks, has them judged, and updates the policy by their differences.
 #[derive(Debug, Args)]
 pub(crate) struct GrpoArgs {
     #[command(flatten)]

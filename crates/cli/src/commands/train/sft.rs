@@ -18,7 +18,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-/// Supervised fine-tuning: learn every reply of every trajectory
+/// Supervised fine-tuning on the replies of trajectories
 #[derive(Debug, Args)]
 pub(crate) struct SftArgs {
     #[command(flatten)]
@@ -29,9 +29,9 @@ pub(crate) struct SftArgs {
 
 /// Rejection fine-tuning: train on the replies of rewarded trajectories
 ///
-/// Left out, and counted: those whose reward is not above a bar, that said the same again and again, or that called tools
-/// with arguments these do not take; the same solution twice; more than a few of one task. Learnt is the attempt that counts
-/// and what led to it.
+/// Dropped and counted: trajectories whose reward is not above a bar, that repeat a reply, or that call tools with wrong
+/// arguments; duplicates of a solution; more than a few trajectories of a task. The loss covers the attempt that counts and
+/// what led to it.
 #[derive(Debug, Args)]
 pub(crate) struct RftArgs {
     #[command(flatten)]
@@ -42,25 +42,25 @@ pub(crate) struct RftArgs {
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(super) struct SftSettings {
-    /// Passes over the data
+    /// Epochs over the data
     #[arg(long, value_name = "N", default_value = "5")]
     epochs: Count,
-    /// Trajectories that make one update
+    /// Trajectories in one optimizer step
     #[arg(long, value_name = "N", default_value = "16")]
     batch: Count,
-    /// The learning rate at its peak
+    /// Peak learning rate
     #[arg(long, value_name = "X", default_value = "0.0001")]
     learning_rate: Positive,
-    /// Most tokens of a sequence
+    /// Maximum tokens of a sequence
     #[arg(long, value_name = "N", default_value = "2048")]
     max_tokens: Count,
-    /// What becomes of longer ones
+    /// What to do with longer sequences
     #[arg(long, value_enum, default_value_t)]
     too_long: TooLongChoice,
-    /// Steps between looks at what is held out
+    /// Steps between evaluations on the held-out data
     #[arg(long, value_name = "N", default_value = "20")]
     evaluate_every: Count,
-    /// Whether tokens count the same, or trajectories
+    /// Average the loss over tokens, or over trajectories
     #[arg(long, value_enum, default_value_t = AggregationChoice::Token)]
     aggregation: AggregationChoice,
     #[command(flatten)]
@@ -73,10 +73,10 @@ pub(super) struct SftSettings {
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(super) struct RftSettings {
-    /// Which reward counts
+    /// Which reward to use
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
-    /// Rewards must be above this
+    /// Keep trajectories with a reward above this
     #[arg(
         long,
         value_name = "X",
@@ -87,16 +87,16 @@ pub(super) struct RftSettings {
     /// Which attempt of a trajectory is its result
     #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     counts: CountsChoice,
-    /// Replies that say the same this often in a row are a loop
+    /// Drop trajectories that repeat a reply this often in a row
     #[arg(long, value_name = "N", default_value = "3")]
     repeats: Count,
-    /// Most trajectories of one task; one where nearly all or hardly any of its trajectories solved it
+    /// Most trajectories of a task; one if nearly all or hardly any of them passed
     #[arg(long, value_name = "N", default_value = "4")]
     max_per_task: Count,
     /// Demonstrations to mix in: a run's folder, or a JSONL of trajectories; as often as you like
     #[arg(long, value_name = "RUN")]
     demonstrations: Vec<PathBuf>,
-    /// Share of demonstrations in the training data, where there are some
+    /// Share of demonstrations in the training data
     #[arg(long, value_name = "X", default_value = "0.2")]
     demonstration_share: ShareBelowOne,
     #[command(flatten)]

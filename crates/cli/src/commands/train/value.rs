@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
 
-/// Value pretraining: a critic learns what trajectories, good and bad, came to
+/// Value pretraining: a critic learns to predict the rewards of trajectories
 ///
 /// It begins as the model with a head of one number. The critic is in the run's checkpoints.
 #[derive(Debug, Args)]
@@ -28,31 +28,31 @@ pub(crate) struct ValueArgs {
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(super) struct ValueSettings {
-    /// Passes over the data, at most
+    /// Maximum epochs over the data
     #[arg(long, value_name = "N", default_value = "10")]
     epochs: Count,
-    /// Trajectories that make one update
+    /// Trajectories in one optimizer step
     #[arg(long, value_name = "N", default_value = "16")]
     batch: Count,
-    /// The learning rate at its peak
+    /// Peak learning rate
     #[arg(long, value_name = "X", default_value = "0.0001")]
     learning_rate: Positive,
-    /// Done once this share of the variance held out is explained
+    /// Stop once the explained variance on held-out data reaches this
     #[arg(long, value_name = "X", default_value = "0.3")]
     enough: Share,
-    /// How much of later values counts
+    /// Discount factor of later values
     #[arg(long, value_name = "X", default_value = "1.0")]
     gamma: Share,
-    /// How far ahead targets look after the first pass; 1 uses the reward alone
+    /// Lambda of the value targets after the first epoch; 1 is the Monte-Carlo return
     #[arg(long, value_name = "X", default_value = "1.0")]
     lam: Share,
-    /// Which reward counts
+    /// Which reward to use
     #[arg(long, value_enum, default_value_t)]
     reward: RewardChoice,
     /// Which attempt of a trajectory is its result
     #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     counts: CountsChoice,
-    /// Whether trajectories count the same, or tokens
+    /// Average the loss over trajectories, or over tokens
     #[arg(long, value_enum, default_value_t = AggregationChoice::Trajectory)]
     aggregation: AggregationChoice,
     #[command(flatten)]

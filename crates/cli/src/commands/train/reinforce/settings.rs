@@ -35,25 +35,25 @@ use crate::printer::Printer;
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(in super::super) struct PpoSettings {
-    /// The critic's learning rate at its peak
+    /// Peak learning rate of the critic
     #[arg(long, value_name = "X", default_value = "0.0001")]
     critic_learning_rate: Positive,
-    /// How much of later values counts
+    /// Discount factor of later values
     #[arg(long, value_name = "X", default_value = "1.0")]
     gamma: Share,
-    /// How far ahead advantages look; else 1, and 0.95 once a critic is pretrained (`--critic`)
+    /// Lambda of GAE; by default 1, and 0.95 with a pretrained critic (`--critic`)
     #[arg(long, value_name = "X")]
     lam: Option<Share>,
-    /// How far ahead the critic's targets look
+    /// Lambda of the critic's targets
     #[arg(long, value_name = "X", default_value = "1.0")]
     critic_lam: Share,
-    /// The critic's passes over what a step collected
+    /// The critic's epochs over the data of a step
     #[arg(long, value_name = "N", default_value = "2")]
     critic_ppo_epochs: Count,
-    /// How far a value may move before it is no longer pushed; else no limit
+    /// Clip range of the critic's values; by default none
     #[arg(long, value_name = "X")]
     value_clip: Option<Positive>,
-    /// Leave advantages as they are, instead of bringing them to mean 0 and variance 1
+    /// Do not whiten advantages to mean 0 and variance 1
     #[arg(long)]
     no_whitening: bool,
     #[command(flatten)]
@@ -63,21 +63,21 @@ pub(in super::super) struct PpoSettings {
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(in super::super) struct GrpoSettings {
-    /// What a reply's reward is compared with
+    /// Advantage estimator: against the group's mean, or the mean of the others
     #[arg(long, value_enum, default_value_t)]
     #[serde(default)]
     adv_estimator: AdvEstimatorChoice,
-    /// Whose probability ratio is clipped
+    /// Clip the probability ratio of each token, or of the whole sequence (GSPO)
     #[arg(long, value_enum, default_value_t)]
     #[serde(default)]
     loss_mode: LossModeChoice,
-    /// Divide advantages by the deviation within their group
+    /// Divide advantages by the standard deviation of their group
     #[arg(long)]
     normalize_std: bool,
-    /// How much less a reply that passed is worth for being long; else nothing
+    /// Length penalty on the reward of replies that passed; by default none
     #[arg(long, value_name = "X")]
     length_alpha: Option<Positive>,
-    /// Have rare successes and rare failures count more
+    /// Weight advantages by difficulty: rare successes and rare failures count more
     #[arg(long)]
     difficulty_weight: bool,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub(in super::super) struct GrpoSettings {
 /// What both have in common.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 pub(in super::super) struct TryingSettings {
-    /// Times that the policy tries and learns
+    /// Training steps: each collects, judges and learns
     #[arg(long, value_name = "N", default_value = "50")]
     steps: Count,
     /// Tasks of a step
@@ -97,7 +97,7 @@ pub(in super::super) struct TryingSettings {
     /// Episodes of each task in a step
     #[arg(long, value_name = "K", default_value = "8")]
     pub(super) samples: Count,
-    /// How often a step collects again in place of groups whose replies all earn the same
+    /// How often a step samples again to replace groups with equal rewards
     #[arg(long, value_name = "N", default_value_t = 1)]
     refills: u32,
     /// One reply and repairs, or a loop of tool calls
@@ -116,10 +116,10 @@ pub(in super::super) struct TryingSettings {
     /// Most tokens of the conversation (`agent`), old tool output left out first; else 8192
     #[arg(long, value_name = "N")]
     tokens: Option<u64>,
-    /// How freely to sample: 1, as only such replies are the policy's own
+    /// Sampling temperature: 1, as other samples would be off-policy
     #[arg(long, value_name = "T", default_value = "1")]
     temperature: Positive,
-    /// Most tokens of one reply
+    /// Maximum tokens of a reply
     #[arg(long, value_name = "N", default_value = "1024")]
     max_tokens: Count,
     /// Which reward to train on
@@ -128,70 +128,70 @@ pub(in super::super) struct TryingSettings {
     /// Which attempt of an episode is rewarded
     #[arg(long, value_enum, default_value_t = CountsChoice::Final)]
     pub(super) counts: CountsChoice,
-    /// Whose score of submissions is rewarded beside the verdict: a policy, as for `optimize`; else nobody's
+    /// A policy whose score of each submission is added to the reward
     #[arg(long, value_name = "POLICY")]
     llm_judge: Option<String>,
     /// Where an `openai:` LLM judge is served, up to `/chat/completions`
     #[arg(long, value_name = "URL", default_value = "https://api.openai.com/v1")]
     llm_judge_url: String,
-    /// What the highest score is worth, at most 1
+    /// Weight of the LLM judge's score in the reward, at most 1
     #[arg(long, value_name = "X", default_value = "0.5")]
     llm_judge_weight: Positive,
     /// How to treat episodes that the token limit cut off
     #[arg(long, value_enum, default_value_t)]
     cut_replies: CutChoice,
-    /// Tasks whose running pass rate is lower are left for later
+    /// Tasks with a lower running pass rate are set aside
     #[arg(long, value_name = "X", default_value = "0.1")]
     lowest_pass_rate: Share,
-    /// Tasks whose running pass rate is higher are done
+    /// Tasks with a higher running pass rate count as solved
     #[arg(long, value_name = "X", default_value = "0.9")]
     highest_pass_rate: Share,
-    /// Share of a step's tasks that are tried again though their pass rate is lower or higher than that
+    /// Share of a step's tasks drawn from those outside the two pass rates
     #[arg(long, value_name = "X", default_value = "0.125")]
     retry_share: Share,
-    /// Tasks with this many operators (levels, where they are not known) or fewer are open from the beginning
+    /// Curriculum: tasks with at most this many operators (or of this level) come first
     #[arg(long, value_name = "N", default_value_t = 2)]
     open_operators: u32,
-    /// The learning rate at its peak
+    /// Peak learning rate
     #[arg(long, value_name = "X", default_value = "0.00003")]
     learning_rate: Positive,
-    /// How much less likely a token may become before it is no longer pushed
+    /// Lower clip: probability ratios are clipped at 1 minus this
     #[arg(long, value_name = "X", default_value = "0.2")]
     clip_ratio_low: ShareBelowOne,
-    /// How much likelier a token may become before it is no longer pushed
+    /// Upper clip: probability ratios are clipped at 1 plus this
     #[arg(long, value_name = "X", default_value = "0.28")]
     clip_ratio_high: NotNegative,
-    /// How many times likelier a bad token may become before it is no longer pushed (dual clip), above 1
+    /// Dual clip: bound on the ratio where the advantage is negative, above 1
     #[arg(long, value_name = "X", default_value = "3.0")]
     clip_ratio_c: Positive,
-    /// No further update of a step is made once the policy has moved this far from where it began; 0 for no limit
+    /// A step's updates stop once the KL to its initial policy exceeds this; 0 for no limit
     #[arg(long, value_name = "X", default_value = "0.05")]
     target_kl: NotNegative,
-    /// Largest weight that makes up for the sampler's arithmetic
+    /// Cap of the importance weights between sampler and learner
     #[arg(long, value_name = "X", default_value = "2.0")]
     importance_cap: Positive,
-    /// How strongly the policy is held near where it began; 0 for not at all
+    /// Coefficient of the KL penalty to the initial policy; 0 for none
     #[arg(long, value_name = "X", default_value = "0.0")]
     kl_coef: NotNegative,
     /// Coefficient of the entropy bonus
     #[arg(long, value_name = "X", default_value = "0.0")]
     entropy_coeff: NotNegative,
-    /// Passes over what a step collected
+    /// Epochs over the data of a step
     #[arg(long, value_name = "N", default_value = "1")]
     ppo_epochs: Count,
-    /// Updates in each pass
+    /// Optimizer steps per epoch
     #[arg(long, value_name = "N", default_value = "1")]
     minibatches: Count,
-    /// Whether trajectories count the same, or tokens: in the loss and in whitening
+    /// How the loss and whitening average: over trajectories or over tokens
     #[arg(long, value_enum, default_value_t)]
     aggregation: LossAggChoice,
-    /// Steps between looks at the tasks of `--validation`
+    /// Steps between evaluations on the tasks of `--validation`
     #[arg(long, value_name = "N", default_value = "10")]
     evaluate_every: Count,
-    /// Episodes of each of those tasks at every look
+    /// Episodes of each validation task at every evaluation
     #[arg(long, value_name = "K", default_value = "4")]
     validation_samples: Count,
-    /// Episodes that run at the same time; else 48 where the model runs on a GPU, and 8
+    /// Concurrent episodes; by default 48 where the model runs on a GPU, else 8
     #[arg(long, value_name = "N")]
     concurrency: Option<Count>,
     /// Judges side by side; else 4 that share a GPU, and 1 on a CPU
