@@ -200,6 +200,10 @@ fn meaning(argument: &Arg) -> String {
         .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect();
     let mut text = paragraphs.join(". ");
+    // What follows is joined by a semicolon.
+    if text.ends_with('.') {
+        text.pop();
+    }
     let values = argument.get_possible_values();
     if argument.get_action().takes_values() && !values.is_empty() {
         let names: Vec<String> = values

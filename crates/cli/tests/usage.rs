@@ -25,12 +25,12 @@ fn help_names_every_verb() {
       profile      Say where the time goes, by operator and kernel, against the machine's roofline
       graph        Show what a module computes, operator by operator
       explain      Say what the compiler would do with a module
-      replay       Reach a verdict again, from its evidence
+      replay       Judge again from an evidence bundle and compare the verdicts
       optimize     Write a faster module; no argument: an embedded example
       synth        Compose tasks that no benchmark contains
-      rollout      Have a policy write modules for many tasks, several episodes of each
+      rollout      Run a policy on many tasks, several episodes each
       bench        Run a policy over `KernelBench`
-      train        Have a model of this machine learn from trajectories
+      train        Train a local model on trajectories: SFT, RFT, value pretraining, PPO, GRPO
       report       Print the numbers of runs, side by side, and write them as one HTML file
       export       Write the episodes of runs as data that others load
       serve        Serve a dashboard of runs, the judge, and a language model if one is named
@@ -48,7 +48,7 @@ fn help_names_every_verb() {
 
     Output:
           --json        Print exactly one JSON object on stdout
-      -q, --quiet       Say nothing on stderr but errors
+      -q, --quiet       Print only errors to stderr
       -v, --verbose...  Show every protection, check and version, and logs; `-vv` for more
     ----- stderr -----
     ");
@@ -71,11 +71,11 @@ fn help_of_judge_lists_its_flags() {
           --example <NAME>         Judge an embedded example
           --list-examples          List the embedded examples
           --min-speedup <X>        Exit 1 below this speed-up
-          --max-autotune           Compare with `torch.compile` at its slowest and best
+          --max-autotune           Compare with `torch.compile` in mode `max-autotune`
           --out <DIR>              Where the evidence goes; must not exist yet
           --kill-rate              First try wrong variants of the task itself: `trust.kill_rate` says
                                    what share of them is refused
-          --repeat <N>             Judge the same again and again, to see the spread [default: 1]
+          --repeat <N>             Judge N times, to see the spread [default: 1]
           --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl,
                                    verify]
           --rules <RULES>          Who may compute in `forward` [default: own] [possible values: own,
@@ -95,7 +95,7 @@ fn help_of_judge_lists_its_flags() {
 
     Output:
           --json        Print exactly one JSON object on stdout
-      -q, --quiet       Say nothing on stderr but errors
+      -q, --quiet       Print only errors to stderr
       -v, --verbose...  Show every protection, check and version, and logs; `-vv` for more
     ----- stderr -----
     ");
@@ -106,7 +106,7 @@ fn help_of_replay_says_when_times_agree() {
     snapshot!(shown(&["replay", "--help"]), @"
     exit_code: 0
     ----- stdout -----
-    Reach a verdict again, from its evidence
+    Judge again from an evidence bundle and compare the verdicts
 
     Exit code 0 if the status is the same and, on the same hardware, the times agree: they differ by no
     more than three times both spreads together, or by 10 % where that is more. 1 if not. 2 if the
@@ -150,7 +150,7 @@ fn help_of_replay_says_when_times_agree() {
               Print exactly one JSON object on stdout
 
       -q, --quiet
-              Say nothing on stderr but errors
+              Print only errors to stderr
 
       -v, --verbose...
               Show every protection, check and version, and logs; `-vv` for more

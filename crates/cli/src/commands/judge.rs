@@ -38,7 +38,7 @@ pub(crate) struct JudgeArgs {
     /// Over `torch.compile` where that was measured, else over eager; in the solution's own precision class.
     #[arg(long, value_name = "X")]
     min_speedup: Option<Positive>,
-    /// Compare with `torch.compile(mode="max-autotune")`
+    /// Compare with `torch.compile` in mode `max-autotune`
     #[arg(long, conflicts_with = "no_compile")]
     max_autotune: bool,
     /// Where the evidence goes; must not exist yet
