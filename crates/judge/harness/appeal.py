@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from compare import LeafAnswer, LeafReport, Runs, answer_leaves
-from limits import Errors
 from measure import errors_of
 from structure import is_mask
 from task import InputsChanged, Recorder, Reference, TaskError, widen, widen_model
+from tolerances import Errors
 from values import FLOATS, Path, leaves, tree_map
 from variants import Variant
 

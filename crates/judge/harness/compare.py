@@ -9,19 +9,6 @@ from typing import Any
 import torch
 
 from indices import chosen_alike, index_call, numbers_alike
-from limits import (
-    FEW,
-    HALF,
-    Errors,
-    Form,
-    Limits,
-    by_error,
-    class_limits,
-    strict_limits,
-    structural_limits,
-    tf32_limits,
-    unknown_error,
-)
 from measure import (
     LOOK_SAMPLE,
     QUICK,
@@ -38,6 +25,19 @@ from measure import (
     shares,
 )
 from task import IndexCall
+from tolerances import (
+    FEW,
+    HALF,
+    Errors,
+    Form,
+    Limits,
+    by_error,
+    class_limits,
+    strict_limits,
+    structural_limits,
+    tf32_limits,
+    unknown_error,
+)
 from values import FLOATS, Leaf, Path, leaves
 
 OUTLIERS_PER_JUMP, OUTLIERS_LEAST = 8, 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from limits import FLOOR_EPS, PEAK_OVER_RMS
+from tolerances import FLOOR_EPS, PEAK_OVER_RMS
 from task import IndexCall
 from values import FLOATS
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from limits import Errors
+from tolerances import Errors
 
 JUMP_SHARE, JUMP_MEDIAN = 1e-2, 1e-4
 TINY = 1e-30
