@@ -64,10 +64,11 @@ def get_inputs():
 def captured(python: str, tasks: list[tuple[str, str]]) -> list[dict]:
     """One process captures task after task; one that ends is replaced."""
     process, found = None, []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "crates/schema/python")}
     for name, text in tasks:
         if process is None or process.poll() is not None:
             process = subprocess.Popen([python, "-B", "capture.py"], cwd=ROOT / "crates/tasks/python", stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
         process.stdin.write(json.dumps({"model": text, "smaller": None}) + "\n")
         process.stdin.flush()
         answer = process.stdout.readline()
