@@ -38,6 +38,7 @@ fn set() -> Vec<SetTask> {
             graph: Some(OpGraph {
                 values: values.into(),
                 returns: vec![1],
+                nesting: None,
             }),
             eager_us: Some(1250.5),
             split: Some(SetSplit::Train),

@@ -213,3 +213,32 @@ fn demos_need_no_judge_and_are_what_a_student_learns() {
     let told = String::from_utf8_lossy(&refused.stderr);
     assert!(told.contains("0..=1000000"), "{told}");
 }
+
+/// Bases of their own, imports over several lines, names that are defined late, keys that are no identifiers.
+#[test]
+fn the_compiler_takes_modules_as_people_write_them() {
+    let context = Context::new();
+    let modules = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/modules");
+    let output = context
+        .command(&[
+            "rollout",
+            "--tasks",
+            modules,
+            "--policy",
+            "compiler",
+            "--target",
+            "cpu",
+            "--profile",
+            "verify",
+            "--repairs",
+            "0",
+            "--out",
+            "run",
+            "--json",
+            "-q",
+        ])
+        .output()
+        .unwrap();
+    let result = json(&output);
+    assert_eq!(result["episodes"]["passed"], 6, "{result}");
+}

@@ -6,6 +6,7 @@ pub(super) mod cuda;
 mod functions;
 pub(super) mod library;
 mod loops;
+pub(super) mod module_source;
 mod operators;
 pub(super) mod python;
 mod row_kernel;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use warpsmith_schema::{OpGraph, Target, Task};
 
-use crate::emit::python::Module;
+use crate::emit::module_source::Module;
 use crate::epilogue;
 use crate::library::Library;
 use crate::lower::{LoweredGraph, lower_around};

@@ -172,6 +172,7 @@ mod tests {
                 ),
             ],
             returns: vec![3],
+            nesting: None,
         };
         let op = |graph: &OpGraph| application(graph, 3).unwrap().op.to_owned();
         assert_eq!(op(&simplify(&graph, Target::Cpu)), SUM_OF_PRODUCT);
@@ -210,6 +211,7 @@ mod tests {
                 ),
             ],
             returns: vec![6],
+            nesting: None,
         };
         let op = |target| {
             application(&simplify(&graph, target), 5)

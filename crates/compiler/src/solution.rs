@@ -5,9 +5,10 @@ mod preamble;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use warpsmith_schema::{MODEL_NEW, OpGraph, Target, Task, ValueSource};
+use warpsmith_schema::{MODEL_NEW, OpGraph, OutputNesting, Target, Task, ValueSource};
 
-use crate::emit::python::{Allocation, Call, Module, attribute};
+use crate::emit::module_source::Module;
+use crate::emit::python::{Allocation, Call, attribute};
 use crate::emit::{Helper, KernelWriter, cpu, cuda, library as calls};
 use crate::epilogue;
 use crate::library::{Gemm, Library};
@@ -58,6 +59,7 @@ pub fn compile(task: &Task, target: Target, strategy: Strategy) -> Result<Soluti
         names,
         module,
         title: title(graph),
+        nesting: graph.nesting.clone(),
     };
     Ok(composer.emit())
 }
@@ -71,8 +73,95 @@ const RESERVED: [&str; 59] = [
     "more", "columns", "rows", "r", "line", "vector", "sum", "e", "s", "qi", "ki", "di",
 ];
 
+/// What Python takes for a name and C++ does not.
+const CXX_KEYWORDS: [&str; 48] = [
+    "alignas",
+    "alignof",
+    "asm",
+    "auto",
+    "case",
+    "catch",
+    "constexpr",
+    "const_cast",
+    "decltype",
+    "default",
+    "delete",
+    "do",
+    "dynamic_cast",
+    "enum",
+    "explicit",
+    "export",
+    "extern",
+    "friend",
+    "goto",
+    "inline",
+    "mutable",
+    "namespace",
+    "new",
+    "noexcept",
+    "nullptr",
+    "operator",
+    "private",
+    "protected",
+    "public",
+    "register",
+    "signed",
+    "sizeof",
+    "static_cast",
+    "struct",
+    "switch",
+    "template",
+    "this",
+    "throw",
+    "true",
+    "typedef",
+    "typename",
+    "union",
+    "unsigned",
+    "using",
+    "virtual",
+    "void",
+    "volatile",
+    "xor",
+];
+
+/// The name of a state for C++: `conv-3x3.weight` is `conv_3x3_weight`, the `0.bias` of a `Sequential` `layer_0_bias`.
+fn identifier(state: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let name: String = state
+        .chars()
+        .map(|letter| if plain(letter) { letter } else { '_' })
+        .collect();
+    if name.starts_with(|letter: char| letter.is_ascii_digit()) {
+        format!("layer_{name}")
+    } else {
+        name
+    }
+}
+
+/// What `forward` returns, as Python writes it.
+fn returned(nesting: &OutputNesting, tensors: &mut impl Iterator<Item = String>) -> String {
+    match nesting {
+        OutputNesting::Tensor => tensors.next().unwrap_or_default(),
+        OutputNesting::Sequence(parts) => {
+            let parts: Vec<String> = parts.iter().map(|part| returned(part, tensors)).collect();
+            let comma = if parts.len() == 1 { "," } else { "" };
+            format!("({}{comma})", parts.join(", "))
+        }
+        OutputNesting::Dict(parts) => {
+            let part = |(key, part): &(String, OutputNesting)| {
+                let key = serde_json::Value::from(key.as_str());
+                format!("{key}: {}", returned(part, tensors))
+            };
+            let parts: Vec<String> = parts.iter().map(part).collect();
+            format!("{{{}}}", parts.join(", "))
+        }
+    }
+}
+
 fn names(planned: &LoweredGraph, module: &Module) -> Result<Vec<String>, NotCovered> {
-    let mut taken: BTreeSet<String> = RESERVED.iter().map(ToString::to_string).collect();
+    let reserved = RESERVED.iter().chain(&CXX_KEYWORDS);
+    let mut taken: BTreeSet<String> = reserved.map(ToString::to_string).collect();
     let mut unique = |wanted: String| {
         let mut name = wanted.clone();
         let mut number = 2;
@@ -91,7 +180,7 @@ fn names(planned: &LoweredGraph, module: &Module) -> Result<Vec<String>, NotCove
                     what: format!("`forward` has no argument number {}", position + 1),
                 })?
             }
-            BufferOrigin::State(name) => name.replace('.', "_"),
+            BufferOrigin::State(name) => identifier(name),
             BufferOrigin::Constant(_) => "table".to_owned(),
             BufferOrigin::Computed if planned.returns.contains(&Buffer(place)) => "out".to_owned(),
             BufferOrigin::Computed => "hidden".to_owned(),
@@ -106,6 +195,7 @@ pub(super) struct SolutionEmitter {
     pub(super) names: Vec<String>,
     pub(super) module: Module,
     pub(super) title: String,
+    nesting: Option<OutputNesting>,
 }
 
 /// The name of the launcher and its file. It is the same for all strategies, so a later solution replaces an earlier one.
@@ -521,17 +611,21 @@ impl SolutionEmitter {
     }
 
     fn call(&self, launcher: String, buffers: &[Buffer]) -> Call {
-        let argument = |buffer: &Buffer| match &self.plan().buffers[buffer.0].origin {
+        let passed = buffers.iter().filter(|one| self.is_passed(**one));
+        Call {
+            launcher,
+            arguments: passed.map(|buffer| self.in_python(*buffer)).collect(),
+        }
+    }
+
+    /// A buffer as `forward` names it.
+    fn in_python(&self, buffer: Buffer) -> String {
+        match &self.plan().buffers[buffer.0].origin {
             BufferOrigin::Input(position) | BufferOrigin::Scalar(position) => {
                 self.module.inputs[*position].clone()
             }
             BufferOrigin::State(name) => attribute(name),
             BufferOrigin::Computed | BufferOrigin::Constant(_) => self.names[buffer.0].clone(),
-        };
-        let passed = buffers.iter().filter(|one| self.is_passed(**one));
-        Call {
-            launcher,
-            arguments: passed.map(argument).collect(),
         }
     }
 
@@ -549,23 +643,26 @@ impl SolutionEmitter {
                 });
             }
         }
-        let returned: Vec<String> = self
-            .planned
-            .returns
-            .iter()
-            .zip(&self.planned.views)
-            .map(|(buffer, view)| {
-                let mut text = self.names[buffer.0].clone();
-                if let Some(shape) = &view.shape {
-                    // In brackets: a number has no dimensions.
-                    let _ = write!(text, ".view([{}])", listed(shape, ", "));
-                }
-                if let Some(order) = &view.order {
-                    let _ = write!(text, ".permute({})", listed(order, ", "));
-                }
-                text
-            })
-            .collect();
+        let mut tensors =
+            self.planned
+                .returns
+                .iter()
+                .zip(&self.planned.views)
+                .map(|(buffer, view)| {
+                    let mut text = self.in_python(*buffer);
+                    if let Some(shape) = &view.shape {
+                        // In brackets: a number has no dimensions.
+                        let _ = write!(text, ".view([{}])", listed(shape, ", "));
+                    }
+                    if let Some(order) = &view.order {
+                        let _ = write!(text, ".permute({})", listed(order, ", "));
+                    }
+                    text
+                });
+        let returned = match &self.nesting {
+            Some(nesting) => returned(nesting, &mut tensors),
+            None => tensors.collect::<Vec<String>>().join(", "),
+        };
         let device = self.device();
         self.module.write(&allocations, calls, &returned, &device)
     }

@@ -12,6 +12,21 @@ pub struct OpGraph {
     pub values: Vec<GraphValue>,
     /// Indices into `values` of what `forward` returns, in order.
     pub returns: Vec<usize>,
+    /// How `forward` nests them, where that is neither one tensor nor a flat sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nesting: Option<OutputNesting>,
+}
+
+/// How tensors are nested in what `forward` returns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputNesting {
+    /// The next one of `returns`.
+    Tensor,
+    /// A tuple or a list.
+    Sequence(Vec<OutputNesting>),
+    /// A dict: keys with what they hold, in order.
+    Dict(Vec<(String, OutputNesting)>),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

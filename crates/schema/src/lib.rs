@@ -30,7 +30,7 @@ pub use format::{
     CONFIG_FORMAT, DocumentError, EVENT_FORMAT, FORMAT, OtherFormat, TRAJECTORY_FORMAT, Versioned,
     read_document,
 };
-pub use graph::{Dtype, GRAPH_FORMS, GraphValue, OpGraph, ValueSource};
+pub use graph::{Dtype, GRAPH_FORMS, GraphValue, OpGraph, OutputNesting, ValueSource};
 pub use mutant::{MUTANTS_VERSION, Mutant, MutantKind, Mutants};
 pub use number::Number;
 pub use reward::{

@@ -157,6 +157,8 @@ def flat(result) -> list[torch.Tensor]:
         return [result]
     if isinstance(result, (list, tuple)):
         return [tensor for one in result for tensor in flat(one)]
+    if isinstance(result, dict):
+        return [tensor for one in result.values() for tensor in flat(one)]
     return []
 
 

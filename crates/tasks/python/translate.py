@@ -87,6 +87,18 @@ def plain(value):
     raise CaptureError("translate", f"an argument of type `{type(value).__name__}`")
 
 
+def nested(spec):
+    """How what `forward` returns is nested."""
+    if spec.is_leaf():
+        return "tensor"
+    parts = [nested(child) for child in (spec.children() if hasattr(spec, "children") else spec.children_specs)]
+    if spec.type in (list, tuple):
+        return {"sequence": parts}
+    if spec.type is dict and all(isinstance(key, str) for key in spec.context):
+        return {"dict": [list(pair) for pair in zip(spec.context, parts, strict=True)]}
+    raise CaptureError("translate", f"`forward` returns a `{spec.type.__name__}`; a solution returns tensors, tuples, lists and dicts")
+
+
 class Translator:
     """Writes one exported program as a graph."""
 
@@ -137,7 +149,11 @@ class Translator:
                 raise CaptureError("translate", f"`forward` returns a `{type(value).__name__}`, not only tensors")
 
         collect(node.args[0])
-        return {"values": self.captured.values, "returns": flat}
+        graph = {"values": self.captured.values, "returns": flat}
+        nesting = nested(self.program.call_spec.out_spec)
+        if nesting not in ("tensor", {"sequence": ["tensor"] * max(2, len(flat))}):
+            graph["nesting"] = nesting
+        return graph
 
     def constant(self, tensor: torch.Tensor) -> int:
         if tensor.numel() > LARGEST_CONSTANT:

@@ -26,6 +26,7 @@ fn graph() -> OpGraph {
             }),
         ],
         returns: vec![1],
+        nesting: None,
     }
 }
 

@@ -42,6 +42,7 @@ pub(super) fn replaced(
     Some(OpGraph {
         returns: returns.collect(),
         values,
+        nesting: graph.nesting.clone(),
     })
 }
 

@@ -32,7 +32,11 @@ fn applied(op: &str, inputs: &[usize], arguments: Value, shape: &[u64]) -> Graph
 
 fn graph(values: Vec<GraphValue>) -> OpGraph {
     let returns = vec![values.len() - 1];
-    OpGraph { values, returns }
+    OpGraph {
+        values,
+        returns,
+        nesting: None,
+    }
 }
 
 fn of_kind(graph: &OpGraph, kind: MutantKind) -> Vec<Mutant> {

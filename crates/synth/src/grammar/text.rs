@@ -61,6 +61,7 @@ pub(super) fn graph(builder: &GraphBuilder, result: ValueId, size: TaskSize) -> 
     OpGraph {
         values,
         returns: vec![result],
+        nesting: None,
     }
 }
 
