@@ -1,6 +1,7 @@
 //! What every way of learning can be told, and what that means.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -256,6 +257,8 @@ pub(super) struct Host<'a> {
     /// Where the run is to go, if that was said.
     pub(super) out: Option<&'a Path>,
     pub(super) printer: &'a Printer,
+    /// The run's folder, once it is there.
+    pub(super) opened: OnceLock<PathBuf>,
 }
 
 impl RunHost for Host<'_> {
@@ -274,6 +277,7 @@ impl RunHost for Host<'_> {
     }
 
     fn opened(&self, folder: &RunFolder) {
+        let _ = self.opened.set(folder.path().to_path_buf());
         runs::say_where(folder, self.out, self.printer);
     }
 
@@ -282,6 +286,6 @@ impl RunHost for Host<'_> {
     }
 
     fn watch(&self, told: &'static [&'static str]) -> Box<dyn Watch + '_> {
-        Box::new(Show::new(self.printer, told))
+        Box::new(Show::new(self.printer, told, self.opened.get().cloned()))
     }
 }

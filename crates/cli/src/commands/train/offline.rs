@@ -1,5 +1,7 @@
 //! What `train sft`, `rft` and `value` have in common: they learn from trajectories there are.
 
+use std::sync::OnceLock;
+
 use clap::Args;
 use warpsmith_train::data::TrainingData;
 use warpsmith_train::estimate::OfflineStage;
@@ -71,6 +73,7 @@ pub(super) fn learn(
         offline: settings.data().offline,
         out: places.out.as_deref(),
         printer,
+        opened: OnceLock::new(),
     };
     Ok(settings.job(places)?.run(&host)?)
 }

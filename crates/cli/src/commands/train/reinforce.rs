@@ -3,6 +3,7 @@
 mod settings;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -185,6 +186,7 @@ impl Job<'_> {
             offline: settings.machine.python.offline,
             out,
             printer,
+            opened: OnceLock::new(),
         };
         let base = host.find_model().map_err(Stop)?;
         let known = Map::from_iter([
