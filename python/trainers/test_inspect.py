@@ -8,7 +8,7 @@ from pathlib import Path
 
 import warpsmith
 from inspect_ai import eval as run
-from inspect_ai.model import ModelOutput, get_model
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from tests.cases import FILES, TASK, WRONG, judge, reply
 from warpsmith import command
 from warpsmith.inspect_ai import evaluation
@@ -22,8 +22,15 @@ def exported(root, source):
     return root / "data"
 
 
+def said(text):
+    output = ModelOutput.from_content("mockllm/model", text)
+    # Else it is counted with a tokenizer that is fetched.
+    output.usage = ModelUsage()
+    return output
+
+
 def evaluated(folder, answers, **options):
-    model = get_model("mockllm/model", custom_outputs=[ModelOutput.from_content("mockllm/model", one) for one in answers])
+    model = get_model("mockllm/model", custom_outputs=[said(one) for one in answers])
     made = evaluation(folder / "tasks.jsonl", judge=judge(), **options)
     return run(made, model=model, epochs=len(answers), display="none", log_dir=str(folder / "logs"), fail_on_error=False)[0]
 

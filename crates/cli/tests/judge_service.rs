@@ -172,7 +172,8 @@ fn nothing_outlives_the_server() {
 /// What is being judged is judged, what waits is sent away so that another server gets it, and the exit code is 0.
 #[test]
 fn a_server_that_is_asked_to_end_ends_what_it_is_at() {
-    let mut server = Server::start(&QUICK);
+    // Times mean nothing here, and a noisy machine must not matter.
+    let mut server = Server::start(&["--target", "cpu", "--profile", "verify", "--client-tasks"]);
     let running = ask(&server, "POST", "/v1/judge", Some(&submission())).1;
     let mut other = submission();
     other["files"]["kernels/more.cpp"] = json!("// more");

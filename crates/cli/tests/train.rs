@@ -134,6 +134,13 @@ fn sft_learns_and_its_adapter_is_served_and_goes_on_learning() {
     assert!(loss(&lines[8]) < 0.8 * loss(&lines[0]), "{metrics}");
     assert!(found["metrics"]["validation_loss"].is_f64(), "{found:#}");
 
+    // So does TensorBoard, while it trains.
+    let place = context.path("run/tensorboard/events.out.tfevents.0.warpsmith");
+    let events = fs_err::read(place).unwrap();
+    let name = b"training/loss";
+    let points = events.windows(name.len()).filter(|one| one == name);
+    assert_eq!(points.count(), 9);
+
     // The report draws it.
     let output = context.bare(&["report", "run", "--html", "report.html"]);
     let output = { output }.output().unwrap();

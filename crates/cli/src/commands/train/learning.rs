@@ -10,6 +10,7 @@ use warpsmith_schema::Failure;
 use warpsmith_store::RunFolder;
 use warpsmith_train::AdamW;
 use warpsmith_train::algorithms::Aggregation;
+use warpsmith_train::data::Columns;
 use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::recipes::{
     BaseModel, LearningOptions, OptimizerSettings, Placement, RunHost, TuningOptions, Watch,
@@ -25,9 +26,12 @@ use crate::runs;
 /// Where trajectories are, and where the run goes.
 #[derive(Debug, Args)]
 pub(super) struct Places {
-    /// Trajectories: a run's folder, or a JSONL of them; as often as you like
+    /// Trajectories: a run's folder, a JSONL of them, or for `sft` any Parquet with `--columns`; as often as you like
     #[arg(long, value_name = "RUN", required = true)]
     pub(super) data: Vec<PathBuf>,
+    /// What Parquet columns hold: `messages=COL`; `prompt=COL,reply=COL`; or `source=COL,code=COL`, a module and what replaces it
+    #[arg(long, value_name = "WHAT=COL,…", default_value_t)]
+    pub(super) columns: Columns,
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,

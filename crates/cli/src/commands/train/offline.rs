@@ -52,7 +52,7 @@ impl OfflineArgs {
         }
         if self.dry_run.dry_run {
             let mut known = self.dry_run.given(&settings.learning().model)?;
-            let data = TrainingData::read(&self.places.data)?;
+            let data = TrainingData::read(&self.places.data, &self.places.columns)?;
             known.trajectories = data.trajectories.len() as u64;
             let estimate = known.offline(&settings.stage(1.0));
             return dry_run::report(&known, &[estimate], printer);

@@ -10,6 +10,7 @@ use serde_json::{Map, json};
 use warpsmith_schema::{FORMAT, Failure};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::load_all;
+use warpsmith_train::data::Columns;
 use warpsmith_train::data::read_trajectories;
 use warpsmith_train::recipes::{
     DoneStage, GateThresholds, GoOnFrom, PipelineGate, PipelineOutcome, PipelineRun,
@@ -245,6 +246,7 @@ impl Stages<'_> {
         let out = Some(self.place(stage));
         let from = |data: Vec<PathBuf>| Places {
             data,
+            columns: Columns::default(),
             out: out.clone(),
         };
         let collected = || vec![self.place(Stage::Collect)];
