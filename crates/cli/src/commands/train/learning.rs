@@ -17,6 +17,7 @@ use warpsmith_train::recipes::{
 };
 
 use super::show::Show;
+use super::tracking::{TrackArgs, Tracker};
 use crate::args::{Count, ModelOn, NotNegative, Positive, ShareBelowOne};
 use crate::failure::Stop;
 use crate::language_model;
@@ -35,6 +36,8 @@ pub(super) struct Places {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tracking: TrackArgs,
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -263,6 +266,7 @@ pub(super) struct Host<'a> {
     pub(super) printer: &'a Printer,
     /// The run's folder, once it is there.
     pub(super) opened: OnceLock<PathBuf>,
+    pub(super) trackers: Vec<Tracker>,
 }
 
 impl RunHost for Host<'_> {
@@ -290,6 +294,7 @@ impl RunHost for Host<'_> {
     }
 
     fn watch(&self, told: &'static [&'static str]) -> Box<dyn Watch + '_> {
-        Box::new(Show::new(self.printer, told, self.opened.get().cloned()))
+        let folder = self.opened.get().cloned();
+        Box::new(Show::new(self.printer, told, folder, self.trackers.clone()))
     }
 }

@@ -74,6 +74,7 @@ pub(super) fn learn(
         out: places.out.as_deref(),
         printer,
         opened: OnceLock::new(),
+        trackers: places.tracking.trackers()?,
     };
     Ok(settings.job(places)?.run(&host)?)
 }

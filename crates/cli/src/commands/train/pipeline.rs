@@ -23,6 +23,7 @@ use super::learning::Places;
 use super::offline::{OfflineSettings, learn};
 use super::reinforce::{PpoSettings, Tried, ppo};
 use super::sft::{RftSettings, SftSettings};
+use super::tracking::TrackArgs;
 use super::value::ValueSettings;
 use crate::args::Share;
 use crate::commands::rollout::{self, RolloutSettings};
@@ -247,6 +248,7 @@ impl Stages<'_> {
         let from = |data: Vec<PathBuf>| Places {
             data,
             columns: Columns::default(),
+            tracking: TrackArgs::default(),
             out: out.clone(),
         };
         let collected = || vec![self.place(Stage::Collect)];
@@ -396,6 +398,7 @@ impl PipelineSettings {
             tasks: tasks.to_path_buf(),
             validation: self.validation.clone(),
             out,
+            tracking: TrackArgs::default(),
         }
     }
 

@@ -19,6 +19,7 @@ use self::settings::TryingSettings;
 use super::dry_run::{self, DryRunArgs};
 use super::learning::Host;
 use super::show::report;
+use super::tracking::TrackArgs;
 use crate::config::{ConfigArgs, object};
 use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
@@ -74,6 +75,8 @@ pub(super) struct Tried {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tracking: TrackArgs,
 }
 
 impl Tried {
@@ -187,6 +190,7 @@ impl Job<'_> {
             out,
             printer,
             opened: OnceLock::new(),
+            trackers: self.places.tracking.trackers()?,
         };
         let base = host.find_model().map_err(Stop)?;
         let known = Map::from_iter([

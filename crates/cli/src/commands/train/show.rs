@@ -7,6 +7,7 @@ use warpsmith_report::LiveCurves;
 use warpsmith_train::metrics::{self, Numbers};
 use warpsmith_train::recipes::{TrainedRun, Watch};
 
+use super::tracking::{Tracker, Tracking};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
@@ -27,6 +28,11 @@ pub(super) struct Show<'a> {
     /// The run's folder, once it is there.
     folder: Option<PathBuf>,
     curves: Option<LiveCurves>,
+    /// Whether curves could not be written.
+    undrawn: bool,
+    trackers: Vec<Tracker>,
+    /// From the first step on.
+    tracking: Option<Tracking>,
 }
 
 impl<'a> Show<'a> {
@@ -34,6 +40,7 @@ impl<'a> Show<'a> {
         printer: &'a Printer,
         told: &'a [&'static str],
         folder: Option<PathBuf>,
+        trackers: Vec<Tracker>,
     ) -> Self {
         // The first signal ends the run after the step it is at.
         interrupt::drain_first();
@@ -45,6 +52,9 @@ impl<'a> Show<'a> {
             words: String::new(),
             folder,
             curves: None,
+            undrawn: false,
+            trackers,
+            tracking: None,
         }
     }
 
@@ -62,9 +72,16 @@ impl<'a> Show<'a> {
 }
 
 impl Show<'_> {
-    /// Curves for TensorBoard. That they cannot be written is said once, and ends no training.
+    /// For trackers, and curves for TensorBoard. That these cannot be written is said once, and ends no training.
     fn draw(&mut self, step: u64, numbers: &Numbers) {
+        if let Some(folder) = &self.folder {
+            let (trackers, printer) = (&self.trackers, self.printer);
+            let begin = || Tracking::start(trackers, folder, printer);
+            let tracking = self.tracking.get_or_insert_with(begin);
+            tracking.step(step, numbers, printer);
+        }
         let drawn = match (&mut self.curves, &self.folder) {
+            _ if self.undrawn => return,
             (Some(curves), _) => curves.add(step, numbers.iter().map(|(name, one)| (*name, *one))),
             // With this step, which the metrics have by now.
             (None, Some(folder)) => {
@@ -73,7 +90,7 @@ impl Show<'_> {
             (None, None) => Ok(()),
         };
         if let Err(error) = drawn {
-            (self.folder, self.curves) = (None, None);
+            self.undrawn = true;
             self.printer
                 .note(&format!("no curves for TensorBoard: {error}"));
         }
