@@ -7,6 +7,9 @@ import json
 import os
 import sys
 
+# The folder here is no place for packages: wandb keeps its runs in one of its own name.
+sys.path[:] = filter(None, sys.path)
+
 
 def known(run, package, id=None):
     """The run's id there, kept in the folder."""

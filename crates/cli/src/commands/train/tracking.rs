@@ -56,7 +56,11 @@ impl TrackArgs {
                 continue;
             };
             let tried = Command::new(&python)
-                .args(["-c", &format!("import {package}")])
+                // The folder here is no place for packages: wandb keeps its runs in one of its own name.
+                .args([
+                    "-c",
+                    &format!("import sys; sys.path[:] = filter(None, sys.path); import {package}"),
+                ])
                 .stdin(Stdio::null())
                 .output();
             if !tried.is_ok_and(|tried| tried.status.success()) {
