@@ -46,15 +46,15 @@ impl FromStr for Columns {
         if pairs.iter().any(|(_, column)| column.is_empty()) {
             return Err(wrong());
         }
-        match pairs.as_slice() {
-            &[("messages", messages)] => Ok(Self::Messages {
+        match *pairs.as_slice() {
+            [("messages", messages)] => Ok(Self::Messages {
                 messages: messages.to_owned(),
             }),
-            &[("prompt", prompt), ("reply", reply)] => Ok(Self::Texts {
+            [("prompt", prompt), ("reply", reply)] => Ok(Self::Texts {
                 prompt: prompt.to_owned(),
                 reply: reply.to_owned(),
             }),
-            &[("code", code), ("source", source)] => Ok(Self::Modules {
+            [("code", code), ("source", source)] => Ok(Self::Modules {
                 source: source.to_owned(),
                 code: code.to_owned(),
             }),

@@ -1,4 +1,4 @@
-//! Numbers of training for Weights & Biases and MLflow, by their own packages in a Python of the user's.
+//! Numbers of training for Weights & Biases and `MLflow`, by their own packages in a Python of the user's.
 //!
 //! A program reads a line a step from its standard input. What goes wrong there is said once and ends no training.
 
@@ -18,7 +18,7 @@ use crate::printer::Printer;
 
 const PROGRAM: &str = include_str!("tracker.py");
 /// How long a tracker may take for its last words, which may go over a network.
-const LAST_WORDS: Duration = Duration::from_secs(60);
+const LAST_WORDS: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Where numbers of a run go besides its folder.
@@ -27,7 +27,7 @@ pub(super) struct TrackArgs {
     /// Log every step to this project of Weights & Biases, by its package in `--tracker-python`
     #[arg(long, value_name = "PROJECT")]
     wandb: Option<String>,
-    /// Log every step to this experiment of MLflow, by its package in `--tracker-python`
+    /// Log every step to this experiment of `MLflow`, by its package in `--tracker-python`
     #[arg(long, value_name = "EXPERIMENT")]
     mlflow: Option<String>,
     /// The Python that has wandb or mlflow; else `python3`
@@ -100,7 +100,7 @@ impl Tracking {
             match tracker.start(run) {
                 Ok(one) => running.push(one),
                 Err(error) => {
-                    printer.note(&format!("nothing goes to {}: {error}", tracker.package))
+                    printer.note(&format!("nothing goes to {}: {error}", tracker.package));
                 }
             }
         }
