@@ -234,17 +234,14 @@ fn each_key_has_its_jobs_and_everything_is_counted() {
         let agent = http_agent(Duration::from_mins(15)).unwrap();
         let url = format!("http://127.0.0.1:{port}{path}");
         let key = format!("Bearer {key}");
-        let sent = match body {
-            Some(body) => {
-                let request = agent.post(&url).header("Authorization", &key);
-                let request = request.content_type("application/json").config();
-                let request = request.http_status_as_error(false).build();
-                request.send(body.to_string())
-            }
-            None => {
-                let request = agent.get(&url).header("Authorization", &key).config();
-                request.http_status_as_error(false).build().call()
-            }
+        let sent = if let Some(body) = body {
+            let request = agent.post(&url).header("Authorization", &key);
+            let request = request.content_type("application/json").config();
+            let request = request.http_status_as_error(false).build();
+            request.send(body.to_string())
+        } else {
+            let request = agent.get(&url).header("Authorization", &key).config();
+            request.http_status_as_error(false).build().call()
         };
         let mut response = sent.unwrap();
         let text = response.body_mut().read_to_string().unwrap();
