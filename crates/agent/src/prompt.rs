@@ -12,6 +12,7 @@ const SKILL: &str = include_str!("prompts/skill.md");
 const SKILL_SMALL: &str = include_str!("prompts/skill_small.md");
 /// For a policy that nobody watches.
 const UNATTENDED: &str = "\nSay shortly what you are about to do and why, then call tools. Never ask for permission: nobody answers.\n";
+const WORKSPACE: &str = include_str!("prompts/workspace.md");
 const FENCED: &str = include_str!("prompts/fenced.md");
 const MODEL: &str = include_str!("prompts/example.py");
 const CPU: &str = include_str!("prompts/example.cpp");
@@ -38,6 +39,11 @@ pub(crate) fn for_single(
 /// How a faster module is written, in full, for large models.
 pub fn skill(target: Target) -> String {
     fill(SKILL, target)
+}
+
+/// The whole of what an agent of another program is told, whose solution is files in a folder.
+pub(crate) fn workspace(target: Target) -> String {
+    fill(WORKSPACE, target)
 }
 
 /// The messages that an episode of tool calls begins with.

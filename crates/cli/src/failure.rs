@@ -177,6 +177,7 @@ impl From<TrainError> for Stop {
             | TrainError::NothingFits { .. }
             | TrainError::NothingJudged
             | TrainError::NotATrajectory { .. }
+            | TrainError::Collection { .. }
             | TrainError::OtherFormat { .. }
             | TrainError::NoTokens { .. }
             | TrainError::BrokenTokens { .. }

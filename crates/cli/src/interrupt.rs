@@ -2,7 +2,7 @@
 //!
 //! A signal kills every descendant, again and again while the main thread, whose calls now fail, cleans up and leaves.
 //! If it does not leave in time, this ends the process. Verbs that can drain what they are at (`drain_first`) are only
-//! asked to by the first signal.
+//! asked to by the first signal; those that drain for SIGTERM alone (`drain_on_terminate`) by the first that is one.
 
 use std::io;
 use std::path::Path;
@@ -23,6 +23,8 @@ use crate::printer::Printer;
 static HAPPENED: AtomicBool = AtomicBool::new(false);
 static KILLING: AtomicBool = AtomicBool::new(false);
 static DRAINS: AtomicBool = AtomicBool::new(false);
+static TERMINATED: AtomicBool = AtomicBool::new(false);
+static DRAINS_ON_TERMINATE: AtomicBool = AtomicBool::new(false);
 
 const ROUND: Duration = Duration::from_millis(20);
 const ROUNDS: u32 = 150;
@@ -41,11 +43,27 @@ pub(crate) fn drain_first() {
     DRAINS.store(true, Ordering::SeqCst);
 }
 
+/// From now on a first SIGTERM kills nothing: whoever asks whether it came ends what is under way, and ends well.
+pub(crate) fn drain_on_terminate() {
+    DRAINS_ON_TERMINATE.store(true, Ordering::SeqCst);
+}
+
+/// Whether such a SIGTERM came.
+pub(crate) fn terminated() -> bool {
+    TERMINATED.load(Ordering::SeqCst)
+}
+
 pub(crate) fn listen(printer: Printer) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
         let mut signals = signals.forever();
-        if signals.next().is_some() {
+        let mut signal = signals.next();
+        if signal == Some(SIGTERM) && DRAINS_ON_TERMINATE.load(Ordering::SeqCst) {
+            printer.note("asked to end: finishing what is under way; once more stops at once");
+            TERMINATED.store(true, Ordering::SeqCst);
+            signal = signals.next();
+        }
+        if signal.is_some() {
             HAPPENED.store(true, Ordering::SeqCst);
             if DRAINS.load(Ordering::SeqCst) {
                 printer.note("interrupted: finishing what is under way; once more stops at once");
@@ -71,7 +89,7 @@ pub(crate) fn listen(printer: Printer) -> io::Result<()> {
 pub(crate) fn when_stdin_closes() -> io::Result<()> {
     let watch = || {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-        let _ = kill_process(getpid(), Signal::TERM);
+        let _ = kill_process(getpid(), Signal::INT);
     };
     thread::Builder::new()
         .name("stdin".to_owned())

@@ -169,6 +169,169 @@ fn nothing_outlives_the_server() {
     assert_gone(&started);
 }
 
+/// What is being judged is judged, what waits is sent away so that another server gets it, and the exit code is 0.
+#[test]
+fn a_server_that_is_asked_to_end_ends_what_it_is_at() {
+    // Times mean nothing here, and a noisy machine must not matter.
+    let mut server = Server::start(&["--target", "cpu", "--profile", "verify", "--client-tasks"]);
+    let running = ask(&server, "POST", "/v1/judge", Some(&submission())).1;
+    let mut other = submission();
+    other["files"]["kernels/more.cpp"] = json!("// more");
+    let waiting = ask(&server, "POST", "/v1/judge", Some(&other)).1;
+    let path = |job: &Value| format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    let begun = Instant::now();
+    while ask(&server, "GET", &path(&running), None).1["status"] != "judging"
+        || descendants(server.process.id()).is_empty()
+    {
+        assert!(begun.elapsed() < Duration::from_mins(10), "nothing started");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let started = descendants(server.process.id());
+    let (judged, held) = thread::scope(|scope| {
+        let judged = scope.spawn(|| ask(&server, "GET", &(path(&running) + "?wait=600"), None));
+        let held = scope.spawn(|| ask(&server, "POST", "/v1/judge?wait=600", Some(&other)));
+        while server.get("/v1/jobs?limit=5")["waiting"] != 2 {
+            assert!(begun.elapsed() < Duration::from_mins(10), "nothing waits");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let pid = Pid::from_raw(i32::try_from(server.process.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        let held = held.join().unwrap();
+        // While the rest is judged: where the job has gone, and that nothing more is taken.
+        let (_, gone) = ask(&server, "GET", &path(&waiting), None);
+        assert_eq!(gone["failure"]["code"], "draining", "{gone:#}");
+        let (status, refused) = ask(&server, "POST", "/v1/judge", Some(&other));
+        assert_eq!(
+            (status, &refused["failure"]["code"]),
+            (503, &json!("draining"))
+        );
+        assert_eq!(ask(&server, "GET", "/healthz", None).0, 503);
+        (judged.join().unwrap(), held)
+    });
+    assert_eq!(
+        (held.0, &held.1["failure"]["code"]),
+        (503, &json!("draining"))
+    );
+    assert_eq!(held.1["failure"]["kind"], "infrastructure");
+    assert_eq!(judged.1["verdict"]["status"], "passed", "{:#}", judged.1);
+    let status = ended_within(&mut server.process, Duration::from_secs(20));
+    assert_eq!(status.code(), Some(0));
+    assert_gone(&started);
+}
+
+/// Clients with keys of their own, and Prometheus' own reading of what is counted.
+#[test]
+fn each_key_has_its_jobs_and_everything_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    fs_err::write(&file, "# trainers\nkey-one grpo\nkey-two sweep\n").unwrap();
+    let file = file.to_str().unwrap();
+    let server =
+        Server::start(&[&QUICK[..], &["--token-file", file, "--host", "0.0.0.0"]].concat());
+    assert_eq!(server.said["token_required"], true);
+    let port = server.url().rsplit(':').next().unwrap().to_owned();
+    let ask = |key: &str, path: &str, body: Option<Value>| {
+        let agent = http_agent(Duration::from_mins(15)).unwrap();
+        let url = format!("http://127.0.0.1:{port}{path}");
+        let key = format!("Bearer {key}");
+        let sent = if let Some(body) = body {
+            let request = agent.post(&url).header("Authorization", &key);
+            let request = request.content_type("application/json").config();
+            let request = request.http_status_as_error(false).build();
+            request.send(body.to_string())
+        } else {
+            let request = agent.get(&url).header("Authorization", &key).config();
+            request.http_status_as_error(false).build().call()
+        };
+        let mut response = sent.unwrap();
+        let text = response.body_mut().read_to_string().unwrap();
+        (response.status().as_u16(), text)
+    };
+    let reply = json!({ "task": submission()["task"], "reply": "I cannot." });
+    let (status, job) = ask("key-one", "/v1/judge?wait=600", Some(reply.clone()));
+    let job: Value = serde_json::from_str(&job).unwrap();
+    assert_eq!(
+        (status, &job["verdict"]["status"]),
+        (200, &json!("rejected")),
+        "{job:#}"
+    );
+    let path = format!("/v1/jobs/{}", job["id"].as_str().unwrap());
+    assert_eq!(ask("key-one", &path, None).0, 200);
+    assert_eq!(ask("key-two", &path, None).0, 404);
+    assert_eq!(ask("key-three", &path, None).0, 401);
+    assert_eq!(ask("key-three", "/metrics", None).0, 401);
+    // Slow answers begin with white space, which is no part of them; this one is known and quick.
+    let source = reply["task"]["source"].clone();
+    let sample = json!({ "response": "I cannot.", "label": source });
+    let (status, reward) = ask("key-two", "/slime?heartbeat=1", Some(sample));
+    assert_eq!((status, reward.trim()), (200, "-1.0"));
+
+    let python = python_with("prometheus-client-0.23.1", &["prometheus-client==0.23.1"]);
+    let text = folder.path().join("metrics");
+    fs_err::write(&text, ask("key-two", "/metrics", None).1).unwrap();
+    let read = "import json, sys\nfrom prometheus_client.parser import text_string_to_metric_families as read\n\
+                print(json.dumps([[s.name, s.labels, s.value] for f in read(open(sys.argv[1]).read()) for s in f.samples]))";
+    let output = Command::new(python)
+        .args(["-c", read])
+        .arg(&text)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let seen: Vec<(String, Value, f64)> = serde_json::from_slice(&output.stdout).unwrap();
+    let value = |name: &str, labels: Value| {
+        let found = seen.iter().find(|one| one.0 == name && one.1 == labels);
+        found
+            .unwrap_or_else(|| panic!("{name} {labels} in {seen:?}"))
+            .2
+    };
+    let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-9, "{found}");
+    near(
+        value("warpsmith_verdicts_total", json!({ "status": "rejected" })),
+        2.0,
+    );
+    near(value("warpsmith_judges", json!({})), 1.0);
+    near(
+        value("warpsmith_queue_overhead_seconds_count", json!({})),
+        2.0,
+    );
+    near(value("warpsmith_judging_seconds_count", json!({})), 2.0);
+}
+
+#[test]
+fn a_key_file_that_is_none_is_refused() {
+    let context = Context::new();
+    for (text, said) in [
+        ("# nothing\n", "it has no key"),
+        ("a b c\n", "line 1"),
+        ("a x\na y\n", "line 2"),
+    ] {
+        context.write("keys", text);
+        let refused = context
+            .command(&[
+                "serve",
+                "--token-file",
+                "keys",
+                "--port",
+                "0",
+                "--json",
+                "-q",
+            ])
+            .output()
+            .unwrap();
+        assert_eq!(code(&refused), 2);
+        let failure = &json(&refused)["failure"];
+        assert_eq!(failure["code"], "token_file");
+        assert!(
+            failure["message"].as_str().unwrap().contains(said),
+            "{failure}"
+        );
+    }
+}
+
 /// A task is run outside the sandbox, so it must be one of the server's own.
 #[test]
 fn clients_bring_no_tasks_unless_they_may() {

@@ -151,3 +151,60 @@ fn we_read_what_pyarrow_writes() {
     assert!(error.to_string().to_lowercase().contains("zstd"), "{error}");
     assert!(error.hint().unwrap().contains("snappy"));
 }
+
+/// Published collections as their authors write them, and what `sft` learns of each row.
+#[cfg(feature = "local-models")]
+#[test]
+fn rows_of_collections_become_trajectories() {
+    use warpsmith_schema::Message;
+    use warpsmith_train::data::{Columns, TrainingData};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kernels.parquet");
+    run(
+        "import sys, pyarrow as pa, pyarrow.parquet as pq\n\
+         turns = [{'role': 'system', 'content': 's'}, {'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}]\n\
+         pq.write_table(pa.table({'messages': [turns, turns[:2], None], 'question': ['q1', 'q2', None], 'answer': ['a1', '', 'a3'],\n\
+         'python_code': ['class Model: pass', 'class Model: 1', None], 'triton_code': ['class ModelNew: ```', 'class ModelNew: 2', 'x'],\n\
+         'number': [1, 2, 3]}), sys.argv[1])",
+        &path,
+    );
+    let read = |columns: &str| {
+        let columns: Columns = columns.parse().unwrap();
+        let found = TrainingData::read(std::slice::from_ref(&path), &columns);
+        found.map(|data| data.trajectories)
+    };
+    let said = |trajectory: &warpsmith_schema::Trajectory| match trajectory.messages.last() {
+        Some(Message::Assistant { text, .. }) => text.clone(),
+        other => panic!("{other:?}"),
+    };
+    let conversations = read("messages=messages").unwrap();
+    assert_eq!(conversations.len(), 1);
+    assert_eq!(conversations[0].messages.len(), 3);
+    assert_eq!(said(&conversations[0]), "a");
+    let texts = read("prompt=question,reply=answer").unwrap();
+    assert_eq!(texts.iter().map(said).collect::<Vec<_>>(), ["a1"]);
+    let modules = read("source=python_code,code=triton_code").unwrap();
+    assert_eq!(modules.len(), 2);
+    assert_eq!(modules[1].task.source, "class Model: 1");
+    // What is learnt is what counts as a solution, also where the code has a fence in it.
+    for (module, code) in modules
+        .iter()
+        .zip(["class ModelNew: ```\n", "class ModelNew: 2\n"])
+    {
+        let files = warpsmith_agent::read_files(&said(module)).unwrap();
+        assert_eq!(files["model_new.py"], code);
+        assert!(module.messages.len() > 1 && module.id != modules[0].id || module == &modules[0]);
+    }
+    for (columns, why) in [
+        (
+            "messages=chat",
+            "there is no column `chat`; there are messages, question,",
+        ),
+        ("messages=answer", "row 1: the conversation is no list"),
+        ("prompt=number,reply=answer", "row 1: `number` is no text"),
+    ] {
+        let error = read(columns).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
-use crate::common::{Context, code, json};
+use crate::common::venv::python_with;
+use crate::common::{Context, code, files, json};
 use crate::tiny;
 use serde_json::Value;
 use warpsmith_schema::{
@@ -134,6 +135,13 @@ fn sft_learns_and_its_adapter_is_served_and_goes_on_learning() {
     assert!(loss(&lines[8]) < 0.8 * loss(&lines[0]), "{metrics}");
     assert!(found["metrics"]["validation_loss"].is_f64(), "{found:#}");
 
+    // So does TensorBoard, while it trains.
+    let place = context.path("run/tensorboard/events.out.tfevents.0.warpsmith");
+    let events = fs_err::read(place).unwrap();
+    let name = b"training/loss";
+    let points = events.windows(name.len()).filter(|one| one == name);
+    assert_eq!(points.count(), 9);
+
     // The report draws it.
     let output = context.bare(&["report", "run", "--html", "report.html"]);
     let output = { output }.output().unwrap();
@@ -155,6 +163,58 @@ fn sft_learns_and_its_adapter_is_served_and_goes_on_learning() {
     let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
     assert!(loss(&first) < 0.8 * loss(&lines[0]), "{first}");
     assert!(on["published"].as_str().unwrap().ends_with("published"));
+}
+
+/// With the services' own packages, which write into folders here.
+#[test]
+fn steps_are_logged_to_wandb_and_mlflow() {
+    let packages = ["wandb==0.31.0", "mlflow-skinny==3.17.2"];
+    let python = python_with("wandb-0.31.0-mlflow-3.17.2", &packages);
+    let context = context();
+    let flags = format!(
+        "--wandb kernels --mlflow kernels --tracker-python {}",
+        python.display()
+    );
+    let output = command(&context, "sft", &flags)
+        .env("WANDB_MODE", "offline")
+        .env("MLFLOW_TRACKING_URI", "file:./mlruns")
+        .env("MLFLOW_ALLOW_FILE_STORE", "true")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(code(&output), 0, "{said}");
+    let ids: Value = serde_json::from_str(&context.read("run/tracking.json")).unwrap();
+    let metrics = context.read("run/metrics.jsonl");
+    let last: Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    // A line a step: time, value, step.
+    let of_mlflow = files(&context.path("mlruns"));
+    let found = of_mlflow.iter().find(|file| file.ends_with("metrics/loss"));
+    let history = context.read(&format!("mlruns/{}", found.expect(&said)));
+    assert!(found.unwrap().contains(ids["mlflow"].as_str().unwrap()));
+    assert_eq!(history.lines().count(), 9);
+    let words: Vec<f64> = history
+        .lines()
+        .last()
+        .unwrap()
+        .split(' ')
+        .map(|word| word.parse().unwrap())
+        .collect();
+    assert!((words[1] - last["loss"].as_f64().unwrap()).abs() < 1e-12 && words[2] > 8.5);
+    let of_wandb = files(&context.path("wandb"));
+    let id = ids["wandb"].as_str().unwrap();
+    let found = of_wandb
+        .iter()
+        .find(|file| file.ends_with(&format!("run-{id}.wandb")));
+    let log = fs_err::read(context.path("wandb").join(found.expect(&said))).unwrap();
+    assert!(log.windows(9).any(|part| part == b"grad_norm"));
+
+    // Where the package is missing nothing is learnt.
+    let bare = python_with("bare", &["pip"]);
+    let more = format!("--out other --wandb x --tracker-python {}", bare.display());
+    let (code, message) = refused(&train(&context, "sft", &more), 2);
+    assert_eq!(code, "tracker");
+    assert!(message.contains("cannot import wandb"), "{message}");
+    assert!(!context.path("other").exists());
 }
 
 #[test]

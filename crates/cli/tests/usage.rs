@@ -32,7 +32,7 @@ fn help_names_every_verb() {
       bench        Run a policy over `KernelBench`
       train        Train a local model on trajectories: SFT, RFT, value pretraining, PPO, GRPO
       report       Print the numbers of runs, side by side, and write them as one HTML file
-      export       Write the episodes of runs as data that others load
+      export       Write the episodes of runs, or tasks, in the form of other tools
       serve        Serve a dashboard of runs, the judge, and a language model if one is named
       mcp          Give the judge's tools to another agent, over MCP on stdin and stdout
       exploits     Judge every attack and every honest control of a suite, and print the catch rate
@@ -78,8 +78,8 @@ fn help_of_judge_lists_its_flags() {
           --repeat <N>             Judge N times, to see the spread [default: 1]
           --profile <PROFILE>      How thoroughly to judge [default: full] [possible values: full, rl,
                                    verify]
-          --rules <RULES>          Who may compute in `forward` [default: own] [possible values: own,
-                                   mixed]
+          --rules <RULES>          `own`: kernels compute all of `forward`; `mixed`: PyTorch may compute
+                                   the rest [default: own] [possible values: own, mixed]
           --no-compile             Do not measure `torch.compile`
           --isolation <ISOLATION>  What to do where a required protection cannot be had [default:
                                    strict] [possible values: strict, weak]

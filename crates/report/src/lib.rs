@@ -22,5 +22,5 @@ pub use read::{ReportError, Run, read};
 pub use runs::{Report, ReportedStart, RunReport, TaskReport, TaskRow, same_rules, start_words};
 pub use story::{Story, StoryKernel};
 pub use tables::{Cell, Table, tables, tasks as table_of_tasks, training_progress};
-pub use tensorboard::write as write_tensorboard;
+pub use tensorboard::{LiveCurves, write as write_tensorboard};
 pub use training::{TrainingProgress, TrainingStep, curves, training_steps};

@@ -1,11 +1,14 @@
 //! Numbers as TensorBoard reads them: a file of records, each a protobuf `Event` between two checksums. The few fields that
 //! are needed are written by hand.
 
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use warpsmith_store::StoreError;
 
 use crate::metrics::Curve;
+use crate::training::{TrainingStep, training_steps};
 use crate::{Report, RunReport, curves};
 
 /// TensorBoard takes any name with `tfevents` in it. The same report again replaces the file.
@@ -29,16 +32,89 @@ pub fn write(report: &Report<'_>, folder: &Path, now_s: f64) -> Result<(), Store
     Ok(())
 }
 
+/// Curves of a run that trains, for a TensorBoard that looks while it does: `tensorboard --logdir runs`.
+#[derive(Debug)]
+pub struct LiveCurves {
+    path: PathBuf,
+    file: fs_err::File,
+}
+
+impl LiveCurves {
+    /// A file in the run's folder, with the steps that its metrics have already. One of an earlier process is replaced: some
+    /// of its steps may be made again.
+    pub fn begin(run: &Path) -> Result<Self, StoreError> {
+        let path = run.join("tensorboard").join(FILE);
+        let write = |source| StoreError::Write {
+            path: path.clone(),
+            source,
+        };
+        let done = training_steps(run)?;
+        let now_s = done.first().map_or_else(now, wall_s);
+        let mut events = opening(now_s);
+        for step in &done {
+            for (name, value) in &step.values {
+                let name = format!("training/{name}");
+                events.extend(scalar(wall_s(step), &name, step.step as i64, *value));
+            }
+        }
+        if let Some(parent) = path.parent() {
+            fs_err::create_dir_all(parent).map_err(write)?;
+        }
+        let mut file = fs_err::File::create(&path).map_err(write)?;
+        file.write_all(&events).map_err(write)?;
+        Ok(Self { path, file })
+    }
+
+    /// Adds a step. What is not finite is left out, as it is in the metrics.
+    pub fn add<'a>(
+        &mut self,
+        step: u64,
+        numbers: impl Iterator<Item = (&'a str, f64)>,
+    ) -> Result<(), StoreError> {
+        let now_s = now();
+        let mut events = Vec::new();
+        for (name, value) in numbers.filter(|(_, value)| value.is_finite()) {
+            let name = format!("training/{name}");
+            events.extend(scalar(now_s, &name, step as i64, value));
+        }
+        // In one piece, so that whoever reads meanwhile finds whole records.
+        self.file
+            .write_all(&events)
+            .map_err(|source| StoreError::Write {
+                path: self.path.clone(),
+                source,
+            })
+    }
+}
+
+fn now() -> f64 {
+    Timestamp::now().as_millisecond() as f64 / 1e3
+}
+
+fn wall_s(step: &TrainingStep) -> f64 {
+    step.at
+        .map_or_else(now, |at| at.as_millisecond() as f64 / 1e3)
+}
+
+/// What a file begins with.
+fn opening(now_s: f64) -> Vec<u8> {
+    record(&event(now_s, 0, &bytes_field(3, b"brain.Event:2")))
+}
+
+fn scalar(now_s: f64, name: &str, step: i64, value: f64) -> Vec<u8> {
+    let value = [
+        bytes_field(1, name.as_bytes()),
+        float_field(2, value as f32),
+    ]
+    .concat();
+    let summary = bytes_field(5, &bytes_field(1, &value));
+    record(&event(now_s, step, &summary))
+}
+
 fn events(run: &RunReport<'_>, now_s: f64) -> Vec<u8> {
-    let mut file = record(&event(now_s, 0, &bytes_field(3, b"brain.Event:2")));
+    let mut file = opening(now_s);
     let mut scalar = |name: &str, step: i64, value: f64| {
-        let value = [
-            bytes_field(1, name.as_bytes()),
-            float_field(2, value as f32),
-        ]
-        .concat();
-        let summary = bytes_field(5, &bytes_field(1, &value));
-        file.extend(record(&event(now_s, step, &summary)));
+        file.extend(scalar(now_s, name, step, value));
     };
     let row = &run.metrics.overall;
     let (eager, compile) = (row.strict.eager, row.strict.compile);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use warpsmith_report::metrics::Change;
 use warpsmith_report::{
-    Report, ReportError, Run, html, read, same_rules, tables, write_tensorboard,
+    LiveCurves, Report, ReportError, Run, html, read, same_rules, tables, write_tensorboard,
 };
 use warpsmith_schema::{CountedAttempt, EVENT_FORMAT, Rules, Trajectory};
 
@@ -287,6 +287,29 @@ fn a_run_that_only_trains_has_curves() {
     assert_eq!(found.version, "brain.Event:2");
     let loss = |step, value| ("training/loss".to_owned(), step, value);
     assert_eq!(found.scalars, [loss(1, 2.5), loss(2, 2.0)]);
+}
+
+/// Whoever looks after any step finds whole records of all steps so far.
+#[test]
+fn curves_grow_while_a_run_trains() {
+    let run = tempfile::tempdir().unwrap();
+    let line = |step: u32, loss: f64| {
+        format!("{{\"step\":{step},\"steps\":3,\"at\":\"2026-01-01T00:00:00Z\",\"loss\":{loss}}}\n")
+    };
+    let metrics = run.path().join("metrics.jsonl");
+    fs_err::write(&metrics, line(1, 2.5) + &line(2, 2.0)).unwrap();
+    let loss = |step, value| ("training/loss".to_owned(), step, value);
+    let seen = || tfevents::read(&run.path().join("tensorboard"));
+    let mut curves = LiveCurves::begin(run.path()).unwrap();
+    assert_eq!(seen().scalars, [loss(1, 2.5), loss(2, 2.0)]);
+    let numbers = [("loss", 1.5), ("reward", f64::NAN)];
+    curves.add(3, numbers.into_iter()).unwrap();
+    assert_eq!(seen().scalars, [loss(1, 2.5), loss(2, 2.0), loss(3, 1.5)]);
+    // A process that goes on from a checkpoint begins with what the metrics still have.
+    fs_err::write(&metrics, line(1, 2.5)).unwrap();
+    LiveCurves::begin(run.path()).unwrap();
+    assert_eq!(seen().scalars, [loss(1, 2.5)]);
+    assert_eq!(seen().version, "brain.Event:2");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warpsmith_serve::judging::{JudgeService, ServedTasks};
-use warpsmith_serve::{Offer, serve};
+use warpsmith_serve::{ApiKeys, Offer, serve};
 
 const RUN: &str = "20260101T000000Z-bench-large";
 
@@ -78,7 +78,9 @@ fn offer(runs: PathBuf) -> Offer {
         },
         runs,
         look_at_machine: Arc::new(|| json!({})),
-        token: None,
+        keys: ApiKeys::default(),
+        sockets: 512,
+        draining: || false,
         interrupted: || false,
     }
 }

@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::refusal::Refusal;
@@ -38,9 +38,8 @@ pub(crate) struct Limits {
     pub(crate) reading: Duration,
 }
 
-/// Half of what a process may usually have open.
 pub(crate) const LIMITS: Limits = Limits {
-    sockets: 512,
+    sockets: 4096,
     head: Duration::from_secs(30),
     body: Duration::from_mins(1),
     reading: Duration::from_mins(1),
@@ -51,9 +50,36 @@ const BODY_BYTES: usize = 8 << 20;
 /// Until another try where a connection could not be taken, most likely because too many files are open.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Answers for ever.
-pub(crate) async fn answer(listener: TcpListener, app: Router, limits: Limits) {
+/// How long it is waited, at the end, for answers that are under way.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
+
+/// Answers until `ended`, and then what was asked by then.
+pub(crate) async fn answer(
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    ended: impl Future<Output = ()>,
+) {
     let places = Arc::new(Semaphore::new(limits.sockets));
+    let closing = watch::Sender::new(false);
+    tokio::select! {
+        () = accept(listener, app, limits, &places, &closing) => {}
+        () = ended => {}
+    }
+    closing.send_replace(true);
+    let all = u32::try_from(limits.sockets).unwrap_or(u32::MAX);
+    // Who does not take its answer in time goes without.
+    let _ = timeout(LAST_ANSWERS, places.acquire_many(all)).await;
+}
+
+/// Takes connections for ever.
+async fn accept(
+    listener: TcpListener,
+    app: Router,
+    limits: Limits,
+    places: &Arc<Semaphore>,
+    closing: &watch::Sender<bool>,
+) {
     loop {
         let Ok(place) = places.clone().acquire_owned().await else {
             return;
@@ -62,6 +88,7 @@ pub(crate) async fn answer(listener: TcpListener, app: Router, limits: Limits) {
             sleep(PAUSE).await;
             continue;
         };
+        let mut closing = closing.subscribe();
         // A piece of a reply is small and must not wait for the next.
         drop(stream.set_nodelay(true));
         let connection = Connection {
@@ -77,8 +104,13 @@ pub(crate) async fn answer(listener: TcpListener, app: Router, limits: Limits) {
                 .header_read_timeout(limits.head)
                 .serve_connection(TokioIo::new(connection), service)
                 .with_upgrades();
+            let mut served = std::pin::pin!(served);
             // How it ended is the client's business.
-            drop(served.await);
+            tokio::select! {
+                _ = served.as_mut() => return,
+                _ = closing.wait_for(|closing| *closing) => served.as_mut().graceful_shutdown(),
+            }
+            let _ = served.await;
         });
     }
 }
@@ -213,7 +245,7 @@ mod tests {
                     .route("/echo", post(|body: String| async move { body }))
                     .layer(from_fn_with_state(limits.body, whole));
                 let listener = TcpListener::from_std(listener).unwrap();
-                answer(listener, app, limits).await;
+                answer(listener, app, limits, std::future::pending()).await;
             });
         });
         address

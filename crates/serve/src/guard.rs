@@ -6,30 +6,25 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::client::{ApiKeys, Client};
 use crate::refusal::Refusal;
 
-/// What a client must show to be answered. Kept as its hash, whose comparison takes as long whatever was shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token(blake3::Hash);
-
-impl Token {
-    pub fn new(token: &str) -> Self {
-        Self(blake3::hash(token.as_bytes()))
-    }
-}
-
+/// Lets in who may ask. What comes after knows who that is.
 pub(crate) async fn admit(
-    State(token): State<Option<Token>>,
-    request: Request,
+    State(keys): State<ApiKeys>,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    match check(token, request.headers()) {
-        Ok(()) => next.run(request).await,
+    match check(&keys, request.headers()) {
+        Ok(client) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
         Err(refusal) => refusal.into_response(),
     }
 }
 
-fn check(token: Option<Token>, headers: &HeaderMap) -> Result<(), Refusal> {
+fn check(keys: &ApiKeys, headers: &HeaderMap) -> Result<Client, Refusal> {
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     // Everything below rests on it, and HTTP asks for exactly one.
     let mut hosts = headers.get_all(HOST).iter();
@@ -39,15 +34,13 @@ fn check(token: Option<Token>, headers: &HeaderMap) -> Result<(), Refusal> {
     ) else {
         return Err(Refusal::no_host());
     };
-    if let Some(token) = token {
+    if !keys.is_empty() {
         let shown = header(AUTHORIZATION).and_then(|value| {
             let (scheme, shown) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| shown.trim())
         });
-        return match shown.map(Token::new) {
-            Some(shown) if shown == token => Ok(()),
-            _ => Err(Refusal::wrong_token()),
-        };
+        let client = shown.and_then(|shown| keys.owner(shown));
+        return client.ok_or_else(Refusal::wrong_token);
     }
     // A page in a browser can have its own name lead to this machine; the name it then asks for gives it away.
     if !is_local(host) {
@@ -56,7 +49,7 @@ fn check(token: Option<Token>, headers: &HeaderMap) -> Result<(), Refusal> {
     // Any page may open a socket to this machine; its browser says whose page it is.
     match header(ORIGIN) {
         Some(origin) if !is_own(origin, host) => Err(Refusal::foreign_host(origin)),
-        _ => Ok(()),
+        _ => Ok(Client::default()),
     }
 }
 
@@ -102,7 +95,7 @@ mod tests {
             ("192.168.0.7:8000", false),
         ] {
             assert_eq!(
-                check(None, &headers("host", host)).is_ok(),
+                check(&ApiKeys::default(), &headers("host", host)).is_ok(),
                 answered,
                 "{host}"
             );
@@ -120,20 +113,31 @@ mod tests {
         ] {
             let mut headers = headers("host", "127.0.0.1:8000");
             headers.insert("origin", origin.parse().unwrap());
-            assert_eq!(check(None, &headers).is_ok(), answered, "{origin}");
+            assert_eq!(
+                check(&ApiKeys::default(), &headers).is_ok(),
+                answered,
+                "{origin}"
+            );
         }
     }
 
     #[test]
     fn a_token_must_be_the_right_one() {
-        let token = Some(Token::new("secret"));
+        let keys = ApiKeys::new(Some("secret"), Some("other grpo")).unwrap();
         let shown = |shown: &str| {
             let mut headers = headers("authorization", shown);
             headers.insert("host", "kernels.example".parse().unwrap());
             headers
         };
-        assert_eq!(check(token, &shown("Bearer secret")), Ok(()));
-        assert_eq!(check(token, &shown("bearer  secret")), Ok(()));
+        assert_eq!(check(&keys, &shown("Bearer secret")), Ok(Client::default()));
+        assert_eq!(
+            check(&keys, &shown("bearer  secret")),
+            Ok(Client::default())
+        );
+        assert_eq!(
+            check(&keys, &shown("Bearer other")),
+            Ok(Client::named("grpo"))
+        );
         for wrong in [
             "Bearer",
             "Bearer ",
@@ -141,10 +145,10 @@ mod tests {
             "Basic secret",
             "secret",
         ] {
-            let found = check(token, &shown(wrong));
+            let found = check(&keys, &shown(wrong));
             assert_eq!(found, Err(Refusal::wrong_token()), "{wrong}");
         }
-        assert!(check(token, &headers("host", "localhost")).is_err());
+        assert!(check(&keys, &headers("host", "localhost")).is_err());
     }
 
     #[test]
@@ -155,10 +159,14 @@ mod tests {
         let bytes = axum::http::HeaderValue::from_bytes(b"local\xffhost").unwrap();
         unreadable.insert("host", bytes);
         for headers in [HeaderMap::new(), two, unreadable] {
-            assert_eq!(check(None, &headers), Err(Refusal::no_host()));
+            assert_eq!(
+                check(&ApiKeys::default(), &headers),
+                Err(Refusal::no_host())
+            );
         }
         let shown = headers("authorization", "Bearer secret");
-        let found = check(Some(Token::new("secret")), &shown);
+        let keys = ApiKeys::new(Some("secret"), None).unwrap();
+        let found = check(&keys, &shown);
         assert_eq!(found, Err(Refusal::no_host()));
     }
 }

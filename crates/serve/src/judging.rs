@@ -3,16 +3,22 @@
 //! A submission becomes a job ([`jobs`]), which waits for one of a few threads that each own a judge. The client may wait for
 //! it or come back. [`openenv`] is the same judge as an environment with episodes.
 
+mod fair_queue;
+mod heartbeat;
 mod job;
 mod jobs;
+mod metrics;
 mod openenv;
 mod rate;
 mod routes;
 mod trainers;
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 use std::{io, thread};
 
+use tokio::time::sleep;
 use warpsmith_judge::Judge;
 use warpsmith_schema::Task;
 use warpsmith_tasks::{TaskError, load};
@@ -20,7 +26,7 @@ use warpsmith_tasks::{TaskError, load};
 use crate::problem::Problem;
 use job::{GivenTask, KnownTask, told_apart};
 pub(crate) use job::{Job, JobList, JudgeRequest};
-pub(crate) use jobs::Jobs;
+pub(crate) use jobs::{JobRefusal, Jobs, drained_failure};
 pub(crate) use routes::{MAX_LISTED, MAX_WAIT_SECONDS, routes};
 
 /// Who judges, and what.
@@ -41,16 +47,36 @@ pub struct ServedTasks {
     pub instructions: String,
 }
 
+/// The jobs, and the threads of their judges, which end once no more are taken.
+pub(crate) struct Judging {
+    pub(crate) jobs: Arc<Jobs>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// How often it is looked whether judges have ended.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Starts a thread for each judge.
-pub(crate) fn start(judges: Vec<Box<dyn Judge>>) -> io::Result<Arc<Jobs>> {
+pub(crate) fn start(judges: Vec<Box<dyn Judge>>) -> io::Result<Judging> {
     let jobs = Arc::new(Jobs::default());
-    for (number, judge) in judges.into_iter().enumerate() {
+    let threads = judges.into_iter().enumerate().map(|(number, judge)| {
         let jobs = jobs.clone();
         thread::Builder::new()
             .name(format!("judge {number}"))
-            .spawn(move || jobs.serve(judge))?;
+            .spawn(move || jobs.serve(judge))
+    });
+    let threads = threads.collect::<io::Result<_>>()?;
+    Ok(Judging { jobs, threads })
+}
+
+impl Judging {
+    /// Sends away what waits, and returns once what was being judged has its verdict and no judge's process is left.
+    pub(crate) async fn drain(&self) {
+        self.jobs.drain();
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            sleep(LOOK).await;
+        }
     }
-    Ok(jobs)
 }
 
 impl ServedTasks {

@@ -4,6 +4,7 @@
 //! languages, `completions` a language model of this process for everything that speaks OpenAI's chat completions. [`serve`]
 //! puts together what was asked for.
 
+mod client;
 #[cfg(feature = "local-models")]
 mod completions;
 mod connections;
@@ -15,8 +16,8 @@ mod problem;
 mod refusal;
 mod server;
 
+pub use client::{ApiKeyError, ApiKeys};
 pub use dashboard::LookAtMachine;
-pub use guard::Token;
 #[cfg(feature = "local-models")]
 pub use server::ServedModel;
 pub use server::{Offer, serve};

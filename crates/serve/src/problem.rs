@@ -8,6 +8,8 @@ use axum::response::{IntoResponse, Response};
 use warpsmith_schema::{Failure, FailureKind, FailureReport};
 use warpsmith_tasks::TaskError;
 
+use crate::judging::{JobRefusal, drained_failure};
+
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
@@ -107,7 +109,17 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
     }
 
-    pub(crate) fn too_late() -> Self {
+    /// Why a job was not taken, or not cancelled.
+    pub(crate) fn refused_job(refusal: JobRefusal, id: &str) -> Self {
+        match refusal {
+            JobRefusal::Full => Self::queue_full(),
+            JobRefusal::Draining => Self::unjudged(drained_failure()),
+            JobRefusal::Unknown => Self::unknown_job(id),
+            JobRefusal::TooLate => Self::too_late(),
+        }
+    }
+
+    fn too_late() -> Self {
         let message = "the job is being judged or over";
         Self::new(StatusCode::CONFLICT, "too_late", message)
     }

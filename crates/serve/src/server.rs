@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{Method, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -18,9 +18,10 @@ use tokio::sync::Semaphore;
 #[cfg(feature = "local-models")]
 use warpsmith_model::{GenerationThread, policy::ChatCodec};
 
-use crate::connections::{LIMITS, answer, whole};
+use crate::client::ApiKeys;
+use crate::connections::{LIMITS, Limits, answer, whole};
 use crate::dashboard::{self, LookAtMachine};
-use crate::guard::{Token, admit};
+use crate::guard::admit;
 use crate::judging::{self, JudgeService};
 use crate::openapi;
 use crate::problem::Problem;
@@ -34,8 +35,12 @@ pub struct Offer {
     /// The folder whose runs are shown.
     pub runs: PathBuf,
     pub look_at_machine: LookAtMachine,
-    /// What clients must show; without one, only those on this machine are answered.
-    pub token: Option<Token>,
+    /// What clients must show; without any, only those on this machine are answered.
+    pub keys: ApiKeys,
+    /// Sockets that may be open at a time.
+    pub sockets: usize,
+    /// Whether somebody wants this to come to an end: what is being judged is judged, and nothing more.
+    pub draining: fn() -> bool,
     /// Whether somebody wants the whole process to end.
     pub interrupted: fn() -> bool,
 }
@@ -52,10 +57,10 @@ pub struct ServedModel {
 
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Answers until it is interrupted. Replies and judgements under way then break off.
+/// Answers until it is interrupted, when replies and judgements under way break off, or drained, when they come to their end.
 pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
-    let jobs = judging::start(offer.judge.judges)?;
-    let app = judging::routes(jobs, offer.judge.tasks)
+    let judging = judging::start(offer.judge.judges)?;
+    let app = judging::routes(judging.jobs.clone(), offer.judge.tasks)
         .merge(dashboard::routes(offer.runs, offer.look_at_machine))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     #[cfg(feature = "local-models")]
@@ -71,6 +76,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     };
     #[cfg(not(feature = "local-models"))]
     let replying = || 0;
+    let jobs = judging.jobs.clone();
     let app = app
         .fallback(move |uri: Uri| async move { nothing_there(uri.path(), serves_model) })
         .method_not_allowed_fallback(move |method: Method, uri: Uri| async move {
@@ -78,15 +84,21 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         })
         .layer(from_fn_with_state(LIMITS.body, whole))
         // Before anything of a request is kept.
-        .layer(from_fn_with_state(offer.token, admit))
+        .layer(from_fn_with_state(offer.keys, admit))
         // Whether it lives may be asked without a token.
         .route(
             "/healthz",
-            get(move || async move { Json(json!({ "status": "ok", "requests": replying() })) }),
+            get(move || async move { health(jobs.is_draining(), replying()) }),
         );
+    let limits = Limits {
+        sockets: offer.sockets,
+        ..LIMITS
+    };
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // Who waits for a verdict is woken by a judge's thread, and must not stand behind every request that comes meanwhile.
+        .global_queue_interval(2)
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -94,8 +106,12 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         let died = generation_ended(generation);
         #[cfg(not(feature = "local-models"))]
         let died = std::future::pending::<()>();
+        let drained = async {
+            until(offer.draining).await;
+            judging.drain().await;
+        };
         tokio::select! {
-            () = answer(listener, app, LIMITS) => Ok(()),
+            () = answer(listener, app, limits, drained) => Ok(()),
             () = until(offer.interrupted) => Ok(()),
             () = died => Err(io::Error::other("the thread that generates has died")),
         }
@@ -157,8 +173,17 @@ async fn generation_ended(generation: Option<GenerationThread>) {
     }
 }
 
-async fn until(interrupted: fn() -> bool) {
-    while !interrupted() {
+/// Who balances loads sends nothing more to a server that comes to its end.
+fn health(draining: bool, requests: usize) -> Response {
+    if draining {
+        let body = Json(json!({ "status": "draining", "requests": requests }));
+        return (StatusCode::SERVICE_UNAVAILABLE, body).into_response();
+    }
+    Json(json!({ "status": "ok", "requests": requests })).into_response()
+}
+
+async fn until(happened: fn() -> bool) {
+    while !happened() {
         tokio::time::sleep(LOOK).await;
     }
 }

@@ -37,6 +37,8 @@ pub enum TrainError {
     NoCritic { run: PathBuf },
     #[error("the critic of `{}` cannot go on here: {reason}", run.display())]
     OtherCritic { run: PathBuf, reason: String },
+    #[error("`{}` is no collection to learn from: {reason}", path.display())]
+    Collection { path: PathBuf, reason: String },
     #[error("{}:{line}: not a trajectory", path.display())]
     NotATrajectory {
         path: PathBuf,
@@ -136,6 +138,9 @@ impl TrainError {
             ),
             Self::NotATrajectory { .. } => Some(
                 "trajectories come from `warpsmith rollout`, or for tasks with graphs from `warpsmith train demos`".into(),
+            ),
+            Self::Collection { .. } => Some(
+                "name its columns: `--columns messages=COL`, `prompt=COL,reply=COL` or `source=COL,code=COL`".into(),
             ),
             Self::OtherFormat { .. } => Some("collect again, or use the program that wrote it".into()),
             Self::NoTokens { .. } => Some(

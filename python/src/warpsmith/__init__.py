@@ -6,7 +6,7 @@
 
 from importlib import metadata as _metadata
 
-from . import trl, verifiers, verl
+from . import inspect_ai, trl, verifiers, verl
 from .errors import (
     CancelledError,
     CommandNotFoundError,
@@ -49,6 +49,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "WarpsmithError",
+    "inspect_ai",
     "judge",
     "optimize",
     "optimized",

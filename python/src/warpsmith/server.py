@@ -157,7 +157,8 @@ class Server:
                 with contextlib.suppress(OSError):
                     pipe.close()
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
+            # At once: SIGTERM would end what is being judged first.
+            self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:

@@ -1,11 +1,12 @@
 //! `warpsmith serve`
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use warpsmith_judge::{Cancellation, EvidencePlace, Judge, LocalJudge};
 #[cfg(feature = "local-models")]
@@ -18,7 +19,7 @@ use warpsmith_schema::{FORMAT, Target, Task};
 #[cfg(feature = "local-models")]
 use warpsmith_serve::ServedModel;
 use warpsmith_serve::judging::{JudgeService, ServedTasks};
-use warpsmith_serve::{LookAtMachine, Offer, Token, serve};
+use warpsmith_serve::{ApiKeys, LookAtMachine, Offer, serve};
 use warpsmith_store::evidence::EvidenceQuota;
 use warpsmith_tasks::load_all;
 
@@ -37,7 +38,8 @@ use crate::{examples, interrupt};
 /// Serve a dashboard of runs, the judge, and a language model if one is named
 ///
 /// Pages for a browser, `POST /v1/judge` and jobs for trainers (`/openapi.json` describes them), an environment of `OpenEnv` at `/ws`, and with
-/// `--model` OpenAI's chat completions, until Ctrl-C. Exit code 2: wrong usage. 3: this machine. 130: Ctrl-C.
+/// `--model` OpenAI's chat completions, until Ctrl-C, or SIGTERM, upon which running judgements end, waiting ones are sent away and the exit code
+/// is 0. Exit code 2: wrong usage. 3: this machine. 130: Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// `NAME[+ADAPTER…]`: a name of `models list`, a GGUF file or a safetensors folder
@@ -60,7 +62,7 @@ pub(crate) struct ServeArgs {
     /// Judges side by side; else 4 for cuda and 1 for cpu
     #[arg(long, value_name = "N")]
     judges: Option<Count>,
-    /// The address to listen on; one that other machines reach needs `--token`
+    /// The address to listen on; one that other machines reach needs `--token` or `--token-file`
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
     /// The port to listen on; 0 takes one that is free
@@ -74,6 +76,9 @@ pub(crate) struct ServeArgs {
         hide_env_values = true
     )]
     token: Option<String>,
+    /// API keys, one a line, each with a name if its client is to be known by one; clients take turns
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// End when standard input is closed, as it is when the program that started this one ends
     #[arg(long)]
     until_stdin_closes: bool,
@@ -84,12 +89,14 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
     let token = args.token.as_deref().filter(|token| !token.is_empty());
     let address = address(&args.host, args.port)?;
-    if token.is_none() && !address.ip().is_loopback() {
+    let keys = keys(token, args.token_file.as_deref())?;
+    if keys.is_empty() && !address.ip().is_loopback() {
         let message = format!(
             "other machines reach `{}`, so clients need a token",
             args.host
         );
-        let hint = "give one with `--token` or WARPSMITH_TOKEN, or leave out `--host`";
+        let hint =
+            "give one with `--token`, WARPSMITH_TOKEN or `--token-file`, or leave out `--host`";
         return Err(Stop::config("token", message, Some(hint.to_owned())));
     }
     // Before anything is fetched or read, which takes its time.
@@ -112,15 +119,15 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
     });
     #[cfg(not(feature = "local-models"))]
     let (name, context) = (None::<String>, None::<usize>);
-    let key = if token.is_some() {
-        "your token"
-    } else {
+    let key = if keys.is_empty() {
         "anything"
+    } else {
+        "your token"
     };
     if printer.json() {
         printer.object(&json!({
             "format": FORMAT, "url": root, "base_url": format!("{root}/v1"), "model": name, "context": context,
-            "token_required": token.is_some(),
+            "token_required": !keys.is_empty(),
         }))?;
     } else {
         printer.data(&format!("{root}\n"))?;
@@ -144,6 +151,7 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
     if args.until_stdin_closes {
         interrupt::when_stdin_closes()?;
     }
+    interrupt::drain_on_terminate();
     serve(
         listener,
         Offer {
@@ -152,11 +160,52 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
             judge,
             runs: args.runs.clone(),
             look_at_machine: machine(args)?,
-            token: token.map(Token::new),
+            keys,
+            sockets: sockets(),
+            draining: interrupt::terminated,
             interrupted: interrupt::happened,
         },
     )?;
     Ok(Exit::DONE)
+}
+
+/// Who is answered.
+fn keys(token: Option<&str>, file: Option<&Path>) -> Result<ApiKeys, Stop> {
+    let text = file.map(fs_err::read_to_string).transpose();
+    let text = text.map_err(|error| {
+        let hint = "give a readable file with a key a line: `--token-file FILE`";
+        Stop::config("token_file", error.to_string(), Some(hint.to_owned()))
+    })?;
+    ApiKeys::new(token, text.as_deref()).map_err(|error| {
+        let name = file.map(|file| file.display().to_string());
+        let message = format!("`{}` is no key file: {error}", name.unwrap_or_default());
+        let hint = "a line is a key, then a name if its client is to have one; `#` begins a remark";
+        Stop::config("token_file", message, Some(hint.to_owned()))
+    })
+}
+
+/// Sockets that may be open at a time, of what this process may have open. More than a training run has requests in flight.
+fn sockets() -> usize {
+    const WANTED: u64 = 4096;
+    /// For logs, evidence and the processes of judges.
+    const OTHERS: u64 = 512;
+    let limit = getrlimit(Resource::Nofile);
+    let (mut current, most) = (
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    );
+    let raised = most.min(WANTED + OTHERS);
+    if current < raised {
+        let raised_limit = Rlimit {
+            current: Some(raised),
+            maximum: limit.maximum,
+        };
+        if setrlimit(Resource::Nofile, raised_limit).is_ok() {
+            current = raised;
+        }
+    }
+    let left = current.saturating_sub(OTHERS).clamp(128, WANTED);
+    usize::try_from(left).unwrap_or(128)
 }
 
 /// Evidence of all servers of this user: about as much as can still be asked about. Past it the oldest goes.

@@ -9,6 +9,7 @@ mod pipeline;
 mod reinforce;
 mod sft;
 mod show;
+mod tracking;
 mod value;
 
 use clap::{Args, Subcommand};

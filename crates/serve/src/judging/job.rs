@@ -76,6 +76,12 @@ impl Received {
         }
     }
 
+    /// What it takes in memory while it waits.
+    pub(crate) fn bytes(&self) -> usize {
+        let files = self.submission.files.iter();
+        files.map(|(path, text)| path.len() + text.len()).sum()
+    }
+
     /// The judge rejects what has no files, by the rule `form`.
     fn nothing(why: String) -> Self {
         Self {

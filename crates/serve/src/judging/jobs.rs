@@ -7,30 +7,38 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use warpsmith_judge::Judge;
-use warpsmith_schema::{FORMAT, Failure, Submission, Task, Verdict};
+use warpsmith_schema::{FORMAT, Failure, FailureKind, Submission, Task, Verdict};
 
+use super::fair_queue::FairQueue;
 use super::job::{Job, JobStatus, Received};
+use super::metrics::{Counts, Moment};
+use crate::client::Client;
 
-/// The most jobs that wait. Whoever comes later is asked to come again.
-const MAX_WAITING: usize = 256;
-/// The most jobs that are over and can still be asked about. Their evidence stays as long as its quota allows.
-const MAX_KEPT: usize = 10_000;
+/// The most jobs that can be asked about. Those that are over go first; their evidence stays as long as its quota allows.
+const MAX_KEPT: usize = 16_384;
 
 #[derive(Default)]
 pub(crate) struct Jobs {
     state: Mutex<State>,
     submitted: Condvar,
+    /// Turns true once no more jobs are taken.
+    draining: watch::Sender<bool>,
 }
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<String>,
+    waiting: FairQueue,
     jobs: HashMap<String, Entry>,
     /// In the order they came.
     order: VecDeque<String>,
+    counts: Counts,
+    judges: usize,
+    judging: usize,
+    draining: bool,
 }
 
 struct Entry {
+    client: Client,
     /// The task's name.
     name: String,
     /// Until a judge has it or it is cancelled: what is kept longer is small.
@@ -41,6 +49,8 @@ struct Entry {
     came: Instant,
     begun: Option<Instant>,
     ended: Option<Instant>,
+    /// How long it waited although a judge was free.
+    picked_up: Duration,
     /// Tells those who wait that something has changed.
     changed: watch::Sender<()>,
 }
@@ -57,11 +67,26 @@ enum Progress {
 /// Why a job was not taken or not cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobRefusal {
-    /// Too many are waiting.
+    /// Too many of this client are waiting.
     Full,
+    /// The server comes to its end.
+    Draining,
     Unknown,
     /// It is being judged, or over.
     TooLate,
+}
+
+/// The code of what a server that ends says to those who wait.
+pub(crate) const DRAINING: &str = "draining";
+
+/// What those are told whose submissions a server that ends has not begun with.
+pub(crate) fn drained_failure() -> Failure {
+    Failure {
+        kind: FailureKind::Infrastructure,
+        code: DRAINING.to_owned(),
+        message: "the server ends and has not begun with this submission".to_owned(),
+        hint: Some("send it again: to another server, or here once it is back".to_owned()),
+    }
 }
 
 impl Jobs {
@@ -70,13 +95,21 @@ impl Jobs {
     }
 
     /// Takes a submission in and gives the job's id.
-    pub(crate) fn submit(&self, task: Arc<Task>, received: Received) -> Result<String, JobRefusal> {
+    pub(crate) fn submit(
+        &self,
+        client: &Client,
+        task: Arc<Task>,
+        received: Received,
+    ) -> Result<String, JobRefusal> {
+        let bytes = task.source.len() + received.bytes();
         let mut state = self.state();
-        if state.waiting.len() >= MAX_WAITING {
-            return Err(JobRefusal::Full);
+        if let Err(refusal) = state.takes(client, bytes) {
+            state.counts.refused(refusal);
+            return Err(refusal);
         }
         let id = format!("{:032x}", rand::random::<u128>());
         let entry = Entry {
+            client: client.clone(),
             name: task.name.clone(),
             work: Some((task, received.submission)),
             unusable: received.unusable,
@@ -84,10 +117,11 @@ impl Jobs {
             came: Instant::now(),
             begun: None,
             ended: None,
+            picked_up: Duration::ZERO,
             changed: watch::Sender::new(()),
         };
         state.jobs.insert(id.clone(), entry);
-        state.waiting.push_back(id.clone());
+        state.waiting.push(client, id.clone(), bytes);
         state.order.push_back(id.clone());
         state.forget_oldest();
         drop(state);
@@ -95,17 +129,40 @@ impl Jobs {
         Ok(id)
     }
 
-    pub(crate) fn get(&self, id: &str) -> Option<Job> {
-        self.state().jobs.get(id).map(|entry| entry.job(id))
+    /// Whether a submission would be taken now. Nothing is counted.
+    pub(crate) fn takes(
+        &self,
+        client: &Client,
+        task: &Task,
+        received: &Received,
+    ) -> Result<(), JobRefusal> {
+        let bytes = task.source.len() + received.bytes();
+        self.state().takes(client, bytes)
+    }
+
+    /// A job of this client.
+    pub(crate) fn get(&self, client: &Client, id: &str) -> Option<Job> {
+        let state = self.state();
+        let entry = state.jobs.get(id)?;
+        client.may_see(&entry.client).then(|| entry.job(id))
     }
 
     /// The job once it is over, or as it stands after `limit`.
-    pub(crate) async fn wait(&self, id: &str, limit: Duration) -> Option<Job> {
-        let mut changed = self.state().jobs.get(id)?.changed.subscribe();
+    pub(crate) async fn wait(&self, client: &Client, id: &str, limit: Duration) -> Option<Job> {
+        let mut changed = {
+            let state = self.state();
+            let entry = state.jobs.get(id)?;
+            if !client.may_see(&entry.client) || entry.is_over() {
+                drop(state);
+                return self.get(client, id);
+            }
+            entry.changed.subscribe()
+        };
         let over = async {
             loop {
-                let job = self.get(id);
+                let job = self.get(client, id);
                 if job.as_ref().is_none_or(|job| job.status.is_over()) {
+                    self.told(id);
                     return job;
                 }
                 // Where the job was forgotten, the next look says so.
@@ -114,41 +171,102 @@ impl Jobs {
         };
         match tokio::time::timeout(limit, over).await {
             Ok(job) => job,
-            Err(_) => self.get(id),
+            Err(_) => self.get(client, id),
         }
     }
 
-    /// Jobs that wait, and the latest of all.
-    pub(crate) fn list(&self, limit: usize) -> (usize, Vec<Job>) {
+    /// Who waited for a job to be judged has heard of it.
+    fn told(&self, id: &str) {
+        let mut state = self.state();
+        let Some(entry) = state.jobs.get(id) else {
+            return;
+        };
+        if let (Progress::Over(_), Some(_), Some(ended)) =
+            (&entry.progress, entry.begun, entry.ended)
+        {
+            let overhead = entry.picked_up + ended.elapsed();
+            state.counts.overhead.observe(overhead);
+        }
+    }
+
+    /// How many jobs wait, and the latest of those that the client may see.
+    pub(crate) fn list(&self, client: &Client, limit: usize) -> (usize, Vec<Job>) {
         let state = self.state();
-        let latest = state.order.iter().rev().take(limit);
-        let jobs = latest.filter_map(|id| Some(state.jobs.get(id)?.job(id)));
+        let all = state.order.iter().rev();
+        let seen = all.filter_map(|id| Some((id, state.jobs.get(id)?)));
+        let jobs = seen
+            .filter(|(_, entry)| client.may_see(&entry.client))
+            .take(limit)
+            .map(|(id, entry)| entry.job(id));
         (state.waiting.len(), jobs.collect())
     }
 
     /// Cancels a job that no judge has begun with.
-    pub(crate) fn cancel(&self, id: &str) -> Result<Job, JobRefusal> {
+    pub(crate) fn cancel(&self, client: &Client, id: &str) -> Result<Job, JobRefusal> {
         let mut state = self.state();
-        let Some(entry) = state.jobs.get_mut(id) else {
+        let found = state.jobs.get_mut(id);
+        let Some(entry) = found.filter(|entry| client.may_see(&entry.client)) else {
             return Err(JobRefusal::Unknown);
         };
         if !matches!(entry.progress, Progress::Waiting) {
             return Err(JobRefusal::TooLate);
         }
-        entry.progress = Progress::Cancelled;
-        entry.work = None;
-        entry.ended = Some(Instant::now());
-        entry.changed.send_replace(());
-        let job = entry.job(id);
-        state.waiting.retain(|waiting| waiting != id);
+        let job = entry.end(id, Progress::Cancelled);
+        let owner = entry.client.clone();
+        state.waiting.remove(&owner, id);
+        state.counts.cancelled += 1;
         Ok(job)
     }
 
-    /// Has a judge work through the jobs, for ever.
+    /// Sends away what waits and takes nothing more. Judges end what they are at and leave.
+    pub(crate) fn drain(&self) {
+        let mut state = self.state();
+        state.draining = true;
+        while let Some(id) = state.waiting.pop() {
+            let failure = drained_failure();
+            state.counts.ended(Err(&failure));
+            if let Some(entry) = state.jobs.get_mut(&id) {
+                entry.end(&id, Progress::Over(Err(failure)));
+            }
+        }
+        drop(state);
+        self.draining.send_replace(true);
+        self.submitted.notify_all();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Returns once no more jobs are taken.
+    pub(crate) async fn until_draining(&self) {
+        let mut draining = self.draining.subscribe();
+        // Its sender lives as long as `self`.
+        let _ = draining.wait_for(|draining| *draining).await;
+    }
+
+    /// In Prometheus' text format.
+    pub(crate) fn metrics(&self, gpus: Vec<(u32, Option<f64>)>) -> String {
+        let state = self.state();
+        let waiting = state.waiting.by_client().into_iter();
+        let now = Moment {
+            waiting: waiting
+                .map(|(client, count)| (client.name().to_owned(), count))
+                .collect(),
+            judging: state.judging,
+            judges: state.judges,
+            draining: state.draining,
+            gpus,
+        };
+        state.counts.text(&now)
+    }
+
+    /// Has a judge work through the jobs until no more are taken.
     pub(crate) fn serve(&self, mut judge: Box<dyn Judge>) {
+        self.state().judges += 1;
         let mut panicked = false;
-        loop {
-            let (id, task, submission) = self.next();
+        let mut free_since = Instant::now();
+        while let Some((id, task, submission)) = self.next(free_since) {
             let judged = catch_unwind(AssertUnwindSafe(|| {
                 if panicked {
                     judge = judge.replacement()?;
@@ -163,23 +281,33 @@ impl Jobs {
                 panicked = true;
                 Err(Failure::panicked())
             };
+            free_since = Instant::now();
             self.end(&id, judged);
         }
+        self.state().judges -= 1;
     }
 
-    fn next(&self) -> (String, Arc<Task>, Submission) {
+    fn next(&self, free_since: Instant) -> Option<(String, Arc<Task>, Submission)> {
         let mut state = self.state();
         loop {
-            if let Some(id) = state.waiting.pop_front()
+            if let Some(id) = state.waiting.pop()
                 && let Some(entry) = state.jobs.get_mut(&id)
                 && let Some((task, submission)) = entry.work.take()
             {
+                let now = Instant::now();
                 entry.progress = Progress::Judging;
-                entry.begun = Some(Instant::now());
+                entry.begun = Some(now);
+                entry.picked_up = now - entry.came.max(free_since);
+                let waited = now - entry.came;
                 entry.changed.send_replace(());
-                return (id, task, submission);
+                state.judging += 1;
+                state.counts.waiting.observe(waited);
+                return Some((id, task, submission));
             }
-            if state.waiting.is_empty() {
+            if state.waiting.len() == 0 {
+                if state.draining {
+                    return None;
+                }
                 state = self
                     .submitted
                     .wait(state)
@@ -189,21 +317,38 @@ impl Jobs {
     }
 
     fn end(&self, id: &str, judged: Result<Verdict, Failure>) {
-        if let Some(entry) = self.state().jobs.get_mut(id) {
-            let unusable = entry.unusable.take();
-            entry.progress = Progress::Over(judged.map(|mut verdict| {
-                verdict.reason = unusable.or(verdict.reason);
-                Box::new(verdict)
-            }));
-            entry.ended = Some(Instant::now());
-            entry.changed.send_replace(());
+        let mut state = self.state();
+        state.judging -= 1;
+        state.counts.ended(judged.as_ref());
+        let Some(entry) = state.jobs.get_mut(id) else {
+            return;
+        };
+        let unusable = entry.unusable.take();
+        let judged = judged.map(|mut verdict| {
+            verdict.reason = unusable.or(verdict.reason);
+            Box::new(verdict)
+        });
+        let took = entry.begun.map(|begun| begun.elapsed());
+        entry.end(id, Progress::Over(judged));
+        if let Some(took) = took {
+            state.counts.judging.observe(took);
         }
     }
 }
 
 impl State {
+    fn takes(&self, client: &Client, bytes: usize) -> Result<(), JobRefusal> {
+        if self.draining {
+            Err(JobRefusal::Draining)
+        } else if self.waiting.has_place(client, bytes) {
+            Ok(())
+        } else {
+            Err(JobRefusal::Full)
+        }
+    }
+
     fn forget_oldest(&mut self) {
-        while self.order.len() > MAX_KEPT + MAX_WAITING {
+        while self.order.len() > MAX_KEPT {
             let over = |id: &String| self.jobs.get(id).is_none_or(Entry::is_over);
             let Some(place) = self.order.iter().position(over) else {
                 return;
@@ -218,6 +363,14 @@ impl State {
 impl Entry {
     fn is_over(&self) -> bool {
         self.ended.is_some()
+    }
+
+    fn end(&mut self, id: &str, progress: Progress) -> Job {
+        self.progress = progress;
+        self.work = None;
+        self.ended = Some(Instant::now());
+        self.changed.send_replace(());
+        self.job(id)
     }
 
     fn job(&self, id: &str) -> Job {
@@ -242,3 +395,6 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,8 @@ use super::job::{
     FilePath, GivenTask, JobStatus, KnownTask, OwnTask, Received, complaint_of, submission_of,
 };
 use super::routes::JudgeApi;
+use crate::client::Client;
+use crate::problem::Problem;
 
 /// Solutions of one episode.
 const STEPS: u32 = 8;
@@ -68,6 +70,7 @@ struct Step {
 /// One connection's episode.
 #[derive(Default)]
 struct Episode {
+    client: Client,
     id: Option<String>,
     task: Option<Arc<Task>>,
     steps: u32,
@@ -82,17 +85,29 @@ struct Wrong(&'static str, String);
 
 pub(super) async fn connect(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     upgrade: WebSocketUpgrade,
 ) -> Response {
     upgrade
         .max_message_size(MESSAGE_BYTES)
-        .on_upgrade(|socket| converse(api, socket, IDLE))
+        .on_upgrade(|socket| converse(api, client, socket, IDLE))
 }
 
-async fn converse(api: Arc<JudgeApi>, mut socket: WebSocket, idle: Duration) {
-    let mut episode = Episode::default();
-    // Until the client leaves, or has not asked for anything in a long while.
-    while let Ok(Some(Ok(message))) = timeout(idle, socket.recv()).await {
+async fn converse(api: Arc<JudgeApi>, client: Client, mut socket: WebSocket, idle: Duration) {
+    let mut episode = Episode {
+        client,
+        ..Episode::default()
+    };
+    // Until the client leaves, or has not asked for anything in a long while, or the server ends.
+    loop {
+        let message = tokio::select! {
+            biased;
+            message = timeout(idle, socket.recv()) => message,
+            () = api.jobs.until_draining() => return,
+        };
+        let Ok(Some(Ok(message))) = message else {
+            return;
+        };
         let text = match message {
             Message::Text(text) => text,
             Message::Close(_) => return,
@@ -180,6 +195,7 @@ impl Episode {
         *self = Self {
             id: Some(id.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()))),
             task: Some(task.clone()),
+            client: std::mem::take(&mut self.client),
             ..Self::default()
         };
         let observation = json!({
@@ -201,13 +217,13 @@ impl Episode {
         let submission = submission_of(action.files);
         let id = api
             .jobs
-            .submit(task, Received::of(submission))
-            .map_err(|_| {
-                let message = "too many submissions are waiting for a judge";
-                Wrong("CAPACITY_REACHED", message.to_owned())
+            .submit(&self.client, task, Received::of(submission))
+            .map_err(|refusal| {
+                let message = Problem::refused_job(refusal, "").into_failure().message;
+                Wrong("CAPACITY_REACHED", message)
             })?;
         self.job = Some(id.clone());
-        let job = api.jobs.wait(&id, PATIENCE).await;
+        let job = api.jobs.wait(&self.client, &id, PATIENCE).await;
         if job.as_ref().is_none_or(|job| !job.status.is_over()) {
             self.forget(api);
         }
@@ -238,7 +254,7 @@ impl Episode {
     fn forget(&mut self, api: &JudgeApi) {
         if let Some(job) = self.job.take() {
             // One that is being judged is judged to its end.
-            let _ = api.jobs.cancel(&job);
+            let _ = api.jobs.cancel(&self.client, &job);
         }
     }
 
@@ -286,7 +302,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         std::thread::spawn(move || {
             let connect = move |upgrade: WebSocketUpgrade| async move {
-                upgrade.on_upgrade(move |socket| converse(api, socket, idle))
+                upgrade.on_upgrade(move |socket| converse(api, Client::default(), socket, idle))
             };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -6,17 +6,19 @@ use std::time::Duration;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::StatusCode;
-use axum::http::header::LOCATION;
+use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
+use warpsmith_machine::{gpu_clocks, gpus};
 
 use super::job::{Job, JobList, JudgeRequest};
-use super::jobs::{JobRefusal, Jobs};
+use super::jobs::{DRAINING, Jobs};
 use super::rate::{Rate, limit};
 use super::{ServedTasks, openenv, trainers};
+use crate::client::Client;
 use crate::problem::Problem;
 
 /// Larger than any solution that could still be compiled.
@@ -44,6 +46,7 @@ pub(crate) fn routes(jobs: Arc<Jobs>, tasks: ServedTasks) -> Router {
         .route("/v1/jobs", get(list))
         .route("/v1/jobs/{id}", get(show).delete(cancel))
         .route("/ws", get(openenv::connect))
+        .route("/metrics", get(metrics))
         .merge(trainers::routes())
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(from_fn_with_state(Arc::new(Rate::default()), limit))
@@ -69,6 +72,7 @@ impl WaitQuery {
 
 async fn judge(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     query: Result<Query<WaitQuery>, QueryRejection>,
     request: Result<Json<JudgeRequest>, JsonRejection>,
 ) -> Result<Response, Problem> {
@@ -78,10 +82,15 @@ async fn judge(
     let received = request.received().map_err(Problem::bad_request)?;
     let id = api
         .jobs
-        .submit(task, received)
-        .map_err(|_| Problem::queue_full())?;
-    let job = api.jobs.wait(&id, limit).await;
+        .submit(&client, task, received)
+        .map_err(|refusal| Problem::refused_job(refusal, ""))?;
+    let job = api.jobs.wait(&client, &id, limit).await;
     let job = job.ok_or_else(|| Problem::unknown_job(&id))?;
+    if let Some(failure) = &job.failure
+        && failure.code == DRAINING
+    {
+        return Err(Problem::unjudged(failure.clone()));
+    }
     let status = if job.status.is_over() {
         StatusCode::OK
     } else {
@@ -93,25 +102,25 @@ async fn judge(
 
 async fn show(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     id: Result<Path<String>, PathRejection>,
     query: Result<Query<WaitQuery>, QueryRejection>,
 ) -> Result<Json<Job>, Problem> {
     let Path(id) = id?;
     let limit = query?.limit()?;
-    let job = api.jobs.wait(&id, limit).await;
+    let job = api.jobs.wait(&client, &id, limit).await;
     Ok(Json(job.ok_or_else(|| Problem::unknown_job(&id))?))
 }
 
 async fn cancel(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Job>, Problem> {
     let Path(id) = id?;
-    match api.jobs.cancel(&id) {
-        Ok(job) => Ok(Json(job)),
-        Err(JobRefusal::TooLate) => Err(Problem::too_late()),
-        Err(JobRefusal::Unknown | JobRefusal::Full) => Err(Problem::unknown_job(&id)),
-    }
+    let cancelled = api.jobs.cancel(&client, &id);
+    let job = cancelled.map_err(|refusal| Problem::refused_job(refusal, &id))?;
+    Ok(Json(job))
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,6 +136,7 @@ fn default_listed() -> u32 {
 
 async fn list(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<JobList>, Problem> {
     let Query(ListQuery { limit }) = query?;
@@ -134,6 +144,19 @@ async fn list(
         let message = format!("`limit` is from 1 to {MAX_LISTED}");
         return Err(Problem::bad_request(message));
     }
-    let (waiting, jobs) = api.jobs.list(limit as usize);
+    let (waiting, jobs) = api.jobs.list(&client, limit as usize);
     Ok(Json(JobList::new(waiting, jobs)))
+}
+
+/// For Prometheus.
+async fn metrics(State(api): State<Arc<JudgeApi>>) -> Response {
+    // A driver answers when it likes.
+    let gpus = tokio::task::spawn_blocking(|| {
+        let busy = |index| Some(gpu_clocks(index)?.utilization_percent? / 100.0);
+        let all = gpus().into_iter();
+        all.map(|gpu| (gpu.index, busy(gpu.index))).collect()
+    });
+    let text = api.jobs.metrics(gpus.await.unwrap_or_default());
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(CONTENT_TYPE, kind)], text).into_response()
 }

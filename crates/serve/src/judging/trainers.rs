@@ -19,7 +19,9 @@ use tokio::time::{Instant, sleep};
 use warpsmith_schema::{Failure, FailureKind, Reward, Task, Verdict};
 
 use super::job::{GivenTask, JobStatus, Received};
+use super::jobs::JobRefusal;
 use super::routes::JudgeApi;
+use crate::client::Client;
 use crate::problem::Problem;
 
 /// How long a request is held while the queue is full.
@@ -61,6 +63,8 @@ enum RewardKind {
 struct RewardQuery {
     #[serde(default)]
     reward: RewardKind,
+    /// Seconds between signs of life while there is no answer yet.
+    heartbeat: Option<u32>,
 }
 
 impl RewardKind {
@@ -75,17 +79,42 @@ impl RewardKind {
 }
 
 /// The verdict on a reply to a task, which is named or brought in one text.
-async fn judged_reply(api: &JudgeApi, task: &str, reply: &str) -> Result<Verdict, Problem> {
+async fn judged_reply(
+    api: &JudgeApi,
+    client: &Client,
+    task: &str,
+    reply: &str,
+) -> Result<Verdict, Problem> {
     let task = api.tasks.find(&GivenTask::of_text(task))?;
-    judged(api, task, Received::reply(reply)).await
+    judged(api, client, task, Received::reply(reply)).await
+}
+
+/// A job whose client waits for it. Who leaves has it taken back, if no judge has begun with it.
+struct Held<'a> {
+    api: &'a JudgeApi,
+    client: &'a Client,
+    id: String,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // One that is over, or being judged, is left alone.
+        let _ = self.api.jobs.cancel(self.client, &self.id);
+    }
 }
 
 /// The verdict, once there is one.
-async fn judged(api: &JudgeApi, task: Arc<Task>, received: Received) -> Result<Verdict, Problem> {
+async fn judged(
+    api: &JudgeApi,
+    client: &Client,
+    task: Arc<Task>,
+    received: Received,
+) -> Result<Verdict, Problem> {
     for attempt in 1.. {
-        let id = placed(api, task.clone(), received.clone()).await?;
-        let job = api.jobs.wait(&id, PATIENCE).await;
-        let job = job.ok_or_else(|| Problem::unknown_job(&id))?;
+        let id = placed(api, client, task.clone(), received.clone()).await?;
+        let held = Held { api, client, id };
+        let job = api.jobs.wait(client, &held.id, PATIENCE).await;
+        let job = job.ok_or_else(|| Problem::unknown_job(&held.id))?;
         match (job.status, job.verdict, job.failure) {
             (JobStatus::Judged, Some(verdict), _) => return Ok(verdict),
             (_, _, Some(failure)) if attempt == TRIES || !is_ours(&failure) => {
@@ -93,10 +122,7 @@ async fn judged(api: &JudgeApi, task: Arc<Task>, received: Received) -> Result<V
             }
             (_, _, Some(_)) => {}
             // Somebody took it back, or it took too long.
-            _ => {
-                let _ = api.jobs.cancel(&id);
-                return Err(Problem::queue_full());
-            }
+            _ => return Err(Problem::queue_full()),
         }
     }
     Err(Problem::failed())
@@ -107,13 +133,18 @@ fn is_ours(failure: &Failure) -> bool {
 }
 
 /// Waits for a place in the queue.
-async fn placed(api: &JudgeApi, task: Arc<Task>, received: Received) -> Result<String, Problem> {
+async fn placed(
+    api: &JudgeApi,
+    client: &Client,
+    task: Arc<Task>,
+    received: Received,
+) -> Result<String, Problem> {
     let until = Instant::now() + PLACE;
-    loop {
-        match api.jobs.submit(task.clone(), received.clone()) {
-            Ok(id) => return Ok(id),
-            Err(_) if Instant::now() >= until => return Err(Problem::queue_full()),
-            Err(_) => sleep(PAUSE).await,
-        }
+    while api.jobs.takes(client, &task, &received) == Err(JobRefusal::Full)
+        && Instant::now() < until
+    {
+        sleep(PAUSE).await;
     }
+    let taken = api.jobs.submit(client, task, received);
+    taken.map_err(|refusal| Problem::refused_job(refusal, ""))
 }

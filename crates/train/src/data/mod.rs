@@ -1,5 +1,6 @@
 //! From trajectories to what a network learns from.
 
+mod collection;
 mod episodes;
 mod examples;
 mod finding;
@@ -7,6 +8,7 @@ mod order;
 mod read;
 mod reward;
 
+pub use collection::{Columns, ColumnsError};
 pub use episodes::{TokenEpisode, Tokens};
 pub use examples::{Example, Examples, TooLong, TrainedReplies};
 pub(crate) use finding::counted;

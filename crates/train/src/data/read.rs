@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use warpsmith_schema::{DocumentError, EpisodeId, Failure, FailureKind, Trajectory, read_document};
 
+use super::collection::{Columns, read_collection};
 use crate::TrainError;
 use crate::checkpoint::read_failed;
 
@@ -16,11 +17,15 @@ pub struct TrainingData {
 }
 
 impl TrainingData {
-    /// Of runs' folders, or files with one trajectory a line.
-    pub fn read(places: &[PathBuf]) -> Result<Self, TrainError> {
+    /// Of runs' folders, files with one trajectory a line, or Parquet files with these columns.
+    pub fn read(places: &[PathBuf], columns: &Columns) -> Result<Self, TrainError> {
         let mut trajectories = Vec::new();
         for path in places {
-            trajectories.extend(read_trajectories(path)?);
+            if path.is_file() && path.extension().is_some_and(|end| end == "parquet") {
+                trajectories.extend(read_collection(path, columns)?);
+            } else {
+                trajectories.extend(read_trajectories(path)?);
+            }
         }
         if trajectories.is_empty() {
             let places: Vec<String> = places

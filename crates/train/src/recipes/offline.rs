@@ -16,15 +16,18 @@ use super::value::{ValueSettings, pretrain_value};
 use crate::TrainError;
 use crate::algorithms::Rejections;
 use crate::data::{
-    Example, Examples, RewardRule, TokenEpisode, TooLong, TrainedReplies, TrainingData, split,
+    Columns, Example, Examples, RewardRule, TokenEpisode, TooLong, TrainedReplies, TrainingData,
+    split,
 };
 
 /// A run over recorded trajectories.
 #[derive(Debug, Clone)]
 pub struct OfflineRun<'a> {
     pub verb: &'static str,
-    /// Runs' folders, or files with one trajectory a line.
+    /// Runs' folders, files with one trajectory a line, or Parquet files.
     pub data: &'a [PathBuf],
+    /// What is what in Parquet files.
+    pub columns: Columns,
     /// The same of demonstrations, for those that mix some in.
     pub demonstrations: Vec<PathBuf>,
     /// The run's folder; else a new one.
@@ -83,10 +86,10 @@ struct Begun {
 impl OfflineRun<'_> {
     /// Goes on where the folder has a run with the same settings, data and model.
     pub fn run(&self, host: &dyn RunHost) -> Result<TrainedRun, TrainError> {
-        let data = TrainingData::read(self.data)?;
+        let data = TrainingData::read(self.data, &self.columns)?;
         let demonstrations = match self.demonstrations.as_slice() {
             [] => None,
-            places => Some(TrainingData::read(places)?),
+            places => Some(TrainingData::read(places, &self.columns)?),
         };
         let (begun, outcome, about) = match &self.objective {
             Objective::Imitate(imitation) => {

@@ -1,6 +1,7 @@
 //! What every way of learning can be told, and what that means.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -9,12 +10,14 @@ use warpsmith_schema::Failure;
 use warpsmith_store::RunFolder;
 use warpsmith_train::AdamW;
 use warpsmith_train::algorithms::Aggregation;
+use warpsmith_train::data::Columns;
 use warpsmith_train::lr_schedule::LrSchedulerType;
 use warpsmith_train::recipes::{
     BaseModel, LearningOptions, OptimizerSettings, Placement, RunHost, TuningOptions, Watch,
 };
 
 use super::show::Show;
+use super::tracking::{TrackArgs, Tracker};
 use crate::args::{Count, ModelOn, NotNegative, Positive, ShareBelowOne};
 use crate::failure::Stop;
 use crate::language_model;
@@ -24,12 +27,17 @@ use crate::runs;
 /// Where trajectories are, and where the run goes.
 #[derive(Debug, Args)]
 pub(super) struct Places {
-    /// Trajectories: a run's folder, or a JSONL of them; as often as you like
+    /// Trajectories: a run's folder, a JSONL of them, or for `sft` any Parquet with `--columns`; as often as you like
     #[arg(long, value_name = "RUN", required = true)]
     pub(super) data: Vec<PathBuf>,
+    /// What Parquet columns hold: `messages=COL`; `prompt=COL,reply=COL`; or `source=COL,code=COL`, a module and what replaces it
+    #[arg(long, value_name = "WHAT=COL,…", default_value_t)]
+    pub(super) columns: Columns,
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tracking: TrackArgs,
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -256,6 +264,9 @@ pub(super) struct Host<'a> {
     /// Where the run is to go, if that was said.
     pub(super) out: Option<&'a Path>,
     pub(super) printer: &'a Printer,
+    /// The run's folder, once it is there.
+    pub(super) opened: OnceLock<PathBuf>,
+    pub(super) trackers: Vec<Tracker>,
 }
 
 impl RunHost for Host<'_> {
@@ -274,6 +285,7 @@ impl RunHost for Host<'_> {
     }
 
     fn opened(&self, folder: &RunFolder) {
+        let _ = self.opened.set(folder.path().to_path_buf());
         runs::say_where(folder, self.out, self.printer);
     }
 
@@ -282,6 +294,7 @@ impl RunHost for Host<'_> {
     }
 
     fn watch(&self, told: &'static [&'static str]) -> Box<dyn Watch + '_> {
-        Box::new(Show::new(self.printer, told))
+        let folder = self.opened.get().cloned();
+        Box::new(Show::new(self.printer, told, folder, self.trackers.clone()))
     }
 }

@@ -1,5 +1,7 @@
 //! What `train sft`, `rft` and `value` have in common: they learn from trajectories there are.
 
+use std::sync::OnceLock;
+
 use clap::Args;
 use warpsmith_train::data::TrainingData;
 use warpsmith_train::estimate::OfflineStage;
@@ -50,7 +52,7 @@ impl OfflineArgs {
         }
         if self.dry_run.dry_run {
             let mut known = self.dry_run.given(&settings.learning().model)?;
-            let data = TrainingData::read(&self.places.data)?;
+            let data = TrainingData::read(&self.places.data, &self.places.columns)?;
             known.trajectories = data.trajectories.len() as u64;
             let estimate = known.offline(&settings.stage(1.0));
             return dry_run::report(&known, &[estimate], printer);
@@ -71,6 +73,8 @@ pub(super) fn learn(
         offline: settings.data().offline,
         out: places.out.as_deref(),
         printer,
+        opened: OnceLock::new(),
+        trackers: places.tracking.trackers()?,
     };
     Ok(settings.job(places)?.run(&host)?)
 }

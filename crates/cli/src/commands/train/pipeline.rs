@@ -10,6 +10,7 @@ use serde_json::{Map, json};
 use warpsmith_schema::{FORMAT, Failure};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::load_all;
+use warpsmith_train::data::Columns;
 use warpsmith_train::data::read_trajectories;
 use warpsmith_train::recipes::{
     DoneStage, GateThresholds, GoOnFrom, PipelineGate, PipelineOutcome, PipelineRun,
@@ -22,6 +23,7 @@ use super::learning::Places;
 use super::offline::{OfflineSettings, learn};
 use super::reinforce::{PpoSettings, Tried, ppo};
 use super::sft::{RftSettings, SftSettings};
+use super::tracking::TrackArgs;
 use super::value::ValueSettings;
 use crate::args::Share;
 use crate::commands::rollout::{self, RolloutSettings};
@@ -245,6 +247,8 @@ impl Stages<'_> {
         let out = Some(self.place(stage));
         let from = |data: Vec<PathBuf>| Places {
             data,
+            columns: Columns::default(),
+            tracking: TrackArgs::default(),
             out: out.clone(),
         };
         let collected = || vec![self.place(Stage::Collect)];
@@ -394,6 +398,7 @@ impl PipelineSettings {
             tasks: tasks.to_path_buf(),
             validation: self.validation.clone(),
             out,
+            tracking: TrackArgs::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 mod settings;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -18,6 +19,7 @@ use self::settings::TryingSettings;
 use super::dry_run::{self, DryRunArgs};
 use super::learning::Host;
 use super::show::report;
+use super::tracking::TrackArgs;
 use crate::config::{ConfigArgs, object};
 use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
@@ -73,6 +75,8 @@ pub(super) struct Tried {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tracking: TrackArgs,
 }
 
 impl Tried {
@@ -185,6 +189,8 @@ impl Job<'_> {
             offline: settings.machine.python.offline,
             out,
             printer,
+            opened: OnceLock::new(),
+            trackers: self.places.tracking.trackers()?,
         };
         let base = host.find_model().map_err(Stop)?;
         let known = Map::from_iter([

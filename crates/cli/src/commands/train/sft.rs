@@ -183,6 +183,7 @@ impl SftSettings {
         OfflineRun {
             verb,
             data: &places.data,
+            columns: places.columns.clone(),
             demonstrations,
             out: places.out.as_deref(),
             config,

@@ -1,10 +1,13 @@
 //! A run that learns, for the person who waits and for scripts.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use warpsmith_report::LiveCurves;
 use warpsmith_train::metrics::{self, Numbers};
 use warpsmith_train::recipes::{TrainedRun, Watch};
 
+use super::tracking::{Tracker, Tracking};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
@@ -22,10 +25,23 @@ pub(super) struct Show<'a> {
     /// Numbers worth a person's attention, of those there are.
     told: &'a [&'static str],
     words: String,
+    /// The run's folder, once it is there.
+    folder: Option<PathBuf>,
+    curves: Option<LiveCurves>,
+    /// Whether curves could not be written.
+    undrawn: bool,
+    trackers: Vec<Tracker>,
+    /// From the first step on.
+    tracking: Option<Tracking>,
 }
 
 impl<'a> Show<'a> {
-    pub(super) fn new(printer: &'a Printer, told: &'a [&'static str]) -> Self {
+    pub(super) fn new(
+        printer: &'a Printer,
+        told: &'a [&'static str],
+        folder: Option<PathBuf>,
+        trackers: Vec<Tracker>,
+    ) -> Self {
         // The first signal ends the run after the step it is at.
         interrupt::drain_first();
         Self {
@@ -34,6 +50,11 @@ impl<'a> Show<'a> {
             begun: false,
             told,
             words: String::new(),
+            folder,
+            curves: None,
+            undrawn: false,
+            trackers,
+            tracking: None,
         }
     }
 
@@ -50,6 +71,32 @@ impl<'a> Show<'a> {
     }
 }
 
+impl Show<'_> {
+    /// For trackers, and curves for TensorBoard. That these cannot be written is said once, and ends no training.
+    fn draw(&mut self, step: u64, numbers: &Numbers) {
+        if let Some(folder) = &self.folder {
+            let (trackers, printer) = (&self.trackers, self.printer);
+            let begin = || Tracking::start(trackers, folder, printer);
+            let tracking = self.tracking.get_or_insert_with(begin);
+            tracking.step(step, numbers, printer);
+        }
+        let drawn = match (&mut self.curves, &self.folder) {
+            _ if self.undrawn => return,
+            (Some(curves), _) => curves.add(step, numbers.iter().map(|(name, one)| (*name, *one))),
+            // With this step, which the metrics have by now.
+            (None, Some(folder)) => {
+                LiveCurves::begin(folder).map(|begun| self.curves = Some(begun))
+            }
+            (None, None) => Ok(()),
+        };
+        if let Err(error) = drawn {
+            self.undrawn = true;
+            self.printer
+                .note(&format!("no curves for TensorBoard: {error}"));
+        }
+    }
+}
+
 impl Watch for Show<'_> {
     fn begins(&mut self, step: u64, steps: u64) {
         if !self.begun {
@@ -61,6 +108,7 @@ impl Watch for Show<'_> {
     }
 
     fn stepped(&mut self, step: u64, steps: u64, numbers: &Numbers) {
+        self.draw(step, numbers);
         self.words = self.words(numbers);
         if self.printer.verbose() && step < steps {
             self.live

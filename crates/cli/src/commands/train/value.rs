@@ -85,6 +85,7 @@ impl OfflineSettings for ValueSettings {
         Ok(OfflineRun {
             verb: "value",
             data: &places.data,
+            columns: places.columns.clone(),
             demonstrations: Vec::new(),
             out: places.out.as_deref(),
             config: object(self)?,

@@ -13,6 +13,7 @@ use warpsmith_schema::{Failure, MODEL_NEW, Status, Verdict};
 use warpsmith_tasks::submission_from_text;
 
 use super::judged;
+use crate::client::Client;
 use crate::judging::job::{GivenTask, OwnTask, Received};
 use crate::judging::routes::JudgeApi;
 use crate::problem::Problem;
@@ -22,6 +23,9 @@ const MAX_KEPT: usize = 10_000;
 /// Who hands in more at a time is asked to come again.
 const MAX_OPEN: usize = 2_000;
 
+/// Two clients may give the same id.
+type Key = (Client, String);
+
 /// By the id that the client gave.
 pub(crate) struct Evaluations {
     kept: Mutex<Kept>,
@@ -30,8 +34,8 @@ pub(crate) struct Evaluations {
 
 #[derive(Default)]
 struct Kept {
-    states: HashMap<String, Evaluation>,
-    order: VecDeque<String>,
+    states: HashMap<Key, Evaluation>,
+    order: VecDeque<Key>,
 }
 
 enum Evaluation {
@@ -50,10 +54,11 @@ impl Default for Evaluations {
 }
 
 impl Evaluations {
-    fn set(&self, id: &str, state: Evaluation) {
+    fn set(&self, client: &Client, id: &str, state: Evaluation) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.states.insert(id.to_owned(), state).is_none() {
-            kept.order.push_back(id.to_owned());
+        let key = (client.clone(), id.to_owned());
+        if kept.states.insert(key.clone(), state).is_none() {
+            kept.order.push_back(key);
         }
         while kept.order.len() > MAX_KEPT {
             if let Some(oldest) = kept.order.pop_front() {
@@ -62,9 +67,9 @@ impl Evaluations {
         }
     }
 
-    fn answer(&self, id: &str) -> Result<Value, Problem> {
+    fn answer(&self, client: &Client, id: &str) -> Result<Value, Problem> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        match kept.states.get(id) {
+        match kept.states.get(&(client.clone(), id.to_owned())) {
             None => Err(Problem::unknown_job(id)),
             Some(Evaluation::Open) => Ok(json!({ "task_id": id, "status": "processing" })),
             Some(Evaluation::Judged(verdict)) => Ok(completed(id, verdict)),
@@ -125,6 +130,7 @@ fn renamed(source: &str, class: &str, wanted: &str) -> String {
 
 pub(super) async fn evaluate(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     asked: Result<Json<Asked>, JsonRejection>,
 ) -> Result<Json<Value>, Problem> {
     let Json(asked) = asked?;
@@ -137,14 +143,14 @@ pub(super) async fn evaluate(
         .try_acquire_owned()
         .map_err(|_| Problem::queue_full())?;
     let id = asked.task_id.clone();
-    api.evaluations.set(&id, Evaluation::Open);
+    api.evaluations.set(&client, &id, Evaluation::Open);
     let (ours, received) = (api.clone(), asked.received());
     tokio::spawn(async move {
-        let state = match judged(&ours, task, received).await {
+        let state = match judged(&ours, &client, task, received).await {
             Ok(verdict) => Evaluation::Judged(Box::new(verdict)),
             Err(problem) => Evaluation::Failed(problem.into_failure()),
         };
-        ours.evaluations.set(&asked.task_id, state);
+        ours.evaluations.set(&client, &asked.task_id, state);
         drop(place);
     });
     Ok(Json(json!({ "task_id": id, "status": "pending" })))
@@ -152,19 +158,21 @@ pub(super) async fn evaluate(
 
 pub(super) async fn status(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
     let Path(id) = id?;
-    let answer = api.evaluations.answer(&id)?;
+    let answer = api.evaluations.answer(&client, &id)?;
     Ok(Json(json!({ "task_id": id, "status": answer["status"] })))
 }
 
 pub(super) async fn results(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
     let Path(id) = id?;
-    Ok(Json(api.evaluations.answer(&id)?))
+    Ok(Json(api.evaluations.answer(&client, &id)?))
 }
 
 /// Times in milliseconds, as `KernelBench` has them.
@@ -218,26 +226,29 @@ mod tests {
         let device = "cpu".to_owned();
         let mut verdict = Verdict::unreached(Status::Cheating, Target::Cpu, Profile::Rl, device);
         verdict.rule = Some(Rule::ForbiddenOperator);
-        let all = Evaluations::default();
-        all.set("a", Evaluation::Open);
-        assert_eq!(all.answer("a").unwrap()["status"], "processing");
-        all.set("a", Evaluation::Judged(Box::new(verdict)));
-        let answer = all.answer("a").unwrap();
+        let (all, one) = (Evaluations::default(), Client::named("one"));
+        all.set(&one, "a", Evaluation::Open);
+        assert_eq!(all.answer(&one, "a").unwrap()["status"], "processing");
+        all.set(&one, "a", Evaluation::Judged(Box::new(verdict)));
+        let answer = all.answer(&one, "a").unwrap();
         assert_eq!(answer["status"], "completed");
         assert_eq!(answer["decoy_kernel"], true);
         assert_eq!(answer["error_code"], "cheating");
-        all.set("a", Evaluation::Failed(Failure::panicked()));
-        assert!(all.answer("a").is_err());
-        assert!(all.answer("b").is_err());
+        all.set(&one, "a", Evaluation::Failed(Failure::panicked()));
+        assert!(all.answer(&one, "a").is_err());
+        assert!(all.answer(&one, "b").is_err());
+        let other = Client::named("other");
+        all.set(&other, "b", Evaluation::Open);
+        assert!(all.answer(&one, "b").is_err() && all.answer(&other, "b").is_ok());
     }
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let all = Evaluations::default();
+        let (all, one) = (Evaluations::default(), Client::named("one"));
         for number in 0..=MAX_KEPT {
-            all.set(&number.to_string(), Evaluation::Open);
+            all.set(&one, &number.to_string(), Evaluation::Open);
         }
-        assert!(all.answer("0").is_err());
-        assert!(all.answer("1").is_ok());
+        assert!(all.answer(&one, "0").is_err());
+        assert!(all.answer(&one, "1").is_ok());
     }
 }

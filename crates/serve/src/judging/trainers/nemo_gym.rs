@@ -5,9 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
+use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::{RewardQuery, judged_reply};
+use crate::client::Client;
+use crate::judging::heartbeat::alive;
 use crate::judging::routes::JudgeApi;
 use crate::problem::Problem;
 
@@ -19,27 +22,31 @@ pub(super) async fn seed_session() -> Json<Value> {
 /// The request comes back with its reward.
 pub(super) async fn verify(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     query: Result<Query<RewardQuery>, QueryRejection>,
     request: Result<Json<Map<String, Value>>, JsonRejection>,
-) -> Result<Json<Map<String, Value>>, Problem> {
+) -> Result<Response, Problem> {
     let (Query(asked), Json(mut request)) = (query?, request?);
     // A row of the data set has it beside its prompt, or among what is for the verifier.
     let task = request
         .get("task")
         .or_else(|| request.get("verifier_metadata")?.get("task"));
-    let Some(task) = task.and_then(Value::as_str) else {
+    let Some(task) = task.and_then(Value::as_str).map(str::to_owned) else {
         let message = "`task`, or `verifier_metadata.task`, names the task or is its source";
         return Err(Problem::bad_request(message));
     };
     let Some(reply) = request.get("response").and_then(last_text) else {
         return Err(Problem::bad_request("`response.output` has no message"));
     };
-    let verdict = judged_reply(&api, task, &reply).await?;
-    let reward = asked.reward.of(&verdict.reward);
-    request.insert("reward".to_owned(), json!(reward));
-    request.insert("mask_sample".to_owned(), json!(false));
-    request.insert("verdict".to_owned(), json!(verdict));
-    Ok(Json(request))
+    let answer = async move {
+        let verdict = judged_reply(&api, &client, &task, &reply).await?;
+        let reward = asked.reward.of(&verdict.reward);
+        request.insert("reward".to_owned(), json!(reward));
+        request.insert("mask_sample".to_owned(), json!(false));
+        request.insert("verdict".to_owned(), json!(verdict));
+        Ok(Value::Object(request))
+    };
+    alive(asked.heartbeat, answer).await
 }
 
 /// What the assistant said last. A response that only called tools or was cut off says nothing, which is a reply too.

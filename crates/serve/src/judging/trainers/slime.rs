@@ -5,9 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
+use axum::response::Response;
 use serde::Deserialize;
+use serde_json::json;
 
 use super::{RewardQuery, judged_reply};
+use crate::client::Client;
+use crate::judging::heartbeat::alive;
 use crate::judging::routes::JudgeApi;
 use crate::problem::Problem;
 
@@ -20,10 +24,14 @@ pub(super) struct Sample {
 
 pub(super) async fn reward(
     State(api): State<Arc<JudgeApi>>,
+    client: Client,
     query: Result<Query<RewardQuery>, QueryRejection>,
     sample: Result<Json<Sample>, JsonRejection>,
-) -> Result<Json<f64>, Problem> {
+) -> Result<Response, Problem> {
     let (Query(asked), Json(sample)) = (query?, sample?);
-    let verdict = judged_reply(&api, &sample.label, &sample.response).await?;
-    Ok(Json(asked.reward.of(&verdict.reward)))
+    let answer = async move {
+        let verdict = judged_reply(&api, &client, &sample.label, &sample.response).await?;
+        Ok(json!(asked.reward.of(&verdict.reward)))
+    };
+    alive(asked.heartbeat, answer).await
 }
