@@ -18,6 +18,7 @@ mod control;
 mod episode;
 mod error;
 mod history;
+mod judging;
 mod meter;
 mod monitor;
 pub mod optimize;
@@ -31,6 +32,7 @@ mod worker;
 
 pub use baselines::compare_baselines;
 pub use error::RolloutError;
+pub use judging::{QueuedJudges, SharedLog};
 pub use history::{History, RemeasuredKey, trajectories};
 pub use monitor::RolloutOutcome;
 pub use plan::{EpisodeKind, RolloutPlan, RolloutResources, StopRequest, WatchEpisodes};
