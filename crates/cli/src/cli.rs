@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, bench_judge, cache, completions, doctor, evolve, explain, exploits, export, graph, judge, mcp,
-    new, optimize, profile, replay, report, rollout, schema, serve, setup, synth,
+    bench, bench_judge, cache, completions, doctor, evolve, explain, exploits, export, graph,
+    judge, mcp, new, optimize, profile, replay, report, rollout, schema, serve, setup, synth,
 };
 #[cfg(feature = "local-models")]
 use crate::commands::{models, train};

@@ -58,7 +58,9 @@ impl SearchHistory {
     pub(crate) fn take(&mut self, event: EventKind) -> Option<EventKind> {
         match event {
             EventKind::CandidateProposed { candidate } => {
-                self.candidates.entry(candidate.number).or_insert(*candidate);
+                self.candidates
+                    .entry(candidate.number)
+                    .or_insert(*candidate);
             }
             EventKind::Judged {
                 episode, verdict, ..
@@ -114,7 +116,10 @@ impl SearchHistory {
     pub fn lineage(&self, number: u32) -> Vec<u32> {
         let mut line = vec![number];
         while let Some(last) = line.last()
-            && let Some(parent) = self.candidates.get(last).and_then(|one| one.parents.first())
+            && let Some(parent) = self
+                .candidates
+                .get(last)
+                .and_then(|one| one.parents.first())
         {
             if line.contains(parent) {
                 break;
@@ -126,7 +131,8 @@ impl SearchHistory {
 
     /// The fastest of every cell of every island, as it stands.
     fn archive(&self) -> Vec<&CandidatePlace> {
-        let mut cells: BTreeMap<(u32, &warpsmith_schema::ArchiveCell), &CandidatePlace> = BTreeMap::new();
+        let mut cells: BTreeMap<(u32, &warpsmith_schema::ArchiveCell), &CandidatePlace> =
+            BTreeMap::new();
         for place in self.places.iter().filter(|place| place.kept) {
             cells.insert((place.island, &place.cell), place);
         }
@@ -144,7 +150,11 @@ impl SearchHistory {
         let detail = one.detail.as_ref().map(|detail| format!(", {detail}"));
         let policy = one.policy.as_ref().map(|policy| format!(" by {policy}"));
         let name = one.made_by.name();
-        format!("{name}{}{}", policy.unwrap_or_default(), detail.unwrap_or_default())
+        format!(
+            "{name}{}{}",
+            policy.unwrap_or_default(),
+            detail.unwrap_or_default()
+        )
     }
 
     /// As a terminal shows it.
@@ -183,7 +193,14 @@ impl SearchHistory {
             Table {
                 title: "Archive".to_owned(),
                 head: words(&[
-                    "candidate", "island", "time", "roofline", "launches", "registers", "shared", "precision",
+                    "candidate",
+                    "island",
+                    "time",
+                    "roofline",
+                    "launches",
+                    "registers",
+                    "shared",
+                    "precision",
                 ]),
                 rows: archive.collect(),
             },
@@ -240,7 +257,10 @@ impl SearchHistory {
         let archive = self.archive();
         let mut shown: BTreeSet<u32> = archive.iter().map(|place| place.candidate).collect();
         shown.extend(self.best().into_iter().flat_map(|best| self.lineage(best)));
-        let roots = self.candidates.values().filter(|one| one.parents.is_empty());
+        let roots = self
+            .candidates
+            .values()
+            .filter(|one| one.parents.is_empty());
         let roots: Vec<u32> = roots.map(|one| one.number).collect();
         html! {
             (self.curve())
@@ -323,7 +343,10 @@ impl SearchHistory {
         let Some(one) = self.candidates.get(&number) else {
             return html! {};
         };
-        let parent = one.parents.first().and_then(|parent| self.candidates.get(parent));
+        let parent = one
+            .parents
+            .first()
+            .and_then(|parent| self.candidates.get(parent));
         let empty = BTreeMap::new();
         let files = one.files.as_ref().unwrap_or(&empty);
         let before = parent.and_then(|parent| parent.files.as_ref());
@@ -356,12 +379,19 @@ impl SearchHistory {
 fn grid(archive: &[&CandidatePlace], us: impl Fn(u32) -> Option<f64>) -> Markup {
     let islands: BTreeSet<u32> = archive.iter().map(|place| place.island).collect();
     let cells: BTreeSet<String> = archive.iter().map(|place| place.cell.to_string()).collect();
-    let names: Vec<String> = islands.iter().map(|island| format!("island {island}")).collect();
+    let names: Vec<String> = islands
+        .iter()
+        .map(|island| format!("island {island}"))
+        .collect();
     let mut columns = vec![crate::page::Column {
         name: "cell",
         words: true,
     }];
-    columns.extend(names.iter().map(|name| crate::page::Column { name, words: false }));
+    columns.extend(
+        names
+            .iter()
+            .map(|name| crate::page::Column { name, words: false }),
+    );
     let find = |cell: &String, island: u32| {
         let mut all = archive.iter();
         all.find(|place| place.island == island && place.cell.to_string() == *cell)

@@ -32,8 +32,8 @@ mod worker;
 
 pub use baselines::compare_baselines;
 pub use error::RolloutError;
-pub use judging::{QueuedJudges, SharedLog};
 pub use history::{History, RemeasuredKey, trajectories};
+pub use judging::{QueuedJudges, SharedLog};
 pub use monitor::RolloutOutcome;
 pub use plan::{EpisodeKind, RolloutPlan, RolloutResources, StopRequest, WatchEpisodes};
 pub use run::run;

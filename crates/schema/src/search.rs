@@ -34,7 +34,9 @@ pub struct ProposedCandidate {
 }
 
 /// How a candidate came about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchMove {
     /// It was there before: the compiler's, or the user's.
@@ -82,7 +84,9 @@ pub struct CandidatePlace {
 }
 
 /// A cell of the archive: what candidates in it have in common.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub struct ArchiveCell {
     /// Its time over the lowest time that the roofline allows, such as `2-4x`; `unknown` without a profile.
     pub roofline: String,

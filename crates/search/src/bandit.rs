@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 /// How often an arm is tried again although others gain more.
-const EXPLORATION: f64 = 0.5;
+const EXPLORATION: f64 = 1.0;
 /// What the first try of an arm counts as, in seconds: without it one lucky try that cost nothing would win for ever.
 const LEAST_COST: f64 = 1.0;
 
@@ -49,7 +49,10 @@ impl Bandit {
             .collect();
         let total: u32 = arms.iter().map(|(_, tally)| tally.tries).sum();
         let rate = |tally: &ArmTally| tally.gain / tally.cost.max(LEAST_COST);
-        let best = arms.iter().map(|(_, tally)| rate(tally)).fold(0.0, f64::max);
+        let best = arms
+            .iter()
+            .map(|(_, tally)| rate(tally))
+            .fold(0.0, f64::max);
         let score = |tally: &ArmTally| {
             if tally.tries == 0 {
                 return f64::INFINITY;

@@ -86,9 +86,18 @@ mod tests {
             dollars,
         };
         assert_eq!(budget.reached(&spent(9, 59.0, 0.4)), None);
-        assert_eq!(budget.reached(&spent(10, 0.0, 0.0)), Some(SearchLimit::Judgements));
-        assert_eq!(budget.reached(&spent(0, 60.0, 0.0)), Some(SearchLimit::Minutes));
-        assert_eq!(budget.reached(&spent(0, 0.0, 0.5)), Some(SearchLimit::Dollars));
+        assert_eq!(
+            budget.reached(&spent(10, 0.0, 0.0)),
+            Some(SearchLimit::Judgements)
+        );
+        assert_eq!(
+            budget.reached(&spent(0, 60.0, 0.0)),
+            Some(SearchLimit::Minutes)
+        );
+        assert_eq!(
+            budget.reached(&spent(0, 0.0, 0.5)),
+            Some(SearchLimit::Dollars)
+        );
         assert_eq!(budget.judgements_left(&spent(7, 0.0, 0.0)), 3);
     }
 }

@@ -35,7 +35,10 @@ impl Candidate {
 
     /// What making and judging it cost, in seconds. Only numbers that the log has: choices that depend on it are made again.
     pub(crate) fn cost(&self) -> f64 {
-        let judged = self.verdict.as_ref().map_or(0.0, |verdict| verdict.seconds.total);
+        let judged = self
+            .verdict
+            .as_ref()
+            .map_or(0.0, |verdict| verdict.seconds.total);
         self.proposed.reply_seconds + judged + SECONDS_PER_DOLLAR * self.proposed.dollars
     }
 

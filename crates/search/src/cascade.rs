@@ -24,11 +24,21 @@ pub struct CascadeStage {
     pub share: f64,
 }
 
-const NAMES: [&str; 6] = ["reply", "read", "compile", "verify", "time (rl)", "time (full)"];
+const NAMES: [&str; 6] = [
+    "reply",
+    "read",
+    "compile",
+    "verify",
+    "time (rl)",
+    "time (full)",
+];
 
 impl Cascade {
     /// Of the candidates of a search, and the verdicts of its finish.
-    pub(crate) fn of<'a>(candidates: &[Candidate], finals: impl Iterator<Item = &'a Verdict>) -> Self {
+    pub(crate) fn of<'a>(
+        candidates: &[Candidate],
+        finals: impl Iterator<Item = &'a Verdict>,
+    ) -> Self {
         let mut stages: Vec<CascadeStage> = NAMES
             .into_iter()
             .map(|name| CascadeStage {
@@ -47,7 +57,8 @@ impl Cascade {
             }
             stages[1].entered += 1;
             let Some(verdict) = &one.verdict else {
-                stages[1].ended += u32::from(proposed.files.is_none() || proposed.duplicate_of.is_some());
+                stages[1].ended +=
+                    u32::from(proposed.files.is_none() || proposed.duplicate_of.is_some());
                 continue;
             };
             let seconds = &verdict.seconds;
@@ -69,7 +80,11 @@ impl Cascade {
         }
         let total: f64 = stages.iter().map(|stage| stage.seconds).sum();
         for stage in &mut stages {
-            stage.share = if total > 0.0 { stage.seconds / total } else { 0.0 };
+            stage.share = if total > 0.0 {
+                stage.seconds / total
+            } else {
+                0.0
+            };
         }
         Self { stages }
     }

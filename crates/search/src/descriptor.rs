@@ -23,14 +23,19 @@ pub(crate) fn cell_of(
         Some(value) => bucket(value, edges),
         None => UNKNOWN.to_owned(),
     };
-    let floor = reference.map(|one| one.floor_us.0).filter(|us| us.is_finite() && *us > 0.0);
+    let floor = reference
+        .map(|one| one.floor_us.0)
+        .filter(|us| us.is_finite() && *us > 0.0);
     let distance = floor.zip(passed_us(verdict)).map(|(floor, us)| us / floor);
     let precision = verdict.matched_precision.map(|matched| matched.mode);
     ArchiveCell {
         roofline: distance.map_or(UNKNOWN, roofline).to_owned(),
         launches: bucket(Some(launches(files)), &[1, 2, 4, 8]),
         registers: bucket(resources.map(|(registers, _)| registers), &[32, 64, 128]),
-        shared: bucket(resources.map(|(_, shared)| shared), &[0, 16 << 10, 48 << 10]),
+        shared: bucket(
+            resources.map(|(_, shared)| shared),
+            &[0, 16 << 10, 48 << 10],
+        ),
         precision: match precision {
             Some(Precision::Tf32) => "tf32",
             Some(Precision::Fp32) | None => "fp32",
@@ -70,7 +75,12 @@ fn bucket(value: u32, edges: &[u32]) -> String {
 
 /// Kernels, parallel regions and library calls that the source has, each counted once.
 fn launches(files: &FencedFiles) -> u32 {
-    const STARTS: [&str; 4] = ["<<<", "#pragma omp parallel", "warpsmith_gemm(", "warpsmith_conv("];
+    const STARTS: [&str; 4] = [
+        "<<<",
+        "#pragma omp parallel",
+        "warpsmith_gemm(",
+        "warpsmith_conv(",
+    ];
     let all = files.values().map(|text| {
         let of = |start: &&str| text.matches(*start).count();
         STARTS.iter().map(of).sum::<usize>()
@@ -95,14 +105,23 @@ mod tests {
     #[test]
     fn buckets_meet_without_gaps() {
         let of = |value| bucket(value, &[1, 2, 4, 8]);
-        assert_eq!([1, 2, 3, 4, 5, 9].map(of), ["0-1", "2", "3-4", "3-4", "5-8", "9+"]);
-        assert_eq!([0, 1, 16 << 10].map(|value| bucket(value, &[0, 16 << 10])), ["0", "1-16384", "1-16384"]);
+        assert_eq!(
+            [1, 2, 3, 4, 5, 9].map(of),
+            ["0-1", "2", "3-4", "3-4", "5-8", "9+"]
+        );
+        assert_eq!(
+            [0, 1, 16 << 10].map(|value| bucket(value, &[0, 16 << 10])),
+            ["0", "1-16384", "1-16384"]
+        );
     }
 
     #[test]
     fn launches_are_counted_in_the_source() {
         let files = |text: &str| FencedFiles::from([("kernels/a.cu".to_owned(), text.to_owned())]);
-        assert_eq!(launches(&files("a<<<1, 2>>>(); b<<<1, 2>>>(); warpsmith_gemm(x);")), 3);
+        assert_eq!(
+            launches(&files("a<<<1, 2>>>(); b<<<1, 2>>>(); warpsmith_gemm(x);")),
+            3
+        );
         assert_eq!(launches(&files("for (;;) {}")), 1);
     }
 }

@@ -104,7 +104,8 @@ impl Finish<'_> {
         };
         let mut alive = chosen;
         if alive.len() > 1 {
-            let Some(measured) = self.measure(&mut alive, base, false, &mut finals.verdicts)? else {
+            let Some(measured) = self.measure(&mut alive, base, false, &mut finals.verdicts)?
+            else {
                 return Ok(None);
             };
             for finalist in &mut finals.finalists {
@@ -114,13 +115,17 @@ impl Finish<'_> {
             }
             let mean = |number: &u32| {
                 let of = finals.finalists.iter().find(|one| one.number == *number);
-                of.and_then(|one| one.chosen_by).map_or(f64::INFINITY, |interval| interval.mean)
+                of.and_then(|one| one.chosen_by)
+                    .map_or(f64::INFINITY, |interval| interval.mean)
             };
             alive.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
         }
         // Whoever fails now leaves the place to the next.
         while let Some(number) = alive.first().copied() {
-            let mut pair: Vec<u32> = [number].into_iter().chain(start.filter(|one| *one != number)).collect();
+            let mut pair: Vec<u32> = [number]
+                .into_iter()
+                .chain(start.filter(|one| *one != number))
+                .collect();
             let Some(measured) = self.measure(&mut pair, base, true, &mut finals.verdicts)? else {
                 return Ok(None);
             };
@@ -147,7 +152,11 @@ impl Finish<'_> {
             .collect();
         let is_same = before.iter().all(|number| finalists.contains(number));
         let session = rounds.saturating_sub(1) / self.rounds * self.rounds;
-        if is_same { session } else { session + self.rounds }
+        if is_same {
+            session
+        } else {
+            session + self.rounds
+        }
     }
 
     /// Every candidate in every round, in an order that rotates. Those that fail are taken out of the list. `None` where it was
@@ -181,7 +190,10 @@ impl Finish<'_> {
                 verdicts.push(verdict);
             }
         }
-        let keep: Vec<bool> = numbers.iter().map(|number| !failed.contains(number)).collect();
+        let keep: Vec<bool> = numbers
+            .iter()
+            .map(|number| !failed.contains(number))
+            .collect();
         let mut kept = keep.iter();
         numbers.retain(|_| *kept.next().unwrap_or(&false));
         let mut kept = keep.iter();
@@ -285,9 +297,17 @@ fn finalists(candidates: &[Candidate], most: u32) -> (Vec<u32>, Option<u32>) {
         let mut all = candidates.iter();
         all.any(|one| one.number() == number && one.proposed.made_by == SearchMove::Start)
     };
-    let start = ranked.iter().map(|(_, number)| *number).find(|number| starts(*number));
-    let slowest = ranked.first().map_or(0.0, |(us, _)| MAX_RATIO_TO_FIRST * us);
-    let best = ranked.iter().filter(|(us, _)| *us <= slowest).take(most as usize);
+    let start = ranked
+        .iter()
+        .map(|(_, number)| *number)
+        .find(|number| starts(*number));
+    let slowest = ranked
+        .first()
+        .map_or(0.0, |(us, _)| MAX_RATIO_TO_FIRST * us);
+    let best = ranked
+        .iter()
+        .filter(|(us, _)| *us <= slowest)
+        .take(most as usize);
     let mut chosen: Vec<u32> = best.map(|(_, number)| *number).collect();
     if let Some(start) = start
         && !chosen.contains(&start)

@@ -165,10 +165,18 @@ impl SearchState {
         let drawn = self.parent(island, random);
         let own = self.archive.islands[island as usize].cells.values();
         let mut own: Vec<Elite> = own.copied().collect();
-        let others = self.archive.islands.iter().flat_map(|one| one.cells.values());
+        let others = self
+            .archive
+            .islands
+            .iter()
+            .flat_map(|one| one.cells.values());
         let mut others: Vec<Elite> = others.copied().collect();
         for elites in [&mut own, &mut others] {
-            elites.sort_by(|one, other| one.us.total_cmp(&other.us).then(one.candidate.cmp(&other.candidate)));
+            elites.sort_by(|one, other| {
+                one.us
+                    .total_cmp(&other.us)
+                    .then(one.candidate.cmp(&other.candidate))
+            });
         }
         if random.random_bool(MIXED)
             && let Some(mixed) = self.mix(&others, random, pending)
@@ -183,8 +191,14 @@ impl SearchState {
             .map(|elite| elite.candidate)
             .filter(|number| tried.insert(*number))
             .collect();
-        let one = parents.iter().find_map(|parent| self.change_one(*parent, random, pending));
-        one.or_else(|| parents.iter().find_map(|parent| self.change_two(*parent, random, pending)))
+        let one = parents
+            .iter()
+            .find_map(|parent| self.change_one(*parent, random, pending));
+        one.or_else(|| {
+            parents
+                .iter()
+                .find_map(|parent| self.change_two(*parent, random, pending))
+        })
     }
 
     fn is_new(&self, files: &FencedFiles, pending: &PendingMoves) -> bool {
@@ -192,7 +206,12 @@ impl SearchState {
         !self.seen.contains_key(&hash) && !pending.seen.contains(&hash)
     }
 
-    fn change_one(&self, parent: u32, random: &mut StdRng, pending: &PendingMoves) -> Option<Decision> {
+    fn change_one(
+        &self,
+        parent: u32,
+        random: &mut StdRng,
+        pending: &PendingMoves,
+    ) -> Option<Decision> {
         let files = self.candidate(parent)?.files()?;
         let mut by_kind: BTreeMap<&str, Vec<(String, FencedFiles)>> = BTreeMap::new();
         for parameter in parameters(files) {
@@ -200,38 +219,64 @@ impl SearchState {
                 let changed = parameter.set(files, choice);
                 if self.is_new(&changed, pending) {
                     let detail = described(&parameter, choice);
-                    by_kind.entry(parameter.kind.name()).or_default().push((detail, changed));
+                    by_kind
+                        .entry(parameter.kind.name())
+                        .or_default()
+                        .push((detail, changed));
                 }
             }
         }
-        let kind = self.parameter_kinds.choose(by_kind.keys().copied(), &BTreeMap::new())?;
+        let kind = self
+            .parameter_kinds
+            .choose(by_kind.keys().copied(), &BTreeMap::new())?;
         let (detail, files) = by_kind.get(kind)?.choose(random)?.clone();
         Some(made(SearchMove::Tune, detail, vec![parent], files))
     }
 
-    fn change_two(&self, parent: u32, random: &mut StdRng, pending: &PendingMoves) -> Option<Decision> {
+    fn change_two(
+        &self,
+        parent: u32,
+        random: &mut StdRng,
+        pending: &PendingMoves,
+    ) -> Option<Decision> {
         let files = self.candidate(parent)?.files()?;
         for _ in 0..PAIRS {
             let (first, changed) = random_change(files, random)?;
             let (second, changed) = random_change(&changed, random)?;
             if self.is_new(&changed, pending) {
-                return Some(made(SearchMove::Tune, format!("{first}; {second}"), vec![parent], changed));
+                return Some(made(
+                    SearchMove::Tune,
+                    format!("{first}; {second}"),
+                    vec![parent],
+                    changed,
+                ));
             }
         }
         None
     }
 
     /// Parameters of two candidates that differ in nothing else, each from one or the other.
-    fn mix(&self, elites: &[Elite], random: &mut StdRng, pending: &PendingMoves) -> Option<Decision> {
+    fn mix(
+        &self,
+        elites: &[Elite],
+        random: &mut StdRng,
+        pending: &PendingMoves,
+    ) -> Option<Decision> {
         let first = elites.choose(random)?.candidate;
         let files = self.candidate(first)?.files()?;
         let bones = skeleton(files);
-        let passed = self.candidates.iter().filter(|one| one.us().is_some() && one.number() != first);
+        let passed = self
+            .candidates
+            .iter()
+            .filter(|one| one.us().is_some() && one.number() != first);
         let alike: Vec<&Candidate> = passed
             .filter(|one| one.files().is_some_and(|files| skeleton(files) == bones))
             .collect();
         let other = alike.choose(random)?;
-        let values: Vec<String> = parameters(other.files()?).into_iter().map(|one| one.value).collect();
+        let values: Vec<String> = parameters(other.files()?)
+            .into_iter()
+            .map(|one| one.value)
+            .collect();
         let mut mixed = files.clone();
         for (place, value) in values.iter().enumerate() {
             // Places move with every change, so they are found again.
@@ -241,8 +286,14 @@ impl SearchState {
             }
         }
         let parents = vec![first, other.number()];
-        self.is_new(&mixed, pending)
-            .then(|| made(SearchMove::Mix, "parameters of both".to_owned(), parents, mixed))
+        self.is_new(&mixed, pending).then(|| {
+            made(
+                SearchMove::Mix,
+                "parameters of both".to_owned(),
+                parents,
+                mixed,
+            )
+        })
     }
 
     fn ask(
@@ -255,7 +306,11 @@ impl SearchState {
     ) -> Decision {
         let parent = self.parent(island, random).or_else(|| self.archive.best());
         let near_miss = self.near_miss(pending);
-        let elites = self.archive.islands.iter().flat_map(|one| one.cells.values());
+        let elites = self
+            .archive
+            .islands
+            .iter()
+            .flat_map(|one| one.cells.values());
         let others: Vec<u32> = elites
             .map(|elite| elite.candidate)
             .filter(|number| parent.is_none_or(|parent| parent.candidate != *number))
@@ -278,7 +333,11 @@ impl SearchState {
         let other = others.choose(random).copied();
         let parents = match made_by {
             SearchMove::Repair => near_miss.into_iter().collect(),
-            SearchMove::Crossover => parent.map(|one| one.candidate).into_iter().chain(other).collect(),
+            SearchMove::Crossover => parent
+                .map(|one| one.candidate)
+                .into_iter()
+                .chain(other)
+                .collect(),
             _ => parent.map(|one| one.candidate).into_iter().collect(),
         };
         if made_by == SearchMove::Repair {
@@ -291,7 +350,11 @@ impl SearchState {
                 let names = options.strategies.iter().map(|one| one.name);
                 let chosen = self.strategies.choose(names, &pending.tries)?;
                 *pending.tries.entry(chosen.to_owned()).or_default() += 1;
-                options.strategies.iter().copied().find(|one| one.name == chosen)
+                options
+                    .strategies
+                    .iter()
+                    .copied()
+                    .find(|one| one.name == chosen)
             })
             .flatten();
         Decision::Ask {
@@ -315,14 +378,18 @@ impl SearchState {
         latest
             .filter(|one| one.proposed.made_by != SearchMove::Tune && one.is_near_miss())
             .map(Candidate::number)
-            .find(|number| repairs(*number) < MAX_REPAIRS && !pending.seen.contains(&repair_mark(*number)))
+            .find(|number| {
+                repairs(*number) < MAX_REPAIRS && !pending.seen.contains(&repair_mark(*number))
+            })
     }
 
     /// Takes up a candidate with what came of it, except for its place in the archive.
     pub(crate) fn conclude(&mut self, candidate: Candidate) {
         let proposed = &candidate.proposed;
         if let Some(files) = &proposed.files {
-            self.seen.entry(normalized_hash(files)).or_insert(proposed.number);
+            self.seen
+                .entry(normalized_hash(files))
+                .or_insert(proposed.number);
         }
         self.judgements += u32::from(candidate.verdict.is_some());
         self.dollars += proposed.dollars;
@@ -359,7 +426,10 @@ impl SearchState {
         let parents = candidate.proposed.parents.iter();
         let parent = parents.filter_map(|number| self.candidate(*number)?.us());
         let best = self.archive.islands[candidate.proposed.island as usize].best();
-        let eager = candidate.verdict.as_ref().and_then(|verdict| verdict.times_us.as_ref());
+        let eager = candidate
+            .verdict
+            .as_ref()
+            .and_then(|verdict| verdict.times_us.as_ref());
         let before = parent.reduce(f64::min).or(best.map(|best| best.us));
         let before = before.or(eager.map(|times| times.eager.0)).unwrap_or(us);
         let gain = (before / us).ln();

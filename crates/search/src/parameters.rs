@@ -66,9 +66,10 @@ impl Parameter {
             for (range, scale) in places {
                 let new = match scale {
                     Scale::Same => value.to_owned(),
-                    Scale::Times(factor, plus) => value
-                        .parse::<i64>()
-                        .map_or_else(|_| value.to_owned(), |number| (number * factor + plus).to_string()),
+                    Scale::Times(factor, plus) => value.parse::<i64>().map_or_else(
+                        |_| value.to_owned(),
+                        |number| (number * factor + plus).to_string(),
+                    ),
                 };
                 text.replace_range(range, &new);
             }
@@ -115,13 +116,17 @@ pub(crate) fn skeleton(files: &FencedFiles) -> FencedFiles {
         .into_iter()
         .flat_map(|one| {
             let path = one.path.clone();
-            one.places.into_iter().map(move |(range, _)| (path.clone(), range))
+            one.places
+                .into_iter()
+                .map(move |(range, _)| (path.clone(), range))
         })
         .collect();
     all.sort_by_key(|(_, range)| std::cmp::Reverse((range.start, range.end)));
     let mut last: Option<(String, usize)> = None;
     for (path, range) in all {
-        let overlaps = last.as_ref().is_some_and(|(of, start)| *of == path && range.end > *start);
+        let overlaps = last
+            .as_ref()
+            .is_some_and(|(of, start)| *of == path && range.end > *start);
         if overlaps {
             continue;
         }
@@ -174,7 +179,12 @@ fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
                 .and_then(|rest| rest.find(')'))
                 .map_or(0, |end| " num_threads(".len() + end + 1);
             let values = ["", " num_threads(1)", " num_threads(2)", " num_threads(4)"];
-            push(ParameterKind::Threads, "", after..after + length, strings(&values));
+            push(
+                ParameterKind::Threads,
+                "",
+                after..after + length,
+                strings(&values),
+            );
         }
         if let Some(at) = line.find("omp simd").or_else(|| line.find("for simd")) {
             let after = at + "omp simd".len();
@@ -183,13 +193,27 @@ fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
                 .and_then(|rest| rest.find(')'))
                 .map_or(0, |end| " simdlen(".len() + end + 1);
             let values = ["", " simdlen(4)", " simdlen(8)", " simdlen(16)"];
-            push(ParameterKind::VectorWidth, "", after..after + length, strings(&values));
+            push(
+                ParameterKind::VectorWidth,
+                "",
+                after..after + length,
+                strings(&values),
+            );
         }
         return;
     }
     if let Some(range) = argument(line, "__launch_bounds__(") {
-        let first = line[range.clone()].split(',').next().unwrap_or_default().trim();
-        let values = [first.to_owned(), format!("{first}, 2"), format!("{first}, 4"), format!("{first}, 8")];
+        let first = line[range.clone()]
+            .split(',')
+            .next()
+            .unwrap_or_default()
+            .trim();
+        let values = [
+            first.to_owned(),
+            format!("{first}, 2"),
+            format!("{first}, 4"),
+            format!("{first}, 8"),
+        ];
         push(ParameterKind::LaunchBounds, "", range, values.to_vec());
     }
     if let Some((name, range)) = constant(line)
@@ -213,7 +237,8 @@ fn argument(line: &str, opening: &str) -> Option<Range<usize>> {
 fn constant(line: &str) -> Option<(String, Range<usize>)> {
     let trimmed = line.trim_start();
     let is_number = |text: &str| {
-        text.parse::<i64>().is_ok_and(|number| (2..=4096).contains(&number))
+        text.parse::<i64>()
+            .is_ok_and(|number| (2..=4096).contains(&number))
             && text.bytes().all(|byte| byte.is_ascii_digit())
     };
     let range = |text: &str| {
@@ -223,7 +248,8 @@ fn constant(line: &str) -> Option<(String, Range<usize>)> {
     if let Some(rest) = trimmed.strip_prefix("#define ") {
         let mut words = rest.split_whitespace();
         let (name, value) = (words.next()?, words.next()?);
-        return (words.next().is_none() && is_number(value)).then(|| (name.to_owned(), range(value)));
+        return (words.next().is_none() && is_number(value))
+            .then(|| (name.to_owned(), range(value)));
     }
     let declared = trimmed.split(['=', ';']).next()?;
     let mut words: Vec<&str> = declared.split_whitespace().collect();
@@ -260,7 +286,10 @@ fn block_sizes(path: &str, text: &str) -> Vec<Parameter> {
                 Scale::Same
             } else if number > size && number % size == 0 && is_divisor(text, &range, number) {
                 Scale::Times(number / size, 0)
-            } else if number > size && (number + 1) % size == 0 && is_divisor(text, &range, number + 1) {
+            } else if number > size
+                && (number + 1) % size == 0
+                && is_divisor(text, &range, number + 1)
+            {
                 Scale::Times((number + 1) / size, -1)
             } else if number + 1 == size && is_divisor(text, &range, size) {
                 Scale::Times(1, -1)
@@ -269,7 +298,9 @@ fn block_sizes(path: &str, text: &str) -> Vec<Parameter> {
             };
             places.push((range, scale));
         }
-        let choices = [64, 128, 256, 512, 1024].into_iter().filter(|one| *one != size);
+        let choices = [64, 128, 256, 512, 1024]
+            .into_iter()
+            .filter(|one| *one != size);
         Parameter {
             path: path.to_owned(),
             kind: ParameterKind::BlockSize,
@@ -285,7 +316,9 @@ fn block_sizes(path: &str, text: &str) -> Vec<Parameter> {
 /// Whether a number stands in `(… + 1023) / 1024`.
 fn is_divisor(text: &str, range: &Range<usize>, divisor: i64) -> bool {
     let line_start = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
-    let line_end = text[range.end..].find('\n').map_or(text.len(), |at| range.end + at);
+    let line_end = text[range.end..]
+        .find('\n')
+        .map_or(text.len(), |at| range.end + at);
     text[line_start..line_end].contains(&format!("+ {}) / {divisor}", divisor - 1))
 }
 
@@ -362,11 +395,9 @@ mod tests {
         let text = "#pragma omp parallel for num_threads(2) schedule(static)\n#pragma omp simd simdlen(8)\n";
         let files = files(text);
         let found = parameters(&files);
-        let set = |number: usize, value: &str| found[number].set(&files, value)["kernels/a.cu"].clone();
-        assert_eq!(
-            set(0, "dynamic"),
-            text.replace("static", "dynamic"),
-        );
+        let set =
+            |number: usize, value: &str| found[number].set(&files, value)["kernels/a.cu"].clone();
+        assert_eq!(set(0, "dynamic"), text.replace("static", "dynamic"),);
         assert_eq!(set(1, ""), text.replace(" num_threads(2)", ""));
         assert_eq!(set(2, " simdlen(16)"), text.replace('8', "16"));
         assert_eq!(found[0].describe("dynamic"), "static -> dynamic");
@@ -391,6 +422,9 @@ mod tests {
         let one = files("#pragma unroll 4\nk<<<n, 256>>>(a);\n");
         let other = files("#pragma unroll\nk<<<n, 128>>>(a);\n");
         assert_eq!(skeleton(&one), skeleton(&other));
-        assert_ne!(skeleton(&one), skeleton(&files("#pragma unroll\nj<<<n, 128>>>(a);\n")));
+        assert_ne!(
+            skeleton(&one),
+            skeleton(&files("#pragma unroll\nj<<<n, 128>>>(a);\n"))
+        );
     }
 }

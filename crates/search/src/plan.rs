@@ -71,8 +71,12 @@ pub enum SearchProgress<'a> {
     /// Where the time of the reference goes is being measured.
     Profiling,
     /// An earlier process had judged so many.
-    Resumed { judged: u32 },
-    Judging { number: u32 },
+    Resumed {
+        judged: u32,
+    },
+    Judging {
+        number: u32,
+    },
     /// A candidate is done with: judged, or nothing to judge.
     Concluded {
         candidate: &'a Candidate,
@@ -82,7 +86,10 @@ pub enum SearchProgress<'a> {
         spent: BudgetSpent,
     },
     /// A policy is not asked any more.
-    PolicyDropped { policy: &'a str, why: &'a str },
+    PolicyDropped {
+        policy: &'a str,
+        why: &'a str,
+    },
     /// A finalist is measured afresh.
     Measuring {
         candidate: u32,
@@ -90,5 +97,8 @@ pub enum SearchProgress<'a> {
         of: u32,
         reported: bool,
     },
-    Measured { candidate: u32, verdict: &'a Verdict },
+    Measured {
+        candidate: u32,
+        verdict: &'a Verdict,
+    },
 }

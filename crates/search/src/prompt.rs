@@ -43,7 +43,8 @@ impl Question<'_> {
             SearchMove::Repair => None,
             _ => parent.and_then(starting_point),
         };
-        let mut messages = opening_messages(self.task, self.target, PromptStyle::Full, start.as_ref());
+        let mut messages =
+            opening_messages(self.task, self.target, PromptStyle::Full, start.as_ref());
         if let Some(Message::User { text }) = messages.last_mut() {
             self.add(text, parent);
         }
@@ -65,14 +66,24 @@ impl Question<'_> {
             }
             (SearchMove::Crossover, _) => {
                 if let Some(other) = self.parents.get(1) {
-                    let _ = write!(text, "\n\nAnother solution takes {}. Its files:", time(other));
+                    let _ = write!(
+                        text,
+                        "\n\nAnother solution takes {}. Its files:",
+                        time(other)
+                    );
                     shown(text, other.files(), MAX_INSPIRATION);
-                    text.push_str("\n\nWrite one that has what is best in both, and is faster than either.");
+                    text.push_str(
+                        "\n\nWrite one that has what is best in both, and is faster than either.",
+                    );
                 }
             }
             _ => {
                 if let Some(other) = self.inspiration {
-                    let _ = write!(text, "\n\nFor inspiration, another solution that takes {}:", time(other));
+                    let _ = write!(
+                        text,
+                        "\n\nFor inspiration, another solution that takes {}:",
+                        time(other)
+                    );
                     shown(text, other.files(), MAX_INSPIRATION);
                 }
             }
@@ -93,7 +104,9 @@ impl Question<'_> {
 }
 
 fn time(candidate: &Candidate) -> String {
-    candidate.us().map_or_else(|| "an unknown time".to_owned(), |us| format!("{us:.1} us"))
+    candidate
+        .us()
+        .map_or_else(|| "an unknown time".to_owned(), |us| format!("{us:.1} us"))
 }
 
 fn starting_point(candidate: &Candidate) -> Option<StartingPoint> {
@@ -121,11 +134,18 @@ fn shown(text: &mut String, files: Option<&FencedFiles>, most: usize) {
 /// What went wrong most often, in a line each.
 pub(crate) fn rules_from_failures(candidates: &[Candidate]) -> Vec<String> {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-    for one in candidates.iter().filter(|one| one.proposed.policy.is_some()) {
+    for one in candidates
+        .iter()
+        .filter(|one| one.proposed.policy.is_some())
+    {
         let why = match (&one.verdict, &one.proposed.unusable) {
             (Some(verdict), _) if verdict.status != Status::Passed => {
                 let reason = verdict.reason.as_deref().unwrap_or_default();
-                format!("{}: {}", verdict.status.name().replace('_', " "), gist(reason))
+                format!(
+                    "{}: {}",
+                    verdict.status.name().replace('_', " "),
+                    gist(reason)
+                )
             }
             (None, Some(why)) => why.clone(),
             _ => continue,
@@ -136,12 +156,19 @@ pub(crate) fn rules_from_failures(candidates: &[Candidate]) -> Vec<String> {
     let mut rules: Vec<(String, u32)> = counts.into_iter().collect();
     // Stable: of equal counts by the alphabet.
     rules.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    rules.into_iter().take(MAX_RULES).map(|(why, _)| why).collect()
+    rules
+        .into_iter()
+        .take(MAX_RULES)
+        .map(|(why, _)| why)
+        .collect()
 }
 
 /// The line that matters: a compiler names files before its first error, Python ends with what went wrong.
 fn gist(reason: &str) -> &str {
-    let mut lines = reason.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut lines = reason
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty());
     let first = lines.clone().next().unwrap_or_default();
     if first.starts_with("Traceback ") {
         return lines.next_back().unwrap_or(first);

@@ -23,7 +23,8 @@ pub(crate) fn files_of(
     for (path, content) in written {
         let content = if content.contains(SEARCH) {
             let before = parent.and_then(|parent| parent.get(&path));
-            let before = before.ok_or_else(|| format!("it changes `{path}`, which the parent does not have"))?;
+            let before = before
+                .ok_or_else(|| format!("it changes `{path}`, which the parent does not have"))?;
             edited(before, &content).map_err(|why| format!("`{path}`: {why}"))?
         } else {
             content
@@ -51,7 +52,9 @@ fn edited(before: &str, changes: &str) -> Result<String, String> {
         let body = rest[at + SEARCH.len()..].trim_start_matches([' ', '\r']);
         let body = body.strip_prefix('\n').unwrap_or(body);
         let divider = line_at(body, DIVIDER).ok_or("a change has no `=======`")?;
-        let after = body[divider..].split_once('\n').map_or("", |(_, after)| after);
+        let after = body[divider..]
+            .split_once('\n')
+            .map_or("", |(_, after)| after);
         let end = line_at(after, REPLACE).ok_or("a change has no `>>>>>>> REPLACE`")?;
         let (old, new) = (&body[..divider], &after[..end]);
         text = replaced(&text, old, new)?;
@@ -80,8 +83,11 @@ fn replaced(text: &str, old: &str, new: &str) -> Result<String, String> {
     match text.matches(old).count() {
         1 => Ok(text.replacen(old, new, 1)),
         // A model that does not repeat spaces as they are still means one place.
-        0 => by_lines(text, old, new).ok_or_else(|| format!("what is to be replaced is not there once: `{gist}`")),
-        _ => Err(format!("what is to be replaced is there several times: `{gist}`")),
+        0 => by_lines(text, old, new)
+            .ok_or_else(|| format!("what is to be replaced is not there once: `{gist}`")),
+        _ => Err(format!(
+            "what is to be replaced is there several times: `{gist}`"
+        )),
     }
 }
 
@@ -126,7 +132,10 @@ mod tests {
     #[test]
     fn a_change_is_applied_to_the_parents_file() {
         let found = read(&change("int a = 1;", "int a = 3;")).unwrap();
-        assert_eq!(found["kernels/a.cpp"], "int a = 3;\n  int b = 2;\nint c = 2;\n");
+        assert_eq!(
+            found["kernels/a.cpp"],
+            "int a = 3;\n  int b = 2;\nint c = 2;\n"
+        );
         assert_eq!(found[MODEL_NEW], parent()[MODEL_NEW]);
         // Spaces around lines may differ.
         let found = read(&change("int b = 2;\n  int c = 2;", "int d = 4;")).unwrap();
@@ -147,10 +156,17 @@ mod tests {
         let why = |reply: &str| read(reply).unwrap_err();
         assert!(why(&change("int x;", "int y;")).contains("not there once: `int x;`"));
         assert!(why(&change("int a = 1;\n  int c", "long")).contains("not there once"));
-        assert!(why("kernels/b.cpp\n```\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n```\n").contains("does not have"));
+        assert!(
+            why("kernels/b.cpp\n```\n<<<<<<< SEARCH\nx\n=======\ny\n>>>>>>> REPLACE\n```\n")
+                .contains("does not have")
+        );
         assert!(why("kernels/a.cpp\n```\n<<<<<<< SEARCH\nx\n```\n").contains("no `=======`"));
         assert_eq!(why("No."), "the reply has no fenced block");
-        let cut = files_of(&change("int a = 1;", ""), FinishReason::Length, Some(&parent()));
+        let cut = files_of(
+            &change("int a = 1;", ""),
+            FinishReason::Length,
+            Some(&parent()),
+        );
         assert_eq!(cut.unwrap_err(), "the reply was cut off");
     }
 }

@@ -8,8 +8,8 @@ use warpsmith_agent::render_profile;
 use warpsmith_judge::{CANCELLED, JudgeError};
 use warpsmith_rollout::{QueuedJudges, RolloutError, StopRequest};
 use warpsmith_schema::{
-    EpisodeId, EventKind, Failure, FailureKind, Number, ProposedCandidate, ReferenceBound, RunHeader,
-    RunMetrics, SearchMove, Usage, Verdict,
+    EpisodeId, EventKind, Failure, FailureKind, Number, ProposedCandidate, ReferenceBound,
+    RunHeader, RunMetrics, SearchMove, Usage, Verdict,
 };
 use warpsmith_store::RunFolder;
 
@@ -325,7 +325,8 @@ impl RunningSearch<'_> {
                     inspiration,
                 } => {
                     self.profile_parent(parents.first().copied())?;
-                    let question = self.question(number, made_by, strategy, &parents, inspiration, policy);
+                    let question =
+                        self.question(number, made_by, strategy, &parents, inspiration, policy);
                     let begun = ProposedCandidate {
                         detail: strategy.map(|one| one.name.to_owned()),
                         parents,
@@ -347,11 +348,13 @@ impl RunningSearch<'_> {
 
     /// Where the time of an island's best goes, for prompts; measured once for each.
     fn profile_parent(&mut self, parent: Option<u32>) -> Result<(), SearchError> {
-        let Some(number) = parent.filter(|number| !self.logged.profiles.contains_key(number)) else {
+        let Some(number) = parent.filter(|number| !self.logged.profiles.contains_key(number))
+        else {
             return Ok(());
         };
         let mut islands = self.state.archive.islands.iter();
-        let leads = islands.any(|island| island.best().is_some_and(|best| best.candidate == number));
+        let leads =
+            islands.any(|island| island.best().is_some_and(|best| best.candidate == number));
         let submission = self.state.candidate(number).and_then(Candidate::submission);
         let Some(submission) = submission.filter(|_| leads && !self.stopped()) else {
             return Ok(());
@@ -381,7 +384,9 @@ impl RunningSearch<'_> {
     ) -> Asked {
         let of = |number: &u32| self.state.candidate(*number);
         let shown: Vec<&Candidate> = parents.iter().filter_map(of).collect();
-        let profile = parents.first().and_then(|parent| self.logged.profiles.get(parent));
+        let profile = parents
+            .first()
+            .and_then(|parent| self.logged.profiles.get(parent));
         let question = Question {
             task: &self.plan.task,
             target: self.plan.target,
@@ -434,14 +439,22 @@ impl RunningSearch<'_> {
     }
 
     /// The candidate that an answer stands for.
-    fn answered(&self, begun: ProposedCandidate, policy: usize, answer: Answer) -> ProposedCandidate {
+    fn answered(
+        &self,
+        begun: ProposedCandidate,
+        policy: usize,
+        answer: Answer,
+    ) -> ProposedCandidate {
         let parent = begun.parents.first();
         let parent = parent.and_then(|number| self.state.candidate(*number)?.files());
         let files = match &answer.text {
             Ok((text, finish)) => files_of(text, *finish, parent),
             Err(why) => Err(format!("{POLICY_FAILED}{why}")),
         };
-        let duplicate_of = files.as_ref().ok().and_then(|files| self.state.duplicate_of(files));
+        let duplicate_of = files
+            .as_ref()
+            .ok()
+            .and_then(|files| self.state.duplicate_of(files));
         let (files, unusable) = match files {
             Ok(files) => (Some(files), None),
             Err(why) => (None, Some(why)),
@@ -534,7 +547,12 @@ impl RunningSearch<'_> {
                 })
                 .collect();
             jobs.into_iter()
-                .map(|(number, job)| (number, job.join().unwrap_or_else(|_| Err(Failure::panicked()))))
+                .map(|(number, job)| {
+                    (
+                        number,
+                        job.join().unwrap_or_else(|_| Err(Failure::panicked())),
+                    )
+                })
                 .collect()
         })
     }
@@ -554,7 +572,11 @@ impl RunningSearch<'_> {
         Ok(())
     }
 
-    fn take_up(&mut self, proposed: ProposedCandidate, verdict: Option<Verdict>) -> Result<(), SearchError> {
+    fn take_up(
+        &mut self,
+        proposed: ProposedCandidate,
+        verdict: Option<Verdict>,
+    ) -> Result<(), SearchError> {
         let (number, island) = (proposed.number, proposed.island);
         let best = self.state.archive.best();
         let mut candidate = Candidate {
@@ -563,13 +585,18 @@ impl RunningSearch<'_> {
             cell: None,
         };
         let us = candidate.us();
-        if let (Some(files), Some(verdict), true) = (candidate.files(), &candidate.verdict, us.is_some()) {
+        if let (Some(files), Some(verdict), true) =
+            (candidate.files(), &candidate.verdict, us.is_some())
+        {
             let known = self.logged.cells.get(&number).cloned();
-            candidate.cell = Some(known.unwrap_or_else(|| cell_of(files, verdict, self.reference.as_ref())));
+            candidate.cell =
+                Some(known.unwrap_or_else(|| cell_of(files, verdict, self.reference.as_ref())));
         }
         let leads = us.is_some_and(|us| best.is_none_or(|best| us < best.us));
         let policy = candidate.proposed.policy.clone();
-        let was_dropped = policy.as_ref().is_some_and(|policy| self.state.is_dropped(policy));
+        let was_dropped = policy
+            .as_ref()
+            .is_some_and(|policy| self.state.is_dropped(policy));
         self.state.conclude(candidate);
         let Some(candidate) = self.state.candidates.last() else {
             return Ok(());
@@ -597,7 +624,8 @@ impl RunningSearch<'_> {
                 spent,
             });
         }
-        if let Some(policy) = policy.filter(|policy| !was_dropped && self.state.is_dropped(policy)) {
+        if let Some(policy) = policy.filter(|policy| !was_dropped && self.state.is_dropped(policy))
+        {
             let why = candidate.proposed.unusable.as_deref().unwrap_or_default();
             (self.on_progress)(SearchProgress::PolicyDropped {
                 policy: &policy,
@@ -615,10 +643,16 @@ impl RunningSearch<'_> {
             .archive
             .islands
             .iter()
-            .map(|island| island.best_cell().map(|(cell, elite)| (cell.clone(), elite)))
+            .map(|island| {
+                island
+                    .best_cell()
+                    .map(|(cell, elite)| (cell.clone(), elite))
+            })
             .collect();
         let best = leaders.iter().flatten();
-        let best = best.min_by(|(_, one), (_, other)| one.us.total_cmp(&other.us)).cloned();
+        let best = best
+            .min_by(|(_, one), (_, other)| one.us.total_cmp(&other.us))
+            .cloned();
         let mut moved = Vec::new();
         let done = self.state.candidates.len() as u32;
         let every = self.plan.migrate_every.max(1) * count as u32;
@@ -706,7 +740,11 @@ impl RunningSearch<'_> {
             candidates: state.candidates,
             archive: state.archive,
             spent,
-            limit: if stopped() { SearchLimit::Interrupted } else { limit },
+            limit: if stopped() {
+                SearchLimit::Interrupted
+            } else {
+                limit
+            },
             arms: state.arms,
             strategies: state.strategies,
             usage: state.usage,

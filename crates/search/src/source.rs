@@ -58,10 +58,13 @@ fn single_spaces(line: &str) -> String {
         }
         if pending {
             let before = out.chars().next_back().unwrap_or(' ');
-            let word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '"';
+            let quotes = |letter: char| letter == '"' || letter == '\'';
+            let word = |letter: char| letter.is_alphanumeric() || letter == '_';
+            let joins = |letter: char| word(letter) || quotes(letter);
             // Two operators could become another one, as `a + +b`.
-            let glues = !word(before) && !word(letter) && !"(){}[];,".contains(before);
-            if (word(before) && word(letter)) || glues {
+            let glues = !joins(before) && !joins(letter) && !"(){}[];,".contains(before);
+            // A letter before a quote makes another string of it.
+            if (joins(before) && word(letter)) || (word(before) && quotes(letter)) || glues {
                 out.push(' ');
             }
             pending = false;
@@ -123,7 +126,10 @@ fn without_comments(text: &str, is_python: bool) -> String {
             out.push(' ');
             continue;
         }
-        let digit_before = out.chars().next_back().is_some_and(|one| one.is_ascii_digit());
+        let digit_before = out
+            .chars()
+            .next_back()
+            .is_some_and(|one| one.is_ascii_digit());
         // `1'000` is a number.
         let separates = letter == '\'' && !is_python && digit_before;
         if (letter == '"' || letter == '\'') && !separates {
@@ -148,7 +154,10 @@ mod tests {
     fn comments_and_spaces_do_not_tell_sources_apart() {
         let one = "// fast\nint f( int a ) {\n\n  return a + 1; /* one\nmore */ }\n";
         let other = "int f(int a) {\nreturn a+1;\n}\n";
-        assert_eq!(normalized_source("kernels/a.cu", one), "int f(int a){\nreturn a+1;\n}");
+        assert_eq!(
+            normalized_source("kernels/a.cu", one),
+            "int f(int a){\nreturn a+1;\n}"
+        );
         assert_eq!(
             normalized_source("kernels/a.cu", one),
             normalized_source("kernels/a.cu", other)
@@ -163,7 +172,10 @@ mod tests {
     #[test]
     fn what_changes_the_program_stays() {
         let different = |one: &str, other: &str| {
-            assert_ne!(normalized_source("a.cu", one), normalized_source("a.cu", other));
+            assert_ne!(
+                normalized_source("a.cu", one),
+                normalized_source("a.cu", other)
+            );
         };
         different("#pragma unroll 4\nfor", "#pragma unroll 8\nfor");
         different("#pragma unroll\nfor", "for");

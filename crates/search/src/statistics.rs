@@ -11,8 +11,8 @@ pub struct Interval {
 
 /// Student's t for a two-sided 95 % interval, by degrees of freedom from one.
 const STUDENT: [f64; 15] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
-    2.131,
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131,
 ];
 /// Of more.
 const NORMAL: f64 = 2.1;
@@ -20,7 +20,11 @@ const NORMAL: f64 = 2.1;
 /// The geometric mean of positive numbers with its 95 % interval by Student's t on their logarithms: times are skewed, their
 /// logarithms are less so. Of a single number the interval is all positive numbers.
 pub fn interval_of(values: &[f64]) -> Option<Interval> {
-    if values.is_empty() || values.iter().any(|value| !(value.is_finite() && *value > 0.0)) {
+    if values.is_empty()
+        || values
+            .iter()
+            .any(|value| !(value.is_finite() && *value > 0.0))
+    {
         return None;
     }
     let count = values.len() as f64;
@@ -34,7 +38,10 @@ pub fn interval_of(values: &[f64]) -> Option<Interval> {
             measurements,
         });
     }
-    let squares = values.iter().map(|value| (value.ln() - mean).powi(2)).sum::<f64>();
+    let squares = values
+        .iter()
+        .map(|value| (value.ln() - mean).powi(2))
+        .sum::<f64>();
     let deviation = (squares / (count - 1.0) / count).sqrt();
     let student = STUDENT.get(values.len() - 2).copied().unwrap_or(NORMAL);
     Some(Interval {
@@ -61,7 +68,10 @@ mod tests {
     #[test]
     fn one_measurement_says_nothing_of_the_next() {
         let found = interval_of(&[10.0]).unwrap();
-        assert_eq!((found.mean, found.low, found.high), (10.0, 0.0, f64::INFINITY));
+        assert_eq!(
+            (found.mean, found.low, found.high),
+            (10.0, 0.0, f64::INFINITY)
+        );
         assert_eq!(interval_of(&[]), None);
         assert_eq!(interval_of(&[1.0, f64::NAN]), None);
     }

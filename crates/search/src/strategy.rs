@@ -28,7 +28,10 @@ impl Situation<'_> {
     }
 
     fn has_reductions(&self) -> bool {
-        self.has(&["sum", "mean", "max", "min", "norm", "softmax", "var", "prod", "loss", "entropy", "pool"])
+        self.has(&[
+            "sum", "mean", "max", "min", "norm", "softmax", "var", "prod", "loss", "entropy",
+            "pool",
+        ])
     }
 
     /// Without a profile nothing is ruled out.
@@ -86,7 +89,10 @@ const ALL: [SearchStrategy; 9] = [
 ];
 
 /// Those that can help here.
-pub(crate) fn strategies(target: Target, reference: Option<&ReferenceBound>) -> Vec<SearchStrategy> {
+pub(crate) fn strategies(
+    target: Target,
+    reference: Option<&ReferenceBound>,
+) -> Vec<SearchStrategy> {
     let none = Vec::new();
     let situation = Situation {
         on_gpu: target == Target::Cuda,
@@ -115,9 +121,15 @@ mod tests {
 
     #[test]
     fn the_profile_rules_strategies_out() {
-        assert_eq!(names(Target::Cuda, "memory", &["aten::relu"]), ["vectorise", "double buffer", "occupancy"]);
+        assert_eq!(
+            names(Target::Cuda, "memory", &["aten::relu"]),
+            ["vectorise", "double buffer", "occupancy"]
+        );
         let product = names(Target::Cuda, "compute", &["aten::addmm", "aten::gelu"]);
-        assert!(product.contains(&"tensor cores") && product.contains(&"library call"), "{product:?}");
+        assert!(
+            product.contains(&"tensor cores") && product.contains(&"library call"),
+            "{product:?}"
+        );
         assert!(!product.contains(&"split reduction"), "{product:?}");
         assert!(!names(Target::Cpu, "compute", &["aten::addmm"]).contains(&"tensor cores"));
         assert_eq!(strategies(Target::Cuda, None).len(), ALL.len());

@@ -8,11 +8,13 @@ use warpsmith_store::{EventLog, event_log};
 use crate::stand_in::{StandIn, plan, run, script, whole};
 
 fn search(folder: &Path, plan: &SearchPlan, judge: &StandIn) -> Option<SearchOutcome> {
-    let policy = script(folder, "script", |number| match number % 4 {
+    let policy = script(folder, "script", |number| {
+        match number % 4 {
         0 => whole(&format!("wrong version{number}")),
         1 => whole(&format!("version{number}")),
         2 => "kernels/k.cpp\n```\n<<<<<<< SEARCH\nfor (;;) {}\n=======\nfor (float4 x;;) {}\n>>>>>>> REPLACE\n```\n".to_owned(),
         _ => "I would rather not.".to_owned(),
+    }
     });
     run(&folder.join("run"), plan, vec![policy], judge).ok()
 }
@@ -25,7 +27,9 @@ fn logged(folder: &Path) -> (BTreeMap<u32, ProposedCandidate>, BTreeMap<u32, Ver
         EventKind::CandidateProposed { candidate } => {
             assert!(proposed.insert(candidate.number, *candidate).is_none());
         }
-        EventKind::Judged { episode, verdict, .. } => {
+        EventKind::Judged {
+            episode, verdict, ..
+        } => {
             assert!(verdicts.insert(episode.sample, *verdict).is_none());
         }
         _ => {}
@@ -55,13 +59,19 @@ fn a_killed_search_goes_on_to_the_same_archive() {
         let resumed = search(folder.path(), &plan(40), &again).unwrap();
         // Nothing that had a verdict was judged again.
         let (_, after) = logged(folder.path());
-        assert_eq!(before.len() + again.judged.lock().unwrap().len(), after.len());
+        assert_eq!(
+            before.len() + again.judged.lock().unwrap().len(),
+            after.len()
+        );
         let all: Vec<String> = [&judge, &again]
             .iter()
             .flat_map(|judge| judge.judged.lock().unwrap().clone())
             .collect();
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
-        assert_eq!(resumed.archive, untouched.archive, "killed after {dies_after}");
+        assert_eq!(
+            resumed.archive, untouched.archive,
+            "killed after {dies_after}"
+        );
         assert_eq!(candidates(&resumed), candidates(&untouched));
         assert_eq!(resumed.arms, untouched.arms);
     }
@@ -104,6 +114,8 @@ fn a_search_goes_on_with_a_larger_budget() {
     assert_eq!(outcome.spent.judgements, 25);
     let (after, _) = logged(folder.path());
     assert!(before.iter().all(|(number, one)| after[number] == *one));
-    let empty = Archive { islands: Vec::new() };
+    let empty = Archive {
+        islands: Vec::new(),
+    };
     assert_ne!(outcome.archive, empty);
 }

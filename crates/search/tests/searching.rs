@@ -24,7 +24,13 @@ fn tuning_alone_finds_the_best_parameters_within_the_budget() {
     let judged = judge.judged.lock().unwrap();
     assert_eq!(judged.iter().collect::<BTreeSet<_>>().len(), judged.len());
     // Both islands have something, and every stage is counted.
-    assert!(outcome.archive.islands.iter().all(|island| island.best().is_some()));
+    assert!(
+        outcome
+            .archive
+            .islands
+            .iter()
+            .all(|island| island.best().is_some())
+    );
     let shares: f64 = outcome.cascade.stages.iter().map(|stage| stage.share).sum();
     assert!((shares - 1.0).abs() < 1e-9);
     assert_eq!(outcome.cascade.stages[4].entered, 60);
@@ -38,8 +44,16 @@ fn policies_write_what_tuning_cannot_and_duplicates_are_not_judged() {
     let dull = script(folder.path(), "dull", |number| {
         whole("same").replace("// same", &format!("// version {number}"))
     });
-    let clever = script(folder.path(), "clever", |number| whole(&format!("float4 version{number}")));
-    let outcome = run(&folder.path().join("run"), &plan(40), vec![dull, clever], &judge).unwrap();
+    let clever = script(folder.path(), "clever", |number| {
+        whole(&format!("float4 version{number}"))
+    });
+    let outcome = run(
+        &folder.path().join("run"),
+        &plan(40),
+        vec![dull, clever],
+        &judge,
+    )
+    .unwrap();
     let by = |name: &str| outcome.arms.arms[name];
     assert!(by("clever").tries > by("dull").tries, "{:#?}", outcome.arms);
     assert!((outcome.archive.best().unwrap().us - 50.0).abs() < 1e-9);
@@ -51,7 +65,11 @@ fn policies_write_what_tuning_cannot_and_duplicates_are_not_judged() {
     assert!(dull.len() > 1);
     let judged = dull.iter().filter(|one| one.verdict.is_some()).count();
     // Those of the same batch may be asked before either is known; later ones name the first.
-    assert!(dull.iter().skip(3).all(|one| one.proposed.duplicate_of.is_some()));
+    assert!(
+        dull.iter()
+            .skip(3)
+            .all(|one| one.proposed.duplicate_of.is_some())
+    );
     assert!(judged <= 3, "{judged}");
 }
 
@@ -59,8 +77,15 @@ fn policies_write_what_tuning_cannot_and_duplicates_are_not_judged() {
 fn near_misses_are_mended_and_a_failing_policy_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let judge = StandIn::default();
-    let policy = script(folder.path(), "broken", |number| whole(&format!("broken version{number}")));
-    let outcome = run(&folder.path().join("run"), &plan(30), vec![policy], &judge).unwrap();
+    let policy = script(folder.path(), "broken", |number| {
+        whole(&format!("broken version{number}"))
+    });
+    // Nothing to tune: only the policy writes.
+    let mut untunable = plan(30);
+    for (_, files) in &mut untunable.start.solutions {
+        files.insert("kernels/k.cpp".to_owned(), "int a;\n".to_owned());
+    }
+    let outcome = run(&folder.path().join("run"), &untunable, vec![policy], &judge).unwrap();
     let repairs: Vec<_> = outcome
         .candidates
         .iter()
@@ -77,8 +102,17 @@ fn near_misses_are_mended_and_a_failing_policy_is_dropped() {
     let mut short = script(folder.path(), "other", |_| String::new());
     short.policy = std::sync::Arc::new(warpsmith_model::policy::ScriptPolicy::open(&path).unwrap());
     let judge = StandIn::default();
-    let outcome = run(&folder.path().join("second"), &plan(30), vec![short], &judge).unwrap();
-    let asked = outcome.candidates.iter().filter(|one| one.proposed.policy.is_some());
+    let outcome = run(
+        &folder.path().join("second"),
+        &plan(30),
+        vec![short],
+        &judge,
+    )
+    .unwrap();
+    let asked = outcome
+        .candidates
+        .iter()
+        .filter(|one| one.proposed.policy.is_some());
     let tries = asked.count();
     assert!((3..=6).contains(&tries), "{tries}");
     assert_eq!(outcome.spent.judgements, 30);
@@ -113,9 +147,18 @@ fn a_search_ends_when_nothing_is_left_to_try() {
     let folder = tempfile::tempdir().unwrap();
     let mut plan = plan(100);
     for (_, files) in &mut plan.start.solutions {
-        files.insert("kernels/k.cpp".to_owned(), "#pragma GCC unroll 1\nint a;\n".to_owned());
+        files.insert(
+            "kernels/k.cpp".to_owned(),
+            "#pragma GCC unroll 1\nint a;\n".to_owned(),
+        );
     }
-    let outcome = run(folder.path().join("run").as_path(), &plan, Vec::new(), &StandIn::default()).unwrap();
+    let outcome = run(
+        folder.path().join("run").as_path(),
+        &plan,
+        Vec::new(),
+        &StandIn::default(),
+    )
+    .unwrap();
     assert_eq!(outcome.limit, SearchLimit::Exhausted);
     // The start and the four other values.
     assert_eq!(outcome.spent.judgements, 5);

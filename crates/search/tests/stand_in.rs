@@ -15,8 +15,8 @@ use warpsmith_schema::{
     Profile, RunHeader, Speedup, StageSeconds, Status, Submission, Target, Task, Times, Verdict,
 };
 use warpsmith_search::{
-    SearchBudget, SearchError, SearchOutcome, SearchPlan, SearchPolicy, SearchResources, SearchStart,
-    TokenPrice, search,
+    SearchBudget, SearchError, SearchOutcome, SearchPlan, SearchPolicy, SearchResources,
+    SearchStart, TokenPrice, search,
 };
 use warpsmith_store::RunFolder;
 
@@ -66,7 +66,8 @@ impl StandIn {
         } else {
             Status::Passed
         };
-        let mut verdict = Verdict::unreached(status, Target::Cpu, Profile::Rl, "stand-in".to_owned());
+        let mut verdict =
+            Verdict::unreached(status, Target::Cpu, Profile::Rl, "stand-in".to_owned());
         verdict.compiled = status != Status::CompileFailed;
         verdict.seconds = StageSeconds {
             compile: 1.0,
@@ -130,11 +131,20 @@ impl Judge for StandIn {
         Ok(self.verdict(submission, self.afresh.max(1.0) * noise))
     }
 
-    fn check(&mut self, _: &Task, _: &Submission, _: CheckDepth) -> Result<Option<Verdict>, JudgeError> {
+    fn check(
+        &mut self,
+        _: &Task,
+        _: &Submission,
+        _: CheckDepth,
+    ) -> Result<Option<Verdict>, JudgeError> {
         Ok(None)
     }
 
-    fn profile(&mut self, task: &Task, _: Option<&Submission>) -> Result<ProfileReport, JudgeError> {
+    fn profile(
+        &mut self,
+        task: &Task,
+        _: Option<&Submission>,
+    ) -> Result<ProfileReport, JudgeError> {
         Ok(ProfileReport {
             format: 1,
             task: task.name.clone(),
@@ -242,7 +252,10 @@ pub(crate) fn script(folder: &Path, name: &str, reply: impl Fn(u32) -> String) -
 
 /// A reply with these words in its kernel.
 pub(crate) fn whole(words: &str) -> String {
-    format!("write model_new.py\n```python\n{MODULE}```\n\nwrite kernels/k.cpp\n```cpp\n// {words}\nint {};\n```\n", words.replace(' ', "_"))
+    format!(
+        "write model_new.py\n```python\n{MODULE}```\n\nwrite kernels/k.cpp\n```cpp\n// {words}\nint {};\n```\n",
+        words.replace(' ', "_")
+    )
 }
 
 pub(crate) fn run(

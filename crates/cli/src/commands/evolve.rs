@@ -15,7 +15,8 @@ use warpsmith_schema::{
     CountedAttempt, EpisodeMode, PlannedTask, PolicyVersion, Profile, RunHeader, Task,
 };
 use warpsmith_search::{
-    SearchLimit, SearchPlan, SearchPolicy, SearchResources, SearchStart, compiled_candidates, search,
+    SearchLimit, SearchPlan, SearchPolicy, SearchResources, SearchStart, compiled_candidates,
+    search,
 };
 use warpsmith_tasks::capture;
 
@@ -74,7 +75,9 @@ pub(crate) fn run(args: &EvolveArgs, printer: &Printer) -> Result<Exit, Stop> {
     if start.solutions.is_empty() && specs.is_empty() {
         return Err(nothing_to_do(absent));
     }
-    let judge_count = settings.judges.map_or(usual_judges(engine.target), u32::from);
+    let judge_count = settings
+        .judges
+        .map_or(usual_judges(engine.target), u32::from);
     let batch = settings.batch(judge_count as usize);
     let folder = settings::folder(args.out.as_ref(), &task, &settings, batch, &start)?;
     say_where(&folder, args.out.as_deref(), printer);
@@ -152,11 +155,19 @@ pub(crate) fn run(args: &EvolveArgs, printer: &Printer) -> Result<Exit, Stop> {
     if outcome.limit == SearchLimit::Interrupted || interrupt::happened() {
         return Err(Stop::interrupted());
     }
-    let winner = outcome.finals.as_ref().and_then(|finals| finals.winner.as_ref());
+    let winner = outcome
+        .finals
+        .as_ref()
+        .and_then(|finals| finals.winner.as_ref());
     let faster = winner.filter(|winner| winner.improves());
     let result = folder.path().join("result");
     let package = PackageOptions::default();
-    write_result(&result, &task, faster.map(|winner| &winner.submission), &package)?;
+    write_result(
+        &result,
+        &task,
+        faster.map(|winner| &winner.submission),
+        &package,
+    )?;
     let imported = faster.is_some().then(|| {
         printer.note("importing the result in a fresh process");
         import(&result, &task, &package, &config)
@@ -207,7 +218,9 @@ fn start(
 
 fn nothing_to_do(absent: Option<String>) -> Stop {
     let message = match absent {
-        Some(why) => format!("the compiler does not cover this module, so there is nothing to start from: {why}"),
+        Some(why) => format!(
+            "the compiler does not cover this module, so there is nothing to start from: {why}"
+        ),
         None => "there is nothing to start from and no policy to write anything".to_owned(),
     };
     let hint = "give `--policy`, or `--start` with the folder of a solution".to_owned();
@@ -217,7 +230,10 @@ fn nothing_to_do(absent: Option<String>) -> Stop {
 /// All policies as one: another set of them is another search.
 fn version(policies: &[SearchPolicy]) -> PolicyVersion {
     let versions = policies.iter().map(|one| one.policy.version());
-    let names: Vec<&str> = versions.clone().map(|version| version.name.as_str()).collect();
+    let names: Vec<&str> = versions
+        .clone()
+        .map(|version| version.name.as_str())
+        .collect();
     let mut hasher = blake3::Hasher::new();
     for version in versions.clone() {
         hasher.update(version.name.as_bytes());

@@ -133,8 +133,17 @@ impl EvolveReport<'_> {
                 outcome.limit.words()
             ),
         );
-        let passed = outcome.candidates.iter().filter(|one| one.us().is_some()).count();
-        let cells: usize = outcome.archive.islands.iter().map(|island| island.cells.len()).sum();
+        let passed = outcome
+            .candidates
+            .iter()
+            .filter(|one| one.us().is_some())
+            .count();
+        let cells: usize = outcome
+            .archive
+            .islands
+            .iter()
+            .map(|island| island.cells.len())
+            .sum();
         table.row(
             "candidates",
             &format!(
@@ -143,7 +152,12 @@ impl EvolveReport<'_> {
                 outcome.archive.islands.len()
             ),
         );
-        for stage in outcome.cascade.stages.iter().filter(|stage| stage.entered > 0) {
+        for stage in outcome
+            .cascade
+            .stages
+            .iter()
+            .filter(|stage| stage.entered > 0)
+        {
             table.row(
                 stage.name,
                 &format!(
@@ -158,14 +172,21 @@ impl EvolveReport<'_> {
         for (arm, tally) in &outcome.arms.arms {
             table.row(
                 arm,
-                &format!("{} candidates, {} faster than their parent", tally.tries, tally.improvements),
+                &format!(
+                    "{} candidates, {} faster than their parent",
+                    tally.tries, tally.improvements
+                ),
             );
         }
-        table.row("overhead", &format!("{:.1} % of the search's time", 100.0 * self.overhead()));
+        table.row(
+            "overhead",
+            &format!("{:.1} % of the search's time", 100.0 * self.overhead()),
+        );
         table.row("folder", &self.result.display().to_string());
         match self.imported {
             Some(ImportCheck::Works { seconds, .. }) => {
-                let works = "in a fresh process it builds, imports and gives what the original gives";
+                let works =
+                    "in a fresh process it builds, imports and gives what the original gives";
                 table.row("checked", &format!("{works} ({seconds:.1} s)"));
             }
             Some(ImportCheck::Fails { message }) => {
@@ -179,7 +200,10 @@ impl EvolveReport<'_> {
 
     fn winner_rows(&self, table: &mut Table, winner: &SearchWinner) {
         table.row("ours", &format!("{}, measured afresh", times(&winner.us)));
-        table.row("first", &format!("{} when it was chosen", time(winner.first_us)));
+        table.row(
+            "first",
+            &format!("{} when it was chosen", time(winner.first_us)),
+        );
         for (over, interval) in [
             ("eager", winner.speedup_eager),
             ("torch.compile", winner.speedup_compile),
@@ -199,28 +223,52 @@ impl EvolveReport<'_> {
                 ),
             );
         } else if winner.speedup_start.is_none() && self.outcome.candidates.len() > 1 {
-            let is_start = self.candidate(winner.number).is_some_and(|one| one.proposed.parents.is_empty());
-            if is_start && self.candidate(winner.number).is_some_and(|one| one.proposed.policy.is_none()) {
-                table.row("search", "nothing better than the start was found within the budget");
+            let is_start = self
+                .candidate(winner.number)
+                .is_some_and(|one| one.proposed.parents.is_empty());
+            if is_start
+                && self
+                    .candidate(winner.number)
+                    .is_some_and(|one| one.proposed.policy.is_none())
+            {
+                table.row(
+                    "search",
+                    "nothing better than the start was found within the budget",
+                );
             }
         }
         if !self.improved() {
-            table.row("result", "no faster than the original by more than the interval; the original is kept");
+            table.row(
+                "result",
+                "no faster than the original by more than the interval; the original is kept",
+            );
         }
         if let Some(candidate) = self.candidate(winner.number) {
             table.row("made as", &name(candidate));
         }
-        let line: Vec<String> = self.lineage(winner.number).iter().map(ToString::to_string).collect();
+        let line: Vec<String> = self
+            .lineage(winner.number)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         table.row("lineage", &line.join(" <- "));
     }
 }
 
 fn times(interval: &Interval) -> String {
-    format!("{} ({} to {})", time(interval.mean), time(interval.low), time(interval.high))
+    format!(
+        "{} ({} to {})",
+        time(interval.mean),
+        time(interval.low),
+        time(interval.high)
+    )
 }
 
 fn factor(interval: &Interval) -> String {
-    format!("{:.3}x ({:.3} to {:.3})", interval.mean, interval.low, interval.high)
+    format!(
+        "{:.3}x ({:.3} to {:.3})",
+        interval.mean, interval.low, interval.high
+    )
 }
 
 fn interval(interval: Interval) -> Value {

@@ -46,43 +46,104 @@ pub(super) struct EvolveSettings {
     #[arg(long, value_enum, default_value_t)]
     model_on: ModelOn,
     /// Stop after so many judgements; the finish comes on top
-    #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, help_heading = "Budget")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "100",
+        allow_negative_numbers = true,
+        help_heading = "Budget"
+    )]
     pub(super) judgements: Count,
     /// Stop after this many minutes, all processes together; the finish comes on top
-    #[arg(long, value_name = "M", allow_negative_numbers = true, help_heading = "Budget")]
+    #[arg(
+        long,
+        value_name = "M",
+        allow_negative_numbers = true,
+        help_heading = "Budget"
+    )]
     minutes: Option<Positive>,
     /// Stop once the policies have cost this much
-    #[arg(long, value_name = "D", allow_negative_numbers = true, help_heading = "Budget")]
+    #[arg(
+        long,
+        value_name = "D",
+        allow_negative_numbers = true,
+        help_heading = "Budget"
+    )]
     dollars: Option<Positive>,
     /// Dollars for a million prompt and completion tokens of a policy; may be repeated
     #[arg(long, value_name = "POLICY=IN,OUT", help_heading = "Budget")]
     price: Vec<String>,
     /// Parts of the archive that see one another only by migration
-    #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true, help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "3",
+        allow_negative_numbers = true,
+        help_heading = "Search"
+    )]
     pub(super) islands: Count,
     /// The best of an island goes on to the next after so many candidates of each
-    #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "10",
+        allow_negative_numbers = true,
+        help_heading = "Search"
+    )]
     pub(super) migrate_every: Count,
     /// Candidates made from the same archive; else as many as judges, and at least 4 with a policy
-    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        help_heading = "Search"
+    )]
     batch: Option<Count>,
     /// Judges side by side; else 4 that share a GPU, and 1 on a CPU
-    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        help_heading = "Search"
+    )]
     pub(super) judges: Option<Count>,
     /// How many of the best are measured afresh in the end
-    #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true, help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "3",
+        allow_negative_numbers = true,
+        help_heading = "Search"
+    )]
     pub(super) finalists: Count,
     /// How often each of them is measured
-    #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true, help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "3",
+        allow_negative_numbers = true,
+        help_heading = "Search"
+    )]
     pub(super) rounds: Count,
     /// Every choice follows from it
     #[arg(long, value_name = "S", default_value_t = 0, help_heading = "Search")]
     pub(super) seed: u64,
     /// Sampling temperature; 0 is greedy
-    #[arg(long, value_name = "T", default_value = "0.7", allow_negative_numbers = true, help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value = "0.7",
+        allow_negative_numbers = true,
+        help_heading = "Search"
+    )]
     temperature: NotNegative,
     /// Maximum tokens of a reply
-    #[arg(long, value_name = "N", default_value = "4096", help_heading = "Search")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "4096",
+        help_heading = "Search"
+    )]
     max_tokens: Count,
     /// `own`: kernels compute all of `forward`; `mixed`: PyTorch may compute the rest
     #[arg(long, value_enum, default_value_t)]
@@ -120,11 +181,16 @@ impl EvolveSettings {
             }
             let spec = PolicySpec::parse(name, &self.base_url, options)?;
             if matches!(spec.kind, Kind::Teacher | Kind::Compiler) {
-                let message = format!("`{name}` writes the compiler's solutions, which the search starts from");
+                let message = format!(
+                    "`{name}` writes the compiler's solutions, which the search starts from"
+                );
                 let hint = "leave it out: `--start compiler` is the default".to_owned();
                 return Err(Stop::config("policy", message, Some(hint)));
             }
-            let price = prices.iter().find(|(policy, _)| policy == name).map(|(_, price)| *price);
+            let price = prices
+                .iter()
+                .find(|(policy, _)| policy == name)
+                .map(|(_, price)| *price);
             if self.dollars.is_some() && spec.kind == Kind::OpenAi && price.is_none() {
                 let message = format!("`--dollars` needs the price of `{name}`");
                 let hint = format!("give `--price {name}=IN,OUT`, dollars for a million tokens");
@@ -132,7 +198,10 @@ impl EvolveSettings {
             }
             found.push((spec, price.unwrap_or_default()));
         }
-        if let Some((policy, _)) = prices.iter().find(|(policy, _)| !self.policy.contains(policy)) {
+        if let Some((policy, _)) = prices
+            .iter()
+            .find(|(policy, _)| !self.policy.contains(policy))
+        {
             let message = format!("`--price` names `{policy}`, which is no `--policy`");
             return Err(Stop::config("price", message, None));
         }
@@ -187,7 +256,11 @@ impl EvolveSettings {
     }
 
     pub(super) fn batch(&self, judges: usize) -> u32 {
-        let least = if self.policy.is_empty() { 1 } else { USUAL_BATCH };
+        let least = if self.policy.is_empty() {
+            1
+        } else {
+            USUAL_BATCH
+        };
         self.batch.map_or((judges as u32).max(least), u32::from)
     }
 
@@ -222,7 +295,14 @@ impl EvolveSettings {
     /// What decides which candidates are made, by name. Limits only decide how many: a search may go on with larger ones.
     pub(super) fn config(&self) -> Result<Map<String, Value>, Stop> {
         let mut config = object(self)?;
-        for key in ["python", "offline", "judgements", "minutes", "dollars", "judges"] {
+        for key in [
+            "python",
+            "offline",
+            "judgements",
+            "minutes",
+            "dollars",
+            "judges",
+        ] {
             config.remove(key);
         }
         let has = |start: &str| self.policy.iter().any(|policy| policy.starts_with(start));

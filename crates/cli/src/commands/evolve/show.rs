@@ -28,7 +28,8 @@ impl Show {
         match progress {
             SearchProgress::Profiling => self.live.say("profiling the reference"),
             SearchProgress::Resumed { judged } => {
-                self.live.say(&format!("resumed: {judged} candidates had been judged"));
+                self.live
+                    .say(&format!("resumed: {judged} candidates had been judged"));
             }
             SearchProgress::Judging { number } => {
                 if *number == 1 {
@@ -44,14 +45,23 @@ impl Show {
                 spent,
             } => {
                 if *leads {
-                    self.live.say(&format!("  {}: {}", name(candidate), outcome(candidate)));
+                    self.live
+                        .say(&format!("  {}: {}", name(candidate), outcome(candidate)));
                 }
-                let best = best_us.map_or_else(|| "nothing passed yet".to_owned(), |us| format!("best {}", time(us)));
+                let best = best_us.map_or_else(
+                    || "nothing passed yet".to_owned(),
+                    |us| format!("best {}", time(us)),
+                );
                 let last = format!("{best}; last, {}: {}", name(candidate), outcome(candidate));
-                self.live.show(u64::from(spent.judgements), u64::from(self.judgements), &last);
+                self.live.show(
+                    u64::from(spent.judgements),
+                    u64::from(self.judgements),
+                    &last,
+                );
             }
             SearchProgress::PolicyDropped { policy, why } => {
-                self.live.say(&format!("`{policy}` is not asked any more: {why}"));
+                self.live
+                    .say(&format!("`{policy}` is not asked any more: {why}"));
             }
             SearchProgress::Measuring {
                 candidate,
@@ -60,7 +70,9 @@ impl Show {
                 reported,
             } => {
                 let what = if *reported { "to report" } else { "to choose" };
-                self.live.say(&format!("measuring candidate {candidate} afresh, {what}, round {round} of {of}"));
+                self.live.say(&format!(
+                    "measuring candidate {candidate} afresh, {what}, round {round} of {of}"
+                ));
             }
             SearchProgress::Measured { verdict, .. } => {
                 self.live.say(&format!("  {}", verdict_line(verdict)));
@@ -78,7 +90,10 @@ pub(super) fn name(candidate: &Candidate) -> String {
     let proposed = &candidate.proposed;
     let made_by = proposed.made_by.name();
     let detail = proposed.detail.as_ref().map(|detail| format!(", {detail}"));
-    let policy = proposed.policy.as_ref().map(|policy| format!(" by {policy}"));
+    let policy = proposed
+        .policy
+        .as_ref()
+        .map(|policy| format!(" by {policy}"));
     format!(
         "candidate {} ({made_by}{}{})",
         proposed.number,
@@ -89,7 +104,11 @@ pub(super) fn name(candidate: &Candidate) -> String {
 
 fn outcome(candidate: &Candidate) -> String {
     let proposed = &candidate.proposed;
-    match (&candidate.verdict, proposed.duplicate_of, &proposed.unusable) {
+    match (
+        &candidate.verdict,
+        proposed.duplicate_of,
+        &proposed.unusable,
+    ) {
         (Some(verdict), ..) => verdict_line(verdict),
         (None, Some(number), _) => format!("the same as candidate {number}"),
         (None, None, Some(why)) => why.clone(),
