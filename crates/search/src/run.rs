@@ -103,6 +103,7 @@ pub fn search(
         waited: Duration::ZERO,
         gauged: Instant::now(),
         failures: 0,
+        last_failure: None,
     };
     let searched = running.run();
     let limit = match searched {
@@ -136,6 +137,7 @@ struct RunningSearch<'a> {
     waited: Duration,
     gauged: Instant,
     failures: u32,
+    last_failure: Option<Failure>,
 }
 
 impl RunningSearch<'_> {
@@ -151,6 +153,10 @@ impl RunningSearch<'_> {
         let mut proposed = self.start_candidates()?;
         loop {
             let ended = self.judge_batch(proposed)?;
+            // Without a single verdict there is nothing to go on from, and nothing to conclude.
+            if let Some(failure) = self.last_failure.take_if(|_| self.state.judgements == 0) {
+                return Err(SearchError::Failed(failure));
+            }
             self.settle()?;
             self.write_gauges(false)?;
             if let Some(limit) = ended {
@@ -565,6 +571,7 @@ impl RunningSearch<'_> {
             retry_in_seconds: None,
         })?;
         self.failures += 1;
+        self.last_failure = Some(failure.clone());
         let hopeless = failure.kind != FailureKind::Infrastructure;
         if hopeless || self.failures >= MAX_FAILURES {
             return Err(SearchError::Failed(failure.clone()));

@@ -119,3 +119,18 @@ fn a_search_goes_on_with_a_larger_budget() {
     };
     assert_ne!(outcome.archive, empty);
 }
+
+/// A failure of ours is no verdict: the search fails, and goes on once the machine is sound again.
+#[test]
+fn a_machine_that_cannot_judge_is_no_answer_about_the_task() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = StandIn {
+        fails: true,
+        ..StandIn::default()
+    };
+    let run = |judge: &StandIn| run(&folder.path().join("run"), &plan(6), Vec::new(), judge);
+    let failure = run(&broken).unwrap_err().failure();
+    assert_eq!(failure.code, "noisy_machine");
+    let outcome = run(&StandIn::default()).unwrap();
+    assert_eq!(outcome.spent.judgements, 6);
+}

@@ -31,6 +31,8 @@ pub(crate) struct StandIn {
     /// From this judgement on the process is as good as dead: nothing is returned any more.
     pub(crate) dies_after: Option<u32>,
     pub(crate) count: Arc<AtomicU32>,
+    /// As on a machine where nothing can be timed.
+    pub(crate) fails: bool,
     /// Times of the finish are this many times longer than those before: the first were lucky.
     pub(crate) afresh: f64,
 }
@@ -118,6 +120,13 @@ impl Judge for StandIn {
             return Err(JudgeError::Task {
                 code: "killed".to_owned(),
                 message: "killed".to_owned(),
+            });
+        }
+        if self.fails {
+            return Err(JudgeError::Infrastructure {
+                code: "noisy_machine",
+                message: "noisy".to_owned(),
+                hint: None,
             });
         }
         self.judged.lock().unwrap().push(submission.content_hash());
