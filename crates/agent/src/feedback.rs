@@ -28,7 +28,7 @@ pub(crate) fn on_slower(verdict: &Verdict, start: &StartingPoint) -> String {
 }
 
 /// A verdict in words.
-pub(crate) fn describe(verdict: &Verdict) -> String {
+pub fn describe(verdict: &Verdict) -> String {
     let what = match verdict.status {
         Status::Passed => return passed(verdict),
         Status::Rejected => "It was refused before it ran",

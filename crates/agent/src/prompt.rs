@@ -19,7 +19,7 @@ const CPU: &str = include_str!("prompts/example.cpp");
 const CUDA: &str = include_str!("prompts/example.cu");
 
 /// The messages that an episode of one reply and its repairs begins with.
-pub(crate) fn for_single(
+pub fn for_single(
     task: &Task,
     target: Target,
     style: PromptStyle,

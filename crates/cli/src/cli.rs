@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, bench_judge, cache, completions, doctor, explain, exploits, export, graph, judge, mcp,
-    new, optimize, profile, replay, report, rollout, schema, serve, setup, synth,
+    bench, bench_judge, cache, completions, doctor, evolve, explain, exploits, export, graph,
+    judge, mcp, new, optimize, profile, replay, report, rollout, schema, serve, setup, synth,
 };
 #[cfg(feature = "local-models")]
 use crate::commands::{models, train};
@@ -38,6 +38,7 @@ enum Verb {
     Explain(explain::ExplainArgs),
     Replay(replay::ReplayArgs),
     Optimize(Box<optimize::OptimizeArgs>),
+    Evolve(Box<evolve::EvolveArgs>),
     Synth(Box<synth::SynthArgs>),
     Rollout(Box<rollout::RolloutArgs>),
     Bench(Box<bench::BenchArgs>),
@@ -68,6 +69,7 @@ impl Cli {
             Verb::Explain(args) => explain::run(args, printer),
             Verb::Replay(args) => replay::run(args, printer),
             Verb::Optimize(args) => optimize::run(args, printer),
+            Verb::Evolve(args) => evolve::run(args, printer),
             Verb::Synth(args) => synth::run(args, printer),
             Verb::Rollout(args) => rollout::run(args, printer),
             Verb::Bench(args) => bench::run(args, printer),

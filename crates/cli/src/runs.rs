@@ -202,17 +202,21 @@ pub(crate) fn say_where(folder: &RunFolder, out: Option<&Path>, printer: &Printe
     });
 }
 
+/// Judges side by side where nobody says how many.
+pub(crate) fn usual_judges(target: Target) -> u32 {
+    match target {
+        Target::Cuda => JUDGES_ON_A_GPU,
+        Target::Cpu => 1,
+    }
+}
+
 pub(crate) fn judges(
     engine: &Engine,
     judging_options: &JudgingOptions,
     judge_count: Option<Count>,
     folder: &RunFolder,
 ) -> Result<Vec<Box<dyn Judge>>, Stop> {
-    let usual = match engine.target {
-        Target::Cuda => JUDGES_ON_A_GPU,
-        Target::Cpu => 1,
-    };
-    let count = judge_count.map_or(usual, u32::from);
+    let count = judge_count.map_or(usual_judges(engine.target), u32::from);
     let options = JudgeConfig {
         pool: Some(JudgePool::of(count as usize)),
         ..engine.options(judging_options.clone())

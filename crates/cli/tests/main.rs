@@ -6,6 +6,7 @@ mod common;
 mod crates;
 mod docs;
 mod endpoint;
+mod evolve;
 mod explain;
 mod exploits;
 mod isolation;

@@ -27,6 +27,7 @@ fn help_names_every_verb() {
       explain      Say what the compiler would do with a module
       replay       Judge again from an evidence bundle and compare the verdicts
       optimize     Write a faster module; no argument: an embedded example
+      evolve       Search for the fastest kernel of a module
       synth        Compose tasks that no benchmark contains
       rollout      Run a policy on many tasks, several episodes each
       bench        Run a policy over `KernelBench`

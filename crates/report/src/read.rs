@@ -9,6 +9,7 @@ use warpsmith_schema::{
 use warpsmith_store::{EventLog, Remeasured, StoreError, event_log};
 
 use crate::compared::Compared;
+use crate::search::SearchHistory;
 use crate::training::{TRAINING, TrainingStep, training_steps};
 
 /// Why a run cannot be reported.
@@ -48,6 +49,8 @@ pub struct Run {
     pub remeasured: Remeasured,
     /// What was judged once more beside other modes of `torch.compile`.
     pub compared: Compared,
+    /// Empty where nothing was searched for (`evolve`).
+    pub search: SearchHistory,
     /// Empty where nothing was trained.
     pub training: Vec<TrainingStep>,
 }
@@ -91,6 +94,9 @@ pub fn read(folder: &Path) -> Result<Run, ReportError> {
 impl Run {
     /// Takes up what a report shows. Where an episode ends twice the first end counts, as it does for the run.
     fn take(&mut self, event: EventKind, ended: &mut HashSet<EpisodeId>) {
+        let Some(event) = self.search.take(event) else {
+            return;
+        };
         match event {
             EventKind::RunStarted { run } => {
                 self.scale = run.scale;

@@ -16,6 +16,7 @@ use crate::metrics::{
 };
 use crate::page;
 use crate::read::Run;
+use crate::search::SearchHistory;
 use crate::training::TrainingStep;
 
 /// Several runs, the first of which the others are compared with.
@@ -50,6 +51,8 @@ pub struct RunReport<'a> {
     pub start: Option<ReportedStart<'a>>,
     /// The measurement that `optimize` reports: of the best submission, made afresh.
     pub result: Option<&'a Verdict>,
+    /// What a search left; null where there was none (`evolve`).
+    pub search: Option<&'a SearchHistory>,
     #[serde(skip)]
     pub training: &'a [TrainingStep],
 }
@@ -150,11 +153,11 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether there is more than training to report: a run that only trains has no episodes of its own.
+    /// Whether there is more than training or a search to report: such a run has no episodes of its own.
     pub fn has_episodes(&self) -> bool {
-        let only_trains =
-            |run: &RunReport<'_>| !run.training.is_empty() && run.metrics.overall.episodes == 0;
-        !self.runs.iter().all(only_trains)
+        let has_other = |run: &RunReport<'_>| !run.training.is_empty() || run.search.is_some();
+        let has_none = |run: &RunReport<'_>| has_other(run) && run.metrics.overall.episodes == 0;
+        !self.runs.iter().all(has_none)
     }
 
     /// Every task of any run, in the order of the first run that has it.
@@ -218,6 +221,7 @@ impl<'a> RunReport<'a> {
                 verdict,
             }),
             result: run.remeasured.reported(),
+            search: (!run.search.is_empty()).then_some(&run.search),
             training: &run.training,
         }
     }
@@ -294,7 +298,7 @@ fn notes(run: &Run, metrics: &ReportMetrics) -> Vec<String> {
         }
     };
     note(
-        metrics.overall.episodes == 0 && run.training.is_empty(),
+        metrics.overall.episodes == 0 && run.training.is_empty() && run.search.is_empty(),
         "no episode has ended".to_owned(),
     );
     note(

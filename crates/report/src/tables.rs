@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::metrics::{Budget, Comparison, Curve, PairedDifference, Share};
 use crate::page::{UNKNOWN, duration, percent, times};
+use crate::search::SearchHistory;
 use crate::{Report, RunReport};
 
 pub use tasks::tasks;
@@ -59,6 +60,8 @@ impl<T: Into<String>> From<T> for Cell {
 pub fn tables(report: &Report<'_>) -> Vec<Table> {
     let runs = &report.runs;
     let mut tables: Vec<Table> = training::training(runs).into_iter().collect();
+    let searches = runs.iter().filter_map(|run| run.search);
+    tables.extend(searches.flat_map(SearchHistory::tables));
     if !report.has_episodes() {
         tables.extend(left_out(runs));
         return tables;

@@ -95,6 +95,11 @@ impl History {
             EventKind::RunStarted { run } => self.head = Some(*run),
             EventKind::MetricsSampled { metrics: gauges } => self.gauges = Some(gauges),
             EventKind::EpisodeStarted { .. }
+            | EventKind::ReferenceProfiled { .. }
+            | EventKind::CandidateProfiled { .. }
+            | EventKind::CandidateProposed { .. }
+            | EventKind::CandidatePlaced { .. }
+            | EventKind::FinalistMeasured { .. }
             | EventKind::InfrastructureFailed { .. }
             | EventKind::RunEnded { .. } => {}
         }

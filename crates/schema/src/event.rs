@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    EpisodeDelta, EpisodeMode, Failure, PolicyVersion, Profile, Target, Task, Trajectory, Verdict,
+    CandidatePlace, EpisodeDelta, EpisodeMode, Failure, PolicyVersion, Profile, ProposedCandidate,
+    ReferenceBound, Target, Task, Trajectory, Verdict,
 };
 
 /// One line of a run's `events.jsonl`. The log is the truth about the run: everything else that is shown of it can be
@@ -81,6 +82,23 @@ pub enum EventKind {
         round: u32,
         verdict: Box<Verdict>,
     },
+    /// Where the time of the reference goes (`evolve`).
+    ReferenceProfiled { reference: ReferenceBound },
+    /// Where the time of a candidate goes, as prompts have it (`evolve`).
+    CandidateProfiled { candidate: u32, text: String },
+    /// A candidate was written (`evolve`).
+    CandidateProposed { candidate: Box<ProposedCandidate> },
+    /// A candidate that passed has its place in the archive (`evolve`).
+    CandidatePlaced { place: CandidatePlace },
+    /// A finalist was measured afresh, in turn with the others (`evolve`).
+    FinalistMeasured {
+        candidate: u32,
+        /// From one.
+        round: u32,
+        /// Whether the measurement is reported; else it chose the winner.
+        reported: bool,
+        verdict: Box<Verdict>,
+    },
     /// The process left the run in good order.
     RunEnded {
         /// Episodes that have not ended; resuming continues them.
@@ -130,7 +148,7 @@ impl std::fmt::Display for EpisodeId {
 /// What a run is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunHeader {
-    /// `optimize`, `rollout`, `bench` or one of `train`'s.
+    /// `optimize`, `evolve`, `rollout`, `bench` or one of `train`'s.
     pub verb: String,
     /// Whether an earlier process began it.
     pub resumed: bool,

@@ -14,6 +14,7 @@ mod graph;
 mod mutant;
 mod number;
 mod reward;
+mod search;
 mod submission;
 mod task;
 mod trajectory;
@@ -36,6 +37,7 @@ pub use number::Number;
 pub use reward::{
     CompositeWeights, Reward, composite_reward, is_faster, ladder_reward, raw_reward, robust_reward,
 };
+pub use search::{ArchiveCell, CandidatePlace, ProposedCandidate, ReferenceBound, SearchMove};
 pub use submission::{MODEL_NEW, Submission, SubmissionForm, clashing_path, is_solution_path};
 pub use task::{Task, TaskSetIdentity};
 pub use trajectory::{

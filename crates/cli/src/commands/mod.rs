@@ -5,6 +5,7 @@ pub(crate) mod bench_judge;
 pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod evolve;
 pub(crate) mod explain;
 pub(crate) mod exploits;
 pub(crate) mod export;

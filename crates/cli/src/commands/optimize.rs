@@ -41,6 +41,7 @@ use crate::{examples, interrupt};
 use result::OptimizeReport;
 use settings::OptimizeSettings;
 use show::Show;
+pub(crate) use show::verdict_line;
 
 /// Write a faster module; no argument: an embedded example
 ///

@@ -124,7 +124,8 @@ pub(crate) fn text(report: &Report<'_>) -> String {
 fn about(run: &RunReport<'_>) -> String {
     let list = |words: &BTreeSet<&str>| words.iter().copied().collect::<Vec<_>>().join(", ");
     let mut table = Table::titled(run.name);
-    if run.metrics.overall.episodes > 0 || run.training.is_empty() {
+    let has_other = !run.training.is_empty() || run.search.is_some();
+    if run.metrics.overall.episodes > 0 || !has_other {
         table.row("policy", &list(&run.policies));
         table.row("mode", &list(&run.modes));
         table.row("device", &list(&run.devices));

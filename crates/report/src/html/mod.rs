@@ -10,6 +10,7 @@ pub use verdict::{line as verdict_line, verdict, words as verdict_words};
 use maud::{Markup, html};
 
 use crate::page::{self, Column, Section, count, page};
+use crate::search::SearchHistory;
 use crate::tables::{tables, training_progress};
 use crate::{Report, Table};
 
@@ -26,7 +27,15 @@ pub fn html(report: &Report<'_>) -> String {
         title: "Training",
         body,
     });
+    let searches: Vec<&SearchHistory> = report.runs.iter().filter_map(|run| run.search).collect();
     let mut sections = vec![summary];
+    // Anchors of candidates are of one run.
+    if let [search] = searches[..] {
+        sections.push(Section {
+            title: "Search",
+            body: search.html(),
+        });
+    }
     if report.has_episodes() {
         sections.push(Section {
             title: "Plots",

@@ -180,7 +180,7 @@ pub(super) fn start(progress: &StartProgress<'_>) -> String {
 }
 
 /// A verdict in one line.
-pub(super) fn verdict_line(verdict: &Verdict) -> String {
+pub(crate) fn verdict_line(verdict: &Verdict) -> String {
     match (&verdict.times_us, &verdict.reason) {
         (Some(times), _) => {
             let compile = times.compile.as_ref();
