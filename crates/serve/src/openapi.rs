@@ -78,7 +78,7 @@ pub(crate) fn document() -> Value {
                 "responses": {
                     "200": placed("over, within the time"), "202": placed("taken; ask again at `Location`"),
                     "400": problem("not a request"), "401": denied, "403": forbidden, "404": problem("no such task"),
-                    "413": problem("too large"), "415": problem("not JSON"), "429": busy,
+                    "413": problem("too large"), "415": problem("not JSON"), "429": busy, "503": problem("the server ends; send it elsewhere"),
                 },
             } },
             "/v1/jobs": { "get": {
