@@ -494,7 +494,9 @@ impl RunningSearch<'_> {
             if let Some(earlier) = earlier {
                 candidate.duplicate_of.get_or_insert(earlier.number);
             }
-            let is_judged = candidate.files.is_some() && candidate.duplicate_of.is_none();
+            let is_judged = candidate.files.is_some()
+                && candidate.duplicate_of.is_none()
+                && !self.logged.is_left_out(candidate.number);
             let known = self.logged.verdicts.get(&candidate.number).cloned();
             if is_judged && known.is_none() {
                 // Nothing new is begun once a limit is reached; what was written is judged when the search is resumed.

@@ -133,3 +133,34 @@ fn a_machine_that_cannot_judge_is_no_answer_about_the_task() {
     let outcome = run(&StandIn::default()).unwrap();
     assert_eq!(outcome.spent.judgements, 6);
 }
+
+/// What followed a candidate without a verdict did not know it: judged later, it would lead to another archive.
+#[test]
+fn a_candidate_that_could_not_be_judged_stays_without_a_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = || {
+        script(folder.path(), "script", |number| match number {
+            2 => whole("machine fails"),
+            _ => whole(&format!("version{number}")),
+        })
+    };
+    let mut plan = plan(8);
+    for (_, files) in &mut plan.start.solutions {
+        files.insert("kernels/k.cpp".to_owned(), "int a;\n".to_owned());
+    }
+    let place = folder.path().join("run");
+    let judge = StandIn::default();
+    let first = run(&place, &plan, vec![policy()], &judge).unwrap();
+    let left: Vec<u32> = first
+        .candidates
+        .iter()
+        .filter(|one| one.verdict.is_none())
+        .map(|one| one.proposed.number)
+        .collect();
+    assert_eq!(left, [2]);
+    let again = StandIn::default();
+    let second = run(&place, &plan, vec![policy()], &again).unwrap();
+    assert_eq!(again.judged.lock().unwrap().len(), 0);
+    assert_eq!(second.archive, first.archive);
+    assert_eq!(second.spent.judgements, 8);
+}
