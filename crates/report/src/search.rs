@@ -399,12 +399,14 @@ fn grid(archive: &[&CandidatePlace], us: impl Fn(u32) -> Option<f64>) -> Markup 
     let rows: Vec<Vec<Markup>> = cells
         .iter()
         .map(|cell| {
-            let own = islands.iter().map(|island| match find(cell, *island) {
-                Some(place) => html! {
+            let own = islands.iter().map(|island| {
+                let Some(place) = find(cell, *island) else {
+                    return html! { (UNKNOWN) };
+                };
+                html! {
                     a href={ "#candidate-" (place.candidate) } { (runtime(us(place.candidate))) }
                     span.quiet { " " (place.candidate) }
-                },
-                None => html! { (UNKNOWN) },
+                }
             });
             std::iter::once(html! { (cell) }).chain(own).collect()
         })

@@ -10,7 +10,7 @@ use crate::candidate::{Candidate, passed_us};
 use crate::error::SearchError;
 use crate::logged::LoggedSearch;
 use crate::plan::SearchProgress;
-use crate::statistics::{Interval, interval_of};
+use crate::statistics::{SpeedInterval, interval_of};
 
 /// How far behind the first a finalist may lie: more than quick measurements of the same candidate differ by.
 const MAX_RATIO_TO_FIRST: f64 = 1.15;
@@ -32,7 +32,7 @@ pub struct Finalist {
     /// The measurement that made it a finalist.
     pub first_us: f64,
     /// What chose among finalists; none where there was nothing to choose, or where it did not pass again.
-    pub chosen_by: Option<Interval>,
+    pub chosen_by: Option<SpeedInterval>,
 }
 
 /// The candidate that the search comes to, by measurements that chose nothing.
@@ -41,13 +41,13 @@ pub struct SearchWinner {
     pub number: u32,
     pub submission: Submission,
     pub first_us: f64,
-    pub us: Interval,
+    pub us: SpeedInterval,
     /// Over eager in its own precision class.
-    pub speedup_eager: Option<Interval>,
-    pub speedup_compile: Option<Interval>,
+    pub speedup_eager: Option<SpeedInterval>,
+    pub speedup_compile: Option<SpeedInterval>,
     /// Over what the search started from, measured in turn with it. None where it is what the search started from, or started
     /// from nothing that passed.
-    pub speedup_start: Option<Interval>,
+    pub speedup_start: Option<SpeedInterval>,
     /// The candidate that was the fastest so far, where it is not faster than what the search started from by more than the
     /// interval: then that is kept.
     pub challenger: Option<Challenger>,
@@ -59,7 +59,7 @@ pub struct SearchWinner {
 #[derive(Debug, Clone, Copy)]
 pub struct Challenger {
     pub number: u32,
-    pub speedup_start: Interval,
+    pub speedup_start: SpeedInterval,
 }
 
 impl SearchWinner {

@@ -43,4 +43,4 @@ pub use plan::{SearchPlan, SearchPolicy, SearchProgress, SearchResources, TokenP
 pub use run::{SearchOutcome, search};
 pub use source::{normalized_hash, normalized_source};
 pub use start::{SearchStart, compiled_candidates};
-pub use statistics::{Interval, interval_of};
+pub use statistics::{SpeedInterval, interval_of};

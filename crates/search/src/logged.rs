@@ -1,6 +1,6 @@
 //! What earlier processes left of a search: the one reader of its log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -15,6 +15,8 @@ pub(crate) struct LoggedSearch {
     pub(crate) head: Option<RunHeader>,
     pub(crate) proposed: BTreeMap<u32, ProposedCandidate>,
     pub(crate) verdicts: HashMap<u32, Verdict>,
+    /// Candidates that could not be judged.
+    failed: HashSet<u32>,
     /// The cell of a candidate that passed.
     pub(crate) cells: HashMap<u32, ArchiveCell>,
     /// By candidate and island.
@@ -50,6 +52,14 @@ impl LoggedSearch {
         self.verdicts.keys().copied().max().unwrap_or_default()
     }
 
+    /// Whether a candidate was left without a verdict and others were made after it: it stays so, for what followed did not
+    /// know it.
+    pub(crate) fn is_left_out(&self, number: u32) -> bool {
+        self.failed.contains(&number)
+            && number < self.last_judged()
+            && !self.verdicts.contains_key(&number)
+    }
+
     /// A process worked until then.
     fn close(&mut self, last: Option<Timestamp>) {
         if let (Some(began), Some(last)) = (self.began.take(), last) {
@@ -67,6 +77,13 @@ impl LoggedSearch {
                 episode, verdict, ..
             } => {
                 self.verdicts.entry(episode.sample).or_insert(*verdict);
+            }
+            EventKind::InfrastructureFailed {
+                episode: Some(episode),
+                retry_in_seconds: None,
+                ..
+            } => {
+                self.failed.insert(episode.sample);
             }
             EventKind::CandidatePlaced { place } => {
                 self.cells.entry(place.candidate).or_insert(place.cell);

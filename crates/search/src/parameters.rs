@@ -254,7 +254,7 @@ fn constant(line: &str) -> Option<(String, Range<usize>)> {
     let declared = trimmed.split(['=', ';']).next()?;
     let mut words: Vec<&str> = declared.split_whitespace().collect();
     let name = words.pop()?;
-    let constant = words.iter().any(|word| *word == "constexpr") || words.first() == Some(&"const");
+    let constant = words.contains(&"constexpr") || words.first() == Some(&"const");
     let whole = ["int", "int64_t", "unsigned", "size_t", "auto", "int32_t"];
     let typed = words.iter().any(|word| whole.contains(word));
     let (_, value) = trimmed.split_once('=')?;

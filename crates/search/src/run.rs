@@ -432,7 +432,7 @@ impl RunningSearch<'_> {
         let given_up = || self.stopped() || self.plan.budget.reached(&self.spent()).is_some();
         ask_all(asked, &given_up, &mut |place, answer| {
             let (candidate, policy) = &begun[place];
-            let candidate = self.answered(candidate.clone(), *policy, answer);
+            let candidate = self.answered(candidate.clone(), *policy, &answer);
             match self.propose(candidate) {
                 Ok(candidate) => {
                     proposed.insert(candidate.number, candidate);
@@ -449,7 +449,7 @@ impl RunningSearch<'_> {
         &self,
         begun: ProposedCandidate,
         policy: usize,
-        answer: Answer,
+        answer: &Answer,
     ) -> ProposedCandidate {
         let parent = begun.parents.first();
         let parent = parent.and_then(|number| self.state.candidate(*number)?.files());
@@ -494,7 +494,9 @@ impl RunningSearch<'_> {
             if let Some(earlier) = earlier {
                 candidate.duplicate_of.get_or_insert(earlier.number);
             }
-            let is_judged = candidate.files.is_some() && candidate.duplicate_of.is_none();
+            let is_judged = candidate.files.is_some()
+                && candidate.duplicate_of.is_none()
+                && !self.logged.is_left_out(candidate.number);
             let known = self.logged.verdicts.get(&candidate.number).cloned();
             if is_judged && known.is_none() {
                 // Nothing new is begun once a limit is reached; what was written is judged when the search is resumed.
@@ -665,12 +667,11 @@ impl RunningSearch<'_> {
         let every = self.plan.migrate_every.max(1) * count as u32;
         let before = done.saturating_sub(self.plan.batch);
         let migrates = count > 1 && done / every > before / every;
-        for island in 0..count {
-            if leaders[island].is_none() {
-                moved.extend(best.clone().map(|best| (island as u32, best)));
-            } else if migrates {
-                let next = (island + 1) % count;
-                moved.extend(leaders[island].clone().map(|leader| (next as u32, leader)));
+        for (island, leader) in leaders.into_iter().enumerate() {
+            match leader {
+                None => moved.extend(best.clone().map(|best| (island as u32, best))),
+                Some(leader) if migrates => moved.push((((island + 1) % count) as u32, leader)),
+                Some(_) => {}
             }
         }
         for (island, (cell, elite)) in moved {

@@ -2,7 +2,7 @@
 
 /// A mean and where it lies with 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
+pub struct SpeedInterval {
     pub mean: f64,
     pub low: f64,
     pub high: f64,
@@ -19,7 +19,7 @@ const NORMAL: f64 = 2.1;
 
 /// The geometric mean of positive numbers with its 95 % interval by Student's t on their logarithms: times are skewed, their
 /// logarithms are less so. Of a single number the interval is all positive numbers.
-pub fn interval_of(values: &[f64]) -> Option<Interval> {
+pub fn interval_of(values: &[f64]) -> Option<SpeedInterval> {
     if values.is_empty()
         || values
             .iter()
@@ -31,7 +31,7 @@ pub fn interval_of(values: &[f64]) -> Option<Interval> {
     let mean = values.iter().map(|value| value.ln()).sum::<f64>() / count;
     let measurements = values.len() as u32;
     if values.len() == 1 {
-        return Some(Interval {
+        return Some(SpeedInterval {
             mean: values[0],
             low: 0.0,
             high: f64::INFINITY,
@@ -44,7 +44,7 @@ pub fn interval_of(values: &[f64]) -> Option<Interval> {
         .sum::<f64>();
     let deviation = (squares / (count - 1.0) / count).sqrt();
     let student = STUDENT.get(values.len() - 2).copied().unwrap_or(NORMAL);
-    Some(Interval {
+    Some(SpeedInterval {
         mean: mean.exp(),
         low: (mean - student * deviation).exp(),
         high: (mean + student * deviation).exp(),

@@ -93,9 +93,8 @@ fn every_prefix_of_the_log_leads_to_the_same_archive() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         fs_err::create_dir(&run).unwrap();
-        for file in ["config.json"] {
-            fs_err::copy(whole.path().join("run").join(file), run.join(file)).unwrap();
-        }
+        let config = whole.path().join("run/config.json");
+        fs_err::copy(config, run.join("config.json")).unwrap();
         let torn = (end + 30).min(log.len());
         fs_err::write(run.join("events.jsonl"), &log[..torn]).unwrap();
         let resumed = search(folder.path(), &plan(12), &StandIn::default()).unwrap();
@@ -133,4 +132,35 @@ fn a_machine_that_cannot_judge_is_no_answer_about_the_task() {
     assert_eq!(failure.code, "noisy_machine");
     let outcome = run(&StandIn::default()).unwrap();
     assert_eq!(outcome.spent.judgements, 6);
+}
+
+/// What followed a candidate without a verdict did not know it: judged later, it would lead to another archive.
+#[test]
+fn a_candidate_that_could_not_be_judged_stays_without_a_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = || {
+        script(folder.path(), "script", |number| match number {
+            2 => whole("machine fails"),
+            _ => whole(&format!("version{number}")),
+        })
+    };
+    let mut plan = plan(8);
+    for (_, files) in &mut plan.start.solutions {
+        files.insert("kernels/k.cpp".to_owned(), "int a;\n".to_owned());
+    }
+    let place = folder.path().join("run");
+    let judge = StandIn::default();
+    let first = run(&place, &plan, vec![policy()], &judge).unwrap();
+    let left: Vec<u32> = first
+        .candidates
+        .iter()
+        .filter(|one| one.verdict.is_none())
+        .map(|one| one.proposed.number)
+        .collect();
+    assert_eq!(left, [2]);
+    let again = StandIn::default();
+    let second = run(&place, &plan, vec![policy()], &again).unwrap();
+    assert_eq!(again.judged.lock().unwrap().len(), 0);
+    assert_eq!(second.archive, first.archive);
+    assert_eq!(second.spent.judgements, 8);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use warpsmith_judge::ImportCheck;
 use warpsmith_schema::{FORMAT, Number, Task};
-use warpsmith_search::{Candidate, Interval, SearchOutcome, SearchWinner};
+use warpsmith_search::{Candidate, SearchOutcome, SearchWinner, SpeedInterval};
 
 use super::show::name;
 use crate::failure::Stop;
@@ -255,7 +255,7 @@ impl EvolveReport<'_> {
     }
 }
 
-fn times(interval: &Interval) -> String {
+fn times(interval: &SpeedInterval) -> String {
     format!(
         "{} ({} to {})",
         time(interval.mean),
@@ -264,14 +264,14 @@ fn times(interval: &Interval) -> String {
     )
 }
 
-fn factor(interval: &Interval) -> String {
+fn factor(interval: &SpeedInterval) -> String {
     format!(
         "{:.3}x ({:.3} to {:.3})",
         interval.mean, interval.low, interval.high
     )
 }
 
-fn interval(interval: Interval) -> Value {
+fn interval(interval: SpeedInterval) -> Value {
     json!({
         "mean": Number(interval.mean), "low": Number(interval.low), "high": Number(interval.high),
         "measurements": interval.measurements,
