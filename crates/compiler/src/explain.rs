@@ -77,6 +77,7 @@ pub fn explain(task: &Task, target: Target) -> Result<Explanation, NotCovered> {
         names,
         module,
         title: String::new(),
+        nesting: None,
     };
     let mut used: BTreeSet<usize> = BTreeSet::new();
     let mut kernels = Vec::new();

@@ -195,7 +195,7 @@ pub(super) struct SolutionEmitter {
     pub(super) names: Vec<String>,
     pub(super) module: Module,
     pub(super) title: String,
-    nesting: Option<OutputNesting>,
+    pub(super) nesting: Option<OutputNesting>,
 }
 
 /// The name of the launcher and its file. It is the same for all strategies, so a later solution replaces an earlier one.
