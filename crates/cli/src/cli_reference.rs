@@ -47,19 +47,12 @@ fn page(root: &Command) -> String {
     let verbs = verbs(root, "");
     let shared = shared(&verbs);
     let mut page = INTRODUCTION.to_owned();
-    page += "\n| verb | what it does |\n|---|---|\n";
-    for verb in root
+    let links: Vec<String> = root
         .get_subcommands()
         .filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
-    {
-        let name = verb.get_name();
-        let about = verb.get_about().map(ToString::to_string);
-        let _ = writeln!(
-            page,
-            "| [`{name}`](#{name}) | {} |",
-            about.unwrap_or_default()
-        );
-    }
+        .map(|verb| format!("[`{0}`](#{0})", verb.get_name()))
+        .collect();
+    let _ = writeln!(page, "\n{}", links.join(" · "));
     let all: Vec<String> = verbs.iter().map(|(name, _)| name.clone()).collect();
     page += "\n## Shared flags\n\n| flag | verbs | meaning |\n|---|---|---|\n";
     for ((flag, help), names) in &shared {
@@ -168,7 +161,7 @@ fn shared(verbs: &[(String, &Command)]) -> BTreeMap<Entry, Vec<String>> {
 
 fn entries(verb: &Command) -> impl Iterator<Item = Entry> + '_ {
     verb.get_arguments()
-        .filter(|argument| !argument.is_hide_set())
+        .filter(|argument| !argument.is_hide_set() && argument.get_id() != "help")
         .map(|argument| (name(argument), meaning(argument)))
 }
 
@@ -224,5 +217,6 @@ fn meaning(argument: &Arg) -> String {
     if let Some(variable) = argument.get_env() {
         let _ = write!(text, "; also `{}`", variable.to_string_lossy());
     }
-    text.replace('|', "\\|")
+    // Where there is no help, what follows begins.
+    text.trim_start_matches("; ").replace('|', "\\|")
 }

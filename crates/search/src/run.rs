@@ -567,6 +567,10 @@ impl RunningSearch<'_> {
 
     /// A failure of ours is no verdict. The candidate is left without one; several in a row end the search.
     fn failed(&mut self, number: u32, failure: &Failure) -> Result<(), SearchError> {
+        // It ends the search at once, and nothing is made after the candidate: a resumed search has it judged.
+        if failure.kind != FailureKind::Infrastructure {
+            return Err(SearchError::Failed(failure.clone()));
+        }
         self.judges.record(EventKind::InfrastructureFailed {
             episode: Some(self.id(number)),
             failure: failure.clone(),
@@ -574,8 +578,7 @@ impl RunningSearch<'_> {
         })?;
         self.failures += 1;
         self.last_failure = Some(failure.clone());
-        let hopeless = failure.kind != FailureKind::Infrastructure;
-        if hopeless || self.failures >= MAX_FAILURES {
+        if self.failures >= MAX_FAILURES {
             return Err(SearchError::Failed(failure.clone()));
         }
         Ok(())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import namedtuple
 
 import torch
 
@@ -92,7 +93,8 @@ def nested(spec):
     if spec.is_leaf():
         return "tensor"
     parts = [nested(child) for child in (spec.children() if hasattr(spec, "children") else spec.children_specs)]
-    if spec.type in (list, tuple):
+    # `torch.topk` returns a tuple of a type of its own.
+    if spec.type in (list, tuple, namedtuple) or isinstance(spec.type, type) and issubclass(spec.type, tuple):
         return {"sequence": parts}
     if spec.type is dict and all(isinstance(key, str) for key in spec.context):
         return {"dict": [list(pair) for pair in zip(spec.context, parts, strict=True)]}

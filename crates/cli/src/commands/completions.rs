@@ -11,6 +11,7 @@ use crate::printer::Printer;
 /// Print a completion script for a shell
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
+    /// Which shell
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -29,13 +29,17 @@ enum What {
     List,
     /// Fetch one; what an interrupted run has fetched is used
     Pull {
+        /// A name that `models list` shows
         name: String,
         /// Fetch nothing: say where to put the file by hand
         #[arg(long)]
         offline: bool,
     },
     /// Where one lies, or would lie
-    Path { name: String },
+    Path {
+        /// A name that `models list` shows
+        name: String,
+    },
     /// Write an adapter in 8 bits: a quarter of its size, for `local:MODEL+ADAPTER` and not for PEFT
     #[cfg(feature = "local-models")]
     Quantize {
