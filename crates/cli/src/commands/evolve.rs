@@ -148,9 +148,12 @@ pub(crate) fn run(args: &EvolveArgs, printer: &Printer) -> Result<Exit, Stop> {
         },
     );
     show.finish();
-    let outcome = outcome.map_err(|error| match interrupt::happened() {
-        true => Stop::interrupted(),
-        false => Stop(error.failure()),
+    let outcome = outcome.map_err(|error| {
+        if interrupt::happened() {
+            Stop::interrupted()
+        } else {
+            Stop(error.failure())
+        }
     })?;
     if outcome.limit == SearchLimit::Interrupted || interrupt::happened() {
         return Err(Stop::interrupted());

@@ -223,7 +223,6 @@ impl<'s> Source<'s> {
                     .map(|node| self.flat(node))
             };
             let (name, default) = match parameter.kind() {
-                "identifier" => (self.flat(parameter), None),
                 "typed_parameter" => {
                     let typed = children(parameter).first().copied();
                     let name = typed.map(|node| self.flat(node)).unwrap_or_default();
