@@ -1,5 +1,6 @@
 //! A verdict for a person.
 
+use warpsmith_judge::ImportCheck;
 use warpsmith_schema::{Precision, Rule, Status, TrustCheck, Verdict};
 
 use crate::printer::{Printer, Tone};
@@ -25,6 +26,16 @@ pub(crate) fn size(bytes: u64) -> String {
         format!("{:.0} MB", bytes / 1e6)
     } else {
         format!("{:.0} kB", bytes / 1e3)
+    }
+}
+
+/// Whether what is handed over can be imported outside the judge.
+pub(crate) fn import_check(check: &ImportCheck) -> String {
+    match check {
+        ImportCheck::Works { seconds, .. } => format!(
+            "in a fresh process it builds, imports and gives what the original gives ({seconds:.1} s)"
+        ),
+        ImportCheck::Fails { message } => format!("it cannot be imported here: {message}"),
     }
 }
 

@@ -131,10 +131,9 @@ impl<'s> Source<'s> {
             free.extend(words(&definition));
             preamble = format!("{preamble}\n\n\n{definition}");
         }
-        for constant in self.attributes(later) {
-            if free.contains(&constant.name) {
-                preamble = format!("{preamble}\n\n{}", constant.text);
-            }
+        let read: Vec<String> = free.into_iter().collect();
+        for constant in needed(self.attributes(later), &read.join(" "), &[]) {
+            preamble = format!("{preamble}\n\n{constant}");
         }
         Ok(Module {
             preamble,

@@ -10,7 +10,7 @@ use warpsmith_search::{Candidate, SearchOutcome, SearchWinner, SpeedInterval};
 use super::show::name;
 use crate::failure::Stop;
 use crate::printer::Printer;
-use crate::render::{Table, time};
+use crate::render::{Table, import_check, time};
 
 /// What is told at the end.
 pub(super) struct EvolveReport<'a> {
@@ -183,16 +183,8 @@ impl EvolveReport<'_> {
             &format!("{:.1} % of the search's time", 100.0 * self.overhead()),
         );
         table.row("folder", &self.result.display().to_string());
-        match self.imported {
-            Some(ImportCheck::Works { seconds, .. }) => {
-                let works =
-                    "in a fresh process it builds, imports and gives what the original gives";
-                table.row("checked", &format!("{works} ({seconds:.1} s)"));
-            }
-            Some(ImportCheck::Fails { message }) => {
-                table.row("checked", &format!("it cannot be imported here: {message}"));
-            }
-            None => {}
+        if let Some(check) = self.imported {
+            table.row("checked", &import_check(check));
         }
         table.row("next", &format!("warpsmith report {}", self.run.display()));
         table.text()

@@ -15,7 +15,7 @@ use crate::commands::judge::speedup;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
-use crate::render::{Table, time};
+use crate::render::{Table, import_check, time};
 
 pub(super) fn exit(outcome: &OptimizeOutcome, required: Option<f64>, printer: &Printer) -> Exit {
     let reached = outcome.verdict().and_then(speedup);
@@ -139,16 +139,8 @@ impl OptimizeReport<'_> {
             let name = package_name(&task.name);
             table.row("import", &format!("from {name} import ModelNew"));
         }
-        match self.imported {
-            Some(ImportCheck::Works { seconds, .. }) => {
-                let works =
-                    "in a fresh process it builds, imports and gives what the original gives";
-                table.row("checked", &format!("{works} ({seconds:.1} s)"));
-            }
-            Some(ImportCheck::Fails { message }) => {
-                table.row("checked", &format!("it cannot be imported here: {message}"));
-            }
-            None => {}
+        if let Some(check) = self.imported {
+            table.row("checked", &import_check(check));
         }
         if outcome.improved() && !self.package.shapes.is_empty() {
             let all = 1 + self.package.shapes.len();

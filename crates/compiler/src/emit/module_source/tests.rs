@@ -144,12 +144,12 @@ fn arguments_of_every_kind() {
 #[test]
 fn constants_that_are_read_stay() {
     let text = written(
-        "import torch\nimport torch.nn.functional as F\nWIDTH = 8\nUNUSED = 9\nCONFIG = dict(width=WIDTH)\nSCALE = 2.0\nPLACES = 3\n\ndef made(n):\n    return n * PLACES\n\nclass Model(torch.nn.Module):\n    def __init__(self, act=F.relu):\n        super().__init__()\n        self.config = CONFIG\n        self.late = LATE\n        batch = made(3)\n        self.table = Model.table(batch)\n\n    @staticmethod\n    def table(n):\n        return [n]\n\n    def forward(self, x, scale=SCALE):\n        return x * scale\n\nLATE = 4\nbatch = 16\n",
+        "import torch\nimport torch.nn.functional as F\nWIDTH = 8\nUNUSED = 9\nCONFIG = dict(width=WIDTH)\nSCALE = 2.0\nPLACES = 3\n\ndef made(n):\n    return n * PLACES\n\nclass Model(torch.nn.Module):\n    def __init__(self, act=F.relu):\n        super().__init__()\n        self.config = CONFIG\n        self.late = LATE\n        batch = made(3)\n        self.table = Model.table(batch)\n\n    @staticmethod\n    def table(n):\n        return [n]\n\n    def forward(self, x, scale=SCALE):\n        return x * scale\n\nEARLIER = 2\nLATE = EARLIER * 2\nbatch = 16\n",
     );
     for kept in [
         "import torch.nn.functional as F\n",
         "WIDTH = 8\nCONFIG = dict(width=WIDTH)\nSCALE = 2.0\nPLACES = 3\n",
-        "\nLATE = 4\n",
+        "\nEARLIER = 2\n\nLATE = EARLIER * 2\n",
         "ModelNew.table(batch)",
         "    @staticmethod\n    def table(n):",
         "def forward(self, x, scale=SCALE):",
