@@ -11,6 +11,7 @@ mod operators;
 pub(super) mod python;
 mod row_kernel;
 mod strides;
+mod windows;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,6 +44,8 @@ pub(super) struct KernelWriter<'p> {
     values: HashMap<Scalar, String>,
     taken: BTreeSet<String>,
     strides: Strides,
+    /// Whether places in buffers are written by their coordinates.
+    by_coordinates: bool,
     pub(super) helpers: BTreeSet<Helper>,
     /// Buffers that are read, in the order of their first use.
     pub(super) read: Vec<Buffer>,
@@ -118,6 +121,7 @@ impl<'p> KernelWriter<'p> {
             values: HashMap::new(),
             taken,
             strides,
+            by_coordinates: false,
             helpers: BTreeSet::new(),
             read: Vec::new(),
         }
@@ -216,6 +220,11 @@ impl<'p> KernelWriter<'p> {
     /// An index into a buffer, as text.
     pub(super) fn place(&self, buffer: Buffer, index: &Index) -> String {
         let shape = &self.plan.buffers[buffer.0].shape;
+        if self.by_coordinates
+            && let Some(place) = self.place_by_coordinates(shape, index)
+        {
+            return place;
+        }
         // What was made on the way may have lines that nobody has heard of.
         let told = self.plan.known_shapes.contains(shape);
         let lines = Lines::of(if told { shape } else { &[] });
@@ -445,6 +454,9 @@ impl<'p> KernelWriter<'p> {
     }
 
     fn guard(&self, guard: &[BoundsCheck]) -> String {
+        if self.by_coordinates {
+            return self.within_borders(guard);
+        }
         let mut parts = Vec::new();
         for BoundsCheck { index, low, high } in guard {
             let text = index.operand(self);

@@ -4,6 +4,7 @@
 //! remains of them decides whether a load is contiguous.
 
 mod code;
+mod dimensions;
 
 use std::collections::BTreeSet;
 

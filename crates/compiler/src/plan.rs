@@ -126,6 +126,8 @@ pub(super) struct Reduction {
     pub(super) kind: ScalarType,
     pub(super) body: ReductionBody,
     pub(super) name: &'static str,
+    /// Whether it is over windows that lie in the last dimensions of what they look at.
+    pub(super) windows: bool,
 }
 
 impl Reduction {
@@ -342,6 +344,7 @@ impl Plan {
             kind,
             body,
             name,
+            windows: false,
         });
         ReductionId(self.reductions.len() - 1)
     }
@@ -412,7 +415,10 @@ impl Plan {
     ) -> Tensor {
         let count: i64 = taps.iter().product();
         if !self.unrolls_window(count) {
-            return self.reduce(outer, taps, fold, name, body);
+            let fold = (fold, ScalarType::Float);
+            let number = self.reduction(outer, taps, fold, name, Rc::new(body));
+            self.reductions[number.0].windows = outer.len() == taps.len() + 2;
+            return self.result_of(number);
         }
         let taps = taps.to_vec();
         let work = ((work + 1) * count as u32).min(REDUCTION_WORK - 1);

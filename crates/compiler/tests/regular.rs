@@ -85,20 +85,36 @@ fn rows_of_a_product_are_written_as_extents() {
 }
 
 #[test]
-fn a_window_with_a_border_looks_once_where_it_is() {
+fn a_window_is_written_by_coordinates() {
     let window = json!({ "kernel_size": 4, "stride": 1, "padding": 1 });
     let (kernel, _) = regular(&chain(
         &[&[2, 3, 40, 50]],
         &[("max_pool2d", &[0], window, &[2, 3, 39, 49])],
     ));
-    assert_eq!(kernel.matches(">= 0").count(), 2, "{kernel}");
-    assert!(kernel.contains(" : (-INFINITY);"), "{kernel}");
+    for line in [
+        "if (row >= 2 * 3 * 39 * 49) return;",
+        "const int w = row % 49;",
+        "const int h = row / 49 % 39;",
+        "const int plane = row / (39 * 49);",
+        "const float x0_at = (h + k - 1 >= 0 && h + k - 1 < 40 && w + l - 1 >= 0 && w + l - 1 < 50) \
+         ? x0[(plane * 40 + h + k - 1) * 50 + w + l - 1] : (-INFINITY);",
+        "top = top < x0_at ? x0_at : top;",
+        "out[row] = top;",
+    ] {
+        assert!(kernel.contains(line), "{line}\n{kernel}");
+    }
+    // Side by side, without a border, and however large.
+    let window = json!({ "kernel_size": 8, "stride": 8 });
+    let (kernel, _) = regular(&chain(
+        &[&[2, 3, 64, 64, 33]],
+        &[("avg_pool3d", &[0], window, &[2, 3, 8, 8, 4])],
+    ));
     assert!(
-        kernel.contains("top = top < x0_at ? x0_at : top;"),
+        kernel.contains("x0[((plane * 64 + d * 8 + k) * 64 + h * 8 + l) * 33 + w * 8 + m]"),
         "{kernel}"
     );
     assert!(
-        kernel.contains("if (row >= 2 * 3 * 39 * 49) return;"),
+        kernel.contains("const int d = row / (8 * 4) % 8;"),
         "{kernel}"
     );
 }

@@ -91,7 +91,21 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
     for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
         let (vars, at) = variables(writer.plan, &reduction.extents);
-        let value = reduction_operand(writer.plan, pass, &kernel.reductions, &row, &at);
+        // Windows lie where the rows say, in the order of the rows.
+        let in_order = coordinates(&reduction.outer, &flat.into()) == (pass.outer)(&row);
+        let window = if reduction.windows && in_order && writer.plan.is_regular() {
+            writer.declare_window(&reduction.outer)
+        } else {
+            None
+        };
+        writer.by_coordinates = window.is_some();
+        let value = match window {
+            Some(window) => {
+                let value = (reduction.body)(&mut writer.plan.arena, &window, &at);
+                writer.plan.resolve(value, &kernel.reductions)
+            }
+            None => reduction_operand(writer.plan, pass, &kernel.reductions, &row, &at),
+        };
         writer.define(&[value], &vars);
         let name = writer.unique(reduction.name);
         let scope = writer.scope();
@@ -118,6 +132,7 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
             close_loops(writer, opened);
         }
         writer.exit_scope(scope);
+        writer.by_coordinates = false;
         let finished = writer.plan.arena.finished(pass.reduction, reduction.kind);
         writer.set(finished, name);
     }

@@ -53,43 +53,23 @@ pub(super) fn worked_out(
     let output_padding = all("output_padding", 0);
     let mut sums: Vec<String> = Vec::new();
     for dim in 0..space {
-        let (length, found) = (*input.get(first + dim)?, *result.get(first + dim)?);
-        let (taps, step) = (kernel[dim], stride[dim]);
-        let (border, apart) = (padding[dim], dilation[dim]);
-        let mut sum = Arithmetic::default();
-        // Side by side there are as many windows as there is room for.
-        let side_by_side = !transposed && step > 1 && step == taps && apart == 1;
-        let reach = if side_by_side {
-            0
-        } else {
-            let reach = sum.minus(taps, 1)?;
-            sum.times(reach, apart)
+        let window = WindowSum {
+            length: *input.get(first + dim)?,
+            kernel: kernel[dim],
+            stride: stride[dim],
+            padding: padding[dim],
+            dilation: dilation[dim],
+            output_padding: output_padding[dim],
         };
-        let after = if transposed {
-            let grown = sum.minus(length, 1)?;
-            let grown = sum.times(grown, step);
-            let borders = sum.times(border, 2);
-            let grown = sum.plus(grown, reach);
-            let grown = sum.minus(grown, borders)?;
-            sum.plus(grown, output_padding[dim] + 1)
+        let (sum, after) = if transposed {
+            window.grown()?
         } else {
-            let borders = sum.times(border, 2);
-            let wide = sum.plus(length, borders);
-            let span = sum.minus(wide, reach)?;
-            if side_by_side {
-                sum.divided(span, step)
-            } else if step == 1 {
-                span
-            } else {
-                let span = sum.minus(span, 1)?;
-                let steps = sum.divided(span, step);
-                sum.plus(steps, 1)
-            }
+            window.shrunk()?
         };
-        if after != found {
+        if after != *result.get(first + dim)? {
             return None;
         }
-        sums.push(sum.written(found));
+        sums.push(sum);
     }
     // Each by itself, where they are not all one: a shape has as many numbers.
     if sums.iter().all(|sum| *sum == sums[0]) {
@@ -130,6 +110,39 @@ const ALONG: [&str; 16] = [
     "cumprod",
 ];
 
+/// What is said otherwise, or decides nothing when a module runs.
+const SAID_ELSEWHERE: [&str; 8] = [
+    "dim",
+    "dim0",
+    "dim1",
+    "dims",
+    "num_groups",
+    "groups",
+    "momentum",
+    "dropout_p",
+];
+
+/// Numbers and words that an operator is given or has by default, by name: `negative_slope 0.01`. A default stands in no text that a
+/// model could read it from.
+pub(super) fn settings(op: &str, arguments: &BTreeMap<String, Value>) -> Option<String> {
+    if op.starts_with("conv") || op.contains("pool") {
+        return None;
+    }
+    let said = |(name, value): (&String, &Value)| {
+        let changes_nothing = (name == "alpha" && ["add", "sub"].contains(&op) && *value == 1)
+            || (name == "approximate" && value == "none")
+            || SAID_ELSEWHERE.contains(&name.as_str());
+        match value {
+            _ if changes_nothing => None,
+            Value::Number(number) => Some(format!("{name} {number}")),
+            Value::String(word) => Some(format!("{name} {word}")),
+            _ => None,
+        }
+    };
+    let all: Vec<String> = arguments.iter().filter_map(said).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
 /// `dim 1`, or `dim (2, 3)`.
 fn dimensions(value: &Value) -> Option<String> {
     let many = |items: &Vec<Value>| {
@@ -160,51 +173,61 @@ fn spelled(numbers: &[u64]) -> String {
     }
 }
 
-/// A sum in single steps, each of two numbers: what is done at once, a small model gets wrong. What changes nothing is not written.
-#[derive(Default)]
-struct Arithmetic(Vec<String>);
+/// The numbers of a window along one dimension.
+struct WindowSum {
+    length: u64,
+    kernel: u64,
+    stride: u64,
+    padding: u64,
+    dilation: u64,
+    output_padding: u64,
+}
 
-impl Arithmetic {
-    fn step(&mut self, text: &str, found: u64) -> u64 {
-        self.0.push(format!("{text} = {found}"));
-        found
+/// Each sum has the same steps with the same names, also where a step changes nothing: a small model that may leave steps out does not
+/// know when it has done them all.
+impl WindowSum {
+    /// Of a convolution or a pool.
+    fn shrunk(&self) -> Option<(String, u64)> {
+        let &Self {
+            length,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            ..
+        } = self;
+        let reach = dilation * (kernel - 1) + 1;
+        let padded = length + 2 * padding;
+        let left = padded.checked_sub(reach)?;
+        let steps = left / stride;
+        let text = format!(
+            "reach {dilation} * ({kernel} - 1) + 1 = {reach}, padded {length} + 2 * {padding} = {padded}, left {padded} - {reach} = {left}, \
+             steps {left} / {stride} = {steps}, extent {steps} + 1 = {}",
+            steps + 1
+        );
+        Some((text, steps + 1))
     }
 
-    fn plus(&mut self, left: u64, right: u64) -> u64 {
-        match (left, right) {
-            (0, other) | (other, 0) => other,
-            _ => self.step(&format!("{left} + {right}"), left + right),
-        }
-    }
-
-    /// `None` below zero.
-    fn minus(&mut self, left: u64, right: u64) -> Option<u64> {
-        let found = left.checked_sub(right)?;
-        Some(match right {
-            0 => left,
-            _ => self.step(&format!("{left} - {right}"), found),
-        })
-    }
-
-    fn times(&mut self, left: u64, right: u64) -> u64 {
-        match (left, right) {
-            (0, _) | (_, 0) => 0,
-            (1, other) | (other, 1) => other,
-            _ => self.step(&format!("{left} * {right}"), left * right),
-        }
-    }
-
-    /// Without the remainder.
-    fn divided(&mut self, left: u64, right: u64) -> u64 {
-        self.step(&format!("{left} / {right}"), left / right)
-    }
-
-    /// All steps; the number itself where there was nothing to do.
-    fn written(self, found: u64) -> String {
-        if self.0.is_empty() {
-            return format!("{found} = {found}");
-        }
-        self.0.join(", ")
+    /// Of a transposed convolution.
+    fn grown(&self) -> Option<(String, u64)> {
+        let &Self {
+            length,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            output_padding,
+        } = self;
+        let spread = (length - 1) * stride;
+        let reach = dilation * (kernel - 1) + 1;
+        let whole = spread + reach;
+        let cropped = whole.checked_sub(2 * padding)?;
+        let text = format!(
+            "spread ({length} - 1) * {stride} = {spread}, reach {dilation} * ({kernel} - 1) + 1 = {reach}, whole {spread} + {reach} = {whole}, \
+             cropped {whole} - 2 * {padding} = {cropped}, extent {cropped} + {output_padding} = {}",
+            cropped + output_padding
+        );
+        Some((text, cropped + output_padding))
     }
 }
 
@@ -258,8 +281,9 @@ mod tests {
             &plain,
             &[8, 64, 508, 248],
         );
-        let expected = "kernel (5, 9), stride (1, 2), padding (2, 4), dilation (2, 3): 5 - 1 = 4, 4 * 2 = 8, 2 * 2 = 4, 512 + 4 = 516, 516 - 8 = 508; \
-                        9 - 1 = 8, 8 * 3 = 24, 4 * 2 = 8, 512 + 8 = 520, 520 - 24 = 496, 496 - 1 = 495, 495 / 2 = 247, 247 + 1 = 248";
+        let expected = "kernel (5, 9), stride (1, 2), padding (2, 4), dilation (2, 3): \
+                        reach 2 * (5 - 1) + 1 = 9, padded 512 + 2 * 2 = 516, left 516 - 9 = 507, steps 507 / 1 = 507, extent 507 + 1 = 508; \
+                        reach 3 * (9 - 1) + 1 = 25, padded 512 + 2 * 4 = 520, left 520 - 25 = 495, steps 495 / 2 = 247, extent 247 + 1 = 248";
         assert_eq!(said.as_deref(), Some(expected));
         let grown = arguments(
             &json!({ "stride": [2], "padding": [1], "output_padding": [1], "dilation": [1] }),
@@ -274,7 +298,8 @@ mod tests {
         assert_eq!(
             said.as_deref(),
             Some(
-                "kernel 3, stride 2, padding 1, output padding 1, dilation 1: 3 - 1 = 2, 64 - 1 = 63, 63 * 2 = 126, 126 + 2 = 128, 128 - 2 = 126, 126 + 2 = 128"
+                "kernel 3, stride 2, padding 1, output padding 1, dilation 1: spread (64 - 1) * 2 = 126, reach 1 * (3 - 1) + 1 = 3, \
+                 whole 126 + 3 = 129, cropped 129 - 2 * 1 = 127, extent 127 + 1 = 128"
             )
         );
         let pool =
@@ -282,7 +307,10 @@ mod tests {
         let said = worked_out("max_pool2d", &[1, 3, 65, 65], None, &pool, &[1, 3, 32, 32]);
         assert_eq!(
             said.as_deref(),
-            Some("kernel 2, stride 2, padding 0, dilation 1: 65 / 2 = 32")
+            Some(
+                "kernel 2, stride 2, padding 0, dilation 1: reach 1 * (2 - 1) + 1 = 2, padded 65 + 2 * 0 = 65, left 65 - 2 = 63, \
+                 steps 63 / 2 = 31, extent 31 + 1 = 32"
+            )
         );
         let pool =
             arguments(&json!({ "kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1] }));
@@ -290,9 +318,32 @@ mod tests {
         assert_eq!(
             said.as_deref(),
             Some(
-                "kernel 3, stride 2, padding 1, dilation 1: 3 - 1 = 2, 65 + 2 = 67, 67 - 2 = 65, 65 - 1 = 64, 64 / 2 = 32, 32 + 1 = 33"
+                "kernel 3, stride 2, padding 1, dilation 1: reach 1 * (3 - 1) + 1 = 3, padded 65 + 2 * 1 = 67, left 67 - 3 = 64, \
+                 steps 64 / 2 = 32, extent 32 + 1 = 33"
             )
         );
+    }
+
+    #[test]
+    fn numbers_that_no_text_holds_are_said() {
+        let slope = arguments(&json!({ "negative_slope": 0.01 }));
+        assert_eq!(
+            settings("leaky_relu", &slope).as_deref(),
+            Some("negative_slope 0.01")
+        );
+        let limits = arguments(&json!({ "min_val": -1.0, "max_val": 1.0 }));
+        assert_eq!(
+            settings("hardtanh", &limits).as_deref(),
+            Some("max_val 1.0, min_val -1.0")
+        );
+        for (op, nothing) in [
+            ("add", json!({ "alpha": 1 })),
+            ("sum", json!({ "dim": [1], "keepdim": true, "dtype": null })),
+            ("gelu", json!({ "approximate": "none" })),
+            ("conv2d", json!({ "stride": [2, 2] })),
+        ] {
+            assert_eq!(settings(op, &arguments(&nothing)), None, "{op}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a demonstration shows: solutions from simple to fast, one of them perhaps with an injected bug.
 
+use std::collections::BTreeMap;
+
 use warpsmith_compiler::{NotCovered, Solution, SolutionFiles, Strategy, compile};
 use warpsmith_schema::{EpisodeMode, GraphValue, OpGraph, Target, Task, ValueSource};
 
@@ -39,7 +41,11 @@ pub(super) struct TeachingPlan {
 /// An operator, the shape of its result, and the sums that lead to it where it has a window.
 #[derive(Debug, Clone)]
 pub(super) struct AppliedOperator {
-    pub(super) op: String,
+    /// With a number where it is not the first of its kind.
+    pub(super) name: String,
+    /// What it works on, where that is not just the result before.
+    pub(super) operands: Vec<String>,
+    pub(super) settings: Option<String>,
     pub(super) shape: Vec<u64>,
     pub(super) extents: Option<String>,
 }
@@ -110,28 +116,6 @@ impl TeachingPlan {
 
 impl TaskFacts {
     fn of(graph: &OpGraph, source: &str) -> Self {
-        let ops = graph.values.iter().filter_map(|value| match &value.from {
-            ValueSource::Applied {
-                op,
-                inputs,
-                arguments,
-                ..
-            } => {
-                let shape_of = |place: usize| {
-                    let input = inputs.get(place).copied().flatten()?;
-                    graph.values.get(input).map(|value| value.shape.as_slice())
-                };
-                let sums = shape_of(0).and_then(|input| {
-                    extents::worked_out(op, input, shape_of(1), arguments, &value.shape)
-                });
-                Some(AppliedOperator {
-                    op: op.clone(),
-                    shape: value.shape.clone(),
-                    extents: sums,
-                })
-            }
-            _ => None,
-        });
         let bytes = |value: &GraphValue| 4 * value.shape.iter().product::<u64>();
         let is_given = |value: &&GraphValue| !matches!(value.from, ValueSource::Applied { .. });
         let read: u64 = graph.values.iter().filter(is_given).map(bytes).sum();
@@ -158,8 +142,72 @@ impl TaskFacts {
             states: states.collect(),
             inputs: inputs.into_iter().map(|(_, shape)| shape).collect(),
             constants: source.lines().filter_map(extents::multiplied).collect(),
-            ops: ops.collect(),
+            ops: applied_operators(graph),
             bytes: read + written,
         }
     }
+}
+
+/// Operators in the order of application.
+fn applied_operators(graph: &OpGraph) -> Vec<AppliedOperator> {
+    let mut names: Vec<Option<String>> = vec![None; graph.values.len()];
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut before: Option<usize> = None;
+    let mut found = Vec::new();
+    for (place, value) in graph.values.iter().enumerate() {
+        let ValueSource::Applied {
+            op,
+            inputs,
+            arguments,
+            ..
+        } = &value.from
+        else {
+            continue;
+        };
+        let count = counts.entry(op).or_default();
+        *count += 1;
+        let name = match *count {
+            1 => op.clone(),
+            number => format!("{op}{number}"),
+        };
+        names[place] = Some(name.clone());
+        let shape_of = |place: usize| {
+            let input = inputs.get(place).copied().flatten()?;
+            graph.values.get(input).map(|value| value.shape.as_slice())
+        };
+        let extents = shape_of(0)
+            .and_then(|input| extents::worked_out(op, input, shape_of(1), arguments, &value.shape));
+        let given: Vec<usize> = inputs.iter().copied().flatten().collect();
+        let computed: Vec<usize> = given
+            .iter()
+            .copied()
+            .filter(|one| names[*one].is_some())
+            .collect();
+        let goes_on = before.is_none_or(|before| computed == [before] && given[0] == before);
+        let operands = if goes_on {
+            Vec::new()
+        } else {
+            let named = given.iter().filter_map(|one| {
+                let value = graph.values.get(*one)?;
+                match (&value.from, &names[*one]) {
+                    (_, Some(name)) => Some(format!("`{name}`")),
+                    (ValueSource::Input { position }, _) => Some(format!("input {}", position + 1)),
+                    (ValueSource::State { name }, _) if given.len() == 2 => {
+                        Some(format!("`{name}`"))
+                    }
+                    _ => None,
+                }
+            });
+            named.collect()
+        };
+        before = Some(place);
+        found.push(AppliedOperator {
+            name,
+            operands,
+            settings: extents::settings(op, arguments),
+            shape: value.shape.clone(),
+            extents,
+        });
+    }
+    found
 }

@@ -26,12 +26,18 @@ pub(super) fn opening(facts: &TaskFacts, rng: &mut SplitMix64) -> String {
 
 fn operator_chain(facts: &TaskFacts) -> String {
     let described = |applied: &AppliedOperator| {
-        let AppliedOperator { op, shape, extents } = applied;
-        let sums = extents.as_ref().map(|sums| format!(" by {sums}"));
+        let of = match &applied.operands[..] {
+            [] => String::new(),
+            operands => format!(" of {}", listed(operands)),
+        };
+        let with = |settings: &String| format!(" with {settings}");
+        let by = |sums: &String| format!(" by {sums}");
         format!(
-            "`{op}` to {}{}",
-            shape_text(shape),
-            sums.unwrap_or_default()
+            "`{}`{of}{} to {}{}",
+            applied.name,
+            applied.settings.as_ref().map(with).unwrap_or_default(),
+            shape_text(&applied.shape),
+            applied.extents.as_ref().map(by).unwrap_or_default()
         )
     };
     listed(&facts.ops.iter().map(described).collect::<Vec<_>>())

@@ -124,6 +124,11 @@ pub(super) fn schedule_rows(
     if kernel.reductions.iter().any(is_whole) {
         return None;
     }
+    // A window is looked through by one thread, coordinate by coordinate.
+    let has_windows = |pass: &RowReduction| plan.reductions[pass.reduction.0].windows;
+    if plan.is_regular() && kernel.reductions.iter().any(has_windows) {
+        return None;
+    }
     let tuned = plan.strategy == Strategy::Tuned;
     let count: i64 = kernel.outer.iter().product();
     let length = plan.reductions[kernel.reductions.first()?.reduction.0].length();
