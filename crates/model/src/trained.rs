@@ -29,7 +29,7 @@ pub struct TrainedAdapter {
 /// All of them.
 const TRAINED: &[TrainedAdapter] = &[TrainedAdapter {
     model: "qwen2.5-coder-1.5b",
-    sha256: "c427a08f6ace652a7e59e97719e7520b2cf6ca3ecd05824b0e6ff7fffea1ebd9",
+    sha256: "403f8e41c208e47f3d12580db19f399b8026736d62af3147da0181edbdcfed1d",
     bytes: 18_588_272,
 }];
 

@@ -90,7 +90,6 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
     let row = coordinates(&kernel.outer, &flat.into());
     for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
-        let (vars, at) = variables(writer.plan, &reduction.extents);
         // Windows lie where the rows say, in the order of the rows.
         let in_order = coordinates(&reduction.outer, &flat.into()) == (pass.outer)(&row);
         let window = if reduction.windows && in_order && writer.plan.is_regular() {
@@ -99,6 +98,8 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
             None
         };
         writer.by_coordinates = window.is_some();
+        // Where a window lies comes before the place in it.
+        let (vars, at) = variables(writer.plan, &reduction.extents);
         let value = match window {
             Some(window) => {
                 let value = (reduction.body)(&mut writer.plan.arena, &window, &at);

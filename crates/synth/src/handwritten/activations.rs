@@ -30,8 +30,8 @@ const fn activation(
     }
 }
 
-/// Without arguments.
-const ACTIVATIONS: [Activation; 16] = [
+/// Without arguments. Where PyTorch has a number by default, the text does not say it.
+const ACTIVATIONS: [Activation; 23] = [
     activation("ReLU", "ReLU()", Some("relu"), Some("relu")),
     activation("a sigmoid", "Sigmoid()", None, Some("sigmoid")),
     activation("tanh", "Tanh()", None, Some("tanh")),
@@ -46,6 +46,13 @@ const ACTIVATIONS: [Activation; 16] = [
     activation("ReLU6", "ReLU6()", Some("relu6"), None),
     activation("a log-sigmoid", "LogSigmoid()", Some("logsigmoid"), None),
     activation("tanhshrink", "Tanhshrink()", Some("tanhshrink"), None),
+    activation("leaky ReLU", "LeakyReLU()", Some("leaky_relu"), None),
+    activation("leaky ReLU", "LeakyReLU()", Some("leaky_relu"), None),
+    activation("a hard tanh", "Hardtanh()", Some("hardtanh"), None),
+    activation("ELU", "ELU()", Some("elu"), None),
+    activation("CELU", "CELU()", Some("celu"), None),
+    activation("soft shrinkage", "Softshrink()", Some("softshrink"), None),
+    activation("hard shrinkage", "Hardshrink()", Some("hardshrink"), None),
     activation("an exponential", "", None, Some("exp")),
     activation("an absolute value", "", None, Some("abs")),
 ];

@@ -165,6 +165,8 @@ mod tests {
             (&["riplet"], 5),
             (&["kl_div"], 5),
             (&["torch.rand(())"], 20),
+            (&["nn.LeakyReLU()"], 20),
+            (&["nn.Hardtanh()"], 10),
             (&["InstanceNorm"], 25),
             (&["LayerNorm"], 40),
             (&["momentum=0.1"], 3),

@@ -31,13 +31,14 @@ fn operator_chain(facts: &TaskFacts) -> String {
             operands => format!(" of {}", listed(operands)),
         };
         let with = |settings: &String| format!(" with {settings}");
+        // Before the shape: who writes it first has to guess it.
         let by = |sums: &String| format!(" by {sums}");
         format!(
-            "`{}`{of}{} to {}{}",
+            "`{}`{of}{}{} to {}",
             applied.name,
             applied.settings.as_ref().map(with).unwrap_or_default(),
-            shape_text(&applied.shape),
-            applied.extents.as_ref().map(by).unwrap_or_default()
+            applied.extents.as_ref().map(by).unwrap_or_default(),
+            shape_text(&applied.shape)
         )
     };
     listed(&facts.ops.iter().map(described).collect::<Vec<_>>())
