@@ -97,8 +97,8 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Who waits for a verdict is woken by a judge's thread, and must not stand behind every request that comes meanwhile.
-        .global_queue_interval(2)
+        // Who waits for a verdict is woken by a judge's thread, and comes before every request that arrives meanwhile.
+        .global_queue_interval(1)
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
