@@ -79,8 +79,10 @@ class Failing(unittest.TestCase):
         with self.assertRaises(warpsmith.ServerError) as raised:
             warpsmith.Judge(url="http://127.0.0.1:9")
         self.assertIn("is the server running", raised.exception.hint)
-        with self.assertRaises(warpsmith.UsageError):
-            warpsmith.Judge(url="not an address")
+        for wrong in ({"url": "not an address"}, {"url": "http://127.0.0.1:99999"}, {"url": "http://127.0.0.1:9", "token": "a\nb"}):
+            with self.subTest(wrong), self.assertRaises(warpsmith.UsageError) as raised:
+                warpsmith.Judge(**wrong)
+            self.assertTrue(raised.exception.hint)
 
     def test_a_server_that_died(self):
         with warpsmith.Judge(target="cpu", profile="verify") as one:
@@ -88,7 +90,7 @@ class Failing(unittest.TestCase):
             one._server.process.wait()
             with self.assertRaises(warpsmith.ServerError) as raised:
                 one.judge(TASK, FILES)
-            self.assertIn("ended with -9", str(raised.exception))
+            self.assertIn("killed by signal 9", str(raised.exception))
         with self.assertRaises(warpsmith.UsageError):
             one.judge(TASK, FILES)
 
@@ -98,6 +100,17 @@ class Failing(unittest.TestCase):
         self.assertEqual(raised.exception.code, "no_task")
         with self.assertRaises(warpsmith.UsageError):
             warpsmith.Judge(url="http://127.0.0.1:9", profile="full")
+
+    def test_calls_that_cannot_be(self):
+        for wrong in (
+            lambda: judge().judge(TASK, FILES, timeout=float("nan")),
+            lambda: judge().judge(TASK, FILES, timeout=-1),
+            lambda: list(judge().judge_many([TASK])),
+            lambda: judge().judge(TASK, warpsmith.Reply("x" * (9 << 20))),
+        ):
+            with self.assertRaises(warpsmith.UsageError) as raised:
+                wrong()
+            self.assertTrue(raised.exception.hint)
 
     def test_a_full_queue_and_a_failure_that_passes(self):
         """By a server of our own, since the real queue takes 256 submissions to fill."""

@@ -31,6 +31,8 @@ class Tasks(unittest.TestCase):
             ("missing.jsonl#3", warpsmith.UnknownTaskError),
             (Path("missing.py"), warpsmith.UnknownTaskError),
             (3, warpsmith.UnknownTaskError),
+            (TASK + "# \ud800\n", warpsmith.TaskError),
+            (TASK + "#" + "x" * (2 << 20), warpsmith.TaskError),
         ]:
             with self.subTest(wrong), self.assertRaises(kind) as raised:
                 task_on_the_wire(wrong)
@@ -56,11 +58,17 @@ class Solutions(unittest.TestCase):
 
     def test_what_is_no_solution(self):
         with tempfile.TemporaryDirectory() as empty:
-            for wrong in ["I would fuse both loops.", "import torch\nx = 1\n", "missing/", empty, {"kernels/x.cu": KERNEL}, 3]:
+            given = ["", " \n", "I would fuse both loops.", "import torch\nx = 1\n", "missing/", empty, {"kernels/x.cu": KERNEL}, 3, b"class ModelNew: pass"]
+            given += [{"model_new.py": 3}, {"model_new.py": b"x"}, {**FILES, "../x": "y"}, {**FILES, 3: "y"}, {**FILES, "kernels/é.cu": "y"}]
+            given += [MODEL_NEW + "# \ud800\n", MODEL_NEW + "#" + "x" * (2 << 20)]
+            for wrong in given:
                 with self.subTest(wrong), self.assertRaises(warpsmith.SolutionError) as raised:
                     solution_on_the_wire(wrong)
                 self.assertTrue(raised.exception.hint)
                 self.assertIn("hint: ", str(raised.exception))
+
+    def test_what_a_model_says_is_never_an_error(self):
+        self.assertEqual(solution_on_the_wire(warpsmith.Reply("half \ud83d of a pair")), {"reply": "half ? of a pair"})
 
     def test_errors_survive_a_process_border(self):
         error = pickle.loads(pickle.dumps(warpsmith.QueueFullError("full", "wait", "too_often")))

@@ -97,6 +97,9 @@ class Wire(unittest.TestCase):
         found = verl.compute_score("kernels", GOOD, TASK, {"index": 3}, **options)
         self.assertEqual(found, {"score": 1.0, "compiled": True, "passed": True, "status": "passed"})
         self.assertEqual(verl.compute_score("kernels", BAD, TASK, reward="ladder", **options)["status"], "mismatch")
+        # A reward model that is served beside it is not for this.
+        beside = {"reward_router_address": "127.0.0.1:1", "reward_model_tokenizer": None}
+        self.assertEqual(verl.compute_score("kernels", GOOD, TASK, **beside, **options)["score"], 1.0)
         with self.assertRaises(warpsmith.UnknownTaskError):
             verl.compute_score("kernels", GOOD, "no such task", **options)
 

@@ -174,6 +174,7 @@ impl From<TrainError> for Stop {
             TrainError::Interrupted => return Self::interrupted(),
             TrainError::NothingToLearn { .. }
             | TrainError::NoEpisodes { .. }
+            | TrainError::OnlyBenchmark { .. }
             | TrainError::NothingFits { .. }
             | TrainError::NothingJudged
             | TrainError::NotATrajectory { .. }

@@ -14,6 +14,9 @@ const PYARROW: &str = "pyarrow==26.0.1";
 fn set() -> Vec<SetTask> {
     let task = |id: &str, ops: &[&str]| SetTask {
         id: id.into(),
+        name: None,
+        level: None,
+        problem_id: None,
         ops: ops.iter().map(|&op| op.to_owned()).collect(),
         data_source: format!("torch#{}", ops.len()),
         code: format!("class Model: pass # é {id}\n"),
@@ -82,7 +85,7 @@ fn pyarrow_reads_what_we_write() {
         found["types"],
         serde_json::json!({
             "id": "string", "ops": "list<element: string not null>", "data_source": "string", "code": "string",
-            "graph": "string", "eager_us": "double", "split": "string",
+            "graph": "string", "eager_us": "double", "split": "string", "name": "string", "level": "int32", "problem_id": "int32",
         })
     );
     let mut rows: Vec<serde_json::Value> = found["rows"].as_array().unwrap().clone();
@@ -171,7 +174,7 @@ fn rows_of_collections_become_trajectories() {
     );
     let read = |columns: &str| {
         let columns: Columns = columns.parse().unwrap();
-        let found = TrainingData::read(std::slice::from_ref(&path), &columns);
+        let found = TrainingData::read(std::slice::from_ref(&path), &columns, &|_| None);
         found.map(|data| data.trajectories)
     };
     let said = |trajectory: &warpsmith_schema::Trajectory| match trajectory.messages.last() {
@@ -207,4 +210,46 @@ fn rows_of_collections_become_trajectories() {
         let error = read(columns).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
+}
+
+/// KernelBench's level 2, 76, in words of one's own, as a module, in a prompt, and as a reply; and a module of none.
+#[cfg(feature = "local-models")]
+#[test]
+fn rows_that_hold_a_benchmark_task_are_left_out_and_counted() {
+    use warpsmith_decontaminate::FingerprintIndex;
+    use warpsmith_train::data::{Columns, TrainingData};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kernels.parquet");
+    run(
+        "import sys, pyarrow as pa, pyarrow.parquet as pq\n\
+         known = 'import torch\\nfrom torch import nn\\n\\nclass Layer(nn.Module):\\n    def __init__(self, width, out, shape):\\n        super().__init__()\\n\
+         \x20       self.linear = nn.Linear(width, out, bias=False)\\n        self.shift = nn.Parameter(torch.randn(shape))\\n\
+         \x20   def forward(self, x):\\n        return torch.relu(self.linear(x) + self.shift)\\n\\ndef get_inputs():\\n    return [torch.rand(64, 128)]\\n'\n\
+         own = 'import torch\\n\\nclass Model(torch.nn.Module):\\n    def forward(self, x, y):\\n        return torch.tanh(x * y).cumsum(1) - torch.atan(y)\\n'\n\
+         fence = lambda text: 'Make it fast:\\n```python\\n' + text + '```\\n'\n\
+         pq.write_table(pa.table({'source': [known, own, own, own], 'code': ['x', known, 'x', 'y'],\n\
+         'prompt': [fence(known), 'q', fence(own), 'q'], 'reply': ['a', fence(known), 'a', 'a'],\n\
+         'messages': [[{'role': 'user', 'content': fence(one)}, {'role': 'assistant', 'content': 'a'}] for one in (known, own, own, known)]}), sys.argv[1])",
+        &path,
+    );
+    let benchmark = FingerprintIndex::kernelbench().unwrap();
+    let held = |text: &str| Some(benchmark.held_by(text)?.id);
+    let places = std::slice::from_ref(&path);
+    for columns in [
+        "source=source,code=code",
+        "prompt=prompt,reply=reply",
+        "messages=messages",
+    ] {
+        let columns: Columns = columns.parse().unwrap();
+        let found = TrainingData::read(places, &columns, &held).unwrap();
+        assert_eq!(found.trajectories.len(), 2, "{columns}");
+        assert_eq!(found.benchmark, ["level2/76", "level2/76"], "{columns}");
+        let all = TrainingData::read(places, &columns, &|_| None).unwrap();
+        assert_eq!(all.trajectories.len(), 4, "{columns}");
+    }
+    let columns = Columns::default();
+    let error = TrainingData::read(places, &columns, &|_| Some("level1/1".into())).unwrap_err();
+    assert!(error.to_string().contains("all 4 rows"), "{error}");
+    assert!(error.hint().unwrap().contains("--no-decontaminate"));
 }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::structure::{
     NEAR_DUPLICATE_THRESHOLD, SimilarityBasis, Structure, SubgraphHash, is_index_key,
 };
+use crate::text::modules;
 use warpsmith_schema::Task;
 use warpsmith_tasks::TaskError;
 
@@ -122,6 +123,17 @@ impl FingerprintIndex {
                 !structure.is_same_operator_in_other_sizes(known)
             });
         most_similar(near_duplicates).map(|found| self.similar_task(&found))
+    }
+
+    /// The task that a text holds: a module's file, or a prompt or reply with modules in it. A single operator in other sizes is
+    /// none, as for demonstrations.
+    pub fn held_by(&self, text: &str) -> Option<SimilarTask> {
+        let structures = modules(text)
+            .into_iter()
+            .filter_map(|module| Structure::of(&module).ok());
+        structures
+            .filter_map(|structure| self.near_duplicate_or_same_sizes(&structure))
+            .next()
     }
 
     /// All tasks more similar than `above`, which must be at least [`crate::FAMILY_THRESHOLD`]: less similar tasks need not

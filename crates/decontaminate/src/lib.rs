@@ -6,6 +6,7 @@
 mod families;
 mod index;
 mod structure;
+mod text;
 
 pub use families::{FAMILY_THRESHOLD, validation_split};
 pub use index::{FingerprintIndex, SimilarTask};

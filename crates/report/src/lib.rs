@@ -19,7 +19,7 @@ mod training;
 pub use compared::ComparedMode;
 pub use export::write as write_export;
 pub use html::{html, training_plots, verdict, verdict_line, verdict_words};
-pub use read::{ReportError, Run, read};
+pub use read::{ReportError, Run, is_run, read};
 pub use runs::{Report, ReportedStart, RunReport, TaskReport, TaskRow, same_rules, start_words};
 pub use search::{FinalMeasurement, SearchHistory};
 pub use story::{Story, StoryKernel};

@@ -57,10 +57,15 @@ pub struct Run {
 
 const EVENTS: &str = "events.jsonl";
 
+/// Whether a folder is a run's.
+pub fn is_run(folder: &Path) -> Result<bool, ReportError> {
+    Ok(event_log(folder)?.is_file() || folder.join(TRAINING).is_file())
+}
+
 /// Reads a run's folder, also while the run is under way.
 pub fn read(folder: &Path) -> Result<Run, ReportError> {
     let events = event_log(folder)?;
-    if !events.is_file() && !folder.join(TRAINING).is_file() {
+    if !is_run(folder)? {
         return Err(ReportError::NotARun {
             folder: folder.to_path_buf(),
         });

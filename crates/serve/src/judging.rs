@@ -11,6 +11,8 @@ mod metrics;
 mod openenv;
 mod rate;
 mod routes;
+#[cfg(test)]
+pub(crate) mod timed;
 mod trainers;
 
 use std::sync::Arc;

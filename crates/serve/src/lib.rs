@@ -11,6 +11,8 @@ mod connections;
 mod dashboard;
 mod guard;
 pub mod judging;
+#[cfg(test)]
+mod load;
 mod openapi;
 mod problem;
 mod refusal;

@@ -5,6 +5,7 @@
 //! is not read again.
 
 mod capture;
+mod dataset;
 mod error;
 mod freeze;
 mod imports;
@@ -21,11 +22,12 @@ mod split;
 pub use capture::{
     CaptureError, CaptureStage, NotCaptured, capture, capture_graphs, capture_missing,
 };
+pub use dataset::write_dataset;
 pub use error::TaskError;
 pub use inputs::{variants, with_inputs};
 pub use kernelbench::load_all;
 pub use scale::scaled;
 pub use selector::load;
-pub use set::{SetSplit, SetTask, write_set};
+pub use set::{SetSplit, SetTask, read_set, write_set};
 pub use solution::{load_solution, submission_from_text};
 pub use split::KernelBenchSplit;

@@ -37,7 +37,7 @@ mod present {
     use std::sync::Arc;
 
     use parquet::basic::Compression;
-    use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType};
+    use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type};
     use parquet::errors::ParquetError;
     use parquet::file::properties::WriterProperties;
     use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -56,6 +56,9 @@ mod present {
         optional binary graph (UTF8);
         optional double eager_us;
         optional binary split (UTF8);
+        optional binary name (UTF8);
+        optional int32 level;
+        optional int32 problem_id;
     }";
 
     /// Rows with their numbers, which count from one.
@@ -105,6 +108,14 @@ mod present {
             "name" => row.name = text()?,
             "code" => row.code = text()?.unwrap_or_default(),
             "graph" => row.graph = text()?.map(GraphColumn::Text),
+            "data_source" => row.data_source = text()?,
+            "split" => row.split = text()?,
+            "eager_us" => {
+                row.eager_us = match field {
+                    Field::Double(time) => Some(*time),
+                    _ => None,
+                }
+            }
             "level" => row.level = number()?,
             "problem_id" => row.problem_id = number()?,
             "ops" => {
@@ -166,6 +177,13 @@ mod present {
             .iter()
             .map(|task| task.split.map(|split| text(split.name())));
         optional::<ByteArrayType>(&mut group, portions.collect())?;
+        let names = tasks.iter().map(|task| task.name.as_deref().map(text));
+        optional::<ByteArrayType>(&mut group, names.collect())?;
+        let numbers: [fn(&SetTask) -> Option<u32>; 2] = [|task| task.level, |task| task.problem_id];
+        for number in numbers {
+            let all = tasks.iter().map(|task| i32::try_from(number(task)?).ok());
+            optional::<Int32Type>(&mut group, all.collect())?;
+        }
         group.close()?;
         writer.close()?;
         Ok(())

@@ -11,15 +11,22 @@ use serde::{Deserialize, Serialize};
 use warpsmith_schema::{OpGraph, Task};
 
 use crate::TaskError;
-use crate::kernelbench::identifier;
+use crate::kernelbench::{identifier, load_all};
 
 /// A task of a set with its public columns. Its JSON is a line of the set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SetTask {
     pub id: String,
+    /// These three where the set it is from has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem_id: Option<u32>,
     /// The operators that it is composed of, such as `torch.nn.ReLU`.
     pub ops: Vec<String>,
-    /// The library of the operators and their number: `torch#2`.
+    /// The library of the operators and their number: `torch#2`; else where the task is from.
     pub data_source: String,
     pub code: String,
     pub graph: Option<OpGraph>,
@@ -43,6 +50,12 @@ impl SetSplit {
             Self::Train => "train",
             Self::Validation => "validation",
         }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        [Self::Train, Self::Validation]
+            .into_iter()
+            .find(|split| split.name() == name)
     }
 }
 
@@ -91,6 +104,9 @@ pub(crate) struct SetRow {
     pub(crate) ops: Option<OpsColumn>,
     pub(crate) code: String,
     pub(crate) graph: Option<GraphColumn>,
+    pub(crate) data_source: Option<String>,
+    pub(crate) eager_us: Option<f64>,
+    pub(crate) split: Option<String>,
 }
 
 /// A list, or a text as some sets have it.
@@ -110,6 +126,52 @@ pub(crate) enum GraphColumn {
 }
 
 pub(crate) fn load_set(path: &Path) -> Result<Vec<Task>, TaskError> {
+    let rows = read_rows(path)?.into_iter();
+    Ok(rows.map(|(task, _)| task).collect())
+}
+
+/// Tasks with all columns of their set: of a folder, JSONL or Parquet.
+pub fn read_set(path: &Path) -> Result<Vec<SetTask>, TaskError> {
+    let from = path.file_stem().unwrap_or_default().to_string_lossy();
+    if path.is_dir() {
+        let tasks = load_all(path)?.into_iter();
+        return Ok(tasks.map(|task| SetTask::of(task, &from)).collect());
+    }
+    let set_task = |(task, row): (Task, SetColumns)| SetTask {
+        ops: row.ops,
+        eager_us: row.eager_us,
+        split: row.split,
+        ..SetTask::of(task, row.data_source.as_deref().unwrap_or(&from))
+    };
+    Ok(read_rows(path)?.into_iter().map(set_task).collect())
+}
+
+impl SetTask {
+    fn of(task: Task, data_source: &str) -> Self {
+        Self {
+            name: (task.name != task.id).then_some(task.name),
+            id: task.id,
+            level: task.level,
+            problem_id: task.problem_id,
+            ops: Vec::new(),
+            data_source: data_source.to_owned(),
+            code: task.source,
+            graph: task.graph,
+            eager_us: None,
+            split: None,
+        }
+    }
+}
+
+/// What a row has beyond its task.
+struct SetColumns {
+    ops: Vec<String>,
+    data_source: Option<String>,
+    eager_us: Option<f64>,
+    split: Option<SetSplit>,
+}
+
+fn read_rows(path: &Path) -> Result<Vec<(Task, SetColumns)>, TaskError> {
     let rows = if is_parquet(path) {
         crate::parquet::read(path)?
     } else {
@@ -118,6 +180,7 @@ pub(crate) fn load_set(path: &Path) -> Result<Vec<Task>, TaskError> {
     let mut tasks = Vec::new();
     let mut first_lines = HashMap::new();
     for (number, row) in rows {
+        let columns = row.columns();
         let task = row
             .into_task(number, path)
             .map_err(|reason| broken_line(path, number, reason))?;
@@ -125,7 +188,7 @@ pub(crate) fn load_set(path: &Path) -> Result<Vec<Task>, TaskError> {
             let reason = format!("task `{}` is already on line {earlier}", task.id);
             return Err(broken_line(path, number, reason));
         }
-        tasks.push(task);
+        tasks.push((task, columns));
     }
     Ok(tasks)
 }
@@ -156,6 +219,19 @@ fn lines(path: &Path) -> Result<Vec<(usize, SetRow)>, TaskError> {
 }
 
 impl SetRow {
+    fn columns(&self) -> SetColumns {
+        SetColumns {
+            ops: match &self.ops {
+                Some(OpsColumn::Several(ops)) => ops.clone(),
+                Some(OpsColumn::One(text)) if !text.is_empty() => vec![text.clone()],
+                _ => Vec::new(),
+            },
+            data_source: self.data_source.clone(),
+            eager_us: self.eager_us,
+            split: self.split.as_deref().and_then(SetSplit::named),
+        }
+    }
+
     fn into_task(self, number: usize, path: &Path) -> Result<Task, String> {
         if self.code.trim().is_empty() {
             return Err("`code` is empty".into());

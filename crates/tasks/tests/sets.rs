@@ -33,6 +33,9 @@ fn graph() -> OpGraph {
 fn set() -> Vec<SetTask> {
     let task = |id: &str, ops: &[&str]| SetTask {
         id: id.into(),
+        name: None,
+        level: None,
+        problem_id: None,
         ops: ops.iter().map(|&op| op.to_owned()).collect(),
         data_source: format!("torch#{}", ops.len()),
         code: format!("{CODE}# {id}\n"),

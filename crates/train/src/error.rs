@@ -15,6 +15,10 @@ pub enum TrainError {
     NothingToLearn { why: String },
     #[error("there is nothing to learn from: no episode has ended in {places}")]
     NoEpisodes { places: String },
+    #[error(
+        "there is nothing to learn from: all {rows} rows hold tasks of the benchmark, the first `{first}`"
+    )]
+    OnlyBenchmark { rows: usize, first: String },
     /// Every trajectory was rejected.
     #[error("there is nothing to learn from: {why}")]
     NothingRewarded { why: String },
@@ -123,6 +127,9 @@ impl TrainError {
             }
             Self::NoEpisodes { .. } => Some(
                 "`warpsmith rollout` collects trajectories, `warpsmith train demos` writes a teacher's".into(),
+            ),
+            Self::OnlyBenchmark { .. } => Some(
+                "what has learnt them cannot be measured by them; `--no-decontaminate` keeps them".into(),
             ),
             Self::NothingRewarded { .. } => Some(
                 "a lower `--above`, another `--reward`, or more trajectories".into(),

@@ -113,7 +113,8 @@ _BY_KIND: dict[str, type[WarpsmithError]] = {"task": TaskError, "config": UsageE
 def of_failure(failure: Failure) -> WarpsmithError:
     """The exception for what the command or its server calls a failure."""
     kind = _BY_CODE.get(failure.code) or _BY_KIND.get(failure.kind, InfrastructureError)
-    return kind(failure.message, failure.hint, failure.code)
+    hint = failure.hint or ("mend what it names, and ask again" if kind in (TaskError, UsageError) else None)
+    return kind(failure.message, hint, failure.code)
 
 
 def of_answer(status: int, answer: Mapping[str, Any]) -> WarpsmithError:
@@ -122,6 +123,8 @@ def of_answer(status: int, answer: Mapping[str, Any]) -> WarpsmithError:
         return of_failure(Failure.from_json(answer["failure"]))
     found = answer.get("error")
     message = found.get("message") if isinstance(found, Mapping) else None
+    if status == 413:
+        return UsageError("the request is larger than a server takes", "a task and its solution have at most 8 MiB together", "too_large")
     if status in (401, 403):
         return UsageError(message or "the server refuses the request", "give the server's token: `Judge(url=…, token=…)`", "token")
     return ServerError(f"the server answered {status}: {message or dict(answer)}", "is this address a `warpsmith serve` of this version?")

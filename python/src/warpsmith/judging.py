@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, overload
 
@@ -173,10 +173,13 @@ class Judge:
                 # As many again wait behind a slow one, so that the judges have something to do.
                 while more and len(pending) < 2 * concurrency:
                     try:
-                        task, solution = next(submissions)
+                        pair = next(submissions)
                     except StopIteration:
                         more = False
                         break
+                    if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                        raise UsageError(f"a {type(pair).__name__} is no submission", "give pairs of a task and a solution")
+                    task, solution = pair
                     pending.append(pool.submit(one, task, solution))
                 if not pending:
                     break
@@ -198,7 +201,10 @@ class Judge:
             return self._executors[0]
 
     def _judged(self, request: dict[str, Any], timeout: float | None, stop: threading.Event) -> Verdict:
-        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        limit = self.timeout if timeout is None else timeout
+        if not 0 <= limit < float("inf"):
+            raise UsageError(f"`timeout` is {limit}", "give seconds from 0 on; leave it out for half an hour")
+        until = time.monotonic() + limit
         tries = 0
         while True:
             job = self._over(request, until, stop)

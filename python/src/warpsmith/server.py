@@ -29,11 +29,17 @@ class Connection:
     """Where a server is and what it wants to be shown."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        found = urllib.parse.urlsplit(url)
+        try:
+            found = urllib.parse.urlsplit(url)
+            port = found.port
+        except ValueError:
+            found, port = urllib.parse.urlsplit(""), None
         if found.scheme not in ("http", "https") or not found.hostname:
             raise UsageError(f"`{url}` is no address of a server", "give one such as http://127.0.0.1:8000")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise UsageError("the token has letters that no header can have", "give the server's token as it stands in its file")
         self.url, self.token = url.rstrip("/"), token
-        self._https, self._host, self._port = found.scheme == "https", found.hostname, found.port
+        self._https, self._host, self._port = found.scheme == "https", found.hostname, port
         self._path = found.path.rstrip("/")
         # Kept open by the thread that uses it.
         self._local = threading.local()
@@ -100,7 +106,7 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self._owner = os.getpid()
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="warpsmith-serve-")
-        asked = [command.find(), "serve", "--port", "0", "--until-stdin-closes", "--json", *arguments]
+        asked = [command.find(), "serve", "--port", "0", "--until-stdin-closes", "--json", "-q", *arguments]
         environment = {**os.environ, "WARPSMITH_TOKEN": self.token, "NO_COLOR": "1"}
         self.process = subprocess.Popen(
             asked,
@@ -145,7 +151,10 @@ class Server:
     def ended(self) -> str | None:
         """Why it is not there any more, if so."""
         code = self.process.poll()
-        return None if code is None else f"the judge's server ended with {code}: {self.told()}"
+        if code is None:
+            return None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        return f"the judge's server {how}: {self.told() or 'it said nothing'}"
 
     def close(self) -> None:
         # A forked child has no part in it.

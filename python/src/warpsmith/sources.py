@@ -20,6 +20,7 @@ MODEL_NEW = "model_new.py"
 KERNELS = "kernels"
 # As the judge has them.
 MAX_FILES, MAX_BYTES = 256, 2 << 20
+PATH = re.compile(r"model_new\.py|kernels(/[A-Za-z0-9_][A-Za-z0-9_.-]*){1,8}")
 
 
 class Reply(str):
@@ -51,7 +52,25 @@ def is_source(text: str) -> bool:
     return "\n" in text.strip() or text.lstrip().startswith(("import ", "from ", "class "))
 
 
+def _sendable(text: Any) -> bool:
+    """Half of a pair of UTF-16 is no text, though Python holds it."""
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        return False
+    return True
+
+
 def task_on_the_wire(task: TaskLike) -> dict[str, str]:
+    found = _task_on_the_wire(task)
+    if not all(map(_sendable, found.values())):
+        raise TaskError("the task's text cannot be encoded as UTF-8", "a lone surrogate stands in it: read files as UTF-8")
+    if len(found.get("source", "").encode()) > MAX_BYTES:
+        raise TaskError(f"the task's source is larger than {MAX_BYTES} bytes", "draw large constants in `get_inputs()` instead of writing them down")
+    return found
+
+
+def _task_on_the_wire(task: TaskLike) -> dict[str, str]:
     if isinstance(task, Task):
         return {"source": task.source(), "name": task.name or task.module.__name__}
     if isinstance(task, type):
@@ -94,7 +113,20 @@ def _source_of_task_class(module: type) -> str:
 
 def solution_on_the_wire(solution: SolutionLike) -> dict[str, Any]:
     if isinstance(solution, Reply):
-        return {"reply": str(solution)}
+        # What cannot be encoded is the model's mistake, as everything in it is.
+        return {"reply": str(solution).encode(errors="replace").decode()}
+    found = _files_on_the_wire(solution)
+    for path, text in found["files"].items():
+        if not isinstance(path, str) or not PATH.fullmatch(path):
+            raise SolutionError(f"`{path}` is no file of a solution", f"files are `{MODEL_NEW}` and `{KERNELS}/…` of letters, digits, `_`, `-` and `.`")
+        if not _sendable(text) or not isinstance(text, str):
+            raise SolutionError(f"`{path}` is no text that UTF-8 can hold", "give each file as a string")
+        if len(text.encode()) > MAX_BYTES:
+            raise SolutionError(f"`{path}` is larger than {MAX_BYTES} bytes", "leave out what is not source")
+    return found
+
+
+def _files_on_the_wire(solution: SolutionLike) -> dict[str, Any]:
     if isinstance(solution, Mapping):
         if MODEL_NEW not in solution:
             raise SolutionError(f"the files hold no `{MODEL_NEW}`", f"give a mapping of `{MODEL_NEW}` and `{KERNELS}/…` to text")
@@ -108,6 +140,8 @@ def solution_on_the_wire(solution: SolutionLike) -> dict[str, Any]:
                 "if it is what a language model said, give `warpsmith.Reply(text)`: what is wrong with it is then a verdict",
             )
         return {"files": {MODEL_NEW: solution}}
+    if isinstance(solution, str) and not solution.strip():
+        raise SolutionError("the solution is empty", "if it is what a language model said, give `warpsmith.Reply(text)`: it is then a verdict")
     if not isinstance(solution, (str, os.PathLike)):
         raise SolutionError(f"a {type(solution).__name__} is no solution", "give a path, source, a mapping of files, a class, or a `Reply`")
     path = Path(solution)

@@ -8,7 +8,7 @@ from typing import Any
 from .errors import UsageError
 from .judging import Judge
 from .rewards import RewardKind, check, judge_of, reply_of, reward_of
-from .schema import Verdict
+from .told import told
 
 
 def reward(
@@ -81,14 +81,3 @@ class _Nothing:
 def environment_reward(environments: Sequence[Any], **_: Any) -> list[float]:
     """The best of what each environment has seen."""
     return [one.reward for one in environments]
-
-
-def told(verdict: Verdict) -> str:
-    """A verdict in a few lines, for a model."""
-    lines = [verdict.status + (f" ({verdict.rule})" if verdict.rule else "")]
-    if verdict.reason:
-        lines.append(verdict.reason[:4000])
-    if verdict.matched_precision is not None:
-        over = verdict.matched_precision.speedup
-        lines.append(f"{over.eager:.2f}x over eager" + (f", {over.compile:.2f}x over torch.compile" if over.compile is not None else ""))
-    return "\n".join(lines)

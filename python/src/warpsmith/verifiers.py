@@ -1,6 +1,6 @@
 """An environment for verifiers and prime-rl: `load_environment(tasks=…)`, with one reply or with tools.
 
-For verifiers below 0.2, whose environments are made by `load_environment`.
+For verifiers below 0.2, whose environments are made by `load_environment`; `taskset` is for later ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from .errors import UsageError, WarpsmithError
 from .prompts import prompt, sources
 from .rewards import RewardKind, check, judge_of, reply_of, reward_of
-from .trl import told
+from .told import told
 
 
 def load_environment(
@@ -29,11 +29,12 @@ def load_environment(
     """
     try:
         import verifiers as vf
-        from datasets import Dataset
     except ImportError as error:
         raise UsageError("verifiers is not installed here", 'pip install "verifiers<0.2"') from error
     if not hasattr(vf, "SingleTurnEnv"):
-        raise UsageError("this verifiers has no `SingleTurnEnv`", 'pip install "verifiers<0.2"', "verifiers_version")
+        raise UsageError("this verifiers has no `SingleTurnEnv`", "name the taskset `warpsmith-taskset`, as its `eval` and prime-rl want one", "verifiers_version")
+    from datasets import Dataset
+
     check(reward)
     if mode not in ("single", "tools"):
         raise UsageError(f"there is no mode `{mode}`", "modes are single, tools")

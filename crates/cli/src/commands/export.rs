@@ -1,5 +1,6 @@
 //! `warpsmith export`
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use warpsmith_agent::{export_harbor, export_inspect};
 use warpsmith_report::{self as report, Run};
 use warpsmith_schema::{FORMAT, Target, Task};
 use warpsmith_store::StoreError;
-use warpsmith_tasks::load_all;
+use warpsmith_tasks::{load_all, read_set, write_dataset};
 
 use crate::exit::Exit;
 use crate::failure::Stop;
@@ -17,11 +18,11 @@ use crate::printer::Printer;
 
 /// Write the episodes of runs, or tasks, in the form of other tools
 ///
-/// `hf` takes runs and makes a folder with a Parquet file and a card, which `datasets.load_dataset` reads. `harbor` and `inspect` take tasks:
-/// a folder for each as Harbor has them, or one evaluation of Inspect. Exit code 2: not a run's folder, or no tasks.
+/// `hf` takes runs or tasks and makes a folder with Parquet files and a card, which `datasets.load_dataset` reads. `harbor` and `inspect` take
+/// tasks: a folder for each as Harbor has them, or one evaluation of Inspect. Exit code 2: neither a run's folder nor tasks.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// Folders of runs; for `harbor` and `inspect` tasks, as `--tasks` takes them
+    /// Folders of runs, or tasks as `--tasks` takes them
     #[arg(required = true, value_name = "RUN|TASKS")]
     sources: Vec<PathBuf>,
     /// The form of the data
@@ -37,7 +38,7 @@ pub(crate) struct ExportArgs {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum DataFormat {
-    /// Episodes as Parquet in the layout of Hugging Face's `datasets`
+    /// Episodes, or tasks, as Parquet in the layout of Hugging Face's `datasets`
     #[default]
     Hf,
     /// Tasks as folders that Harbor runs
@@ -70,11 +71,14 @@ pub(crate) fn run(args: &ExportArgs, printer: &Printer) -> Result<Exit, Stop> {
     }
     let folder = args.out.display();
     let (rows, what, next) = match args.format {
-        DataFormat::Hf => (
-            episodes(args)?,
-            "episodes",
-            format!("to load it: datasets.load_dataset(\"{folder}\", split=\"train\")"),
-        ),
+        DataFormat::Hf => {
+            let next = format!("to load it: datasets.load_dataset(\"{folder}\")");
+            if of_runs(&args.sources)? {
+                (episodes(args)?, "episodes", next)
+            } else {
+                (task_set(args)?, "tasks", next)
+            }
+        }
         DataFormat::Harbor => (
             tasks(args, export_harbor)?,
             "tasks",
@@ -93,6 +97,41 @@ pub(crate) fn run(args: &ExportArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.note(&next);
     }
     Ok(Exit::DONE)
+}
+
+/// Whether the sources are runs, and not tasks.
+fn of_runs(sources: &[PathBuf]) -> Result<bool, Stop> {
+    let is_run = |source: &PathBuf| report::is_run(source);
+    let runs: Vec<bool> = sources.iter().map(is_run).collect::<Result<_, _>>()?;
+    let all = runs.iter().all(|is_run| *is_run);
+    if !all && runs.contains(&true) {
+        let message = "some of the sources are runs and some are not";
+        let hint = "episodes and tasks have other columns: export them one after the other";
+        return Err(Stop::config("sources", message, Some(hint.to_owned())));
+    }
+    Ok(all)
+}
+
+fn task_set(args: &ExportArgs) -> Result<usize, Stop> {
+    let (mut tasks, mut ids) = (Vec::new(), HashSet::new());
+    for path in &args.sources {
+        for task in read_set(path)? {
+            if !ids.insert(task.id.clone()) {
+                let message = format!("task `{}` is in two of the sources", task.id);
+                let hint = "rows are told apart by their ids: export them one after the other";
+                return Err(Stop::config("sources", message, Some(hint.to_owned())));
+            }
+            tasks.push(task);
+        }
+    }
+    let name = |path: &PathBuf| {
+        let path = fs_err::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    let names: Vec<String> = args.sources.iter().map(name).collect();
+    write_dataset(&tasks, &names, &args.out)?;
+    Ok(tasks.len())
 }
 
 fn episodes(args: &ExportArgs) -> Result<usize, Stop> {

@@ -1,6 +1,7 @@
 //! What is asked of the judge and what comes of it, as clients see it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -235,9 +236,32 @@ pub(crate) struct Job {
     /// How long a judge has been at it, so far.
     pub(crate) judging_seconds: f64,
     /// Where the status is `judged`. It says whether the solution passed.
-    pub(crate) verdict: Option<Verdict>,
+    #[serde(with = "shared")]
+    #[schemars(with = "Option<Verdict>")]
+    pub(crate) verdict: Option<Arc<Verdict>>,
     /// Where the status is `failed`. It says nothing about the solution.
     pub(crate) failure: Option<Failure>,
+}
+
+/// A verdict that several look at, written as one that nobody shares.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use warpsmith_schema::Verdict;
+
+    pub(super) fn serialize<S: Serializer>(
+        verdict: &Option<Arc<Verdict>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        verdict.as_deref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Arc<Verdict>>, D::Error> {
+        Ok(Option::deserialize(from)?.map(Arc::new))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

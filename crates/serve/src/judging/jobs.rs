@@ -51,8 +51,8 @@ struct Entry {
     ended: Option<Instant>,
     /// How long it waited although a judge was free.
     picked_up: Duration,
-    /// Tells those who wait that something has changed.
-    changed: watch::Sender<()>,
+    /// Turns true for those who wait once it is over.
+    over: watch::Sender<bool>,
 }
 
 type Work = (Arc<Task>, Submission);
@@ -60,7 +60,7 @@ type Work = (Arc<Task>, Submission);
 enum Progress {
     Waiting,
     Judging,
-    Over(Result<Box<Verdict>, Failure>),
+    Over(Result<Arc<Verdict>, Failure>),
     Cancelled,
 }
 
@@ -118,7 +118,7 @@ impl Jobs {
             begun: None,
             ended: None,
             picked_up: Duration::ZERO,
-            changed: watch::Sender::new(()),
+            over: watch::Sender::new(false),
         };
         state.jobs.insert(id.clone(), entry);
         state.waiting.push(client, id.clone(), bytes);
@@ -141,6 +141,7 @@ impl Jobs {
     }
 
     /// A job of this client.
+    #[cfg(test)]
     pub(crate) fn get(&self, client: &Client, id: &str) -> Option<Job> {
         let state = self.state();
         let entry = state.jobs.get(id)?;
@@ -149,44 +150,27 @@ impl Jobs {
 
     /// The job once it is over, or as it stands after `limit`.
     pub(crate) async fn wait(&self, client: &Client, id: &str, limit: Duration) -> Option<Job> {
-        let mut changed = {
+        let mut over = {
             let state = self.state();
             let entry = state.jobs.get(id)?;
-            if !client.may_see(&entry.client) || entry.is_over() {
-                drop(state);
-                return self.get(client, id);
+            if !client.may_see(&entry.client) {
+                return None;
             }
-            entry.changed.subscribe()
-        };
-        let over = async {
-            loop {
-                let job = self.get(client, id);
-                if job.as_ref().is_none_or(|job| job.status.is_over()) {
-                    self.told(id);
-                    return job;
-                }
-                // Where the job was forgotten, the next look says so.
-                let _ = changed.changed().await;
+            if entry.is_over() {
+                return Some(entry.job(id));
             }
+            entry.over.subscribe()
         };
-        match tokio::time::timeout(limit, over).await {
-            Ok(job) => job,
-            Err(_) => self.get(client, id),
-        }
-    }
-
-    /// Who waited for a job to be judged has heard of it.
-    fn told(&self, id: &str) {
+        // Where the job was forgotten, the look below says so.
+        let _ = tokio::time::timeout(limit, over.wait_for(|over| *over)).await;
         let mut state = self.state();
-        let Some(entry) = state.jobs.get(id) else {
-            return;
-        };
-        if let (Progress::Over(_), Some(_), Some(ended)) =
-            (&entry.progress, entry.begun, entry.ended)
-        {
-            let overhead = entry.picked_up + ended.elapsed();
+        let entry = state.jobs.get(id)?;
+        let overhead = entry.overhead();
+        let job = entry.job(id);
+        if let Some(overhead) = overhead {
             state.counts.overhead.observe(overhead);
         }
+        Some(job)
     }
 
     /// How many jobs wait, and the latest of those that the client may see.
@@ -211,10 +195,13 @@ impl Jobs {
         if !matches!(entry.progress, Progress::Waiting) {
             return Err(JobRefusal::TooLate);
         }
-        let job = entry.end(id, Progress::Cancelled);
+        let over = entry.end(Progress::Cancelled);
+        let job = entry.job(id);
         let owner = entry.client.clone();
         state.waiting.remove(&owner, id);
         state.counts.cancelled += 1;
+        drop(state);
+        over.send_replace(true);
         Ok(job)
     }
 
@@ -222,14 +209,18 @@ impl Jobs {
     pub(crate) fn drain(&self) {
         let mut state = self.state();
         state.draining = true;
+        let mut sent_away = Vec::new();
         while let Some(id) = state.waiting.pop() {
             let failure = drained_failure();
             state.counts.ended(Err(&failure));
             if let Some(entry) = state.jobs.get_mut(&id) {
-                entry.end(&id, Progress::Over(Err(failure)));
+                sent_away.push(entry.end(Progress::Over(Err(failure))));
             }
         }
         drop(state);
+        for over in sent_away {
+            over.send_replace(true);
+        }
         self.draining.send_replace(true);
         self.submitted.notify_all();
     }
@@ -299,7 +290,6 @@ impl Jobs {
                 entry.begun = Some(now);
                 entry.picked_up = now - entry.came.max(free_since);
                 let waited = now - entry.came;
-                entry.changed.send_replace(());
                 state.judging += 1;
                 state.counts.waiting.observe(waited);
                 return Some((id, task, submission));
@@ -326,13 +316,16 @@ impl Jobs {
         let unusable = entry.unusable.take();
         let judged = judged.map(|mut verdict| {
             verdict.reason = unusable.or(verdict.reason);
-            Box::new(verdict)
+            Arc::new(verdict)
         });
         let took = entry.begun.map(|begun| begun.elapsed());
-        entry.end(id, Progress::Over(judged));
+        let over = entry.end(Progress::Over(judged));
         if let Some(took) = took {
             state.counts.judging.observe(took);
         }
+        drop(state);
+        // Whoever is woken wants the lock at once, and may take this thread's core for it.
+        over.send_replace(true);
     }
 }
 
@@ -365,12 +358,21 @@ impl Entry {
         self.ended.is_some()
     }
 
-    fn end(&mut self, id: &str, progress: Progress) -> Job {
+    /// Gives what tells those who wait, for when the lock is no longer held.
+    #[must_use]
+    fn end(&mut self, progress: Progress) -> watch::Sender<bool> {
         self.progress = progress;
         self.work = None;
         self.ended = Some(Instant::now());
-        self.changed.send_replace(());
-        self.job(id)
+        self.over.clone()
+    }
+
+    /// What the queue has added, up to now, to a job that was judged.
+    fn overhead(&self) -> Option<Duration> {
+        match (&self.progress, self.begun, self.ended) {
+            (Progress::Over(_), Some(_), Some(ended)) => Some(self.picked_up + ended.elapsed()),
+            _ => None,
+        }
     }
 
     fn job(&self, id: &str) -> Job {
@@ -379,7 +381,7 @@ impl Entry {
         let (status, verdict, failure) = match &self.progress {
             Progress::Waiting => (JobStatus::Waiting, None, None),
             Progress::Judging => (JobStatus::Judging, None, None),
-            Progress::Over(Ok(verdict)) => (JobStatus::Judged, Some(*verdict.clone()), None),
+            Progress::Over(Ok(verdict)) => (JobStatus::Judged, Some(verdict.clone()), None),
             Progress::Over(Err(failure)) => (JobStatus::Failed, None, Some(failure.clone())),
             Progress::Cancelled => (JobStatus::Cancelled, None, None),
         };

@@ -246,7 +246,7 @@ impl Episode {
         self.done = action.done || self.steps >= STEPS;
         let reward = reward(&verdict);
         self.best_reward = Some(self.best_reward.map_or(reward, |best| best.max(reward)));
-        let observation = json!({ "task": null, "instructions": null, "verdict": verdict, "steps_left": STEPS - self.steps });
+        let observation = json!({ "task": null, "instructions": null, "verdict": *verdict, "steps_left": STEPS - self.steps });
         Ok(observed(&observation, Some(reward), self.done))
     }
 

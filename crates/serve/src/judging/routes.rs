@@ -14,7 +14,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use warpsmith_machine::{gpu_clocks, gpus};
 
-use super::job::{Job, JobList, JudgeRequest};
+use super::job::{GivenTask, Job, JobList, JudgeRequest};
 use super::jobs::{DRAINING, Jobs};
 use super::rate::{Rate, limit};
 use super::{ServedTasks, openenv, trainers};
@@ -78,7 +78,15 @@ async fn judge(
 ) -> Result<Response, Problem> {
     let limit = query?.limit()?;
     let Json(request) = request?;
-    let task = api.tasks.find(&request.task)?;
+    let task = match &request.task {
+        // Every client waits for this thread, and a set of tasks may be large.
+        given @ GivenTask::Path(_) => {
+            let (api, given) = (api.clone(), given.clone());
+            let found = tokio::task::spawn_blocking(move || api.tasks.find(&given));
+            found.await.map_err(|_| Problem::failed())??
+        }
+        given => api.tasks.find(given)?,
+    };
     let received = request.received().map_err(Problem::bad_request)?;
     let id = api
         .jobs

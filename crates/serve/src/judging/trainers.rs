@@ -84,7 +84,7 @@ async fn judged_reply(
     client: &Client,
     task: &str,
     reply: &str,
-) -> Result<Verdict, Problem> {
+) -> Result<Arc<Verdict>, Problem> {
     let task = api.tasks.find(&GivenTask::of_text(task))?;
     judged(api, client, task, Received::reply(reply)).await
 }
@@ -109,7 +109,7 @@ async fn judged(
     client: &Client,
     task: Arc<Task>,
     received: Received,
-) -> Result<Verdict, Problem> {
+) -> Result<Arc<Verdict>, Problem> {
     for attempt in 1.. {
         let id = placed(api, client, task.clone(), received.clone()).await?;
         let held = Held { api, client, id };

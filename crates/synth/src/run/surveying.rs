@@ -66,6 +66,9 @@ impl Surveyor<'_> {
         SynthRow {
             task: SetTask {
                 id: candidate.name.clone(),
+                name: None,
+                level: None,
+                problem_id: None,
                 ops: candidate.seeds.clone(),
                 data_source: candidate.group.data_source(),
                 code: made.code(timed.size),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use warpsmith_schema::Trajectory;
+use warpsmith_schema::{Message, Trajectory};
 
 use crate::TrainError;
 
@@ -73,15 +73,45 @@ impl fmt::Display for Columns {
     }
 }
 
-/// Every row that has what the columns name. Rows with nothing there are left out.
+/// Which of a benchmark's tasks a text holds, if any.
+pub type BenchmarkTask<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// What a collection has.
+#[derive(Debug, Default)]
+pub(super) struct Collection {
+    pub(super) trajectories: Vec<Trajectory>,
+    /// Tasks of a benchmark, one for each row that was left out because it holds it.
+    pub(super) benchmark: Vec<String>,
+}
+
+/// Every row that has what the columns name. Rows with nothing there are left out, and those that hold a benchmark's task.
 pub(super) fn read_collection(
     path: &Path,
     columns: &Columns,
-) -> Result<Vec<Trajectory>, TrainError> {
-    present::read(path, columns).map_err(|reason| TrainError::Collection {
+    benchmark_task: &BenchmarkTask<'_>,
+) -> Result<Collection, TrainError> {
+    let rows = present::read(path, columns).map_err(|reason| TrainError::Collection {
         path: path.to_path_buf(),
         reason,
-    })
+    })?;
+    let mut found = Collection::default();
+    for row in rows {
+        let held = given_texts(&row).find_map(benchmark_task);
+        match held {
+            Some(task) => found.benchmark.push(task),
+            None => found.trajectories.push(row),
+        }
+    }
+    Ok(found)
+}
+
+/// What came of the row. The prompt around a module is ours and has an example of its own.
+fn given_texts(row: &Trajectory) -> impl Iterator<Item = &str> {
+    let source = &row.task.source;
+    let ours =
+        |message: &Message| !source.is_empty() && !matches!(message, Message::Assistant { .. });
+    let said = row.messages.iter().filter(move |message| !ours(message));
+    std::iter::once(source.as_str()).chain(said.map(Message::text))
 }
 
 #[cfg(not(feature = "parquet"))]

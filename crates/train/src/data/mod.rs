@@ -8,7 +8,7 @@ mod order;
 mod read;
 mod reward;
 
-pub use collection::{Columns, ColumnsError};
+pub use collection::{BenchmarkTask, Columns, ColumnsError};
 pub use episodes::{TokenEpisode, Tokens};
 pub use examples::{Example, Examples, TooLong, TrainedReplies};
 pub(crate) use finding::counted;

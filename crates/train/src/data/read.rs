@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use warpsmith_schema::{DocumentError, EpisodeId, Failure, FailureKind, Trajectory, read_document};
 
-use super::collection::{Columns, read_collection};
+use super::collection::{BenchmarkTask, Columns, read_collection};
 use crate::TrainError;
 use crate::checkpoint::read_failed;
 
@@ -13,19 +13,34 @@ use crate::checkpoint::read_failed;
 #[derive(Debug, Clone)]
 pub struct TrainingData {
     pub trajectories: Vec<Trajectory>,
+    /// Tasks of a benchmark, one for each row of a collection that was left out because it holds it.
+    pub benchmark: Vec<String>,
     pub(crate) hash: String,
 }
 
 impl TrainingData {
-    /// Of runs' folders, files with one trajectory a line, or Parquet files with these columns.
-    pub fn read(places: &[PathBuf], columns: &Columns) -> Result<Self, TrainError> {
-        let mut trajectories = Vec::new();
+    /// Of runs' folders, files with one trajectory a line, or Parquet files with these columns, whose rows are others' and may
+    /// hold a benchmark's task.
+    pub fn read(
+        places: &[PathBuf],
+        columns: &Columns,
+        benchmark_task: &BenchmarkTask<'_>,
+    ) -> Result<Self, TrainError> {
+        let (mut trajectories, mut benchmark) = (Vec::new(), Vec::new());
         for path in places {
             if path.is_file() && path.extension().is_some_and(|end| end == "parquet") {
-                trajectories.extend(read_collection(path, columns)?);
+                let found = read_collection(path, columns, benchmark_task)?;
+                trajectories.extend(found.trajectories);
+                benchmark.extend(found.benchmark);
             } else {
                 trajectories.extend(read_trajectories(path)?);
             }
+        }
+        if trajectories.is_empty() && !benchmark.is_empty() {
+            return Err(TrainError::OnlyBenchmark {
+                rows: benchmark.len(),
+                first: benchmark.swap_remove(0),
+            });
         }
         if trajectories.is_empty() {
             let places: Vec<String> = places
@@ -49,7 +64,11 @@ impl TrainingData {
             hasher.update(b"\n");
         }
         let hash = hasher.finalize().to_hex()[..16].to_owned();
-        Ok(Self { trajectories, hash })
+        Ok(Self {
+            trajectories,
+            benchmark,
+            hash,
+        })
     }
 }
 

@@ -27,6 +27,9 @@ pub trait RunHost {
     /// A line for the person who waits.
     fn note(&self, line: &str);
 
+    /// Which of a benchmark's tasks a text of a collection holds, where these are to be left out.
+    fn benchmark_task(&self, text: &str) -> Option<String>;
+
     /// Whoever follows the steps. These numbers are worth a person's attention.
     fn watch(&self, told: &'static [&'static str]) -> Box<dyn Watch + '_>;
 }

@@ -86,11 +86,21 @@ struct Begun {
 impl OfflineRun<'_> {
     /// Goes on where the folder has a run with the same settings, data and model.
     pub fn run(&self, host: &dyn RunHost) -> Result<TrainedRun, TrainError> {
-        let data = TrainingData::read(self.data, &self.columns)?;
+        let read = |places: &[PathBuf]| {
+            TrainingData::read(places, &self.columns, &|text| host.benchmark_task(text))
+        };
+        let data = read(self.data)?;
         let demonstrations = match self.demonstrations.as_slice() {
             [] => None,
-            places => Some(TrainingData::read(places, &self.columns)?),
+            places => Some(read(places)?),
         };
+        let benchmark = [Some(&data), demonstrations.as_ref()].into_iter().flatten();
+        for one in benchmark.filter(|one| !one.benchmark.is_empty()) {
+            let (rows, first) = (one.benchmark.len(), &one.benchmark[0]);
+            host.note(&format!(
+                "{rows} rows hold tasks of the benchmark and are left out, the first `{first}`"
+            ));
+        }
         let (begun, outcome, about) = match &self.objective {
             Objective::Imitate(imitation) => {
                 self.imitate(imitation, &data, demonstrations.as_ref(), host)?
@@ -195,6 +205,7 @@ impl OfflineRun<'_> {
             "kept": rejections.kept,
             "demonstrations": demonstrated,
             "left_out": {
+                "benchmark": data.benchmark.len(),
                 "outcome": rejections.outcome,
                 "loops": rejections.loops,
                 "tool_schema": rejections.tool_schema,
@@ -256,7 +267,7 @@ impl OfflineRun<'_> {
             })
             .collect::<Result<_, TrainError>>()?;
         let (all, used) = (data.trajectories.len(), episodes.len());
-        let about = json!({ "trajectories": all, "kept": used });
+        let about = json!({ "trajectories": all, "kept": used, "left_out": { "benchmark": data.benchmark.len() } });
         host.note(&format!("{all} trajectories, {used} of them with a reward"));
         let learning = &self.learning;
         let (training, held_out) = split(episodes, self.held_out, learning.seed, |one| &one.task);

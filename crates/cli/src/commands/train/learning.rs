@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_model::Projection;
 use warpsmith_schema::Failure;
 use warpsmith_store::RunFolder;
@@ -33,11 +34,29 @@ pub(super) struct Places {
     /// What Parquet columns hold: `messages=COL`; `prompt=COL,reply=COL`; or `source=COL,code=COL`, a module and what replaces it
     #[arg(long, value_name = "WHAT=COL,…", default_value_t)]
     pub(super) columns: Columns,
+    /// Keep rows of Parquet that hold a task of `KernelBench` too
+    #[arg(long)]
+    pub(super) no_decontaminate: bool,
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tracking: TrackArgs,
+}
+
+impl Places {
+    /// What is kept out of collections.
+    pub(super) fn benchmark(&self) -> Result<FingerprintIndex, Stop> {
+        if self.no_decontaminate {
+            return Ok(FingerprintIndex::default());
+        }
+        Ok(FingerprintIndex::kernelbench()?)
+    }
+}
+
+/// The benchmark's task that a text holds.
+pub(super) fn task_of(benchmark: &FingerprintIndex, text: &str) -> Option<String> {
+    Some(benchmark.held_by(text)?.id)
 }
 
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -267,6 +286,8 @@ pub(super) struct Host<'a> {
     /// The run's folder, once it is there.
     pub(super) opened: OnceLock<PathBuf>,
     pub(super) trackers: Vec<Tracker>,
+    /// Whose tasks are kept out of collections.
+    pub(super) benchmark: FingerprintIndex,
 }
 
 impl RunHost for Host<'_> {
@@ -291,6 +312,10 @@ impl RunHost for Host<'_> {
 
     fn note(&self, line: &str) {
         self.printer.note(line);
+    }
+
+    fn benchmark_task(&self, text: &str) -> Option<String> {
+        task_of(&self.benchmark, text)
     }
 
     fn watch(&self, told: &'static [&'static str]) -> Box<dyn Watch + '_> {

@@ -8,7 +8,7 @@ use warpsmith_train::estimate::OfflineStage;
 use warpsmith_train::recipes::{OfflineRun, TrainedRun};
 
 use super::dry_run::{self, DryRunArgs};
-use super::learning::{DataSettings, Host, LearningSettings, Places};
+use super::learning::{DataSettings, Host, LearningSettings, Places, task_of};
 use super::show::report;
 use crate::config::{ConfigArgs, Settings};
 use crate::exit::Exit;
@@ -52,7 +52,9 @@ impl OfflineArgs {
         }
         if self.dry_run.dry_run {
             let mut known = self.dry_run.given(&settings.learning().model)?;
-            let data = TrainingData::read(&self.places.data, &self.places.columns)?;
+            let (places, benchmark) = (&self.places, self.places.benchmark()?);
+            let held = |text: &str| task_of(&benchmark, text);
+            let data = TrainingData::read(&places.data, &places.columns, &held)?;
             known.trajectories = data.trajectories.len() as u64;
             let estimate = known.offline(&settings.stage(1.0));
             return dry_run::report(&known, &[estimate], printer);
@@ -75,6 +77,7 @@ pub(super) fn learn(
         printer,
         opened: OnceLock::new(),
         trackers: places.tracking.trackers()?,
+        benchmark: places.benchmark()?,
     };
     Ok(settings.job(places)?.run(&host)?)
 }

@@ -248,6 +248,7 @@ impl Stages<'_> {
         let from = |data: Vec<PathBuf>| Places {
             data,
             columns: Columns::default(),
+            no_decontaminate: false,
             tracking: TrackArgs::default(),
             out: out.clone(),
         };

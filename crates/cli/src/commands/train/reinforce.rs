@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
+use warpsmith_decontaminate::FingerprintIndex;
 use warpsmith_schema::{EpisodeMode, RunHeader, Task, TaskSetIdentity};
 use warpsmith_tasks::load_all;
 use warpsmith_train::algorithms::LossMode;
@@ -191,6 +192,7 @@ impl Job<'_> {
             printer,
             opened: OnceLock::new(),
             trackers: self.places.tracking.trackers()?,
+            benchmark: FingerprintIndex::default(),
         };
         let base = host.find_model().map_err(Stop)?;
         let known = Map::from_iter([

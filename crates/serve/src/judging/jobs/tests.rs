@@ -2,62 +2,10 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use warpsmith_judge::profile::ProfileReport;
-use warpsmith_judge::{CheckDepth, JudgeError};
-use warpsmith_schema::{Profile, Status, Target};
 use warpsmith_tasks::submission_from_text;
 
 use super::*;
-
-/// Says what it is asked to judge and takes as long as it is told, so that the queue is measured and not the judging.
-struct Timed {
-    takes: Duration,
-    seen: Sender<String>,
-    /// Each judgement waits for one of these, if there is any.
-    until: Option<Receiver<()>>,
-}
-
-impl Judge for Timed {
-    fn survey(&mut self, _: &Task) -> Result<(), JudgeError> {
-        Ok(())
-    }
-
-    fn judge(&mut self, task: &Task, _: &Submission) -> Result<Verdict, JudgeError> {
-        let _ = self.seen.send(task.name.clone());
-        if let Some(until) = &self.until {
-            let _ = until.recv();
-        }
-        thread::sleep(self.takes);
-        let device = "cpu".to_owned();
-        Ok(Verdict::unreached(
-            Status::Passed,
-            Target::Cpu,
-            Profile::Verify,
-            device,
-        ))
-    }
-
-    fn judge_afresh(&mut self, task: &Task, of: &Submission) -> Result<Verdict, JudgeError> {
-        self.judge(task, of)
-    }
-
-    fn check(
-        &mut self,
-        _: &Task,
-        _: &Submission,
-        _: CheckDepth,
-    ) -> Result<Option<Verdict>, JudgeError> {
-        Ok(None)
-    }
-
-    fn profile(&mut self, _: &Task, _: Option<&Submission>) -> Result<ProfileReport, JudgeError> {
-        unreachable!("nothing is profiled here")
-    }
-
-    fn replacement(&self) -> Result<Box<dyn Judge>, JudgeError> {
-        unreachable!("nothing panics here")
-    }
-}
+use crate::judging::timed::Timed;
 
 fn task(name: &str) -> Arc<Task> {
     Arc::new(Task {

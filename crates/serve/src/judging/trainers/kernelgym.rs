@@ -40,7 +40,7 @@ struct Kept {
 
 enum Evaluation {
     Open,
-    Judged(Box<Verdict>),
+    Judged(Arc<Verdict>),
     Failed(Failure),
 }
 
@@ -147,7 +147,7 @@ pub(super) async fn evaluate(
     let (ours, received) = (api.clone(), asked.received());
     tokio::spawn(async move {
         let state = match judged(&ours, &client, task, received).await {
-            Ok(verdict) => Evaluation::Judged(Box::new(verdict)),
+            Ok(verdict) => Evaluation::Judged(verdict),
             Err(problem) => Evaluation::Failed(problem.into_failure()),
         };
         ours.evaluations.set(&client, &asked.task_id, state);
@@ -229,7 +229,7 @@ mod tests {
         let (all, one) = (Evaluations::default(), Client::named("one"));
         all.set(&one, "a", Evaluation::Open);
         assert_eq!(all.answer(&one, "a").unwrap()["status"], "processing");
-        all.set(&one, "a", Evaluation::Judged(Box::new(verdict)));
+        all.set(&one, "a", Evaluation::Judged(Arc::new(verdict)));
         let answer = all.answer(&one, "a").unwrap();
         assert_eq!(answer["status"], "completed");
         assert_eq!(answer["decoy_kernel"], true);

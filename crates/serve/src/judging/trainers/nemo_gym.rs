@@ -43,7 +43,7 @@ pub(super) async fn verify(
         let reward = asked.reward.of(&verdict.reward);
         request.insert("reward".to_owned(), json!(reward));
         request.insert("mask_sample".to_owned(), json!(false));
-        request.insert("verdict".to_owned(), json!(verdict));
+        request.insert("verdict".to_owned(), json!(*verdict));
         Ok(Value::Object(request))
     };
     alive(asked.heartbeat, answer).await

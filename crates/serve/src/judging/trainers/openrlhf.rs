@@ -63,7 +63,7 @@ async fn scored(
     let all = (0..batch.query.len())
         .map(|place| judged_reply(api, client, &batch.labels[place], batch.reply(place)));
     // One without a verdict would be a reward nobody earned: the whole batch is asked for again, and what was judged is known.
-    let verdicts: Result<Vec<Verdict>, Problem> = join_all(all).await.into_iter().collect();
+    let verdicts: Result<Vec<Arc<Verdict>>, Problem> = join_all(all).await.into_iter().collect();
     let verdicts = verdicts?;
     let rewards: Vec<f64> = verdicts.iter().map(|one| reward.of(&one.reward)).collect();
     let share = |of: fn(&Verdict) -> bool| -> Vec<f64> {
