@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use warpsmith_machine::PythonChoice;
-use warpsmith_schema::{CountedAttempt, Rules};
+use warpsmith_schema::{CountedAttempt, Precision, Rules};
 
 /// What makes a judge.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
@@ -146,6 +146,26 @@ impl From<RulesChoice> for Rules {
         match choice {
             RulesChoice::Own => Self::Own,
             RulesChoice::Mixed => Self::Mixed,
+        }
+    }
+}
+
+/// Of products that a GPU's library computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PrecisionChoice {
+    /// As exact as PyTorch with TF32 off
+    #[default]
+    Fp32,
+    /// Operands rounded to 10 bits, on tensor cores
+    Tf32,
+}
+
+impl From<PrecisionChoice> for Precision {
+    fn from(choice: PrecisionChoice) -> Self {
+        match choice {
+            PrecisionChoice::Fp32 => Self::Fp32,
+            PrecisionChoice::Tf32 => Self::Tf32,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,8 @@ use warpsmith_sandbox::system_paths;
 use warpsmith_schema::Target;
 
 use crate::args::{
-    Count, IsolationChoice, JudgingArgs, LocalModelOptions, ModelOn, NotNegative, TargetChoice,
+    Count, IsolationChoice, JudgingArgs, LocalModelOptions, ModelOn, NotNegative, Positive,
+    PrecisionChoice, TargetChoice,
 };
 use crate::engine::Engine;
 use crate::failure::Stop;
@@ -76,6 +77,19 @@ pub(crate) struct EpisodeSettings {
     /// Makes sampling repeatable, where a policy can
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Try variants of the compiler's kernels for so many minutes a module
+    ///
+    /// The judge measures thread counts, vector widths, splits of reductions and whether operators are fused; the fastest are
+    /// kept and remembered for this graph and device. Without it what was found before is used. Of `optimize` with `--start
+    /// compiler` and of the policy `compiler`.
+    #[arg(long, value_name = "MINUTES", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tune: Option<Positive>,
+    /// Precision of the compiler's matrix products and convolutions on a GPU
+    ///
+    /// A solution in TF32 is compared with PyTorch in TF32 too, and its verdict says so.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) precision: PrecisionChoice,
     /// Maximum tokens of a reply
     #[arg(long, value_name = "N", default_value = "4096")]
     max_tokens: Count,
@@ -164,6 +178,13 @@ impl EpisodeSettings {
         target: Target,
         repairs: u32,
     ) -> Result<Self, Stop> {
+        if target == Target::Cpu && self.precision == PrecisionChoice::Tf32 {
+            return Err(Stop::config(
+                "config",
+                "`precision` tf32 is for GPUs: a CPU has no such products",
+                Some("leave it out, or use `--target cuda`".to_owned()),
+            ));
+        }
         let kind = spec.kind;
         let large = kind == Kind::OpenAi;
         let usual = if large {
@@ -197,6 +218,13 @@ impl EpisodeSettings {
             });
         }
         Ok(decided)
+    }
+
+    /// How long variants of the compiler's kernels are tried.
+    pub(crate) fn tuning_budget(&self) -> Option<Duration> {
+        let seconds = 60.0 * f64::from(self.tune?);
+        // Longer than a duration can be is no limit.
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
     /// The most replies of an episode of a local policy.

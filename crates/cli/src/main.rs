@@ -23,6 +23,7 @@ mod remaining;
 mod render;
 mod runs;
 mod source;
+mod tuning;
 
 use std::process::ExitCode;
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use warpsmith_compiler::SolutionFiles;
 use warpsmith_machine::SharedDevice;
 use warpsmith_model::policy::{OpenAiPolicy, Policy, PolicyError, ScriptPolicy, SharedPolicy};
 use warpsmith_schema::{EpisodeMode, Task};
@@ -36,6 +37,8 @@ pub(crate) struct PolicyContext<'a> {
     pub(crate) tasks: &'a [Task],
     pub(crate) engine: &'a Engine,
     pub(crate) mode: EpisodeMode,
+    /// Solutions for the policy `compiler` that measuring found, by task.
+    pub(crate) tuned: Option<&'a HashMap<String, SolutionFiles>>,
 }
 
 /// How many conversations a model of this process holds at the same time.
@@ -168,7 +171,9 @@ impl PolicySpec {
                 let teacher = Teacher::new(&tasks, context.engine.target, context.mode);
                 let teacher = teacher.with_reasons(reasons);
                 Arc::new(match self.kind {
-                    Kind::Compiler => teacher.without_bugs(),
+                    Kind::Compiler => teacher
+                        .without_bugs()
+                        .with_tuned(context.tuned.cloned().unwrap_or_default()),
                     _ => teacher,
                 })
             }

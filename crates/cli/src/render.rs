@@ -1,7 +1,7 @@
 //! A verdict for a person.
 
 use warpsmith_judge::ImportCheck;
-use warpsmith_schema::{Precision, Rule, Status, TrustCheck, Verdict};
+use warpsmith_schema::{MatchedPrecision, Precision, Rule, Status, TrustCheck, Verdict};
 
 use crate::printer::{Printer, Tone};
 
@@ -185,22 +185,25 @@ fn time_rows(table: &mut Table, verdict: &Verdict) {
     if let Some(matched) = &verdict.matched_precision {
         let value = match matched.mode {
             Precision::Fp32 => "fp32, as the baselines above".to_owned(),
-            Precision::Tf32 => {
-                let compile = match (matched.compile_us, matched.speedup.compile) {
-                    (Some(us), Some(over)) => {
-                        format!(", torch.compile {} ({})", time(us.0), ratio(over.0))
-                    }
-                    _ => String::new(),
-                };
-                format!(
-                    "tf32: against tf32 baselines eager {} ({}){compile}",
-                    time(matched.eager_us.0),
-                    ratio(matched.speedup.eager.0)
-                )
-            }
+            Precision::Tf32 => against_tf32(matched),
         };
         table.row("precision", &value);
     }
+}
+
+/// A solution in TF32 beside PyTorch in TF32.
+pub(crate) fn against_tf32(matched: &MatchedPrecision) -> String {
+    let compile = match (matched.compile_us, matched.speedup.compile) {
+        (Some(us), Some(over)) => {
+            format!(", torch.compile {} ({})", time(us.0), ratio(over.0))
+        }
+        _ => String::new(),
+    };
+    format!(
+        "tf32: against tf32 baselines eager {} ({}){compile}",
+        time(matched.eager_us.0),
+        ratio(matched.speedup.eager.0)
+    )
 }
 
 fn trust_rows(table: &mut Table, verdict: &Verdict, printer: &Printer) {

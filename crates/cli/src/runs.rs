@@ -4,7 +4,7 @@ mod settings;
 mod show;
 mod summary;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,8 +26,9 @@ use crate::episodes::{episode_kind, without_sources};
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::interrupt;
-use crate::policy::{PolicyContext, PolicySpec};
+use crate::policy::{Kind, PolicyContext, PolicySpec};
 use crate::printer::Printer;
+use crate::tuning::TuningRun;
 
 pub(crate) use settings::RunSettings;
 use show::Show;
@@ -101,10 +102,22 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
     let mut judges = judges(&engine, &judging_options, settings.judges, &folder)?;
     let tasks: Vec<Arc<Task>> = job.tasks.iter().cloned().map(Arc::new).collect();
     let kind = episode_kind(&decided, spec.kind, &engine, None);
+    let mut tuned = HashMap::new();
+    if let (Kind::Compiler, Some(judge)) = (spec.kind, judges.first_mut()) {
+        let tuning = TuningRun {
+            tasks: &job.tasks,
+            engine: &engine,
+            budget: decided.tuning_budget(),
+            precision: decided.precision.into(),
+            folder: folder.path(),
+        };
+        tuned = tuning.tune(judge.as_mut(), printer)?;
+    }
     let context = PolicyContext {
         tasks: &job.tasks,
         engine: &engine,
         mode: kind.mode(),
+        tuned: Some(&tuned),
     };
     let policy = spec.shared(context, SharedDevice::open(&engine.lease())?, printer)?;
     let head = RunHeader {

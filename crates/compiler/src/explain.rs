@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use warpsmith_schema::{OpGraph, Target, Task};
+use warpsmith_schema::{OpGraph, Precision, Target, Task};
 
 use crate::emit::module_source::Module;
 use crate::epilogue;
+use crate::knob::Knobs;
 use crate::library::Library;
 use crate::lower::{LoweredGraph, lower_around};
 use crate::not_covered::NotCovered;
@@ -65,10 +66,16 @@ pub fn explain(task: &Task, target: Target) -> Result<Explanation, NotCovered> {
         not_covered.push(reason.into());
         Module::default()
     });
-    let mut planned = lower_around(graph, target, Strategy::Tuned, &mut |reason| {
-        not_covered.push(reason.into());
-        Ok(())
-    })?;
+    let mut planned = lower_around(
+        graph,
+        target,
+        Strategy::Tuned,
+        Knobs::default(),
+        &mut |reason| {
+            not_covered.push(reason.into());
+            Ok(())
+        },
+    )?;
     epilogue::fuse(&mut planned);
     let names = names(&planned, &module);
     let steps = planned.plan.steps.clone();
@@ -78,6 +85,7 @@ pub fn explain(task: &Task, target: Target) -> Result<Explanation, NotCovered> {
         module,
         title: String::new(),
         nesting: None,
+        precision: Precision::Fp32,
     };
     let mut used: BTreeSet<usize> = BTreeSet::new();
     let mut kernels = Vec::new();

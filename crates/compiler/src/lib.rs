@@ -1,30 +1,37 @@
 //! Graph in, kernels out.
 //!
 //! [`compile`] rewrites the graph (`simplify`), lowers its operators to lazy tensors (`lower`), decides which kernels
-//! compute them (`plan`, `epilogue`), and writes these kernels and their launchers as text (`emit`, `solution`).
+//! compute them (`plan`, `epilogue`), and writes these kernels and their launchers as text (`emit`, `solution`). Decisions that only a measurement
+//! can settle are knobs (`knob`), and [`tune`] settles them with a measuring function that it is handed.
 
 mod attention;
 mod emit;
 mod epilogue;
 mod explain;
 mod index;
+mod knob;
 mod library;
 mod lower;
 mod mutants;
 mod not_covered;
+mod parameters;
 mod plan;
 mod scalar;
 mod simplify;
 mod solution;
 mod tensor;
+mod tuning;
 
-use warpsmith_schema::{Target, Task};
+use warpsmith_schema::{Precision, Target, Task};
 
 pub use explain::{ExplainedKernel, Explanation, Gap, explain};
+pub use knob::{Knob, TuningConfig};
 pub use mutants::GraphMutants;
 pub use not_covered::NotCovered;
+pub use parameters::{SourceParameter, SourceParameterKind, parameters, skeleton};
 pub use plan::{FusedOperator, Strategy};
-pub use solution::{Solution, SolutionFiles, WrittenKernel, compile};
+pub use solution::{CompileOptions, Solution, SolutionFiles, WrittenKernel, compile, compile_with};
+pub use tuning::{MeasureVariant, Measured, TunedSolution, TuningProgress, TuningVariant, tune};
 
 /// The kernels of a solution that the compiler wrote; none where somebody else did.
 pub fn kernels_of(
@@ -32,10 +39,16 @@ pub fn kernels_of(
     target: Target,
     files: &SolutionFiles,
 ) -> Result<Option<Vec<WrittenKernel>>, NotCovered> {
-    for strategy in [Strategy::Tuned, Strategy::Fused, Strategy::Plain] {
-        let solution = solution::compile(task, target, strategy)?;
-        if solution.files == *files {
-            return Ok(Some(solution.kernels));
+    for precision in [Precision::Fp32, Precision::Tf32] {
+        for strategy in [Strategy::Tuned, Strategy::Fused, Strategy::Plain] {
+            let options = CompileOptions {
+                precision,
+                ..strategy.into()
+            };
+            let solution = compile_with(task, target, &options)?;
+            if solution.files == *files {
+                return Ok(Some(solution.kernels));
+            }
         }
     }
     Ok(None)
@@ -46,9 +59,22 @@ pub fn solutions(
     task: &Task,
     target: Target,
 ) -> Result<Vec<(&'static str, SolutionFiles)>, NotCovered> {
+    solutions_in(task, target, Precision::Fp32)
+}
+
+/// The same with the library's products in this precision.
+pub fn solutions_in(
+    task: &Task,
+    target: Target,
+    precision: Precision,
+) -> Result<Vec<(&'static str, SolutionFiles)>, NotCovered> {
     let strategies = [Strategy::Plain, Strategy::Fused, Strategy::Tuned];
     let named_files = |strategy: Strategy| {
-        let files = solution::compile(task, target, strategy)?.files;
+        let options = CompileOptions {
+            precision,
+            ..strategy.into()
+        };
+        let files = compile_with(task, target, &options)?.files;
         Ok((strategy.name(), files))
     };
     strategies.into_iter().map(named_files).collect()

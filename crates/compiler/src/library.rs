@@ -35,6 +35,8 @@ pub(super) struct Gemm {
     pub(super) b: Operand,
     pub(super) out: Buffer,
     pub(super) epilogue: Epilogue,
+    /// Both operands were rounded to 16 bits before: TF32 holds them as they are.
+    pub(super) narrow: bool,
 }
 
 /// In the layout of PyTorch, with one to three dimensions of space.
@@ -56,9 +58,18 @@ pub(super) struct Convolution {
     /// The gradient of the other way round: what is called a transposed convolution.
     pub(super) transposed: bool,
     pub(super) epilogue: Epilogue,
+    /// As of a product.
+    pub(super) narrow: bool,
 }
 
 impl Library {
+    pub(super) fn is_narrow(&self) -> bool {
+        match self {
+            Self::Gemm(gemm) => gemm.narrow,
+            Self::Convolution(convolution) => convolution.narrow,
+        }
+    }
+
     pub(super) fn out(&self) -> Buffer {
         match self {
             Self::Gemm(gemm) => gemm.out,

@@ -29,6 +29,7 @@ use call::OperatorCall;
 use uses::{is_ordered, is_read_often, is_shared, needed, uses};
 
 use crate::emit::float;
+use crate::knob::Knobs;
 use crate::not_covered::NotCovered;
 use crate::plan::{BufferOrigin, Plan, REDUCTION_WORK, Strategy};
 use crate::scalar::{Buffer, ElementType, ScalarType};
@@ -67,8 +68,9 @@ pub(super) fn lower(
     graph: &OpGraph,
     target: Target,
     strategy: Strategy,
+    knobs: Knobs,
 ) -> Result<LoweredGraph, NotCovered> {
-    let lowered = lower_around(graph, target, strategy, &mut Err)?;
+    let lowered = lower_around(graph, target, strategy, knobs, &mut Err)?;
     match lowered.plan.steps.len() {
         ..=MAX_KERNELS => Ok(lowered),
         many => Err(NotCovered::TooManyKernels { kernels: many }),
@@ -81,16 +83,17 @@ pub(super) fn lower_around(
     graph: &OpGraph,
     target: Target,
     strategy: Strategy,
+    knobs: Knobs,
     on_gap: &mut dyn FnMut(NotCovered) -> Result<(), NotCovered>,
 ) -> Result<LoweredGraph, NotCovered> {
     let extents = |shape: &[u64]| shape.iter().map(|extent| *extent as i64).collect();
     let told = graph.values.iter().map(|value| extents(&value.shape));
-    let mut plan = Plan::new(target, strategy, told.collect());
+    let mut plan = Plan::new(target, strategy, knobs, told.collect());
     let simple;
     let graph = if strategy == Strategy::Plain {
         graph
     } else {
-        simple = simplify(graph, target);
+        simple = simplify(graph, target, &mut plan.knobs);
         &simple
     };
     let mut values: Vec<Option<Tensor>> = Vec::new();
@@ -214,13 +217,38 @@ fn lower_value(
             let shared = tensor.work > 0 && is_shared(graph, number);
             let few = plan.is_cheap_to_store(&tensor) && is_read_often(graph, number);
             let ordered = is_ordered(graph, number);
-            if shared || few || ordered || is_computed_often(plan, graph, number, &tensor) {
+            let usual = shared || few || is_computed_often(plan, graph, number, &tensor);
+            if ordered || is_stored(plan, graph, number, &tensor, usual) {
                 plan.realize(&tensor).1
             } else {
                 tensor
             }
         }
     })
+}
+
+/// Whether a value is stored rather than computed by whoever needs it: fused into one kernel, or repeated in several.
+fn is_stored(
+    plan: &mut Plan,
+    graph: &OpGraph,
+    number: usize,
+    tensor: &Tensor,
+    usual: bool,
+) -> bool {
+    let is_free = tensor.buffer.is_some() || tensor.work == 0;
+    let readers = uses(graph, number);
+    // What one elementwise kernel alone reads is best computed there.
+    let may_be_either = readers > 1 || readers == 1 && tensor.work >= REDUCTION_WORK;
+    if is_free || !may_be_either || plan.strategy != Strategy::Tuned {
+        return usual;
+    }
+    // Computed again by many, a long reduction never ends.
+    if usual && tensor.work >= REDUCTION_WORK {
+        return true;
+    }
+    let op = plan.current.clone();
+    plan.knobs.about(&format!("{op} {number}"), tensor.count());
+    plan.knobs.whether("stored", usual)
 }
 
 /// Whether each of several users would compute an element again that takes long, or each of many one that does not. Loops over
@@ -331,6 +359,7 @@ fn lower_operator(
 ) -> Result<Tensor, NotCovered> {
     let name = call.op.trim_start_matches("warpsmith_");
     name.clone_into(&mut plan.current);
+    plan.knobs.about(name, call.shape.iter().product());
     plan.chain.push(name, plan.line);
     let rules = [
         pointwise::rule,

@@ -20,6 +20,7 @@ use warpsmith_schema::Target;
 
 use crate::attention::AttentionKernel;
 use crate::index::{Index, Var, coordinates, linear};
+use crate::knob::Knobs;
 use crate::library::Library;
 use crate::scalar::{
     Arena, BoundsCheck, Buffer, ElementType, Node, ReductionId, Scalar, ScalarType,
@@ -108,6 +109,8 @@ pub(super) const PAIR_LENGTH: i64 = 2;
 
 /// The largest window whose loop is unrolled; in simpler code it stays a loop.
 const MAX_UNROLLED_WINDOW: i64 = 16;
+/// The largest whose loop may be unrolled.
+const MAX_TUNED_WINDOW: i64 = 49;
 
 /// A reduced tensor is cheap to store if the reduction reads this many times its elements.
 const CHEAP_STORE_RATIO: i64 = 16;
@@ -263,6 +266,7 @@ pub(super) struct OrderOf {
 pub(super) struct Plan {
     pub(super) target: Target,
     pub(super) strategy: Strategy,
+    pub(super) knobs: Knobs,
     /// Shapes of the graph's values: their extents are numbers that a reader recognises.
     pub(super) known_shapes: Vec<Vec<i64>>,
     pub(super) arena: Arena,
@@ -282,10 +286,16 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(target: Target, strategy: Strategy, known_shapes: Vec<Vec<i64>>) -> Self {
+    pub(super) fn new(
+        target: Target,
+        strategy: Strategy,
+        knobs: Knobs,
+        known_shapes: Vec<Vec<i64>>,
+    ) -> Self {
         Self {
             target,
             strategy,
+            knobs,
             known_shapes,
             arena: Arena::default(),
             buffers: Vec::new(),
@@ -414,7 +424,18 @@ impl Plan {
         body: impl Fn(&mut Arena, &[Index], &[Index]) -> Scalar + 'static,
     ) -> Tensor {
         let count: i64 = taps.iter().product();
-        if !self.unrolls_window(count) {
+        let usual = self.unrolls_window(count);
+        let may_be_either = self.target == Target::Cuda
+            && self.strategy == Strategy::Tuned
+            && count <= MAX_TUNED_WINDOW;
+        let unrolls = if may_be_either {
+            let elements: i64 = outer.iter().product();
+            self.knobs.about(&self.current, elements);
+            self.knobs.whether("unrolled window", usual)
+        } else {
+            usual
+        };
+        if !unrolls {
             let fold = (fold, ScalarType::Float);
             let number = self.reduction(outer, taps, fold, name, Rc::new(body));
             self.reductions[number.0].windows = outer.len() == taps.len() + 2;

@@ -8,15 +8,24 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use warpsmith_schema::{OpGraph, Target, ValueSource};
 
+use crate::knob::Knobs;
+
 /// A sum along the columns of a product: columns are summed before, and a vector is left of the matrix.
 pub(super) const SUM_OF_PRODUCT: &str = "warpsmith_sum_of_product";
 /// A convolution with a normalisation of its channels in weights and bias.
 pub(super) const FOLDED: &str = "warpsmith_folded_";
 
-pub(super) fn simplify(graph: &OpGraph, target: Target) -> OpGraph {
+pub(super) fn simplify(graph: &OpGraph, target: Target, knobs: &mut Knobs) -> OpGraph {
     let mut simple = graph.clone();
     for number in 0..graph.values.len() {
-        let found = sum_of_product(&simple, number).or_else(|| folded(&simple, number, target));
+        let found = sum_of_product(&simple, number).or_else(|| {
+            let found = folded(&simple, number, target)?;
+            let elements = simple.values[number].shape.iter().product::<u64>();
+            knobs.about("batch_norm", elements as i64);
+            knobs
+                .whether("folded into the convolution", true)
+                .then_some(found)
+        });
         if let Some(source) = found {
             simple.values[number].from = source;
         }
@@ -175,10 +184,16 @@ mod tests {
             nesting: None,
         };
         let op = |graph: &OpGraph| application(graph, 3).unwrap().op.to_owned();
-        assert_eq!(op(&simplify(&graph, Target::Cpu)), SUM_OF_PRODUCT);
+        assert_eq!(
+            op(&simplify(&graph, Target::Cpu, &mut Knobs::default())),
+            SUM_OF_PRODUCT
+        );
         // The product is wanted by itself too.
         graph.returns = vec![3, 2];
-        assert_eq!(op(&simplify(&graph, Target::Cpu)), "sum");
+        assert_eq!(
+            op(&simplify(&graph, Target::Cpu, &mut Knobs::default())),
+            "sum"
+        );
     }
 
     #[test]
@@ -214,7 +229,7 @@ mod tests {
             nesting: None,
         };
         let op = |target| {
-            application(&simplify(&graph, target), 5)
+            application(&simplify(&graph, target, &mut Knobs::default()), 5)
                 .unwrap()
                 .op
                 .to_owned()

@@ -5,12 +5,14 @@ mod preamble;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use warpsmith_schema::{MODEL_NEW, OpGraph, OutputNesting, Target, Task, ValueSource};
+use warpsmith_schema::{MODEL_NEW, OpGraph, OutputNesting, Precision, Target, Task, ValueSource};
 
+use crate::emit::library::ProductPrecision;
 use crate::emit::module_source::Module;
 use crate::emit::python::{Allocation, Call, attribute};
 use crate::emit::{Helper, KernelWriter, cpu, cuda, library as calls};
 use crate::epilogue;
+use crate::knob::{Knob, Knobs, TuningConfig};
 use crate::library::{Gemm, Library};
 use crate::lower::{LoweredGraph, lower};
 use crate::not_covered::NotCovered;
@@ -32,6 +34,8 @@ pub struct Solution {
     pub outline: Vec<String>,
     /// The same launches with their code.
     pub kernels: Vec<WrittenKernel>,
+    /// What was decided on the way and could have been another.
+    pub knobs: Vec<Knob>,
 }
 
 /// A kernel or a call of a library, with what it replaces.
@@ -45,11 +49,42 @@ pub struct WrittenKernel {
     pub code: String,
 }
 
+/// How a solution is to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompileOptions {
+    pub strategy: Strategy,
+    /// Of products by a GPU's library.
+    pub precision: Precision,
+    /// Decisions that are not the usual ones.
+    pub config: TuningConfig,
+}
+
+impl From<Strategy> for CompileOptions {
+    fn from(strategy: Strategy) -> Self {
+        Self {
+            strategy,
+            precision: Precision::Fp32,
+            config: TuningConfig::new(),
+        }
+    }
+}
+
 /// Compiles a task's graph into a solution: kernels, their launchers and `model_new.py`.
 pub fn compile(task: &Task, target: Target, strategy: Strategy) -> Result<Solution, NotCovered> {
+    compile_with(task, target, &strategy.into())
+}
+
+/// The same, with more to say about how.
+pub fn compile_with(
+    task: &Task,
+    target: Target,
+    options: &CompileOptions,
+) -> Result<Solution, NotCovered> {
+    let strategy = options.strategy;
     let graph: &OpGraph = task.graph.as_ref().ok_or(NotCovered::NoGraph)?;
     let module = Module::read(&task.source)?;
-    let mut planned = lower(graph, target, strategy)?;
+    let knobs = Knobs::new(options.config.clone());
+    let mut planned = lower(graph, target, strategy, knobs)?;
     if strategy != Strategy::Plain {
         epilogue::fuse(&mut planned);
     }
@@ -60,6 +95,7 @@ pub fn compile(task: &Task, target: Target, strategy: Strategy) -> Result<Soluti
         module,
         title: title(graph),
         nesting: graph.nesting.clone(),
+        precision: options.precision,
     };
     Ok(composer.emit())
 }
@@ -196,6 +232,7 @@ pub(super) struct SolutionEmitter {
     pub(super) module: Module,
     pub(super) title: String,
     pub(super) nesting: Option<OutputNesting>,
+    pub(super) precision: Precision,
 }
 
 /// The name of the launcher and its file. It is the same for all strategies, so a later solution replaces an earlier one.
@@ -319,6 +356,7 @@ impl SolutionEmitter {
             calls_library: library,
             outline: steps.iter().map(|step| self.describe_step(step)).collect(),
             kernels,
+            knobs: self.plan().knobs.asked().to_vec(),
         }
     }
 
@@ -411,6 +449,8 @@ impl SolutionEmitter {
         helpers: &mut BTreeSet<Helper>,
     ) -> EmittedKernel {
         let target = self.plan().target;
+        let elements = self.elements(&step.kernel);
+        self.planned.plan.knobs.about(name, elements);
         if let Kernel::Library(library) = &step.kernel {
             return self.library(library, name);
         }
@@ -474,16 +514,50 @@ impl SolutionEmitter {
         }
     }
 
-    fn library(&self, library: &Library, name: &str) -> EmittedKernel {
+    /// About how many elements a kernel goes through. A product's are as many as it takes as long for.
+    fn elements(&self, kernel: &Kernel) -> i64 {
+        /// Multiplications and additions in the time of one element.
+        const OPERATIONS: i64 = 64;
+        let plan = self.plan();
+        match kernel {
+            Kernel::Rows(rows) => {
+                let reduced = rows.reductions.iter().map(|pass| {
+                    let reduction = &plan.reductions[pass.reduction.0];
+                    reduction.rows().saturating_mul(reduction.length())
+                });
+                let stored = rows.shape.iter().product();
+                reduced.chain([stored]).max().unwrap_or_default()
+            }
+            Kernel::Scan(scan) => scan.shape.iter().product(),
+            Kernel::Attention(attention) => {
+                let operations = 2 * attention.scores() * (attention.depth + attention.width);
+                operations / OPERATIONS
+            }
+            Kernel::Library(Library::Gemm(gemm)) => gemm.operations() / OPERATIONS,
+            Kernel::Library(Library::Convolution(conv)) => conv.operations() / OPERATIONS,
+        }
+    }
+
+    fn library(&mut self, library: &Library, name: &str) -> EmittedKernel {
         let mut buffers = vec![library.out()];
         buffers.extend(library.reads());
         let arguments = self.arguments(&buffers);
-        let named = |buffer: Buffer| self.names[buffer.0].clone();
-        match self.plan().target {
+        let variable = self.variable(library);
+        let tuned = self.plan().strategy == Strategy::Tuned;
+        let to_tf32 = self.precision == Precision::Tf32 || tuned && library.is_narrow();
+        let rows = match library {
+            Library::Gemm(gemm) => listed(&self.rows_of_product(gemm), " * "),
+            Library::Convolution(_) => String::new(),
+        };
+        let target = self.plan().target;
+        let names = &self.names;
+        let named = |buffer: Buffer| names[buffer.0].clone();
+        let knobs = &mut self.planned.plan.knobs;
+        match target {
             Target::Cpu => {
                 let body = match library {
                     Library::Gemm(gemm) => calls::gemm_on_cpu(gemm, &named),
-                    Library::Convolution(conv) => calls::convolution_on_cpu(conv, &named),
+                    Library::Convolution(conv) => calls::convolution_on_cpu(conv, knobs, &named),
                 };
                 let parameters = self.parameters(&buffers[1..], &[library.out()]);
                 EmittedKernel {
@@ -495,15 +569,17 @@ impl SolutionEmitter {
                 }
             }
             Target::Cuda => {
-                let variable = self.variable(library);
-                let may_split = self.plan().strategy == Strategy::Tuned;
+                let precision = match (to_tf32, tuned) {
+                    (true, _) => ProductPrecision::Tf32,
+                    (false, true) => ProductPrecision::exact(library, knobs),
+                    (false, false) => ProductPrecision::Float32,
+                };
                 let call = match library {
                     Library::Gemm(gemm) => {
-                        let rows = listed(&self.rows_of_product(gemm), " * ");
-                        calls::gemm_on_cuda(gemm, &variable, &rows, may_split, &named)
+                        calls::gemm_on_cuda(gemm, (&variable, &rows), precision, &named)
                     }
                     Library::Convolution(conv) => {
-                        calls::convolution_on_cuda(conv, &variable, may_split, &named)
+                        calls::convolution_on_cuda(conv, &variable, precision, &named)
                     }
                 };
                 EmittedKernel {

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use warpsmith_compiler::solutions;
+use warpsmith_compiler::{SolutionFiles, solutions};
 use warpsmith_schema::{Target, Task};
 
 use super::kernels::chain;
@@ -55,6 +55,72 @@ fn ran(text: &str, more: &[&str]) -> Option<i32> {
     compiler(folder.path(), text, more);
     let status = Command::new(folder.path().join("built")).status().unwrap();
     status.code()
+}
+
+/// In place of the provided product.
+const PRODUCT: &str = "
+extern \"C\" void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+                               const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+    for (int64_t i = 0; i < m; ++i) for (int64_t j = 0; j < n; ++j) {
+        double sum = 0.0;
+        for (int64_t l = 0; l < k; ++l) sum += double(transa ? a[l * lda + i] : a[i * lda + l]) * (transb ? b[j * ldb + l] : b[l * ldb + j]);
+        c[i * ldc + j] = alpha * float(sum) + (beta == 0.0f ? 0.0f : beta * c[i * ldc + j]);
+    }
+}
+";
+
+/// What a solution of a chain with one result makes of fixed inputs.
+pub(crate) fn outputs(task: &Task, files: &SolutionFiles) -> Vec<f32> {
+    let kernels = files.iter().find(|(path, _)| path.ends_with(".cpp"));
+    let (text, module) = (kernels.unwrap().1, &files["model_new.py"]);
+    let (_, launcher) = text.split_once("extern \"C\" int ").unwrap();
+    let (name, parameters) = launcher.split_once('(').unwrap();
+    let (parameters, _) = parameters.split_once(')').unwrap();
+    let names: Vec<&str> = parameters
+        .split(',')
+        .filter_map(|one| one.rsplit([' ', '*']).next())
+        .filter(|one| !one.is_empty() && *one != "stream")
+        .collect();
+    let graph = task.graph.as_ref().unwrap();
+    let count = |name: &str| -> u64 {
+        let input = name
+            .strip_prefix('x')
+            .and_then(|number| number.parse::<usize>().ok());
+        if let Some(input) = input {
+            return graph.values[input].shape.iter().product();
+        }
+        let made = format!("        {name} = torch.empty((");
+        let (_, shape) = module.split_once(&made).unwrap();
+        let (shape, _) = shape.split_once(')').unwrap();
+        let extents = shape
+            .split(',')
+            .filter_map(|one| one.trim().parse::<u64>().ok());
+        extents.product()
+    };
+    let mut main = String::new();
+    for name in &names {
+        let count = count(name);
+        main += &format!("    std::vector<float> {name}({count});\n");
+        if name.starts_with('x') {
+            main += &format!(
+                "    for (size_t i = 0; i < {count}; ++i) {name}[i] = float(i * 7919 % 1009) * 0.004f - 2.0f;\n"
+            );
+        }
+    }
+    let arguments: Vec<String> = names.iter().map(|name| format!("{name}.data()")).collect();
+    let program = format!(
+        "{text}\n#include <cstdio>\n#include <vector>\n{PRODUCT}int main() {{\n{main}    if ({name}({}, nullptr)) return 1;\n    \
+            fwrite(out.data(), 4, out.size(), stdout);\n    return 0;\n}}\n",
+        arguments.join(", ")
+    );
+    let folder = TempDir::new().unwrap();
+    compiler(folder.path(), &program, &["-O1"]);
+    let ran = Command::new(folder.path().join("built")).output().unwrap();
+    assert!(ran.status.success(), "{program}");
+    let numbers = ran.stdout.chunks_exact(4);
+    numbers
+        .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+        .collect()
 }
 
 #[test]

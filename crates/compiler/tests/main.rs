@@ -12,6 +12,7 @@ mod cpu;
 mod explain;
 mod kernels;
 mod regular;
+mod tuning;
 
 fn task(name: &str, number: u64, source: &str, graph: Option<OpGraph>) -> Task {
     Task {

@@ -25,6 +25,21 @@ pub trait Judge: Send {
     fn judge_afresh(&mut self, task: &Task, submission: &Submission)
     -> Result<Verdict, JudgeError>;
 
+    /// The same, timed as briefly as there is a way to: for choosing between many, of which one is judged in earnest later. It
+    /// leaves no evidence.
+    fn time_briefly(
+        &mut self,
+        task: &Task,
+        submission: &Submission,
+    ) -> Result<Verdict, JudgeError> {
+        self.judge_afresh(task, submission)
+    }
+
+    /// Builds what is judged soon, side by side where that disturbs nobody. What cannot be built says so when it is judged.
+    fn build_ahead(&mut self, _submissions: &[Submission]) -> Result<(), JudgeError> {
+        Ok(())
+    }
+
     /// Goes only as far as `depth`: `None` if nothing is wrong that far, else the verdict that judging would end with.
     fn check(
         &mut self,

@@ -9,6 +9,7 @@ mod timing_stage;
 
 use std::fs::File;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use rand::TryRngCore;
@@ -210,6 +211,46 @@ impl Supervisor {
             Profile::Verify => JudgeDepth::Verified,
         };
         self.judge_with_retry(task, submission, depth)
+    }
+
+    /// By the quickest profile that has times, whatever this judge's own is.
+    pub(crate) fn time_briefly(
+        &mut self,
+        task: &Task,
+        submission: &Submission,
+    ) -> Result<Judged, JudgeError> {
+        let own = std::mem::replace(&mut self.config.profile, Profile::Rl);
+        let judged = self.judge_with_retry(task, submission, JudgeDepth::Timed);
+        self.config.profile = own;
+        judged
+    }
+
+    /// Fills the cache of objects. On a CPU compilers would take the cores of whoever is timed: there nothing is built ahead.
+    pub(crate) fn build_ahead(&self, submissions: &[Submission]) -> Result<(), JudgeError> {
+        if self.config.target == Target::Cpu {
+            return Ok(());
+        }
+        let toolchain = &self.toolchain;
+        let build = |submission: &Submission| match submission.form {
+            SubmissionForm::Inline => Ok(()),
+            SubmissionForm::Plain | SubmissionForm::CudaAgent => {
+                let units = [folder_unit(submission)];
+                toolchain.build(submission, &units).map(drop)
+            }
+        };
+        thread::scope(|scope| {
+            let building: Vec<_> = submissions
+                .iter()
+                .map(|submission| {
+                    let build = &build;
+                    scope.spawn(move || build(submission))
+                })
+                .collect();
+            building.into_iter().try_for_each(|one| {
+                one.join()
+                    .map_err(|_| JudgeError::infrastructure("panic", "a compile thread panicked"))?
+            })
+        })
     }
 
     /// Acts while the device is this judge's alone.

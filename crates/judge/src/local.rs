@@ -267,6 +267,19 @@ impl Judge for LocalJudge {
         self.judge_and_keep(task, submission)
     }
 
+    fn time_briefly(
+        &mut self,
+        task: &Task,
+        submission: &Submission,
+    ) -> Result<Verdict, JudgeError> {
+        self.supervised(|supervisor| supervisor.time_briefly(task, submission))
+            .map(|judged| judged.verdict)
+    }
+
+    fn build_ahead(&mut self, submissions: &[Submission]) -> Result<(), JudgeError> {
+        self.supervised(|supervisor| supervisor.build_ahead(submissions))
+    }
+
     fn check(
         &mut self,
         task: &Task,

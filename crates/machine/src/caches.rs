@@ -25,7 +25,7 @@ pub struct CacheEntry {
 }
 
 /// Name and purpose of every cache; only these are ever deleted.
-const KINDS: [(&str, &str); 10] = [
+const KINDS: [(&str, &str); 11] = [
     ("objects", "compiled kernels by content"),
     ("baselines", "measured times of the original modules"),
     ("harness", "the Python side of the judge"),
@@ -39,6 +39,7 @@ const KINDS: [(&str, &str); 10] = [
         "how many wrong variants of a task the judge refuses",
     ),
     ("graphs", "operator graphs captured from modules"),
+    ("tuning", "times of variants of the compiler's kernels"),
 ];
 
 impl Caches {
@@ -97,6 +98,10 @@ impl Caches {
 
     pub fn graphs(&self) -> PathBuf {
         self.root.join("graphs")
+    }
+
+    pub fn tuning(&self) -> PathBuf {
+        self.root.join("tuning")
     }
 
     /// The cache of `torch.compile` (inductor).

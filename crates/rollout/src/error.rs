@@ -1,6 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use warpsmith_compiler::NotCovered;
 use warpsmith_judge::JudgeError;
 use warpsmith_schema::{Failure, FailureKind, PolicyVersion};
 use warpsmith_store::StoreError;
@@ -28,6 +29,10 @@ pub enum RolloutError {
     /// The event log could not be written.
     #[error("{}", .0.message)]
     Log(Failure),
+    #[error("failed to read or write the log of tuning")]
+    Tuning(#[source] io::Error),
+    #[error(transparent)]
+    NotCovered(#[from] NotCovered),
     #[error("failed to write the result `{}`", path.display())]
     Result {
         path: PathBuf,
@@ -43,7 +48,10 @@ impl RolloutError {
             Self::Store(error) => return error.failure(),
             Self::Judge(error) => return error.failure(),
             Self::Log(failure) => return failure.clone(),
-            Self::Thread(_) | Self::Result { .. } => (FailureKind::Infrastructure, "io"),
+            Self::Thread(_) | Self::Result { .. } | Self::Tuning(_) => {
+                (FailureKind::Infrastructure, "io")
+            }
+            Self::NotCovered(_) => (FailureKind::Task, "not_covered"),
             Self::SameTask { .. } => (FailureKind::Config, "same_task"),
             Self::OtherPolicy { .. } => (FailureKind::Config, "other_run"),
         };

@@ -28,6 +28,7 @@ mod queued_judge;
 mod recorder;
 mod run;
 mod tally;
+mod tuning;
 mod worker;
 
 pub use baselines::compare_baselines;
@@ -38,5 +39,9 @@ pub use monitor::RolloutOutcome;
 pub use plan::{EpisodeKind, RolloutPlan, RolloutResources, StopRequest, WatchEpisodes};
 pub use run::run;
 pub use tally::{BestAttempt, Tally, TaskTally};
+pub use tuning::{
+    BaselineTimes, ComparedTimes, TuningEvent, TuningKey, TuningLog, TuningOutcome, TuningRequest,
+    tune_by_judge,
+};
 /// What a run asks for verdicts.
 pub use warpsmith_judge::Judge;

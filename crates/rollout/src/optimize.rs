@@ -22,7 +22,10 @@ use finals::Finals;
 pub use finals::{Author, FinalRound, Winner};
 pub use import::import;
 pub use package::{FOLDER as PACKAGE_FOLDER, PackageOptions, name as package_name};
-pub use start::{NoSolution, Start, StartContext, StartProgress, StartRequest, StartSolution};
+pub use start::{
+    NoSolution, Start, StartContext, StartProgress, StartRequest, StartSolution, StartTuning,
+    TunedStart,
+};
 
 /// What came of the episodes of one task.
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use warpsmith_agent::read_files;
 use warpsmith_rollout::RolloutPlan;
 use warpsmith_rollout::optimize::{
     Author, Conclusion, NoSolution, PackageOptions, Start, StartContext, StartProgress,
-    StartRequest, conclude,
+    StartRequest, StartTuning, conclude,
 };
-use warpsmith_schema::{StartAuthor, Submission, Target, Task};
+use warpsmith_schema::{Precision, StartAuthor, Submission, Target, Task};
 use warpsmith_store::RunFolder;
 use warpsmith_tasks::{CaptureError, CaptureStage, NotCaptured, submission_from_text};
 
@@ -66,6 +66,14 @@ fn start(
             Ok(serde_json::from_value(graph(op)).unwrap())
         },
         judge,
+        precision: Precision::Fp32,
+        tuning: StartTuning {
+            folder: &folder.path().join("tuning"),
+            device: "stand-in",
+            torch: "2.11",
+            budget: None,
+            stop: &|| false,
+        },
     };
     let start = context.start(request, &mut |progress| {
         said.push(match progress {
@@ -73,6 +81,8 @@ fn start(
             StartProgress::Absent(reason) => reason.to_string(),
             StartProgress::Judging(_) => "judging".to_owned(),
             StartProgress::Judged(verdict) => verdict.status.name().to_owned(),
+            StartProgress::Tuning(_) => "tuning".to_owned(),
+            StartProgress::Tuned(_) => "tuned".to_owned(),
         });
     });
     (start.unwrap(), said)

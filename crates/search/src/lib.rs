@@ -22,7 +22,6 @@ mod error;
 mod finals;
 mod logged;
 mod moves;
-mod parameters;
 mod plan;
 mod prompt;
 mod reply;

@@ -8,12 +8,12 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use warpsmith_agent::FencedFiles;
+use warpsmith_compiler::{SourceParameter, parameters, skeleton};
 use warpsmith_schema::{SearchMove, Usage};
 
 use crate::archive::{Archive, Elite};
 use crate::bandit::Bandit;
 use crate::candidate::Candidate;
-use crate::parameters::{Parameter, parameters, skeleton};
 use crate::source::normalized_hash;
 use crate::strategy::SearchStrategy;
 
@@ -451,7 +451,7 @@ fn made(made_by: SearchMove, detail: String, parents: Vec<u32>, files: FencedFil
 }
 
 /// `unroll: 4 -> 8`, `constant: TILE 32 -> 64`.
-fn described(parameter: &Parameter, value: &str) -> String {
+fn described(parameter: &SourceParameter, value: &str) -> String {
     format!("{}: {}", parameter.kind.name(), parameter.describe(value))
 }
 

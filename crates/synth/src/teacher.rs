@@ -12,7 +12,7 @@ mod prose;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use warpsmith_compiler::{NotCovered, Strategy};
+use warpsmith_compiler::{NotCovered, SolutionFiles, Strategy};
 use warpsmith_model::policy::{Policy, SharedPolicy};
 use warpsmith_schema::{EpisodeId, EpisodeMode, PolicyVersion, Target, Task};
 
@@ -36,6 +36,8 @@ pub struct Teacher {
     tasks: HashMap<String, Arc<Task>>,
     /// Why tasks have no graph, by id, where that was found out.
     no_graph: HashMap<String, String>,
+    /// Faster solutions than the usual ones, by id, of tasks that were tuned.
+    tuned: HashMap<String, SolutionFiles>,
 }
 
 impl Teacher {
@@ -54,6 +56,7 @@ impl Teacher {
                 .map(|task| (task.id.clone(), Arc::new(task.clone())))
                 .collect(),
             no_graph: HashMap::new(),
+            tuned: HashMap::new(),
         }
     }
 
@@ -62,6 +65,13 @@ impl Teacher {
     pub fn without_bugs(mut self) -> Self {
         self.injects_bugs = false;
         COMPILER.clone_into(&mut self.version.name);
+        self
+    }
+
+    /// Solutions that measuring found: each comes before the usual ones of its task.
+    #[must_use]
+    pub fn with_tuned(mut self, tuned: HashMap<String, SolutionFiles>) -> Self {
+        self.tuned = tuned;
         self
     }
 
@@ -113,6 +123,7 @@ impl SharedPolicy for Teacher {
             mode: self.mode,
             sample: episode.sample,
             no_graph: self.no_graph.get(&episode.task).cloned(),
+            tuned: self.tuned.get(&episode.task).cloned(),
         })
     }
 }

@@ -88,6 +88,7 @@ pub(crate) fn run(args: &EvolveArgs, printer: &Printer) -> Result<Exit, Stop> {
         tasks: std::slice::from_ref(&task),
         engine: &engine,
         mode: EpisodeMode::Single,
+        tuned: None,
     };
     let mut policies = Vec::new();
     for ((spec, price), name) in specs.into_iter().zip(&settings.policy) {

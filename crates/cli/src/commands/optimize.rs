@@ -16,8 +16,8 @@ use warpsmith_agent::StartingPoint;
 use warpsmith_judge::{Judge, LocalJudge};
 use warpsmith_machine::SharedDevice;
 use warpsmith_rollout::optimize::{
-    Conclusion, PackageOptions, StartContext, StartProgress, StartRequest, conclude, ends_episodes,
-    import,
+    Conclusion, PackageOptions, StartContext, StartProgress, StartRequest, StartTuning, conclude,
+    ends_episodes, import,
 };
 use warpsmith_rollout::{History, RolloutOutcome, RolloutPlan, RolloutResources};
 use warpsmith_schema::{
@@ -37,6 +37,7 @@ use crate::policy::{PolicyContext, PolicySpec, Weights};
 use crate::printer::Printer;
 use crate::runs::{judge_below, say_where, stop_request};
 use crate::source::Source;
+use crate::tuning::TuningShow;
 use crate::{examples, interrupt};
 use result::OptimizeReport;
 use settings::OptimizeSettings;
@@ -134,8 +135,24 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
         target: engine.target,
         capture: &|task| capture(task, &engine.python, &engine.caches),
         judge: &mut judge,
+        precision: decided.episodes.precision.into(),
+        tuning: StartTuning {
+            folder: &engine.caches.tuning(),
+            device: &engine.device_name(),
+            torch: &engine.python.torch.version,
+            budget: decided.episodes.tuning_budget(),
+            stop: &interrupt::happened,
+        },
     };
-    let started = context.start(request, &mut |what| printer.note(&show::start(&what)))?;
+    let mut tuning = TuningShow::new(printer);
+    let mut on_progress = |what: StartProgress<'_>| match what {
+        StartProgress::Tuning(event) => tuning.hear(event),
+        other => {
+            tuning.finish();
+            printer.note(&show::start(&other));
+        }
+    };
+    let started = context.start(request, &mut on_progress)?;
     let mut package = PackageOptions {
         guard: decided.guard,
         shapes: Vec::new(),
@@ -143,8 +160,7 @@ pub(crate) fn run(args: &OptimizeArgs, printer: &Printer) -> Result<Exit, Stop> 
     for (number, shape) in shapes.iter().enumerate() {
         printer.note(&format!("shape {}:", number + 2));
         context.task = shape;
-        let on_progress = &mut |what: StartProgress<'_>| printer.note(&show::start(&what));
-        let further = context.start(StartRequest::Compiler, on_progress)?;
+        let further = context.start(StartRequest::Compiler, &mut on_progress)?;
         package.shapes.push(further.faster());
     }
     if interrupt::happened() {
@@ -310,6 +326,7 @@ impl Episodes<'_> {
             tasks: std::slice::from_ref(self.task),
             engine: self.engine,
             mode: kind.mode(),
+            tuned: None,
         };
         let guest = SharedDevice::open(&self.engine.lease())?;
         let policy = self.spec.share(weights, context, guest, printer)?;

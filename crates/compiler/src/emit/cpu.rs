@@ -28,6 +28,22 @@ const LANES: i64 = 128;
 /// A sum longer than this is taken in parts: every addition rounds.
 const PART: i64 = 2048;
 
+/// How many of so many neighbours are computed side by side.
+fn lane_count(writer: &mut KernelWriter<'_>, neighbours: i64) -> i64 {
+    let lanes = match writer.plan.strategy {
+        Strategy::Tuned => {
+            let others: Vec<i64> = [64, 256, 32, 512]
+                .into_iter()
+                .filter(|lanes| *lanes <= neighbours)
+                .collect();
+            let usual = LANES.min(neighbours);
+            writer.plan.knobs.choose("lanes", usual, &others)
+        }
+        Strategy::Plain | Strategy::Fused => LANES,
+    };
+    lanes.min(neighbours)
+}
+
 pub(crate) fn rows(writer: &mut KernelWriter<'_>, kernel: &RowKernel) {
     if kernel.reductions.is_empty() {
         elementwise(writer, kernel);

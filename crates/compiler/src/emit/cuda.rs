@@ -20,7 +20,7 @@ use super::row_kernel::{
 };
 use super::{KernelWriter, integer};
 use crate::index::{coordinates, linear};
-use crate::plan::{Plan, ReduceOp, RowKernel};
+use crate::plan::{Plan, ReduceOp, RowKernel, Strategy};
 use elementwise::elementwise;
 use rows::threads_per_row;
 use schedule::schedule_rows;
@@ -37,8 +37,21 @@ pub(crate) fn rows(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchC
     }
 }
 
+/// Threads of a block that need nothing of each other.
+fn block_size(writer: &mut KernelWriter<'_>) -> i64 {
+    match writer.plan.strategy {
+        Strategy::Tuned => {
+            writer
+                .plan
+                .knobs
+                .choose("threads of a block", THREADS, &[128, 512, 64, 1024])
+        }
+        Strategy::Plain | Strategy::Fused => THREADS,
+    }
+}
+
 /// Declares the thread's index among as many as a shape has places.
-fn thread_number(writer: &mut KernelWriter<'_>, name: &str, shape: &[i64]) {
+fn thread_number(writer: &mut KernelWriter<'_>, name: &str, shape: &[i64], threads: i64) {
     let int = integer(writer.plan);
     let block = if int == "int" {
         "blockIdx.x"
@@ -47,7 +60,7 @@ fn thread_number(writer: &mut KernelWriter<'_>, name: &str, shape: &[i64]) {
     };
     writer.unique(name);
     writer.line(format!(
-        "const {int} {name} = {block} * {THREADS} + threadIdx.x;"
+        "const {int} {name} = {block} * {threads} + threadIdx.x;"
     ));
     // Also where the threads are exactly as many: who learns from this code need not divide.
     // The same words as where the blocks are counted.
@@ -86,7 +99,8 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
     let count: i64 = kernel.outer.iter().product();
     let flat = writer.plan.arena.var(count);
     writer.name_variable(flat, "row");
-    thread_number(writer, "row", &rows_of(writer.plan, kernel));
+    let threads = block_size(writer);
+    thread_number(writer, "row", &rows_of(writer.plan, kernel), threads);
     let row = coordinates(&kernel.outer, &flat.into());
     for pass in &kernel.reductions {
         let reduction = writer.plan.reductions[pass.reduction.0].clone();
@@ -145,5 +159,5 @@ fn thread_per_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> LaunchCo
     writer.define(&[value], &[]);
     store(writer, kernel, &at, value);
     close_loops(writer, opened);
-    LaunchConfig::over(&rows_of(writer.plan, kernel), 1)
+    LaunchConfig::over(&rows_of(writer.plan, kernel), 1, threads)
 }

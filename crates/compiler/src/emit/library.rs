@@ -1,6 +1,7 @@
 //! Calls of matrix products and convolutions, as text.
 
-use crate::library::{Convolution, Epilogue, Gemm, Operand};
+use crate::knob::Knobs;
+use crate::library::{Convolution, Epilogue, Gemm, Library, Operand};
 use crate::scalar::Buffer;
 
 /// On the processor: the one routine that is provided.
@@ -54,7 +55,7 @@ pub(crate) fn gemm_on_cpu(gemm: &Gemm, name: Names<'_>) -> String {
 const CACHED: i64 = 1 << 18;
 
 /// For each image, and as many of its lines as fit into a cache, the windows as columns of a matrix, then a product.
-pub(crate) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>) -> String {
+pub(crate) fn convolution_on_cpu(conv: &Convolution, knobs: &mut Knobs, name: Names<'_>) -> String {
     let (channels, filters) = (conv.channels / conv.groups, conv.filters / conv.groups);
     let taps: i64 = conv.kernel.iter().product();
     let places: i64 = conv.output.iter().product();
@@ -64,7 +65,12 @@ pub(crate) fn convolution_on_cpu(conv: &Convolution, name: Names<'_>) -> String 
     let line: i64 = conv.output[1..].iter().product();
     let together = match conv.output.len() {
         1 => conv.output[0],
-        _ => (CACHED / (rows * line)).clamp(1, conv.output[0]),
+        _ => {
+            let usual = (CACHED / (rows * line)).clamp(1, conv.output[0]);
+            let others = [usual * 4, usual / 4, usual * 2, usual / 2];
+            let others = others.map(|lines| lines.clamp(1, conv.output[0]));
+            knobs.choose("lines at once", usual, &others)
+        }
     };
     let mut lines = vec![
         format!("std::vector<float> columns({}LL);", rows * together * line),
@@ -206,9 +212,8 @@ fn lines_of_columns(conv: &Convolution, whole: bool) -> Vec<String> {
 /// On a GPU the provided calls: shapes, what differs from their defaults, and the call itself. `variable` holds the shapes.
 pub(crate) fn gemm_on_cuda(
     gemm: &Gemm,
-    variable: &str,
-    rows: &str,
-    may_split: bool,
+    (variable, rows): (&str, &str),
+    precision: ProductPrecision,
     name: Names<'_>,
 ) -> String {
     let Gemm {
@@ -236,7 +241,7 @@ pub(crate) fn gemm_on_cuda(
             }
         }
     }
-    set_epilogue(&mut set, epilogue, may_split && gemm.operations() >= MANY);
+    set_epilogue(&mut set, epilogue, precision);
     let operands = [out, a.buffer, b.buffer].map(name);
     lines.push(call("warpsmith_gemm", &operands, epilogue, variable, name));
     lines.join("\n    ")
@@ -245,7 +250,7 @@ pub(crate) fn gemm_on_cuda(
 pub(crate) fn convolution_on_cuda(
     conv: &Convolution,
     variable: &str,
-    may_split: bool,
+    precision: ProductPrecision,
     name: Names<'_>,
 ) -> String {
     let list = |values: &[i64]| {
@@ -278,8 +283,7 @@ pub(crate) fn convolution_on_cuda(
     if conv.transposed {
         set("transposed", "true");
     }
-    let may_split = may_split && conv.groups == 1 && conv.operations() >= MANY;
-    set_epilogue(&mut set, conv.epilogue, may_split);
+    set_epilogue(&mut set, conv.epilogue, precision);
     let operands = [conv.out, conv.x, conv.weight].map(name);
     lines.push(call(
         "warpsmith_conv",
@@ -291,15 +295,45 @@ pub(crate) fn convolution_on_cuda(
     lines.join("\n    ")
 }
 
+/// How a product takes its operands on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProductPrecision {
+    Float32,
+    /// Rounded to TF32.
+    Tf32,
+    /// As the sum of two TF32 numbers each, for tensor cores: about as exact as float32.
+    TwoParts,
+}
+
 /// Multiplications and additions from which on operands in two parts can be faster: below, the library's float32 always is.
 const MANY: i64 = 1 << 31;
+/// Below these there is nothing to try.
+const FEW: i64 = 1 << 26;
 
-fn set_epilogue(set: &mut impl FnMut(&str, &str), epilogue: Epilogue, may_split: bool) {
+impl ProductPrecision {
+    /// In single precision, the faster of both ways as far as that is known.
+    pub(crate) fn exact(library: &Library, knobs: &mut Knobs) -> Self {
+        let (operations, has_parts) = match library {
+            Library::Gemm(gemm) => (gemm.operations(), true),
+            Library::Convolution(conv) => (conv.operations(), conv.groups == 1),
+        };
+        let may_be_either = has_parts && operations >= FEW;
+        if may_be_either && knobs.whether("operands in two parts", operations >= MANY) {
+            Self::TwoParts
+        } else {
+            Self::Float32
+        }
+    }
+}
+
+fn set_epilogue(set: &mut impl FnMut(&str, &str), epilogue: Epilogue, precision: ProductPrecision) {
     if epilogue.relu {
         set("activation", "WARPSMITH_RELU");
     }
-    if may_split {
-        set("precision", "WARPSMITH_3XTF32");
+    match precision {
+        ProductPrecision::Float32 => {}
+        ProductPrecision::Tf32 => set("precision", "WARPSMITH_TF32"),
+        ProductPrecision::TwoParts => set("precision", "WARPSMITH_3XTF32"),
     }
 }
 

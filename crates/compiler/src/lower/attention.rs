@@ -95,6 +95,12 @@ fn in_one_kernel(
         (Strategy::Tuned, Target::Cuda) => batch * queries * keys >= STORED_SCORES,
         _ => true,
     };
+    let wanted = if fits && plan.strategy == Strategy::Tuned {
+        plan.knobs.about(call.op, batch * queries * keys);
+        plan.knobs.whether("in one kernel", wanted)
+    } else {
+        wanted
+    };
     let is_float = |x: &&Tensor| x.kind == ScalarType::Float && x.rank() == rank;
     if !fits || !wanted || ![query, key, value].iter().all(is_float) {
         return None;

@@ -157,6 +157,7 @@ fn called(
     groups: i64,
     way: Way,
 ) -> Tensor {
+    let narrow = x.element.is_narrow_float() && weight.element.is_narrow_float();
     let x = &plan.settled(x);
     let [from, by] = [x, weight].map(|one| plan.realize(&one.stored_as(ElementType::Float)).0);
     let out = plan.allocate(BufferOrigin::Computed, &call.shape, ElementType::Float);
@@ -175,6 +176,7 @@ fn called(
         weight: by,
         out,
         transposed: way == Way::Back,
+        narrow,
         epilogue: Epilogue::default(),
     }));
     Tensor::of_buffer(out, &call.shape, ElementType::Float)

@@ -178,9 +178,11 @@ pub(super) fn product(
     if [m, n, k].iter().any(|extent| *extent >= 1 << 31) {
         return Err(call.refuse("too large a matrix"));
     }
+    let narrow = a.element.is_narrow_float() && b.element.is_narrow_float();
     let (a, b) = (operand(plan, &a), operand(plan, &b));
     let out = plan.allocate(BufferOrigin::Computed, &shape, ElementType::Float);
     plan.library(Library::Gemm(Gemm {
+        narrow,
         batch,
         m,
         n,

@@ -166,7 +166,11 @@ impl Plan {
             return false;
         }
         match self.target {
-            Target::Cpu => rows < 8 && length >= 1 << 16,
+            Target::Cpu => {
+                let usual = rows < 8 && length >= 1 << 16;
+                let may_be_either = rows < 64 && length >= 1 << 12;
+                self.chosen_split(number, usual, may_be_either)
+            }
             // Both of a pair stay in one kernel.
             Target::Cuda if self.is_regular() => {
                 rows < self.few_rows() && length >= LONG_ROW && self.pair_of(number).is_none()
@@ -175,10 +179,29 @@ impl Plan {
                 // A column has up to 32 threads without being split.
                 let few_columns =
                     self.strategy == Strategy::Tuned && rows * 32 < BUSY_COLUMNS && length >= 256;
-                rows < self.few_rows() && length >= 1 << 14
-                    || few_columns && self.pair_of(number).is_none() && self.is_strided(&reduction)
+                let usual = rows < self.few_rows() && length >= 1 << 14
+                    || few_columns && self.pair_of(number).is_none() && self.is_strided(&reduction);
+                let may_be_either =
+                    self.pair_of(number).is_none() && rows < 4096 && length >= 1 << 10;
+                self.chosen_split(number, usual, may_be_either)
             }
         }
+    }
+
+    /// Whether a reduction is made in parts, where either is possible.
+    fn chosen_split(&mut self, number: ReductionId, usual: bool, may_be_either: bool) -> bool {
+        if !may_be_either || self.strategy != Strategy::Tuned {
+            return usual;
+        }
+        self.about_reduction(number);
+        self.knobs.whether("in parts", usual)
+    }
+
+    fn about_reduction(&mut self, number: ReductionId) {
+        let reduction = &self.reductions[number.0];
+        let elements = reduction.rows().saturating_mul(reduction.length());
+        let subject = format!("{} {}", reduction.name, number.0);
+        self.knobs.about(&subject, elements);
     }
 
     /// Fewer rows than these leave much of a GPU idle. `Tuned` splits them at the price of a second kernel; other strategies
@@ -235,13 +258,23 @@ impl Plan {
             } else {
                 MAX_PERSISTENT_ROW
             };
+        // Shorter rows are one kernel's whatever is measured: they stay in its registers.
         if !few && !long {
             return None;
         }
-        (2..=length / 16).find(|parts| {
+        let usual = (2..=length / 16).find(|parts| {
             let each = length / parts;
             length % parts == 0 && each <= most && (rows * parts >= enough || each <= least)
-        })
+        });
+        // No parts: one.
+        let usual = usual.unwrap_or(1);
+        let others = [usual * 2, usual / 2, usual * 4, usual / 4, 1];
+        let fits =
+            |parts: &i64| *parts == 1 || *parts > 1 && length % parts == 0 && length / parts >= 16;
+        let others: Vec<i64> = others.into_iter().filter(fits).collect();
+        self.about_reduction(number);
+        let parts = self.knobs.choose("parts of a row", usual, &others);
+        (parts > 1).then_some(parts)
     }
 
     /// How many of the extents that are reduced number the parts of a long row: those are what a reader of the task knows, where
@@ -300,6 +333,7 @@ impl Plan {
         let reduction = self.reductions[number.0].clone();
         let chain = std::mem::replace(&mut self.chain, Chain::part(reduction.name.to_owned()));
         let whole = if long {
+            self.about_reduction(number);
             self.split(&reduction)
         } else {
             self.result_of(number)
@@ -398,6 +432,14 @@ impl Plan {
             (Some(dims), _) => reduction.extents[..dims].iter().product(),
             (None, Some(parts)) if parts * 8 > wanted => parts,
             _ => wanted,
+        };
+        let parts = if dims.is_some() || self.strategy != Strategy::Tuned {
+            parts
+        } else {
+            let others = [parts / 2, parts * 2, parts / 4, parts * 4];
+            let fits = |parts: &i64| *parts > 1 && length / parts >= 16;
+            let others: Vec<i64> = others.into_iter().filter(fits).collect();
+            self.knobs.choose("parts of a row", parts, &others)
         };
         let each = (length + parts - 1) / parts;
         let ragged = parts * each != length;

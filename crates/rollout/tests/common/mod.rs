@@ -41,6 +41,8 @@ pub(crate) struct StandIn {
     pub(crate) notes: Option<PathBuf>,
     pub(crate) on_survey: Option<Hook>,
     pub(crate) on_judge: Option<Hook>,
+    /// How long a submission takes; else what its hash says.
+    pub(crate) times: Option<Arc<dyn Fn(&Submission) -> f64 + Send + Sync>>,
     /// Who goes on after a panic, if not one like this.
     pub(crate) replaced_by: Option<Box<StandIn>>,
 }
@@ -77,7 +79,8 @@ impl Judge for StandIn {
         if !self.takes.is_zero() {
             thread::sleep(self.takes);
         }
-        Ok(verdict(submission, &hash))
+        let us = self.times.as_ref().map(|times| times(submission));
+        Ok(verdict(submission, &hash, us))
     }
 
     fn judge_afresh(
@@ -145,7 +148,7 @@ fn profile(task: &Task) -> ProfileReport {
     }
 }
 
-fn verdict(submission: &Submission, hash: &str) -> Verdict {
+fn verdict(submission: &Submission, hash: &str, us: Option<f64>) -> Verdict {
     let mut texts = submission.files.values();
     let wrong = texts.any(|text| String::from_utf8_lossy(text).contains("wrong"));
     let status = if wrong {
@@ -160,7 +163,8 @@ fn verdict(submission: &Submission, hash: &str) -> Verdict {
         verdict.reason = Some("wrong values".to_owned());
         return verdict;
     }
-    let us = 10.0 + f64::from(u32::from_str_radix(&hash[..4], 16).unwrap()) / 1e3;
+    let usual = || 10.0 + f64::from(u32::from_str_radix(&hash[..4], 16).unwrap()) / 1e3;
+    let us = us.unwrap_or_else(usual);
     verdict.times_us = Some(Times {
         candidate: Number(us),
         eager: Number(100.0),

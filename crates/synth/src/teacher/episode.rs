@@ -23,6 +23,8 @@ pub(super) struct TeacherEpisode {
     pub(super) sample: u32,
     /// Why the task has no graph, where that is known.
     pub(super) no_graph: Option<String>,
+    /// A solution that is faster than any of the usual ones.
+    pub(super) tuned: Option<SolutionFiles>,
 }
 
 /// A reply before it is written as text blocks or as tool calls.
@@ -88,6 +90,11 @@ impl Policy for TeacherEpisode {
                 .for_each(|attempt| attempt.bug = None);
         }
         let turns = turns(request.messages);
+        if let (Some(files), Some(last)) = (&self.tuned, plan.attempts.last()) {
+            let mut tuned = last.clone();
+            tuned.solution.files.clone_from(files);
+            plan.attempts.push(tuned);
+        }
         let reply = match self.mode {
             EpisodeMode::Single => single(&plan, &turns, &mut rng),
             EpisodeMode::Agent => agent(&plan, &turns, &mut rng),

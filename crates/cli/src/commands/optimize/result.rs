@@ -6,16 +6,16 @@ use std::path::Path;
 use serde_json::{Value, json};
 use warpsmith_judge::ImportCheck;
 use warpsmith_rollout::optimize::{
-    Author, OptimizeOutcome, PACKAGE_FOLDER, PackageOptions, Start, package_name,
+    Author, OptimizeOutcome, PACKAGE_FOLDER, PackageOptions, Start, TunedStart, package_name,
 };
-use warpsmith_schema::{FORMAT, Failure, StartAuthor, Task, Trajectory, Usage};
+use warpsmith_schema::{FORMAT, Failure, Precision, StartAuthor, Task, Trajectory, Usage};
 
 use super::words::{describe_author, describe_ending, why};
 use crate::commands::judge::speedup;
 use crate::exit::Exit;
 use crate::failure::Stop;
 use crate::printer::Printer;
-use crate::render::{Table, import_check, time};
+use crate::render::{Table, against_tf32, import_check, time};
 
 pub(super) fn exit(outcome: &OptimizeOutcome, required: Option<f64>, printer: &Printer) -> Exit {
     let reached = outcome.verdict().and_then(speedup);
@@ -108,6 +108,10 @@ impl OptimizeReport<'_> {
                 table.row("torch.compile", &over(compile.0));
             }
             table.row("ours", &format!("{:>12}", time(times.candidate.0)));
+            let matched = verdict.and_then(|verdict| verdict.matched_precision.as_ref());
+            if let Some(matched) = matched.filter(|matched| matched.mode == Precision::Tf32) {
+                table.row("precision", &against_tf32(matched));
+            }
             if !outcome.improved() {
                 let slower = "the best that passed is no quicker than the original, which is kept";
                 table.row("result", slower);
@@ -121,6 +125,10 @@ impl OptimizeReport<'_> {
         }
         if let Some(winner) = &outcome.winner {
             table.row("written by", &describe_author(winner.author));
+        }
+        let tuned = self.start.solution.as_ref();
+        if let Some(tuned) = tuned.and_then(|start| start.tuned.as_ref()) {
+            table.row("tuned", &tuned_words(tuned));
         }
         if let Some(absent) = &self.start.absent {
             table.row("compiler", &format!("does not cover it: {}", why(absent)));
@@ -167,18 +175,41 @@ fn import(check: &ImportCheck) -> Value {
     }
 }
 
+/// What measuring changed in the compiler's solution, for a script.
+fn tuned(tuned: &TunedStart) -> Value {
+    json!({
+        "changes": tuned.changes, "tried": tuned.tried, "dropped": tuned.failed, "exhausted": tuned.exhausted,
+        "usual_us": tuned.times.usual_us, "tuned_us": tuned.times.tuned_us,
+    })
+}
+
+/// The same for a person.
+fn tuned_words(tuned: &TunedStart) -> String {
+    let ending = if tuned.exhausted {
+        ", all there were"
+    } else {
+        ""
+    };
+    format!(
+        "{:.2}x over the usual kernels, the best of {} variants{ending}: {}",
+        tuned.times.usual_us / tuned.times.tuned_us,
+        tuned.tried,
+        tuned.changes.join("; ")
+    )
+}
+
 /// What the policy started from; null where that was nothing.
 fn start(start: &Start) -> Option<Value> {
     if let Some(absent) = &start.absent {
         return Some(json!({
             "author": Author::Start(StartAuthor::Compiler).name(), "verdict": null, "reason": why(absent),
-            "operator": absent.operator(), "line": absent.line(),
+            "operator": absent.operator(), "line": absent.line(), "tuned": null,
         }));
     }
     start.solution.as_ref().map(|solution| {
         json!({
             "author": Author::Start(solution.author).name(), "verdict": solution.verdict, "reason": null, "operator": null,
-            "line": null,
+            "line": null, "tuned": solution.tuned.as_ref().map(tuned),
         })
     })
 }

@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warpsmith_agent::EpisodeProgress;
-use warpsmith_rollout::optimize::{FinalRound, StartProgress};
+use warpsmith_rollout::ComparedTimes;
+use warpsmith_rollout::optimize::{FinalRound, StartProgress, TunedStart};
 use warpsmith_schema::{EpisodeId, EventKind, StartAuthor, ToolCall, Verdict};
 
 use super::words::{describe_author, describe_ending, why};
@@ -176,7 +177,23 @@ pub(super) fn start(progress: &StartProgress<'_>) -> String {
             format!("judging {whose}: about a minute where the task's baselines are new")
         }
         StartProgress::Judged(verdict) => format!("  {}", verdict_line(verdict)),
+        // Of a line that changes, not of one for each variant.
+        StartProgress::Tuning(_) => String::new(),
+        StartProgress::Tuned(None) => "tuning: nothing is faster".to_owned(),
+        StartProgress::Tuned(Some(tuned)) => format!("tuning: {}", tuned_line(tuned)),
     }
+}
+
+/// What measuring changed, in one line.
+fn tuned_line(tuned: &TunedStart) -> String {
+    let ComparedTimes { usual_us, tuned_us } = tuned.times;
+    format!(
+        "{} instead of {} ({:.2}x) with {}",
+        time(tuned_us),
+        time(usual_us),
+        usual_us / tuned_us,
+        tuned.changes.join("; ")
+    )
 }
 
 /// A verdict in one line.

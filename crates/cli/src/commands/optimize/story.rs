@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use warpsmith_compiler::{SolutionFiles, kernels_of};
+use warpsmith_compiler::{SolutionFiles, WrittenKernel, kernels_of};
 use warpsmith_judge::ImportCheck;
 use warpsmith_report::{Story, StoryKernel};
 use warpsmith_rollout::optimize::{Author, PACKAGE_FOLDER, package_name};
@@ -21,6 +21,10 @@ pub(super) fn write(path: &Path, report: &OptimizeReport<'_>, engine: &Engine) -
     let files = winner
         .map(|winner| texts(&winner.submission))
         .unwrap_or_default();
+    let tuned = report.start.solution.as_ref();
+    let tuned =
+        tuned.filter(|start| winner.is_some_and(|winner| winner.submission == start.submission));
+    let tuned = tuned.and_then(|start| start.tuned.as_ref());
     let is_ours = winner.is_some_and(|winner| matches!(winner.author, Author::Start(_)));
     let story = Story {
         task: &task.name,
@@ -29,7 +33,10 @@ pub(super) fn write(path: &Path, report: &OptimizeReport<'_>, engine: &Engine) -
         verdict: outcome.verdict(),
         improved: outcome.improved(),
         kernels: if is_ours {
-            kernels(task, &files, engine)
+            match tuned {
+                Some(tuned) => tuned.kernels.iter().cloned().map(shown).collect(),
+                None => kernels(task, &files, engine),
+            }
         } else {
             Vec::new()
         },
@@ -56,18 +63,17 @@ fn kernels(task: &Task, files: &SolutionFiles, engine: &Engine) -> Vec<StoryKern
     let target: Target = engine.target;
     let found = kernels_of(&task, target, files).ok().flatten();
     let kernels = found.unwrap_or_default().into_iter();
-    kernels
-        .map(|kernel| StoryKernel {
-            name: kernel.name,
-            what: kernel.what,
-            operators: kernel
-                .operators
-                .into_iter()
-                .map(|one| (one.op, one.line))
-                .collect(),
-            code: kernel.code,
-        })
-        .collect()
+    kernels.map(shown).collect()
+}
+
+fn shown(kernel: WrittenKernel) -> StoryKernel {
+    let operators = kernel.operators.into_iter();
+    StoryKernel {
+        name: kernel.name,
+        what: kernel.what,
+        operators: operators.map(|one| (one.op, one.line)).collect(),
+        code: kernel.code,
+    }
 }
 
 fn usage(report: &OptimizeReport<'_>) -> Vec<String> {

@@ -20,7 +20,16 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
         width,
         ..
     } = *kernel;
-    let blocks = (queries + QUERIES - 1) / QUERIES;
+    let q_tile = writer
+        .plan
+        .knobs
+        .choose("queries of a tile", QUERIES, &[32, 128, 16]);
+    let k_tile = writer.plan.knobs.choose("keys of a tile", KEYS, &[64, 128]);
+    let shared = writer
+        .plan
+        .knobs
+        .choose("queries of a pass", SHARED, &[8, 2]);
+    let blocks = (queries + q_tile - 1) / q_tile;
     let lanes = (width + LANES - 1) / LANES * LANES;
     for name in [
         "rows", "columns", "tops", "sums", "weights", "result", "r", "end", "start",
@@ -42,16 +51,16 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
         batch * blocks
     ));
     writer.line(format!(
-        "const int64_t item = block / {blocks}, first = block % {blocks} * {QUERIES};"
+        "const int64_t item = block / {blocks}, first = block % {blocks} * {q_tile};"
     ));
     writer.line(format!(
-        "const int64_t rows = first + {QUERIES} < {queries} ? {QUERIES} : {queries} - first;"
+        "const int64_t rows = first + {q_tile} < {queries} ? {q_tile} : {queries} - first;"
     ));
     writer.line(format!(
-        "static thread_local float tile_q[{QUERIES}][{depth}], tile_k[{depth}][{KEYS}], tile_v[{KEYS}][{lanes}], tile_w[{QUERIES}][{KEYS}], tile_o[{QUERIES}][{lanes}];"
+        "static thread_local float tile_q[{q_tile}][{depth}], tile_k[{depth}][{k_tile}], tile_v[{k_tile}][{lanes}], tile_w[{q_tile}][{k_tile}], tile_o[{q_tile}][{lanes}];"
     ));
-    writer.line(format!("float tops[{QUERIES}], sums[{QUERIES}];"));
-    writer.open(format!("for (int64_t r = 0; r < {QUERIES}; ++r) {{"));
+    writer.line(format!("float tops[{q_tile}], sums[{q_tile}];"));
+    writer.open(format!("for (int64_t r = 0; r < {q_tile}; ++r) {{"));
     writer.line("const int64_t qi = first + r;");
     writer.line("tops[r] = -INFINITY;");
     writer.line("sums[r] = 0.0f;");
@@ -80,15 +89,15 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
     };
     writer.line(format!("const int64_t end = {end};"));
     writer.open(format!(
-        "for (int64_t start = 0; start < end; start += {KEYS}) {{"
+        "for (int64_t start = 0; start < end; start += {k_tile}) {{"
     ));
     writer.line(format!(
-        "const int64_t columns = start + {KEYS} < end ? {KEYS} : end - start;"
+        "const int64_t columns = start + {k_tile} < end ? {k_tile} : end - start;"
     ));
     // Beyond the last key whatever was there before is weighed with zero: it must be a number.
-    writer.open(format!("if (columns < {KEYS}) {{"));
-    writer.line(format!("for (int64_t di = 0; di < {depth}; ++di) for (int64_t c = columns; c < {KEYS}; ++c) tile_k[di][c] = 0.0f;"));
-    writer.line(format!("for (int64_t c = columns; c < {KEYS}; ++c) for (int64_t di = 0; di < {lanes}; ++di) tile_v[c][di] = 0.0f;"));
+    writer.open(format!("if (columns < {k_tile}) {{"));
+    writer.line(format!("for (int64_t di = 0; di < {depth}; ++di) for (int64_t c = columns; c < {k_tile}; ++c) tile_k[di][c] = 0.0f;"));
+    writer.line(format!("for (int64_t c = columns; c < {k_tile}; ++c) for (int64_t di = 0; di < {lanes}; ++di) tile_v[c][di] = 0.0f;"));
     writer.close();
     writer.open("for (int64_t c = 0; c < columns; ++c) {");
     writer.line("const int64_t ki = start + c;");
@@ -109,11 +118,16 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
     );
     writer.close();
     writer.close();
-    writer.open(format!("for (int64_t r = 0; r < rows; r += {SHARED}) {{"));
-    writer.line(format!("vector sum[{SHARED}][{}] = {{}};", KEYS / LANES));
+    writer.open(format!("for (int64_t r = 0; r < rows; r += {shared}) {{"));
+    writer.line(format!("vector sum[{shared}][{}] = {{}};", k_tile / LANES));
     writer.open(format!("for (int64_t di = 0; di < {depth}; ++di) {{"));
     writer.line("const vector* line = reinterpret_cast<const vector*>(tile_k[di]);");
-    product(writer, KEYS / LANES, "tile_q[r + s][di]", "line[v]");
+    product(
+        writer,
+        (shared, k_tile / LANES),
+        "tile_q[r + s][di]",
+        "line[v]",
+    );
     writer.close();
     writer.line("__builtin_memcpy(tile_w[r], sum, sizeof(sum));");
     writer.close();
@@ -128,22 +142,22 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
         writer.close();
     }
     writer.line(format!(
-        "for (int64_t c = columns; c < {KEYS}; ++c) tile_w[r][c] = -INFINITY;"
+        "for (int64_t c = columns; c < {k_tile}; ++c) tile_w[r][c] = -INFINITY;"
     ));
     writer.line("float top = tops[r], more = 0.0f;");
     writer.line("#pragma omp simd reduction(max : top)");
     writer.line(format!(
-        "for (int64_t c = 0; c < {KEYS}; ++c) top = top < tile_w[r][c] ? tile_w[r][c] : top;"
+        "for (int64_t c = 0; c < {k_tile}; ++c) top = top < tile_w[r][c] ? tile_w[r][c] : top;"
     ));
     // Nothing seen so far.
     writer.open("if (top == -INFINITY) {");
     writer.line(format!(
-        "for (int64_t c = 0; c < {KEYS}; ++c) tile_w[r][c] = 0.0f;"
+        "for (int64_t c = 0; c < {k_tile}; ++c) tile_w[r][c] = 0.0f;"
     ));
     writer.line("continue;");
     writer.close();
     writer.line("#pragma omp simd reduction(+ : more)");
-    writer.open(format!("for (int64_t c = 0; c < {KEYS}; ++c) {{"));
+    writer.open(format!("for (int64_t c = 0; c < {k_tile}; ++c) {{"));
     writer.line(format!("tile_w[r][c] = {exp}(tile_w[r][c] - top);"));
     writer.line("more += tile_w[r][c];");
     writer.close();
@@ -155,17 +169,17 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
         "for (int64_t di = 0; di < {lanes}; ++di) tile_o[r][di] *= before;"
     ));
     writer.close();
-    writer.open(format!("for (int64_t r = 0; r < rows; r += {SHARED}) {{"));
+    writer.open(format!("for (int64_t r = 0; r < rows; r += {shared}) {{"));
     writer.open(format!(
         "for (int64_t di = 0; di < {lanes}; di += {LANES}) {{"
     ));
-    writer.line(format!("vector sum[{SHARED}][1] = {{}};"));
+    writer.line(format!("vector sum[{shared}][1] = {{}};"));
     writer.open("for (int64_t c = 0; c < columns; ++c) {");
     writer.line("const vector line = *reinterpret_cast<const vector*>(&tile_v[c][di]);");
-    product(writer, 1, "tile_w[r + s][c]", "line");
+    product(writer, (shared, 1), "tile_w[r + s][c]", "line");
     writer.close();
     writer.line("#pragma GCC unroll 8");
-    writer.line(format!("for (int s = 0; s < {SHARED}; ++s) *reinterpret_cast<vector*>(&tile_o[r + s][di]) += sum[s][0];"));
+    writer.line(format!("for (int s = 0; s < {shared}; ++s) *reinterpret_cast<vector*>(&tile_o[r + s][di]) += sum[s][0];"));
     writer.close();
     writer.close();
     writer.close();
@@ -181,9 +195,14 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
 }
 
 /// Adds to `sum[s][v]` the product of a number for each query and a vector for each group of lanes.
-fn product(writer: &mut KernelWriter<'_>, vectors: i64, number: &str, vector: &str) {
+fn product(
+    writer: &mut KernelWriter<'_>,
+    (shared, vectors): (i64, i64),
+    number: &str,
+    vector: &str,
+) {
     writer.line("#pragma GCC unroll 8");
-    writer.line(format!("for (int s = 0; s < {SHARED}; ++s)"));
+    writer.line(format!("for (int s = 0; s < {shared}; ++s)"));
     writer.line("#pragma GCC unroll 8");
     writer.line(format!(
         "    for (int v = 0; v < {vectors}; ++v) sum[s][v] += {number} * {vector};"

@@ -1,13 +1,13 @@
 //! Rows side by side: each is a lane of a vector.
 
-use super::LANES;
+use super::lane_count;
 use crate::emit::loops::is_steady;
 use crate::emit::row_kernel::{
     close_loops, combine, open_loops, reduction_operand, store, stored_value, variables,
 };
 use crate::emit::{KernelWriter, row_kernel};
 use crate::index::{Index, Var, coordinates};
-use crate::plan::{ReduceOp, RowKernel, RowReduction};
+use crate::plan::{ReduceOp, RowKernel, RowReduction, Strategy};
 
 /// Rows are side by side in memory and the elements of one are not: the last rows are the lanes of a vector.
 pub(super) fn lanes_of(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> Option<(Var, Var)> {
@@ -45,7 +45,14 @@ pub(super) fn lanes_of(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> Opt
         let along = plan.arena.contiguous(&[value], length, 1);
         let across = plan.arena.contiguous(&[value], lane, 1);
         let rowwise = reduction.length() >= 16 && along > 0;
-        return (!rowwise || across > along).then_some((outer, lane));
+        let usual = !rowwise || across > along;
+        let tuned = plan.strategy == Strategy::Tuned;
+        let side_by_side = if tuned {
+            plan.knobs.whether("rows side by side", usual)
+        } else {
+            usual
+        };
+        return side_by_side.then_some((outer, lane));
     }
     None
 }
@@ -56,7 +63,7 @@ fn row_at(kernel: &RowKernel, outer: Var, lane: Var) -> Vec<Index> {
 }
 
 pub(super) fn lanes(writer: &mut KernelWriter<'_>, kernel: &RowKernel, outer: Var, lane: Var) {
-    let width = LANES.min(lane.extent);
+    let width = lane_count(writer, lane.extent);
     let blocks = (lane.extent + width - 1) / width;
     let ragged = lane.extent % width != 0;
     writer.name_variable(outer, "row");

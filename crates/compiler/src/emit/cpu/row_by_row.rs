@@ -17,7 +17,8 @@ pub(super) fn row_by_row(writer: &mut KernelWriter<'_>, kernel: &RowKernel) {
     let flat = writer.plan.arena.var(count);
     writer.name_variable(flat, "row");
     let row = coordinates(&kernel.outer, &flat.into());
-    let kept = Kept::find(writer.plan, kernel, &row);
+    let kept = Kept::find(writer.plan, kernel, &row)
+        .filter(|_| writer.plan.knobs.whether("terms kept in the result", true));
     writer.line("#pragma omp parallel for schedule(static)");
     writer.open(format!("for (int64_t row = 0; row < {count}; ++row) {{"));
     if let Some((last, before)) = kernel.reductions.split_last() {

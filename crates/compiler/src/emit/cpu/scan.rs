@@ -1,6 +1,6 @@
 //! Scans: elements of a line one after another, lines side by side.
 
-use super::LANES;
+use super::lane_count;
 use crate::emit::{KernelWriter, c_type};
 use crate::index::{Index, linear};
 use crate::plan::{ScanKernel, ScanOp};
@@ -54,7 +54,7 @@ pub(crate) fn scan(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) {
         writer.close();
         return;
     }
-    let width = LANES.min(after);
+    let width = lane_count(writer, after);
     let blocks = (after + width - 1) / width;
     writer.line("#pragma omp parallel for schedule(static)");
     writer.open(format!(

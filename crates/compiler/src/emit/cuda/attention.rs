@@ -13,10 +13,15 @@ const MAX_SHARED_BYTES: i64 = 48 << 10;
 
 /// Queries, and keys, of a tile: as many as fit. None where even few do not.
 pub(crate) fn tile(depth: i64, width: i64) -> Option<i64> {
-    let bytes = |tile: i64| 4 * tile * (2 * depth + 1 + padded(width) + tile + 1);
+    tiles(depth, width).next()
+}
+
+/// All that fit, the largest first.
+fn tiles(depth: i64, width: i64) -> impl Iterator<Item = i64> {
+    let bytes = move |tile: i64| 4 * tile * (2 * depth + 1 + padded(width) + tile + 1);
     [32, 16, 8]
         .into_iter()
-        .find(|tile| bytes(*tile) <= MAX_SHARED_BYTES)
+        .filter(move |tile| bytes(*tile) <= MAX_SHARED_BYTES)
 }
 
 fn padded(width: i64) -> i64 {
@@ -32,7 +37,12 @@ pub(crate) fn attention(writer: &mut KernelWriter<'_>, kernel: &AttentionKernel)
         width,
         ..
     } = *kernel;
-    let tile = tile(depth, width).unwrap_or(8);
+    let fitting: Vec<i64> = tiles(depth, width).collect();
+    let usual = fitting.first().copied().unwrap_or(8);
+    let tile = writer
+        .plan
+        .knobs
+        .choose("queries of a tile", usual, &fitting);
     let (threads, lanes) = (SHARE * tile, padded(width));
     let (own, count) = (tile / SHARE, lanes / SHARE);
     let rows = (queries + tile - 1) / tile;

@@ -2,7 +2,7 @@
 
 use super::unroll::{overlap, unroll};
 use super::vectors::{unpack, vector, wide};
-use super::{LaunchConfig, thread_number};
+use super::{LaunchConfig, block_size, thread_number};
 use crate::emit::KernelWriter;
 use crate::emit::row_kernel::stored_value;
 use crate::index::{Index, Var, coordinates, linear};
@@ -14,28 +14,35 @@ pub(super) fn elementwise(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> 
     let tuned = writer.plan.strategy == Strategy::Tuned;
     let element = writer.plan.buffers[kernel.out.0].element;
     if tuned && count % 4 == 0 && element == ElementType::Float {
-        return vectorized(writer, kernel, count);
+        let width = writer.plan.knobs.choose("results of a thread", 4, &[1]);
+        if width == 4 {
+            return vectorized(writer, kernel, count);
+        }
     }
+    let threads = block_size(writer);
     let flat = writer.plan.arena.var(count);
     let at = coordinates(&kernel.row_shape, &flat.into());
     let value = stored_value(writer.plan, kernel, &at);
     writer.name_variable(flat, "i");
-    thread_number(writer, "i", &kernel.row_shape);
+    thread_number(writer, "i", &kernel.row_shape, threads);
     writer.define(&[value], &[]);
     let out = writer.buffer(kernel.out).to_owned();
     let value = writer.value(value);
     writer.line(format!("{out}[i] = {value};"));
-    LaunchConfig::over(&kernel.row_shape, 1)
+    LaunchConfig::over(&kernel.row_shape, 1, threads)
 }
 
 /// Four neighbouring results a thread, loaded and stored at once. More of them a thread are slower: 4.0 instead of 4.2 TB/s
 /// for a copy on an H200 (`scripts/gpu/bandwidth`).
 fn vectorized(writer: &mut KernelWriter<'_>, kernel: &RowKernel, count: i64) -> LaunchConfig {
+    let threads = block_size(writer);
     let (group, lane) = (writer.plan.arena.var(count / 4), writer.plan.arena.var(4));
     let flat = Index::from(group).times(4).plus(&lane.into());
     let mut at = coordinates(&kernel.row_shape, &flat);
     let mut place = Index::from(group);
-    if let Some(tiled) = tiles(writer.plan, kernel, (group, lane)) {
+    if let Some(tiled) = tiles(writer.plan, kernel, (group, lane))
+        && writer.plan.knobs.whether("tiles of a transposition", true)
+    {
         at = tiled;
         let target = linear(&kernel.row_shape, &at);
         place = target.substituted(lane, &Index::default()).divided(4);
@@ -47,11 +54,12 @@ fn vectorized(writer: &mut KernelWriter<'_>, kernel: &RowKernel, count: i64) -> 
             let of_lane = |index: &Index| index.substituted(lane, &Index::constant(lane_now));
             at.iter().map(of_lane).collect()
         };
-        return unrolled(writer, kernel, &lane_at, &place, group);
+        let config = LaunchConfig::over(&kernel.row_shape, 4, threads);
+        return unrolled(writer, kernel, &lane_at, (&place, group), config);
     }
     writer.name_variable(group, "i");
     writer.name_variable(lane, "l");
-    thread_number(writer, "i", &[group.extent]);
+    thread_number(writer, "i", &[group.extent], threads);
     let loads = loads.into_iter();
     let vectors: Vec<_> = loads
         .filter_map(|load| vector(writer, load, lane))
@@ -70,7 +78,7 @@ fn vectorized(writer: &mut KernelWriter<'_>, kernel: &RowKernel, count: i64) -> 
     writer.line(format!(
         "reinterpret_cast<float4*>({out})[{place}] = result;"
     ));
-    LaunchConfig::over(&kernel.row_shape, 4)
+    LaunchConfig::over(&kernel.row_shape, 4, threads)
 }
 
 /// The same where the four read what lies around them.
@@ -78,18 +86,18 @@ fn unrolled(
     writer: &mut KernelWriter<'_>,
     kernel: &RowKernel,
     at: &dyn Fn(i64) -> Vec<Index>,
-    place: &Index,
-    group: Var,
+    (place, group): (&Index, Var),
+    config: LaunchConfig,
 ) -> LaunchConfig {
     writer.name_variable(group, "i");
-    thread_number(writer, "i", &[group.extent]);
+    thread_number(writer, "i", &[group.extent], config.max_threads);
     let results = unroll(writer, kernel, at).join(", ");
     let out = writer.buffer(kernel.out).to_owned();
     let place = writer.index(place);
     writer.line(format!(
         "reinterpret_cast<float4*>({out})[{place}] = make_float4({results});"
     ));
-    LaunchConfig::over(&kernel.row_shape, 4)
+    config
 }
 
 /// Where results are written along one dimension and read along another, a warp has a tile of both: eight neighbours

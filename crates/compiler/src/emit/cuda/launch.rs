@@ -3,8 +3,6 @@
 //! Numbers are written as what they are made of: `(4096 * 163840 + 255) / 256` says where it comes from, and who learns from it
 //! can copy the parts from the task, where multiplying them would be guessing.
 
-use super::THREADS;
-
 /// Blocks, and the threads of one.
 pub(crate) struct LaunchConfig {
     pub(crate) blocks: String,
@@ -15,11 +13,11 @@ pub(crate) struct LaunchConfig {
 
 impl LaunchConfig {
     /// A thread for every so many results of a shape.
-    pub(super) fn over(shape: &[i64], each: i64) -> Self {
+    pub(super) fn over(shape: &[i64], each: i64, threads: i64) -> Self {
         Self {
-            blocks: blocks(shape, THREADS * each),
-            threads: THREADS.to_string(),
-            max_threads: THREADS,
+            blocks: blocks(shape, threads * each),
+            threads: threads.to_string(),
+            max_threads: threads,
         }
     }
 }

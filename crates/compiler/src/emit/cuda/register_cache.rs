@@ -17,7 +17,7 @@ pub(super) type CachedValues = Vec<(Scalar, String)>;
 
 /// The largest values that more than one loop computes and that need no reduction, as far as registers suffice.
 pub(super) fn choose_cached_values(
-    writer: &KernelWriter<'_>,
+    writer: &mut KernelWriter<'_>,
     loops: &[&[Scalar]],
     (group, lane): RowElement,
     schedule: RowSchedule,
@@ -63,6 +63,10 @@ pub(super) fn choose_cached_values(
                 open.extend(arena.operands(one));
             }
         }
+    }
+    // What lies in a cache may be read again sooner than registers are had.
+    if !chosen.is_empty() && !writer.plan.knobs.whether("rows in registers", true) {
+        chosen.clear();
     }
     chosen
 }

@@ -2,7 +2,7 @@
 
 use super::launch::blocks;
 use super::vectors::{unpack, vector, wide};
-use super::{LaunchConfig, THREADS, integer, thread_number};
+use super::{LaunchConfig, THREADS, block_size, integer, thread_number};
 use crate::emit::{Helper, KernelWriter, c_type};
 use crate::index::{Index, Var, linear};
 use crate::plan::{ScanKernel, ScanOp, ScanStore, Strategy};
@@ -69,7 +69,8 @@ fn columns(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     let out = writer.buffer(kernel.out).to_owned();
     writer.name_variable(flat, "row");
     writer.name_variable(along, "k");
-    thread_number(writer, "row", &[before * after]);
+    let threads = block_size(writer);
+    thread_number(writer, "row", &[before * after], threads);
     let step = Step { how: kernel.op };
     // Sums in double: every element carries the rounding of all before it.
     let of_two = step.of_two("running", "next");
@@ -97,7 +98,7 @@ fn columns(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     let place = writer.index(&place);
     writer.line(format!("{out}[{place}] = {stored};"));
     writer.close();
-    LaunchConfig::over(&[before, after], 1)
+    LaunchConfig::over(&[before, after], 1, threads)
 }
 
 /// What is stored at a place where the scan came to a value, after what has to be written before it.
@@ -140,9 +141,19 @@ fn rows(writer: &mut KernelWriter<'_>, kernel: &ScanKernel) -> LaunchConfig {
     let [before, length, _] = kernel.shape;
     let int = integer(writer.plan);
     let groups = (length + WIDTH - 1) / WIDTH;
-    let threads = ((groups + 31) / 32 * 32).min(THREADS);
+    let most = writer
+        .plan
+        .knobs
+        .choose("threads of a block", THREADS, &[128, 512, 64]);
+    let threads = ((groups + 31) / 32 * 32).min(most);
     // Two chunks at once have more loads under way for every time that all threads meet.
     let chunks = if groups >= 2 * threads { 2 } else { 1 };
+    let more = if groups >= 4 * threads {
+        [1, 4]
+    } else {
+        [1, 2]
+    };
+    let chunks = writer.plan.knobs.choose("chunks at once", chunks, &more);
     let warps = threads / 32;
     let alone = warps == 1;
     let flat = writer.plan.arena.var(before);

@@ -3,7 +3,7 @@
 use super::launch::{blocks, product};
 use super::{LaunchConfig, THREADS, integer};
 use crate::emit::KernelWriter;
-use crate::plan::{ReduceOp, RowKernel, RowReduction, Strategy};
+use crate::plan::{Plan, ReduceOp, RowKernel, RowReduction, Strategy};
 
 /// Threads that hide the memory latency of a GPU.
 const LATENCY_HIDING_THREADS: i64 = 1 << 18;
@@ -143,11 +143,18 @@ pub(super) fn schedule_rows(
     }
     let few = count < 4096;
     let apart = along == 0 && !(few && across == 0) || across > along;
+    // A row's own elements are side by side for its threads, or those of its neighbours.
+    let may_be_either = tuned && !finds_places && count % 32 == 0 && length >= 8;
+    let apart = if may_be_either {
+        plan.knobs.whether("a row to a column of threads", apart)
+    } else {
+        apart
+    };
     if apart || length < if tuned { 8 } else { THREADS / 2 } {
         let cells: i64 = kernel.row_shape.iter().product();
         let loops = kernel.reductions.len() + usize::from(cells == length);
         let alone = finds_places || count % 32 != 0;
-        return tuned.then(|| columns(count, length, if alone { 0 } else { loops }));
+        return tuned.then(|| columns(plan, count, length, if alone { 0 } else { loops }));
     }
     if !tuned {
         // One form for every length.
@@ -159,7 +166,10 @@ pub(super) fn schedule_rows(
             contiguity: Contiguity::Elements,
         });
     }
-    let width = if length % 4 == 0 { 4 } else { 1 };
+    let width = match length % 4 {
+        0 => plan.knobs.choose("elements of a load", 4, &[1]),
+        _ => 1,
+    };
     let threads = match length / width {
         // Several loads a thread are under way together; but what a row's threads load at once is a whole line of the cache.
         groups @ 0..=128 => {
@@ -184,11 +194,32 @@ pub(super) fn schedule_rows(
     } else {
         threads
     };
+    let others = [threads * 2, threads / 2, threads / 4, threads * 4].map(|wanted| {
+        // Part of a warp, or whole warps.
+        if wanted < 32 {
+            (wanted.max(1) as u64).next_power_of_two() as i64
+        } else {
+            wanted / 32 * 32
+        }
+    });
+    let fits = |threads: &i64| {
+        (2..=1024).contains(threads)
+            && *threads <= (length / width).max(2)
+            && (*threads >= 32 || count % (32 / threads) == 0)
+    };
+    let others: Vec<i64> = others.into_iter().filter(fits).collect();
+    let threads = plan.knobs.choose("threads of a row", threads, &others);
+    let block = match threads {
+        ..=32 => plan
+            .knobs
+            .choose("threads of a block", THREADS, &[128, 512]),
+        _ => threads,
+    };
     Some(RowSchedule {
         length,
         width,
         threads,
-        rows: if threads <= 32 { THREADS / threads } else { 1 },
+        rows: block / threads,
         contiguity: Contiguity::Elements,
     })
 }
@@ -205,7 +236,7 @@ fn evenly(groups: i64, usual: i64) -> i64 {
 
 /// Neighbouring threads have neighbouring rows. More than one share a row where several loops go over it, so that it stays
 /// in their registers, and where there are few rows.
-fn columns(count: i64, length: i64, loops: usize) -> RowSchedule {
+fn columns(plan: &mut Plan, count: i64, length: i64, loops: usize) -> RowSchedule {
     let wanted = match loops {
         0 => 1,
         1 => (LATENCY_HIDING_THREADS / count).min(length / 8),
@@ -213,6 +244,14 @@ fn columns(count: i64, length: i64, loops: usize) -> RowSchedule {
         _ => length / 16,
     };
     let threads = (wanted.max(1) as u64).next_power_of_two().min(32) as i64;
+    let threads = if loops == 0 {
+        threads
+    } else {
+        let others = [threads * 2, threads / 2, threads * 4, threads / 4, 1];
+        let fits = |threads: &i64| (1..=32).contains(threads) && *threads <= length;
+        let others: Vec<i64> = others.into_iter().filter(fits).collect();
+        plan.knobs.choose("threads of a row", threads, &others)
+    };
     RowSchedule {
         length,
         width: 1,

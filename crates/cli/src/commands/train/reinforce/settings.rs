@@ -408,6 +408,7 @@ impl TryingSettings {
             tasks: &[],
             engine,
             mode: EpisodeMode::Single,
+            tuned: None,
         };
         Ok(Some(LlmJudge {
             policy: spec.shared(context, SharedDevice::open(&engine.lease())?, printer)?,

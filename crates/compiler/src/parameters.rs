@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use warpsmith_agent::FencedFiles;
+use crate::solution::SolutionFiles;
 
 /// What kind of choice it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ParameterKind {
+pub enum SourceParameterKind {
     Unroll,
     Schedule,
     Threads,
@@ -18,8 +18,20 @@ pub(crate) enum ParameterKind {
     BlockSize,
 }
 
-impl ParameterKind {
-    pub(crate) fn name(self) -> &'static str {
+impl SourceParameterKind {
+    /// Whether another value leaves the meaning of the source as it is, whatever else it says.
+    pub fn is_hint(self) -> bool {
+        match self {
+            Self::Unroll
+            | Self::Schedule
+            | Self::Threads
+            | Self::VectorWidth
+            | Self::LaunchBounds => true,
+            Self::Constant | Self::BlockSize => false,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
         match self {
             Self::Unroll => "unroll",
             Self::Schedule => "schedule",
@@ -34,15 +46,15 @@ impl ParameterKind {
 
 /// A place of a file that could say something else. A block size has several places, which change together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Parameter {
-    pub(crate) path: String,
-    pub(crate) kind: ParameterKind,
+pub struct SourceParameter {
+    pub path: String,
+    pub kind: SourceParameterKind,
     /// What it is called, where it has a name.
-    pub(crate) name: String,
+    pub name: String,
     /// The present value, as the file has it.
-    pub(crate) value: String,
+    pub value: String,
     /// Other values to try.
-    pub(crate) choices: Vec<String>,
+    pub choices: Vec<String>,
     /// Bytes of the file, each with what a value becomes there.
     places: Vec<(Range<usize>, Scale)>,
 }
@@ -56,9 +68,9 @@ enum Scale {
     Times(i64, i64),
 }
 
-impl Parameter {
+impl SourceParameter {
     /// The files with another value.
-    pub(crate) fn set(&self, files: &FencedFiles, value: &str) -> FencedFiles {
+    pub fn set(&self, files: &SolutionFiles, value: &str) -> SolutionFiles {
         let mut files = files.clone();
         if let Some(text) = files.get_mut(&self.path) {
             let mut places = self.places.clone();
@@ -78,7 +90,7 @@ impl Parameter {
     }
 
     /// What a change is called: `4 -> 8`, `TILE 32 -> 64`.
-    pub(crate) fn describe(&self, value: &str) -> String {
+    pub fn describe(&self, value: &str) -> String {
         let shown = |value: &str| match value.trim() {
             "" => "none".to_owned(),
             value => value.to_owned(),
@@ -92,7 +104,7 @@ impl Parameter {
 }
 
 /// Everything in the files that can be changed, in the order of the files.
-pub(crate) fn parameters(files: &FencedFiles) -> Vec<Parameter> {
+pub fn parameters(files: &SolutionFiles) -> Vec<SourceParameter> {
     let mut found = Vec::new();
     for (path, text) in files {
         if path.ends_with(".py") {
@@ -109,7 +121,7 @@ pub(crate) fn parameters(files: &FencedFiles) -> Vec<Parameter> {
 }
 
 /// The files with every parameter's value left out: two candidates with the same skeleton differ in parameters alone.
-pub(crate) fn skeleton(files: &FencedFiles) -> FencedFiles {
+pub fn skeleton(files: &SolutionFiles) -> SolutionFiles {
     let mut files = files.clone();
     // One file after the other from its end, so that places stay where they are.
     let mut all: Vec<(String, Range<usize>)> = parameters(&files)
@@ -138,14 +150,14 @@ pub(crate) fn skeleton(files: &FencedFiles) -> FencedFiles {
     files
 }
 
-fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
+fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<SourceParameter>) {
     let trimmed = line.trim_start();
     let indent = line.len() - trimmed.len();
     let mut push = |kind, name: &str, range: Range<usize>, choices: Vec<String>| {
         let value = line[range.clone()].to_owned();
         let choices: Vec<String> = choices.into_iter().filter(|one| *one != value).collect();
         if !choices.is_empty() {
-            found.push(Parameter {
+            found.push(SourceParameter {
                 path: path.to_owned(),
                 kind,
                 name: name.to_owned(),
@@ -165,12 +177,12 @@ fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
             } else {
                 &["", " 1", " 2", " 4", " 8", " 16"]
             };
-            push(ParameterKind::Unroll, "", after..end, strings(values));
+            push(SourceParameterKind::Unroll, "", after..end, strings(values));
             return;
         }
         if let Some(range) = argument(line, "schedule(") {
             let values = ["static", "dynamic", "guided", "static, 1", "dynamic, 8"];
-            push(ParameterKind::Schedule, "", range, strings(&values));
+            push(SourceParameterKind::Schedule, "", range, strings(&values));
         }
         if let Some(at) = line.find("parallel for") {
             let after = at + "parallel for".len();
@@ -180,7 +192,7 @@ fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
                 .map_or(0, |end| " num_threads(".len() + end + 1);
             let values = ["", " num_threads(1)", " num_threads(2)", " num_threads(4)"];
             push(
-                ParameterKind::Threads,
+                SourceParameterKind::Threads,
                 "",
                 after..after + length,
                 strings(&values),
@@ -194,7 +206,7 @@ fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
                 .map_or(0, |end| " simdlen(".len() + end + 1);
             let values = ["", " simdlen(4)", " simdlen(8)", " simdlen(16)"];
             push(
-                ParameterKind::VectorWidth,
+                SourceParameterKind::VectorWidth,
                 "",
                 after..after + length,
                 strings(&values),
@@ -214,7 +226,12 @@ fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
             format!("{first}, 4"),
             format!("{first}, 8"),
         ];
-        push(ParameterKind::LaunchBounds, "", range, values.to_vec());
+        push(
+            SourceParameterKind::LaunchBounds,
+            "",
+            range,
+            values.to_vec(),
+        );
     }
     if let Some((name, range)) = constant(line)
         && let Ok(number) = line[range.clone()].parse::<i64>()
@@ -222,7 +239,7 @@ fn in_line(path: &str, line: &str, start: usize, found: &mut Vec<Parameter>) {
         let around = [number / 4, number / 2, number * 2, number * 4];
         let values = around.iter().filter(|one| (1..=8192).contains(*one));
         let values = values.map(ToString::to_string).collect();
-        push(ParameterKind::Constant, &name, range, values);
+        push(SourceParameterKind::Constant, &name, range, values);
     }
 }
 
@@ -264,7 +281,7 @@ fn constant(line: &str) -> Option<(String, Range<usize>)> {
 
 /// Threads of a block that stand in a launch as a number, with all that depends on them: the same number anywhere in the file,
 /// and the blocks, which are counted as `(n + 1023) / 1024` for 256 threads of four elements.
-fn block_sizes(path: &str, text: &str) -> Vec<Parameter> {
+fn block_sizes(path: &str, text: &str) -> Vec<SourceParameter> {
     let mut sizes = BTreeSet::new();
     for (at, _) in text.match_indices("<<<") {
         let Some(end) = text[at..].find(">>>") else {
@@ -301,9 +318,9 @@ fn block_sizes(path: &str, text: &str) -> Vec<Parameter> {
         let choices = [64, 128, 256, 512, 1024]
             .into_iter()
             .filter(|one| *one != size);
-        Parameter {
+        SourceParameter {
             path: path.to_owned(),
-            kind: ParameterKind::BlockSize,
+            kind: SourceParameterKind::BlockSize,
             name: String::new(),
             value: size.to_string(),
             choices: choices.map(|one| one.to_string()).collect(),
@@ -362,8 +379,8 @@ fn top_level(text: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    fn files(text: &str) -> FencedFiles {
-        FencedFiles::from([("kernels/a.cu".to_owned(), text.to_owned())])
+    fn files(text: &str) -> SolutionFiles {
+        SolutionFiles::from([("kernels/a.cu".to_owned(), text.to_owned())])
     }
 
     fn values(text: &str) -> Vec<(&'static str, String)> {
