@@ -25,7 +25,7 @@ pub struct CacheEntry {
 }
 
 /// Name and purpose of every cache; only these are ever deleted.
-const KINDS: [(&str, &str); 10] = [
+const KINDS: [(&str, &str); 11] = [
     ("objects", "compiled kernels by content"),
     ("baselines", "measured times of the original modules"),
     ("harness", "the Python side of the judge"),
@@ -39,6 +39,7 @@ const KINDS: [(&str, &str); 10] = [
         "how many wrong variants of a task the judge refuses",
     ),
     ("graphs", "operator graphs captured from modules"),
+    ("fleet", "the server that connects machines"),
 ];
 
 impl Caches {
@@ -97,6 +98,11 @@ impl Caches {
 
     pub fn graphs(&self) -> PathBuf {
         self.root.join("graphs")
+    }
+
+    /// Programs that a fleet of machines needs.
+    pub fn fleet(&self) -> PathBuf {
+        self.root.join("fleet")
     }
 
     /// The cache of `torch.compile` (inductor).
