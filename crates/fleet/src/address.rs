@@ -55,7 +55,8 @@ impl FromStr for FleetAddress {
         }
         match scheme {
             "http" => {
-                let (host, port) = with_port(hosts, DOOR_PORT).ok_or_else(|| wrong("its port is no number"))?;
+                let (host, port) =
+                    with_port(hosts, DOOR_PORT).ok_or_else(|| wrong("its port is no number"))?;
                 let token = token
                     .filter(|token| !token.is_empty())
                     .ok_or_else(|| wrong("it has no token"))?;
@@ -63,7 +64,9 @@ impl FromStr for FleetAddress {
             }
             "nats" | "tls" => {
                 let url = |host: &str| {
-                    let host = host.trim_start_matches("nats://").trim_start_matches("tls://");
+                    let host = host
+                        .trim_start_matches("nats://")
+                        .trim_start_matches("tls://");
                     let (host, port) = with_port(host, SERVER_PORT)?;
                     Some(format!("{scheme}://{host}:{port}"))
                 };
@@ -149,7 +152,13 @@ mod tests {
 
     #[test]
     fn a_wrong_address_is_refused_and_its_token_is_not_shown() {
-        for text in ["gpu1:7070", "http://gpu1", "http://secret@", "http://secret@a:b", "ftp://secret@a"] {
+        for text in [
+            "gpu1:7070",
+            "http://gpu1",
+            "http://secret@",
+            "http://secret@a:b",
+            "ftp://secret@a",
+        ] {
             let error = text.parse::<FleetAddress>().unwrap_err();
             assert!(!error.to_string().contains("secret"), "{error}");
             assert!(error.hint().is_some());

@@ -46,6 +46,8 @@ pub struct FleetClient {
 struct Shared {
     link: Link,
     waiting: Mutex<HashMap<JobId, Vec<oneshot::Sender<JobResult>>>>,
+    /// Jobs to be taken back, each with its pool.
+    unwanted: Mutex<Vec<(String, JobId)>>,
     window: Semaphore,
     window_size: AtomicUsize,
 }
@@ -96,7 +98,9 @@ impl FleetClient {
             let found = self.runtime.block_on(workers(&self.shared.link))?;
             let records: Vec<&WorkerRecord> = found.iter().collect();
             match choose(&records, choice) {
-                Err(FleetError::NoWorker { .. }) if found.is_empty() && begun.elapsed() < patience => {
+                Err(FleetError::NoWorker { .. })
+                    if found.is_empty() && begun.elapsed() < patience =>
+                {
                     thread::sleep(LOOK / 4);
                 }
                 other => return other,
@@ -118,12 +122,16 @@ impl FleetClient {
         scope: &str,
         cancellation: &Cancellation,
     ) -> Result<JobResult, JudgeError> {
-        let ask = self.shared.ask(request, scope);
         self.runtime.block_on(async {
             tokio::select! {
-                result = ask => Ok(result?),
-                () = cancelled(cancellation) => Err(JudgeError::cancelled()),
+                result = self.shared.ask(request, scope) => return Ok(result?),
+                () = cancelled(cancellation) => {}
             }
+            let unwanted = std::mem::take(&mut *self.shared.unwanted());
+            for (pool, id) in unwanted {
+                self.shared.link.withdraw(&pool, &id).await;
+            }
+            Err(JudgeError::cancelled())
         })
     }
 
@@ -154,7 +162,10 @@ fn choose(found: &[&WorkerRecord], choice: &PoolChoice) -> Result<FleetPool, Fle
         return no_worker("no worker has joined".to_owned(), join);
     }
     let ours = judge_version();
-    let same: Vec<_> = found.iter().filter(|worker| worker.pool.judge == ours).collect();
+    let same: Vec<_> = found
+        .iter()
+        .filter(|worker| worker.pool.judge == ours)
+        .collect();
     if same.is_empty() {
         let theirs = &found[0].pool.judge;
         return no_worker(
@@ -225,6 +236,7 @@ async fn serve(servers: FleetServers, name: String, ready: Ready, stopped: onesh
     let shared = Arc::new(Shared {
         link,
         waiting: Mutex::default(),
+        unwanted: Mutex::default(),
         window: Semaphore::new(SMALLEST_WINDOW),
         window_size: AtomicUsize::new(SMALLEST_WINDOW),
     });
@@ -255,6 +267,10 @@ async fn serve(servers: FleetServers, name: String, ready: Ready, stopped: onesh
 impl Shared {
     fn waiting(&self) -> MutexGuard<'_, HashMap<JobId, Vec<oneshot::Sender<JobResult>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unwanted(&self) -> MutexGuard<'_, Vec<(String, JobId)>> {
+        self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands a result to those who wait for it, if they are ours.
@@ -371,10 +387,8 @@ impl Drop for Submitted<'_> {
         }
         drop(waiting);
         if !self.answered {
-            let (link, pool, id) = (self.shared.link.clone(), self.pool.to_owned(), self.id.clone());
-            if let Ok(handle) = Handle::try_current() {
-                handle.spawn(async move { link.withdraw(&pool, &id).await });
-            }
+            let job = (self.pool.to_owned(), self.id.clone());
+            self.shared.unwanted().push(job);
         }
     }
 }

@@ -25,7 +25,10 @@ pub enum FleetError {
     #[error("no worker of this fleet can judge this: {reason}")]
     NoWorker { reason: String, hint: String },
     #[error("nats-server {reason}")]
-    Server { reason: String, hint: Option<String> },
+    Server {
+        reason: String,
+        hint: Option<String>,
+    },
     #[error("could not {doing} `{path}`")]
     File {
         doing: &'static str,

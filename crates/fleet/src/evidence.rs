@@ -61,13 +61,20 @@ pub(crate) fn unpack(
 
 #[cfg(test)]
 mod tests {
+    use warpsmith_schema::{Profile, Status, Target};
+
     use super::*;
+
+    fn verdict() -> Verdict {
+        let device = "NVIDIA H200".to_owned();
+        Verdict::unreached(Status::Passed, Target::Cuda, Profile::Full, device)
+    }
 
     #[test]
     fn a_bundle_that_leads_out_of_its_folder_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let files = BTreeMap::from([("../escape", "x")]);
-        let verdict: Verdict = serde_json::from_str(include_str!("../tests/verdict.json")).unwrap();
+        let verdict = verdict();
         let bytes = serde_json::to_vec(&files).unwrap();
         let error = unpack(&bytes, &folder.path().join("bundle"), verdict).unwrap_err();
         assert!(error.to_string().contains("escape"), "{error}");
@@ -77,7 +84,7 @@ mod tests {
     #[test]
     fn a_bundle_arrives_as_it_left_and_names_its_new_place() {
         let folder = tempfile::tempdir().unwrap();
-        let verdict: Verdict = serde_json::from_str(include_str!("../tests/verdict.json")).unwrap();
+        let verdict = verdict();
         let there = folder.path().join("there");
         let mut bundle = Bundle::create(&there).unwrap();
         bundle.write("task.py", b"x = 1").unwrap();

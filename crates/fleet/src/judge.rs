@@ -11,9 +11,7 @@ use warpsmith_store::evidence::folder_name;
 
 use crate::client::FleetClient;
 use crate::evidence::unpack;
-use crate::wire::{
-    FleetJudging, FleetPool, JobAnswer, JobCall, JobRequest, JobResult, PROTOCOL,
-};
+use crate::wire::{FleetJudging, FleetPool, JobAnswer, JobCall, JobRequest, JobResult, PROTOCOL};
 
 /// Asks the workers of one pool. Any number of these share a client; each waits for one answer at a time.
 #[derive(Clone)]

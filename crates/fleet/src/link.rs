@@ -213,10 +213,7 @@ impl Link {
                 return Ok(());
             }
             let mut reader = bytes;
-            self.objects
-                .put(name.as_str(), &mut reader)
-                .await
-                .map(drop)
+            self.objects.put(name.as_str(), &mut reader).await.map(drop)
         };
         self.persist("take an object", put).await?;
         Ok(name)
@@ -224,7 +221,11 @@ impl Link {
 
     pub(crate) async fn object(&self, name: &str) -> Result<Vec<u8>, FleetError> {
         let get = || async {
-            let mut object = self.objects.get(name).await.map_err(|error| error.to_string())?;
+            let mut object = self
+                .objects
+                .get(name)
+                .await
+                .map_err(|error| error.to_string())?;
             let mut bytes = Vec::new();
             object
                 .read_to_end(&mut bytes)
@@ -358,7 +359,10 @@ impl Link {
     }
 }
 
-pub(crate) async fn connect(servers: &FleetServers, name: &str) -> Result<async_nats::Client, FleetError> {
+pub(crate) async fn connect(
+    servers: &FleetServers,
+    name: &str,
+) -> Result<async_nats::Client, FleetError> {
     let mut options = async_nats::ConnectOptions::new()
         .name(name)
         .connection_timeout(CONNECT_LIMIT)

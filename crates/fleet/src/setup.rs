@@ -104,4 +104,3 @@ async fn set_up_once(context: &Context, replicas: usize) -> Result<(), String> {
     }
     Ok(())
 }
-

@@ -86,7 +86,10 @@ pub(crate) async fn status(link: &Link) -> Result<FleetStatus, FleetError> {
     Ok(FleetStatus {
         format: warpsmith_schema::FORMAT,
         protocol: PROTOCOL,
-        answers_a_minute: workers.iter().map(|worker| worker.answered_last_minute).sum(),
+        answers_a_minute: workers
+            .iter()
+            .map(|worker| worker.answered_last_minute)
+            .sum(),
         workers,
         queues: queues
             .map(|(pool, waiting, under_way)| QueueStatus {
@@ -110,7 +113,11 @@ pub(crate) async fn workers(link: &Link) -> Result<Vec<WorkerRecord>, FleetError
         waited: std::time::Duration::ZERO,
         reason,
     };
-    let keys = link.workers.keys().await.map_err(|error| silent(error.to_string()))?;
+    let keys = link
+        .workers
+        .keys()
+        .await
+        .map_err(|error| silent(error.to_string()))?;
     let mut names: Vec<String> = keys
         .try_collect()
         .await

@@ -28,14 +28,11 @@ use self::slot::{Slot, SlotAnswer};
 use self::tally::WorkerTally;
 use crate::link::{Link, decoded, encoded};
 use crate::status::{FailedTry, WorkerRecord, announce, leave};
-use crate::wire::{
-    FleetJudging, FleetPool, JobId, JobOutcome, JobRequest, JobResult, PROTOCOL,
-};
+use crate::wire::{FleetJudging, FleetPool, JobId, JobOutcome, JobRequest, JobResult, PROTOCOL};
 use crate::{FleetError, FleetServers};
 
 /// Makes a judge for a way of judging.
-pub type MakeJudge =
-    Arc<dyn Fn(&FleetJudging) -> Result<Box<dyn Judge>, JudgeError> + Send + Sync>;
+pub type MakeJudge = Arc<dyn Fn(&FleetJudging) -> Result<Box<dyn Judge>, JudgeError> + Send + Sync>;
 
 /// What a worker is.
 #[derive(Clone)]
@@ -51,7 +48,7 @@ pub struct WorkerPlan {
     /// After so many the job is a dead letter.
     pub max_tries: u32,
     pub make_judge: MakeJudge,
-    pub stop: fn() -> StopRequest,
+    pub stop: Arc<dyn Fn() -> StopRequest + Send + Sync>,
 }
 
 /// As long as a restart of a server may take; a dead worker's job waits for it.

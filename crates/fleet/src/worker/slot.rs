@@ -124,9 +124,7 @@ fn ask(judge: &mut dyn Judge, request: &JobRequest) -> Result<JobAnswer, JudgeEr
         JobCall::CheckVerify => {
             JobAnswer::Checked(judge.check(task, submission()?, CheckDepth::Verify)?)
         }
-        JobCall::Profile => {
-            JobAnswer::Profiled(judge.profile(task, request.submission.as_ref())?)
-        }
+        JobCall::Profile => JobAnswer::Profiled(judge.profile(task, request.submission.as_ref())?),
     })
 }
 

@@ -1,0 +1,8 @@
+//! Workers and controllers over a real server.
+
+mod all {
+    mod jobs;
+    mod policies;
+    mod sharing;
+}
+mod common;
