@@ -50,8 +50,8 @@ pub fn own_pool(
 
 /// The machine's name in a network.
 pub fn host_name() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
+    let name = fs_err::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| "unnamed".to_owned(), |name| name.trim().to_owned())
 }
 
 /// A name for a worker: a subject's word, and different for each process.

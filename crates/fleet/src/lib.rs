@@ -10,14 +10,18 @@
 mod address;
 mod client;
 mod discover;
+mod door;
 mod error;
 mod evidence;
 mod judge;
 mod link;
+mod page;
 mod policies;
 mod server;
 mod setup;
+mod simulate;
 mod status;
+mod up;
 mod wire;
 mod worker;
 
@@ -29,7 +33,9 @@ pub use judge::FleetJudge;
 pub use policies::{AnnouncedPolicy, PolicyShelf};
 pub use server::{ClusterPlan, FleetServer, ServerPlan, find_server};
 pub use setup::set_up;
+pub use simulate::{SimulationPlan, SimulationReport, simulate};
 pub use status::{FailedTry, FleetStatus, QueueStatus, WorkerRecord, fleet_status};
+pub use up::{RunningFleet, UpPlan};
 pub use wire::{
     FleetJudging, FleetPool, JobAnswer, JobCall, JobId, JobOutcome, JobRequest, JobResult, PROTOCOL,
 };

@@ -80,6 +80,7 @@ pub(crate) struct Link {
     objects: ObjectStore,
     pub(crate) workers: kv::Store,
     pub(crate) policies: kv::Store,
+    pub(crate) baselines: kv::Store,
     servers: String,
 }
 
@@ -120,6 +121,10 @@ impl Link {
                 .map_err(missing_bucket)?,
             policies: context
                 .get_key_value(bucket("policies"))
+                .await
+                .map_err(missing_bucket)?,
+            baselines: context
+                .get_key_value(bucket("baselines"))
                 .await
                 .map_err(missing_bucket)?,
             client,

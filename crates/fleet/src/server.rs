@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -100,7 +101,10 @@ pub fn find_server(
 fn locked(folder: &Path) -> io::Result<fs_err::File> {
     fs_err::create_dir_all(folder)?;
     let mut options = fs_err::File::options();
-    let lock = options.create(true).append(true).open(folder.join(".lock"))?;
+    let lock = options
+        .create(true)
+        .append(true)
+        .open(folder.join(".lock"))?;
     lock.file().lock()?;
     Ok(lock)
 }
@@ -237,6 +241,8 @@ impl FleetServer {
             .stdin(Stdio::null())
             .stdout(output.into_file())
             .stderr(errors.into_file())
+            // Ctrl-C is ours: it stops when we say so.
+            .process_group(0)
             .spawn()
             .map_err(file("start", program))?;
         let mut server = Self { child };

@@ -75,7 +75,11 @@ async fn set_up_once(context: &Context, replicas: usize) -> Result<(), String> {
             .await
             .map_err(|error| error.to_string())?;
     }
-    for (name, max_age) in [("workers", WORKER_SHOWN), ("policies", Duration::ZERO)] {
+    for (name, max_age) in [
+        ("workers", WORKER_SHOWN),
+        ("policies", Duration::ZERO),
+        ("baselines", KEPT),
+    ] {
         let config = kv::Config {
             bucket: bucket(name),
             history: 1,

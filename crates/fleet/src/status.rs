@@ -125,9 +125,11 @@ pub(crate) async fn workers(link: &Link) -> Result<Vec<WorkerRecord>, FleetError
     names.sort();
     let mut found = Vec::new();
     for name in names {
-        // It may have left since.
-        if let Ok(Some(bytes)) = link.workers.get(&name).await {
-            found.push(decoded("a worker's record", &bytes)?);
+        // It may have left since, or be of another version.
+        if let Ok(Some(bytes)) = link.workers.get(&name).await
+            && let Ok(record) = decoded("a worker's record", &bytes)
+        {
+            found.push(record);
         }
     }
     Ok(found)

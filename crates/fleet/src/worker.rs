@@ -7,9 +7,11 @@
 //! A failure of ours sends the job back, each time for longer. After a number of tries, or where each worker that had it died,
 //! the job ends as a dead letter with the last reason.
 
+mod baselines;
 mod slot;
 mod tally;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,7 @@ use warpsmith_judge::{CANCELLED, Judge, JudgeError};
 use warpsmith_rollout::StopRequest;
 use warpsmith_schema::{Failure, FailureKind};
 
+use self::baselines::SharedBaselines;
 use self::slot::{Slot, SlotAnswer};
 use self::tally::WorkerTally;
 use crate::link::{Link, decoded, encoded};
@@ -48,12 +51,17 @@ pub struct WorkerPlan {
     /// After so many the job is a dead letter.
     pub max_tries: u32,
     pub make_judge: MakeJudge,
+    /// Where the judge keeps baselines, to share them with the pool.
+    pub baselines: Option<PathBuf>,
     pub stop: Arc<dyn Fn() -> StopRequest + Send + Sync>,
 }
 
 /// As long as a restart of a server may take; a dead worker's job waits for it.
 pub const LEASE: Duration = Duration::from_secs(15);
 pub const MAX_TRIES: u32 = 5;
+
+/// The judge's code for a task whose tensors do not fit beside what is there already.
+const TOO_LARGE: &str = "too_large";
 
 /// How long a slot waits for a job in one request; to drain takes no longer.
 const PULL: Duration = Duration::from_secs(2);
@@ -105,6 +113,15 @@ impl Worker {
         let slots: Vec<Slot> = (0..self.plan.slots)
             .map(|number| Slot::start(number, self.plan.make_judge.clone()))
             .collect::<Result<_, _>>()?;
+        let folder = self.plan.baselines.clone();
+        let shared =
+            folder.map(|folder| SharedBaselines::new(&self.link, self.plan.pool.name(), folder));
+        let share = async {
+            match &shared {
+                Some(shared) => shared.follow().await,
+                None => std::future::pending().await,
+            }
+        };
         let works = join_all(slots.iter().map(|slot| self.serve(slot, stop.clone())));
         let watch_stop = async {
             loop {
@@ -123,6 +140,9 @@ impl Worker {
             loop {
                 ticks.tick().await;
                 let draining = *stop.borrow() != StopRequest::Continue;
+                if let Some(shared) = &shared {
+                    shared.give().await;
+                }
                 if let Err(error) = announce(&self.link, &self.record(draining)).await {
                     warn!(%error, "could not say what this worker does");
                 }
@@ -132,6 +152,7 @@ impl Worker {
             _ = works => {}
             () = watch_stop => {}
             () = tell => {}
+            () = share => {}
         }
         // What was acknowledged last may still be in the connection's buffer.
         let _ = timeout(Duration::from_secs(2), async {
@@ -235,7 +256,7 @@ impl Worker {
         let seconds = begun.elapsed().as_secs_f64();
         let outcome = match answer.result {
             Ok(answer) => JobOutcome::Answered(Box::new(answer)),
-            Err(failure) if failure.kind == FailureKind::Infrastructure => {
+            Err(failure) if self.is_ours(&failure) => {
                 return self.failed(message, id, &task, tries, failure).await;
             }
             Err(failure) => JobOutcome::Refused(failure),
@@ -275,6 +296,12 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Whether another try may end otherwise. What seems too large beside other judges may fit alone.
+    fn is_ours(&self, failure: &Failure) -> bool {
+        let crowded = failure.code == TOO_LARGE && self.tally.busy().len() > 1;
+        failure.kind == FailureKind::Infrastructure || crowded
     }
 
     /// What was put into another's queue, by mistake or by an older program, is refused with the reason.

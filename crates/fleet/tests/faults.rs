@@ -3,6 +3,14 @@
 //! Without arguments it is the test, run once. `--times N` runs it N times in a row, each with another seed. `throughput`
 //! measures. The other words are for the processes that it starts of itself.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "all of this is a test"
+)]
+
 mod common;
 #[path = "faults/proxy.rs"]
 mod proxy;

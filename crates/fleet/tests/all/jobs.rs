@@ -25,21 +25,19 @@ pub(crate) struct TestWorker {
 
 impl TestWorker {
     pub(crate) fn start(servers: &FleetServers, name: &str, slots: usize, judge: StandIn) -> Self {
+        Self::with(servers, plan(name, slots, judge))
+    }
+
+    pub(crate) fn with(servers: &FleetServers, plan: WorkerPlan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (joined, has_joined) = mpsc::channel();
         let asked = stop.clone();
         let plan = WorkerPlan {
-            name: name.to_owned(),
-            host: "here".to_owned(),
-            pool: pool(),
-            slots,
-            lease: LEASE,
-            max_tries: 3,
-            make_judge: Arc::new(move |_| Ok(Box::new(judge.clone()) as Box<dyn Judge>)),
             stop: Arc::new(move || match asked.load(Ordering::SeqCst) {
                 true => StopRequest::Drain,
                 false => StopRequest::Continue,
             }),
+            ..plan
         };
         let servers = servers.clone();
         let thread = thread::spawn(move || work(&servers, plan, move || joined.send(()).unwrap()));
@@ -54,6 +52,20 @@ impl TestWorker {
     pub(crate) fn drained(self) -> WorkerSummary {
         self.ask_to_stop();
         self.thread.join().unwrap().unwrap()
+    }
+}
+
+pub(crate) fn plan(name: &str, slots: usize, judge: StandIn) -> WorkerPlan {
+    WorkerPlan {
+        name: name.to_owned(),
+        host: "here".to_owned(),
+        pool: pool(),
+        slots,
+        lease: LEASE,
+        max_tries: 3,
+        make_judge: Arc::new(move |_| Ok(Box::new(judge.clone()) as Box<dyn Judge>)),
+        baselines: None,
+        stop: Arc::new(|| StopRequest::Continue),
     }
 }
 
@@ -262,7 +274,7 @@ fn a_server_that_is_started_again_has_its_jobs_still() {
     assert_eq!(worker.drained().answered, 1);
 }
 
-fn await_that(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn await_that(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{what}");

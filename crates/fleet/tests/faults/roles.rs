@@ -39,6 +39,7 @@ pub(crate) fn worker(words: &[&str]) {
         lease: Duration::from_millis(lease.parse().unwrap()),
         max_tries: max_tries.parse().unwrap(),
         make_judge: Arc::new(move |_| Ok(Box::new(stand_in.clone()) as Box<dyn Judge>)),
+        baselines: None,
         stop: Arc::new(|| StopRequest::Continue),
     };
     work(&servers(urls), plan, || ()).unwrap();
