@@ -6,6 +6,8 @@ use crate::commands::{
     bench, bench_judge, cache, completions, doctor, evolve, explain, exploits, export, graph,
     judge, mcp, new, optimize, profile, replay, report, rollout, schema, serve, setup, synth,
 };
+#[cfg(feature = "fleet")]
+use crate::commands::{fleet, worker};
 #[cfg(feature = "local-models")]
 use crate::commands::{models, train};
 use crate::exit::Exit;
@@ -44,6 +46,10 @@ enum Verb {
     Bench(Box<bench::BenchArgs>),
     #[cfg(feature = "local-models")]
     Train(train::TrainArgs),
+    #[cfg(feature = "fleet")]
+    Fleet(fleet::FleetVerbArgs),
+    #[cfg(feature = "fleet")]
+    Worker(worker::WorkerArgs),
     Report(report::ReportArgs),
     Export(export::ExportArgs),
     Serve(Box<serve::ServeArgs>),
@@ -75,6 +81,10 @@ impl Cli {
             Verb::Bench(args) => bench::run(args, printer),
             #[cfg(feature = "local-models")]
             Verb::Train(args) => train::run(args, printer),
+            #[cfg(feature = "fleet")]
+            Verb::Fleet(args) => fleet::run(args, printer),
+            #[cfg(feature = "fleet")]
+            Verb::Worker(args) => worker::run(args, printer),
             Verb::Report(args) => report::run(args, printer),
             Verb::Export(args) => export::run(args, printer),
             Verb::Serve(args) => serve::run(args, printer),

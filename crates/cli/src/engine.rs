@@ -11,6 +11,7 @@ use crate::args::{
     IsolationChoice, JudgingArgs, MachineArgs, ProfileChoice, PythonArgs, TargetChoice,
 };
 use crate::failure::Stop;
+use crate::fleet::{Fleet, FleetArgs};
 use crate::printer::Printer;
 
 /// What kernels will run on and what Python judges them.
@@ -20,6 +21,8 @@ pub(crate) struct Engine {
     pub(crate) python: Python,
     pub(crate) target: Target,
     device: u32,
+    /// Whose workers judge, in place of this machine.
+    pub(crate) fleet: Option<Fleet>,
 }
 
 /// How to judge, beyond where.
@@ -72,6 +75,28 @@ impl Engine {
             python,
             target,
             device: args.device,
+            fleet: None,
+        })
+    }
+
+    /// The same, for a fleet if one is named: kernels run on what its workers have.
+    pub(crate) fn prepare_for(
+        fleet: &FleetArgs,
+        args: &MachineArgs,
+        isolation: Isolation,
+        printer: &Printer,
+    ) -> Result<Self, Stop> {
+        // A wrong address should not cost an installation of PyTorch.
+        let Some(fleet) = fleet.connect(args, isolation, printer)? else {
+            return Self::prepare(args, printer);
+        };
+        let (python, caches) = Self::python(&args.python, printer)?;
+        Ok(Self {
+            caches,
+            python,
+            target: fleet.target(),
+            device: args.device,
+            fleet: Some(fleet),
         })
     }
 
@@ -92,7 +117,10 @@ impl Engine {
 
     /// What kernels run on, by name.
     pub(crate) fn device_name(&self) -> String {
-        self.gpu().map_or_else(|| cpu().name, |gpu| gpu.name)
+        match &self.fleet {
+            Some(fleet) => fleet.device().to_owned(),
+            None => self.gpu().map_or_else(|| cpu().name, |gpu| gpu.name),
+        }
     }
 
     /// The name under which the device is leased.

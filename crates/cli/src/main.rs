@@ -2,7 +2,7 @@
 
 mod args;
 mod cli;
-#[cfg(all(test, feature = "local-models"))]
+#[cfg(all(test, feature = "local-models", not(feature = "fleet")))]
 mod cli_reference;
 mod commands;
 mod config;
@@ -11,6 +11,11 @@ mod episodes;
 mod examples;
 mod exit;
 mod failure;
+#[cfg(feature = "fleet")]
+mod fleet;
+#[cfg(not(feature = "fleet"))]
+#[path = "no_fleet.rs"]
+mod fleet;
 mod interrupt;
 #[cfg(feature = "local-models")]
 mod language_model;

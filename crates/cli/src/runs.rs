@@ -25,6 +25,7 @@ use crate::engine::{Engine, JudgingOptions};
 use crate::episodes::{episode_kind, without_sources};
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::fleet::FleetArgs;
 use crate::interrupt;
 use crate::policy::{Kind, PolicyContext, PolicySpec};
 use crate::printer::Printer;
@@ -45,6 +46,7 @@ pub(crate) struct Job<'a> {
     pub(crate) settings: &'a RunSettings,
     /// Attempts after a failed one where nothing is said.
     pub(crate) repairs: u32,
+    pub(crate) fleet: &'a FleetArgs,
     /// All settings of the verb, by name.
     pub(crate) config: Map<String, Value>,
     pub(crate) said: &'a BTreeSet<String>,
@@ -81,7 +83,8 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         &episodes.base_url,
         episodes.model_options(),
     )?;
-    let engine = Engine::prepare(machine, printer)?;
+    let isolation = episodes.judging.isolation.into();
+    let engine = Engine::prepare_for(job.fleet, machine, isolation, printer)?;
     let decided = episodes.decided(&spec, engine.target, job.repairs)?;
     if let Some(idle) = decided.idle(job.said) {
         printer.note(&idle);
@@ -150,7 +153,7 @@ pub(crate) fn play(job: &Job<'_>, printer: &Printer) -> Result<Played, Stop> {
         left_out: job.left_out.clone(),
         head: head.clone(),
     };
-    let gpu = (engine.target == Target::Cuda).then_some(machine.device);
+    let gpu = (engine.target == Target::Cuda && engine.fleet.is_none()).then_some(machine.device);
     let resources = RolloutResources {
         policy,
         judges: &mut judges,
@@ -229,6 +232,14 @@ pub(crate) fn judges(
     judge_count: Option<Count>,
     folder: &RunFolder,
 ) -> Result<Vec<Box<dyn Judge>>, Stop> {
+    if let Some(fleet) = &engine.fleet {
+        let count = match judge_count {
+            Some(count) => u32::from(count) as usize,
+            None => fleet.usual_judges()?,
+        };
+        let judge = || fleet.judge(judging_options, folder, folder.path().join("evidence"));
+        return Ok(std::iter::repeat_with(judge).take(count).collect());
+    }
     let count = judge_count.map_or(usual_judges(engine.target), u32::from);
     let options = JudgeConfig {
         pool: Some(JudgePool::of(count as usize)),
@@ -240,6 +251,22 @@ pub(crate) fn judges(
             Ok(Box::new(judge) as Box<dyn Judge>)
         })
         .collect()
+}
+
+/// One judge of a run, whose evidence goes to a place of its own.
+pub(crate) fn judge_apart(
+    engine: &Engine,
+    judging_options: &JudgingOptions,
+    folder: &RunFolder,
+    evidence: PathBuf,
+) -> Result<Box<dyn Judge>, Stop> {
+    match &engine.fleet {
+        Some(fleet) => Ok(fleet.judge(judging_options, folder, evidence)),
+        None => Ok(Box::new(judge_below(
+            engine.options(judging_options.clone()),
+            evidence,
+        )?)),
+    }
 }
 
 /// A judge whose evidence goes below this folder of a run.
@@ -277,8 +304,8 @@ fn compare_with(
         ..judging_options.clone()
     };
     let place = folder.path().join("compared").join(mode);
-    let mut judge = judge_below(engine.options(judging_options), place)?;
-    let failed = compare_baselines(folder, tasks, mode, &mut judge, stop_request)?;
+    let mut judge = judge_apart(engine, &judging_options, folder, place)?;
+    let failed = compare_baselines(folder, tasks, mode, judge.as_mut(), stop_request)?;
     if interrupt::happened() {
         return Err(Stop::interrupted());
     }

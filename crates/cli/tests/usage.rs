@@ -260,6 +260,7 @@ fn caches_are_listed_and_cleaned() {
     compile         0 kB  what torch.compile generated for baselines
     kill-rates      0 kB  how many wrong variants of a task the judge refuses
     graphs          0 kB  operator graphs captured from modules
+    fleet           0 kB  the server that connects machines
     total           2 kB  in [HERE]/cache
     ----- stderr -----
     ");
@@ -279,7 +280,7 @@ fn caches_are_listed_and_cleaned() {
     ----- stdout -----
     ----- stderr -----
     error: there is no cache named `object`
-    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile, kill-rates, graphs
+    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile, kill-rates, graphs, fleet
     ");
     snapshot!(run(&["cache", "clean", "objects"]), @"
     exit_code: 0

@@ -35,6 +35,9 @@ pub(crate) struct Baselines {
     pub(crate) reference_us: Vec<f64>,
 }
 
+/// Of measuring. Bump it when that changes: older numbers are then not comparable.
+pub(crate) const METHOD: u32 = 14;
+
 /// How far apart the reference's time may be, then and now.
 const DRIFT_SHARE: f64 = 0.25;
 const DRIFT_US: f64 = 20.0;
@@ -117,8 +120,7 @@ pub(crate) struct BaselineKey<'a> {
 impl BaselineKey<'_> {
     pub(crate) fn file(&self, dir: &Path) -> PathBuf {
         let mut hasher = blake3::Hasher::new();
-        // Bump when the method of measuring changes: older numbers are then not comparable.
-        hasher.update(b"method 14\0");
+        hasher.update(format!("method {METHOD}\0").as_bytes());
         // An unoptimised supervisor samples slowly: its constant is another.
         hasher.update(&[u8::from(cfg!(debug_assertions))]);
         let parts = [

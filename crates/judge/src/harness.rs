@@ -7,6 +7,7 @@ use warpsmith_machine::{Caches, CxxCompiler, Python};
 use warpsmith_schema::GRAPH_FORMS;
 
 use crate::JudgeError;
+use crate::baseline::METHOD;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
@@ -57,6 +58,26 @@ pub const VECTOR_ISAS: &str = include_str!("../harness/vector_isas.py");
 const SUPPORT: &str = include_str!("../harness/support.cpp");
 const CUDA_ARENA: &str = include_str!("../harness/cuda_arena.cpp");
 
+/// Which judge this is. Verdicts of another version may have been measured in another way.
+pub fn judge_version() -> String {
+    format!(
+        "{}-{METHOD}-{}",
+        env!("CARGO_PKG_VERSION"),
+        &content_hash()[..8]
+    )
+}
+
+fn content_hash() -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in FILES {
+        hasher.update(name.as_bytes()).update(text.as_bytes());
+    }
+    hasher
+        .update(SUPPORT.as_bytes())
+        .update(CUDA_ARENA.as_bytes());
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
 /// Where the harness lies on this machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Harness {
@@ -74,14 +95,7 @@ impl Harness {
         python: &Python,
         cxx: &CxxCompiler,
     ) -> Result<Self, JudgeError> {
-        let mut hasher = blake3::Hasher::new();
-        for (name, text) in FILES {
-            hasher.update(name.as_bytes()).update(text.as_bytes());
-        }
-        hasher
-            .update(SUPPORT.as_bytes())
-            .update(CUDA_ARENA.as_bytes());
-        let dir = caches.harness().join(&hasher.finalize().to_hex()[..16]);
+        let dir = caches.harness().join(content_hash());
         for (name, text) in FILES {
             write_once(&dir.join(name), text.as_bytes())?;
         }

@@ -40,7 +40,7 @@ mod value;
 mod zygote;
 
 pub use error::{CANCELLED, JudgeError};
-pub use harness::{KERNELS_MODULE, VECTOR_ISAS};
+pub use harness::{KERNELS_MODULE, VECTOR_ISAS, judge_version};
 pub use import_check::{ImportCheck, ImportJob, check_import};
 pub use interface::{Cancellation, CheckDepth, Judge};
 pub use judge::{JudgeConfig, Judged};

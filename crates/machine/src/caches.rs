@@ -25,7 +25,7 @@ pub struct CacheEntry {
 }
 
 /// Name and purpose of every cache; only these are ever deleted.
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 12] = [
     ("objects", "compiled kernels by content"),
     ("baselines", "measured times of the original modules"),
     ("harness", "the Python side of the judge"),
@@ -40,6 +40,7 @@ const KINDS: [(&str, &str); 11] = [
     ),
     ("graphs", "operator graphs captured from modules"),
     ("tuning", "times of variants of the compiler's kernels"),
+    ("fleet", "the server that connects machines"),
 ];
 
 impl Caches {
@@ -102,6 +103,11 @@ impl Caches {
 
     pub fn tuning(&self) -> PathBuf {
         self.root.join("tuning")
+    }
+
+    /// Programs that a fleet of machines needs.
+    pub fn fleet(&self) -> PathBuf {
+        self.root.join("fleet")
     }
 
     /// The cache of `torch.compile` (inductor).

@@ -14,6 +14,7 @@ use crate::args::{Count, CountsChoice, IsolationChoice};
 use crate::config::{ConfigArgs, Settings};
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::fleet::FleetArgs;
 use crate::printer::Printer;
 use crate::runs::{self, Job, RunSettings};
 
@@ -32,6 +33,8 @@ pub(crate) struct BenchArgs {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    fleet: FleetArgs,
     #[command(flatten)]
     settings: BenchSettings,
 }
@@ -121,6 +124,7 @@ pub(crate) fn run(args: &BenchArgs, printer: &Printer) -> Result<Exit, Stop> {
         tasks,
         settings: &settings.run,
         repairs: REPAIRS,
+        fleet: &args.fleet,
         config,
         said: &resolved.said,
         out: args.out.as_deref(),

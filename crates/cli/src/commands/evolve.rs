@@ -25,10 +25,11 @@ use crate::config::ConfigArgs;
 use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::fleet::FleetArgs;
 use crate::interrupt;
 use crate::policy::PolicyContext;
 use crate::printer::Printer;
-use crate::runs::{judge_below, judges, say_where, stop_request, usual_judges};
+use crate::runs::{judge_apart, judges, say_where, stop_request, usual_judges};
 use crate::source::Source;
 use result::EvolveReport;
 use settings::EvolveSettings;
@@ -57,6 +58,8 @@ pub(crate) struct EvolveArgs {
     #[arg(long, value_name = "X")]
     require_speedup: Option<Positive>,
     #[command(flatten)]
+    fleet: FleetArgs,
+    #[command(flatten)]
     settings: EvolveSettings,
 }
 
@@ -69,7 +72,8 @@ pub(crate) fn run(args: &EvolveArgs, printer: &Printer) -> Result<Exit, Stop> {
     let task = Source::given(&args.task, None)?.task()?;
     // A wrong name or a broken script should not cost an installation of PyTorch.
     let specs = settings.policies()?;
-    let engine = Engine::prepare(&settings.machine, printer)?;
+    let isolation = settings.judging_options(Profile::Rl).isolation;
+    let engine = Engine::prepare_for(&args.fleet, &settings.machine, isolation, printer)?;
     let settings = settings.decided(engine.target);
     let (start, absent) = start(&task, &settings, &engine, printer)?;
     if start.solutions.is_empty() && specs.is_empty() {
@@ -129,11 +133,11 @@ pub(crate) fn run(args: &EvolveArgs, printer: &Printer) -> Result<Exit, Stop> {
         rounds: settings.rounds.into(),
         head,
     };
-    let config = engine.options(exact);
+    let config = engine.options(exact.clone());
     let finals = folder.path().join("finals");
     let mut final_judge = || -> Result<Box<dyn Judge>, JudgeError> {
-        let judge = judge_below(config.clone(), finals.clone());
-        Ok(Box::new(judge.map_err(|stop| JudgeError::Around(stop.0))?))
+        let judge = judge_apart(&engine, &exact, &folder, finals.clone());
+        judge.map_err(|stop| JudgeError::Around(stop.0))
     };
     let mut show = Show::new(printer, settings.judgements.into());
     interrupt::drain_first();

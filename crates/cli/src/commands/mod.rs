@@ -9,6 +9,8 @@ pub(crate) mod evolve;
 pub(crate) mod explain;
 pub(crate) mod exploits;
 pub(crate) mod export;
+#[cfg(feature = "fleet")]
+pub(crate) mod fleet;
 pub(crate) mod graph;
 pub(crate) mod judge;
 pub(crate) mod mcp;
@@ -26,3 +28,5 @@ pub(crate) mod setup;
 pub(crate) mod synth;
 #[cfg(feature = "local-models")]
 pub(crate) mod train;
+#[cfg(feature = "fleet")]
+pub(crate) mod worker;

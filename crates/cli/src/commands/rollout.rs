@@ -13,6 +13,7 @@ use crate::config::{ConfigArgs, Settings};
 use crate::episodes::USUAL_REPAIRS;
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::fleet::FleetArgs;
 use crate::printer::Printer;
 #[cfg(feature = "local-models")]
 use crate::runs::Played;
@@ -33,6 +34,8 @@ pub(crate) struct RolloutArgs {
     /// The run's folder, begun or resumed; else a new one below `runs/`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    fleet: FleetArgs,
     #[command(flatten)]
     settings: RolloutSettings,
 }
@@ -62,7 +65,13 @@ pub(crate) fn run(args: &RolloutArgs, printer: &Printer) -> Result<Exit, Stop> {
     if let Some(exit) = args.config.print(settings, printer)? {
         return Ok(exit);
     }
-    let job = job(settings, &args.tasks, args.out.as_deref(), &resolved.said)?;
+    let job = job(
+        settings,
+        &args.fleet,
+        &args.tasks,
+        args.out.as_deref(),
+        &resolved.said,
+    )?;
     runs::run(&job, printer)
 }
 
@@ -76,7 +85,8 @@ pub(crate) fn play(
 ) -> Result<Played, Stop> {
     settings.check()?;
     let said = BTreeSet::new();
-    runs::play(&job(settings, tasks, Some(out), &said)?, printer)
+    let fleet = FleetArgs::from_environment();
+    runs::play(&job(settings, &fleet, tasks, Some(out), &said)?, printer)
 }
 
 #[cfg(feature = "local-models")]
@@ -98,6 +108,7 @@ impl RolloutSettings {
 
 fn job<'a>(
     settings: &'a RolloutSettings,
+    fleet: &'a FleetArgs,
     tasks: &Path,
     out: Option<&'a Path>,
     said: &'a BTreeSet<String>,
@@ -112,6 +123,7 @@ fn job<'a>(
         left_out: Vec::new(),
         settings: &settings.run,
         repairs: USUAL_REPAIRS,
+        fleet,
         config,
         said,
         out,

@@ -25,6 +25,7 @@ use crate::config::{ConfigArgs, object};
 use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
+use crate::fleet::FleetArgs;
 use crate::printer::Printer;
 use crate::runs;
 
@@ -201,8 +202,10 @@ impl Job<'_> {
         ]);
         let folder = run_folder(out, self.verb, object(&config)?, known, &base.name())?;
         host.opened(&folder);
-        let engine = Engine::prepare(&settings.machine, printer)?;
         let judging_options = settings.judging_options();
+        let fleet = FleetArgs::from_environment();
+        let isolation = judging_options.isolation;
+        let engine = Engine::prepare_for(&fleet, &settings.machine, isolation, printer)?;
         let llm_judge = settings.llm_judge(&engine, printer)?;
         let collect = settings.collect(tasks, held_out, llm_judge, &engine);
         let run = ReinforceRun {
