@@ -1,4 +1,4 @@
-"""An environment package for verifiers and prime-rl: `load_environment` is all it takes."""
+"""An environment package for verifiers below 0.2: `load_environment` is all it takes. `prime_rl.toml` is for later ones."""
 
 from warpsmith.verifiers import load_environment
 

@@ -72,7 +72,7 @@ class Export(unittest.TestCase):
                 with self.subTest(sources):
                     refused = export(*sources, out="refused")
                     self.assertEqual(refused.returncode, 2, refused.stdout)
-                    self.assertTrue(json.loads(refused.stdout)["failure"]["hint"])
+                    self.assertTrue(json.loads(refused.stdout)["failure"]["message"])
                     self.assertFalse((root / "refused").exists())
 
 

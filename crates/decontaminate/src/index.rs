@@ -128,12 +128,10 @@ impl FingerprintIndex {
     /// The task that a text holds: a module's file, or a prompt or reply with modules in it. A single operator in other sizes is
     /// none, as for demonstrations.
     pub fn held_by(&self, text: &str) -> Option<SimilarTask> {
-        let structures = modules(text)
-            .into_iter()
-            .filter_map(|module| Structure::of(&module).ok());
-        structures
-            .filter_map(|structure| self.near_duplicate_or_same_sizes(&structure))
-            .next()
+        modules(text).into_iter().find_map(|module| {
+            let structure = Structure::of(&module).ok()?;
+            self.near_duplicate_or_same_sizes(&structure)
+        })
     }
 
     /// All tasks more similar than `above`, which must be at least [`crate::FAMILY_THRESHOLD`]: less similar tasks need not

@@ -12,7 +12,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use rustix::process::setpriority_process;
+use rustix::process::{getpriority_process, setpriority_process};
 use serde_json::json;
 #[cfg(feature = "local-models")]
 use tokio::sync::Semaphore;
@@ -57,8 +57,8 @@ pub struct ServedModel {
 }
 
 const LOOK: Duration = Duration::from_millis(100);
-/// Of the thread that answers, on the scale of `nice`.
-const PRIORITY: i32 = -10;
+/// By so much the thread that answers comes before the rest of this process, on the scale of `nice`.
+const AHEAD: i32 = 10;
 
 /// Answers until it is interrupted, when replies and judgements under way break off, or drained, when they come to their end.
 pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
@@ -100,9 +100,14 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     // Judges that keep every core busy must not keep who waits from being told. It takes little time, of this thread alone; whoever
     // may not raise it does without.
-    let _ = setpriority_process(None, PRIORITY);
+    let usual = getpriority_process(None).unwrap_or_default();
+    let _ = setpriority_process(None, usual - AHEAD);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // Those that read files for it are as the others.
+        .on_thread_start(move || {
+            let _ = setpriority_process(None, usual);
+        })
         // Who waits for a verdict is woken by a judge's thread, and comes before every request that arrives meanwhile.
         .global_queue_interval(1)
         .build()?;

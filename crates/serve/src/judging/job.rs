@@ -250,6 +250,7 @@ mod shared {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use warpsmith_schema::Verdict;
 
+    #[expect(clippy::ref_option, reason = "this is how serde hands it over")]
     pub(super) fn serialize<S: Serializer>(
         verdict: &Option<Arc<Verdict>>,
         to: S,
