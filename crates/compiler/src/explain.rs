@@ -86,6 +86,7 @@ pub fn explain(task: &Task, target: Target) -> Result<Explanation, NotCovered> {
         title: String::new(),
         nesting: None,
         precision: Precision::Fp32,
+        workspace: None,
     };
     let mut used: BTreeSet<usize> = BTreeSet::new();
     let mut kernels = Vec::new();

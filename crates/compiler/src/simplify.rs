@@ -12,13 +12,20 @@ use crate::knob::Knobs;
 
 /// A sum along the columns of a product: columns are summed before, and a vector is left of the matrix.
 pub(super) const SUM_OF_PRODUCT: &str = "warpsmith_sum_of_product";
+/// A sum over rows of a product: the rows are summed before, and one of them is left.
+pub(super) const PRODUCT_OF_SUM: &str = "warpsmith_product_of_sum";
+/// A product with a diagonal matrix: rows or columns times a number each.
+pub(super) const SCALED_ROWS: &str = "warpsmith_scaled_rows";
+pub(super) const SCALED_COLUMNS: &str = "warpsmith_scaled_columns";
 /// A convolution with a normalisation of its channels in weights and bias.
 pub(super) const FOLDED: &str = "warpsmith_folded_";
 
 pub(super) fn simplify(graph: &OpGraph, target: Target, knobs: &mut Knobs) -> OpGraph {
     let mut simple = graph.clone();
     for number in 0..graph.values.len() {
-        let found = sum_of_product(&simple, number).or_else(|| {
+        let found = sum_of_product(&simple, number);
+        let found = found.or_else(|| by_diagonal(&simple, number));
+        let found = found.or_else(|| {
             let found = folded(&simple, number, target)?;
             let elements = simple.values[number].shape.iter().product::<u64>();
             knobs.about("batch_norm", elements as i64);
@@ -97,14 +104,44 @@ fn sum_of_product(graph: &OpGraph, number: usize) -> Option<ValueSource> {
         Value::Array(dims) => dims.iter().map(Value::as_i64).collect::<Option<Vec<_>>>()?,
         one => vec![one.as_i64()?],
     };
-    let along_columns = matches!(dims.as_slice(), [dim] if *dim == -1 || *dim == last);
-    if product.op != "linear" || !along_columns || users(graph, from).len() != 1 {
+    let is_columns = |dim: &i64| *dim == -1 || *dim == last;
+    if product.op != "linear" || dims.is_empty() || users(graph, from).len() != 1 {
         return None;
     }
     let mut arguments = sum.arguments.clone();
     arguments.insert("mean".to_owned(), Value::Bool(sum.op == "mean"));
-    arguments.remove("dim");
-    Some(source(SUM_OF_PRODUCT, product.inputs.to_vec(), arguments))
+    if matches!(dims.as_slice(), [dim] if is_columns(dim)) {
+        arguments.remove("dim");
+        return Some(source(SUM_OF_PRODUCT, product.inputs.to_vec(), arguments));
+    }
+    // Rows alone: of columns too, each row would still have to be made.
+    let is_rows = !dims.iter().any(is_columns);
+    is_rows.then(|| source(PRODUCT_OF_SUM, product.inputs.to_vec(), arguments))
+}
+
+fn by_diagonal(graph: &OpGraph, number: usize) -> Option<ValueSource> {
+    let product = application(graph, number)?;
+    let [Some(a), Some(b)] = product.inputs else {
+        return None;
+    };
+    if !matches!(product.op, "matmul" | "mm") || graph.values[number].shape.len() != 2 {
+        return None;
+    }
+    let diagonal = |number: usize| {
+        let made = application(graph, number).filter(|made| made.op == "diag")?;
+        let from = (*made.inputs.first()?)?;
+        let is_main = match made.arguments.get("diagonal") {
+            None => true,
+            Some(which) => which.as_i64() == Some(0),
+        };
+        (is_main && graph.values[from].shape.len() == 1).then_some(from)
+    };
+    match (diagonal(*a), diagonal(*b)) {
+        (Some(factors), _) => Some((SCALED_ROWS, factors, *b)),
+        (None, Some(factors)) => Some((SCALED_COLUMNS, factors, *a)),
+        (None, None) => None,
+    }
+    .map(|(op, factors, of)| source(op, vec![Some(factors), Some(of)], BTreeMap::new()))
 }
 
 /// Only where a rectifier follows: it and the bias are then part of the convolution, and the whole pass is saved.
@@ -194,6 +231,58 @@ mod tests {
             op(&simplify(&graph, Target::Cpu, &mut Knobs::default())),
             "sum"
         );
+    }
+
+    #[test]
+    fn rows_are_summed_before_a_product_and_columns_with_them_are_not() {
+        let op = |dim: Value| {
+            let sum = given(json!({"dim": dim, "keepdim": false, "dtype": null}));
+            let graph = OpGraph {
+                values: vec![
+                    value(&[4, 6, 8], ValueSource::Input { position: 0 }),
+                    value(&[16, 8], ValueSource::Input { position: 1 }),
+                    value(
+                        &[4, 6, 16],
+                        source("linear", vec![Some(0), Some(1), None], BTreeMap::new()),
+                    ),
+                    value(&[4, 16], source("mean", vec![Some(2)], sum)),
+                ],
+                returns: vec![3],
+                nesting: None,
+            };
+            let simple = simplify(&graph, Target::Cpu, &mut Knobs::default());
+            application(&simple, 3).unwrap().op.to_owned()
+        };
+        assert_eq!(op(json!([1])), PRODUCT_OF_SUM);
+        assert_eq!(op(json!([0, 1])), PRODUCT_OF_SUM);
+        assert_eq!(op(json!([-1])), SUM_OF_PRODUCT);
+        assert_eq!(op(json!([1, 2])), "mean");
+    }
+
+    #[test]
+    fn a_product_with_a_diagonal_matrix_is_none() {
+        let op = |inputs: [usize; 2], diagonal: i64| {
+            let diagonal = given(json!({ "diagonal": diagonal }));
+            let graph = OpGraph {
+                values: vec![
+                    value(&[8], ValueSource::Input { position: 0 }),
+                    value(&[8, 8], ValueSource::Input { position: 1 }),
+                    value(&[8, 8], source("diag", vec![Some(0)], diagonal)),
+                    value(
+                        &[8, 8],
+                        source("matmul", inputs.map(Some).to_vec(), BTreeMap::new()),
+                    ),
+                ],
+                returns: vec![3],
+                nesting: None,
+            };
+            let simple = simplify(&graph, Target::Cpu, &mut Knobs::default());
+            application(&simple, 3).unwrap().op.to_owned()
+        };
+        assert_eq!(op([2, 1], 0), SCALED_ROWS);
+        assert_eq!(op([1, 2], 0), SCALED_COLUMNS);
+        assert_eq!(op([2, 1], 1), "matmul");
+        assert_eq!(op([1, 1], 0), "matmul");
     }
 
     #[test]

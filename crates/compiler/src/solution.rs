@@ -1,23 +1,26 @@
 //! A plan as the files of a solution.
 
+mod launcher;
+mod outline;
 mod preamble;
+mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use warpsmith_schema::{MODEL_NEW, OpGraph, OutputNesting, Precision, Target, Task, ValueSource};
 
-use crate::emit::library::ProductPrecision;
+use crate::emit::library::{LibraryCall, ProductPrecision};
 use crate::emit::module_source::Module;
-use crate::emit::python::{Allocation, Call, attribute};
 use crate::emit::{Helper, KernelWriter, cpu, cuda, library as calls};
 use crate::epilogue;
 use crate::knob::{Knob, Knobs, TuningConfig};
-use crate::library::{Gemm, Library};
+use crate::library::Library;
 use crate::lower::{LoweredGraph, lower};
 use crate::not_covered::NotCovered;
 use crate::plan::{BufferOrigin, FusedOperator, Kernel, KernelStep, Plan, Strategy, VIEWS};
-use crate::scalar::{Buffer, ScalarType};
+use crate::scalar::Buffer;
+use outline::listed;
+use workspace::Workspace;
 
 /// Relative path to content.
 pub type SolutionFiles = BTreeMap<String, String>;
@@ -96,6 +99,7 @@ pub fn compile_with(
         title: title(graph),
         nesting: graph.nesting.clone(),
         precision: options.precision,
+        workspace: None,
     };
     Ok(composer.emit())
 }
@@ -175,26 +179,6 @@ fn identifier(state: &str) -> String {
     }
 }
 
-/// What `forward` returns, as Python writes it.
-fn returned(nesting: &OutputNesting, tensors: &mut impl Iterator<Item = String>) -> String {
-    match nesting {
-        OutputNesting::Tensor => tensors.next().unwrap_or_default(),
-        OutputNesting::Sequence(parts) => {
-            let parts: Vec<String> = parts.iter().map(|part| returned(part, tensors)).collect();
-            let comma = if parts.len() == 1 { "," } else { "" };
-            format!("({}{comma})", parts.join(", "))
-        }
-        OutputNesting::Dict(parts) => {
-            let part = |(key, part): &(String, OutputNesting)| {
-                let key = serde_json::Value::from(key.as_str());
-                format!("{key}: {}", returned(part, tensors))
-            };
-            let parts: Vec<String> = parts.iter().map(part).collect();
-            format!("{{{}}}", parts.join(", "))
-        }
-    }
-}
-
 fn names(planned: &LoweredGraph, module: &Module) -> Result<Vec<String>, NotCovered> {
     let reserved = RESERVED.iter().chain(&CXX_KEYWORDS);
     let mut taken: BTreeSet<String> = reserved.map(ToString::to_string).collect();
@@ -233,6 +217,8 @@ pub(super) struct SolutionEmitter {
     pub(super) title: String,
     pub(super) nesting: Option<OutputNesting>,
     pub(super) precision: Precision,
+    /// Of values that lie in one allocation.
+    pub(super) workspace: Option<Workspace>,
 }
 
 /// The name of the launcher and its file. It is the same for all strategies, so a later solution replaces an earlier one.
@@ -250,24 +236,6 @@ pub(super) fn title(graph: &OpGraph) -> String {
         }
     }
     title
-}
-
-fn listed<T: ToString>(shape: &[T], between: &str) -> String {
-    let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
-    extents.join(between)
-}
-
-/// Extents as a product: 8 x 64.
-fn joined_extents(shape: &[i64]) -> String {
-    let several: Vec<i64> = shape
-        .iter()
-        .copied()
-        .filter(|extent| *extent != 1)
-        .collect();
-    match &several[..] {
-        [] => "1".to_owned(),
-        several => listed(several, " x "),
-    }
 }
 
 /// A kernel as text.
@@ -300,6 +268,9 @@ impl SolutionEmitter {
             written.push((self.step(step, &name, &mut helpers), name));
         }
         let plain = self.plan().strategy == Strategy::Plain;
+        if self.plan().strategy == Strategy::Tuned {
+            self.workspace = self.choose_workspace(&written);
+        }
         let title = self.title.clone();
         let mut launchers = Vec::new();
         let mut calls = Vec::new();
@@ -357,88 +328,6 @@ impl SolutionEmitter {
             outline: steps.iter().map(|step| self.describe_step(step)).collect(),
             kernels,
             knobs: self.plan().knobs.asked().to_vec(),
-        }
-    }
-
-    /// `mean`: 8 x 64 rows of 256 (sum), to (8, 64).
-    pub(super) fn describe_step(&self, step: &KernelStep) -> String {
-        let plan = self.plan();
-        let what = match &step.kernel {
-            Kernel::Rows(rows) => {
-                let result = listed(&plan.buffers[rows.out.0].shape, ", ");
-                let mut lengths: Vec<(String, Vec<&str>)> = Vec::new();
-                for pass in &rows.reductions {
-                    let reduction = &plan.reductions[pass.reduction.0];
-                    let (length, fold) = (joined_extents(&reduction.extents), reduction.op.word());
-                    match lengths.iter_mut().find(|(known, _)| *known == length) {
-                        Some((_, folds)) if folds.contains(&fold) => {}
-                        Some((_, folds)) => folds.push(fold),
-                        None => lengths.push((length, vec![fold])),
-                    }
-                }
-                if lengths.is_empty() {
-                    format!("each of ({result})")
-                } else {
-                    // The reduction's own extents, because a kernel may flatten them.
-                    let first = &plan.reductions[rows.reductions[0].reduction.0];
-                    let is_same = first.rows() == rows.outer.iter().product::<i64>();
-                    let outer = joined_extents(if is_same { &first.outer } else { &rows.outer });
-                    let lengths = lengths.iter();
-                    let lengths =
-                        lengths.map(|(length, folds)| format!("{length} ({})", folds.join(", ")));
-                    let lengths: Vec<String> = lengths.collect();
-                    let noun = if outer == "1" { "row" } else { "rows" };
-                    format!("{outer} {noun} of {}, to ({result})", lengths.join(" and "))
-                }
-            }
-            Kernel::Scan(scan) => {
-                let [before, along, after] = scan.shape;
-                let shape = &plan.buffers[scan.out.0].shape;
-                let is_along = |dim: &usize| {
-                    let (outer, rest) = shape.split_at(*dim);
-                    let inner: i64 = rest[1..].iter().product();
-                    (outer.iter().product::<i64>(), rest[0], inner) == (before, along, after)
-                };
-                let lines = match (0..shape.len()).find(is_along) {
-                    Some(dim) => joined_extents(&[&shape[..dim], &shape[dim + 1..]].concat()),
-                    None => (before * after).to_string(),
-                };
-                format!("{lines} lines of {along}, one after another along each")
-            }
-            Kernel::Attention(one) => format!(
-                "{} x {} queries of {} keys, {} scores that are never stored",
-                one.batch,
-                one.queries,
-                one.keys,
-                one.scores()
-            ),
-            Kernel::Library(Library::Gemm(gemm)) => {
-                let rows = listed(&self.rows_of_product(gemm), " x ");
-                let of_batch = match gemm.batch {
-                    1 => String::new(),
-                    several => format!("{several} of "),
-                };
-                format!("library, {of_batch}{rows} x {} over {}", gemm.n, gemm.k)
-            }
-            Kernel::Library(Library::Convolution(_)) => "library".to_owned(),
-        };
-        format!("`{}`: {what}", step.name)
-    }
-
-    /// The extents of a result that are the rows of a product.
-    fn rows_of_product(&self, gemm: &Gemm) -> Vec<i64> {
-        let shape = &self.plan().buffers[gemm.out.0].shape;
-        let ends = (1..shape.len()).find(|end| shape[..*end].iter().product::<i64>() == gemm.m);
-        let several = |end: usize| {
-            shape[..end]
-                .iter()
-                .copied()
-                .filter(|one| *one != 1)
-                .collect()
-        };
-        match ends {
-            Some(end) if gemm.batch == 1 && gemm.m > 1 => several(end),
-            _ => vec![gemm.m],
         }
     }
 
@@ -574,12 +463,20 @@ impl SolutionEmitter {
                     (false, true) => ProductPrecision::exact(library, knobs),
                     (false, false) => ProductPrecision::Float32,
                 };
+                let how = LibraryCall {
+                    precision,
+                    algorithm: if tuned {
+                        calls::algorithm(library, knobs)
+                    } else {
+                        0
+                    },
+                };
                 let call = match library {
                     Library::Gemm(gemm) => {
-                        calls::gemm_on_cuda(gemm, (&variable, &rows), precision, &named)
+                        calls::gemm_on_cuda(gemm, (&variable, &rows), how, &named)
                     }
                     Library::Convolution(conv) => {
-                        calls::convolution_on_cuda(conv, &variable, precision, &named)
+                        calls::convolution_on_cuda(conv, &variable, how, &named)
                     }
                 };
                 EmittedKernel {
@@ -617,146 +514,5 @@ impl SolutionEmitter {
             }
             number += self.plan().steps.len();
         }
-    }
-
-    fn parameters(&self, read: &[Buffer], written: &[Buffer]) -> String {
-        let restrict = match self.plan().target {
-            Target::Cpu => "__restrict",
-            Target::Cuda => "__restrict__",
-        };
-        let mut parts = Vec::new();
-        for (buffers, is_const) in [(written, ""), (read, "const ")] {
-            for buffer in buffers {
-                let (room, name) = (&self.plan().buffers[buffer.0], &self.names[buffer.0]);
-                let kind = room.element.c_type(self.plan().target);
-                match &room.origin {
-                    BufferOrigin::Constant(_) => {}
-                    BufferOrigin::Scalar(_) => parts.push(format!("{is_const}{kind} {name}")),
-                    _ => parts.push(format!("{is_const}{kind}* {restrict} {name}")),
-                }
-            }
-        }
-        parts.join(", ")
-    }
-
-    fn arguments(&self, buffers: &[Buffer]) -> String {
-        let passed = buffers.iter().filter(|buffer| self.is_passed(**buffer));
-        let named = passed.map(|buffer| self.names[buffer.0].as_str());
-        named.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Whether a kernel is handed a buffer, and does not know it from its file.
-    fn is_passed(&self, buffer: Buffer) -> bool {
-        let origin = &self.plan().buffers[buffer.0].origin;
-        !matches!(origin, BufferOrigin::Constant(_))
-    }
-
-    fn launcher(&self, name: &str, buffers: &[Buffer], body: &str) -> String {
-        let mut parts = Vec::new();
-        for buffer in buffers.iter().filter(|one| self.is_passed(**one)) {
-            let room = &self.plan().buffers[buffer.0];
-            if matches!(room.origin, BufferOrigin::Scalar(_)) {
-                // As `kernels` passes Python's numbers.
-                let kind = match room.element.scalar() {
-                    ScalarType::Float => "double",
-                    ScalarType::Int | ScalarType::Bool => "int64_t",
-                };
-                parts.push(format!("{kind} {}", self.names[buffer.0]));
-                continue;
-            }
-            let is_const = if room.origin == BufferOrigin::Computed {
-                ""
-            } else {
-                "const "
-            };
-            parts.push(format!(
-                "{is_const}{}* {}",
-                room.element.c_type(self.plan().target),
-                self.names[buffer.0]
-            ));
-        }
-        let (last, status) = match self.plan().target {
-            Target::Cpu => ("void*", "0"),
-            Target::Cuda => ("cudaStream_t stream", "cudaGetLastError()"),
-        };
-        parts.push(last.to_owned());
-        format!(
-            "extern \"C\" int {name}({}) {{\n    {body}\n    return {status};\n}}",
-            parts.join(", ")
-        )
-    }
-
-    fn call(&self, launcher: String, buffers: &[Buffer]) -> Call {
-        let passed = buffers.iter().filter(|one| self.is_passed(**one));
-        Call {
-            launcher,
-            arguments: passed.map(|buffer| self.in_python(*buffer)).collect(),
-        }
-    }
-
-    /// A buffer as `forward` names it.
-    fn in_python(&self, buffer: Buffer) -> String {
-        match &self.plan().buffers[buffer.0].origin {
-            BufferOrigin::Input(position) | BufferOrigin::Scalar(position) => {
-                self.module.inputs[*position].clone()
-            }
-            BufferOrigin::State(name) => attribute(name),
-            BufferOrigin::Computed | BufferOrigin::Constant(_) => self.names[buffer.0].clone(),
-        }
-    }
-
-    fn module(&self, calls: &[Call]) -> String {
-        let mut allocations = Vec::new();
-        for (place, room) in self.plan().buffers.iter().enumerate() {
-            let is_used = calls
-                .iter()
-                .any(|call| call.arguments.contains(&self.names[place]));
-            if room.origin == BufferOrigin::Computed && is_used {
-                allocations.push(Allocation {
-                    name: self.names[place].clone(),
-                    shape: room.shape.clone(),
-                    dtype: room.element.torch(),
-                });
-            }
-        }
-        let mut tensors =
-            self.planned
-                .returns
-                .iter()
-                .zip(&self.planned.views)
-                .map(|(buffer, view)| {
-                    let mut text = self.in_python(*buffer);
-                    if let Some(shape) = &view.shape {
-                        // In brackets: a number has no dimensions.
-                        let _ = write!(text, ".view([{}])", listed(shape, ", "));
-                    }
-                    if let Some(order) = &view.order {
-                        let _ = write!(text, ".permute({})", listed(order, ", "));
-                    }
-                    text
-                });
-        let returned = match &self.nesting {
-            Some(nesting) => returned(nesting, &mut tensors),
-            None => tensors.collect::<Vec<String>>().join(", "),
-        };
-        let device = self.device();
-        self.module.write(&allocations, calls, &returned, &device)
-    }
-
-    /// A tensor that lies where results are to lie.
-    fn device(&self) -> String {
-        let origins = || self.plan().buffers.iter().map(|room| &room.origin);
-        let inputs = origins().filter_map(|origin| match origin {
-            BufferOrigin::Input(position) => Some(*position),
-            _ => None,
-        });
-        let state = || {
-            origins().find_map(|origin| match origin {
-                BufferOrigin::State(name) => Some(attribute(name)),
-                _ => None,
-            })
-        };
-        let input = inputs.min().map(|first| self.module.inputs[first].clone());
-        input.or_else(state).unwrap_or_else(|| "self".to_owned())
     }
 }

@@ -1,6 +1,8 @@
 //! How products and convolutions are called on a GPU.
 
 use serde_json::json;
+use warpsmith_compiler::{CompileOptions, Strategy, compile_with};
+use warpsmith_schema::{Dtype, Precision, Target, Task};
 
 use super::kernels::{chain, tuned};
 
@@ -114,4 +116,39 @@ fn several_calls_have_shapes_of_their_own() {
         "{kernel}"
     );
     assert!(kernel.contains("x2, nullptr, gemm2, stream)"), "{kernel}");
+}
+
+/// The CUDA file of a tuned solution in a precision.
+fn in_precision(task: &Task, precision: Precision) -> String {
+    let options = CompileOptions {
+        precision,
+        ..Strategy::Tuned.into()
+    };
+    let files = compile_with(task, Target::Cuda, &options).unwrap().files;
+    let kernels = files.into_iter().find(|(path, _)| path.ends_with(".cu"));
+    kernels.unwrap().1
+}
+
+#[test]
+fn products_are_in_tf32_on_request_and_where_it_holds_the_operands() {
+    let shape: &[u64] = &[2048, 2048];
+    let nothing = json!({});
+    let task = chain(&[shape, shape], &[("mm", &[0, 1], nothing, shape)]);
+    let (exact, asked) = (Precision::Fp32, Precision::Tf32);
+    let kernel = in_precision(&task, exact);
+    assert!(kernel.contains("WARPSMITH_3XTF32"), "{kernel}");
+    let kernel = in_precision(&task, asked);
+    assert!(
+        kernel.contains("gemm.precision = WARPSMITH_TF32;"),
+        "{kernel}"
+    );
+    let mut narrow = task;
+    for value in &mut narrow.graph.as_mut().unwrap().values {
+        value.dtype = Dtype::Bfloat16;
+    }
+    let kernel = in_precision(&narrow, exact);
+    assert!(
+        kernel.contains("gemm.precision = WARPSMITH_TF32;"),
+        "{kernel}"
+    );
 }

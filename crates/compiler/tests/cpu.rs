@@ -107,7 +107,11 @@ pub(crate) fn outputs(task: &Task, files: &SolutionFiles) -> Vec<f32> {
             );
         }
     }
-    let arguments: Vec<String> = names.iter().map(|name| format!("{name}.data()")).collect();
+    let argument = |name: &&str| match name.starts_with("workspace") {
+        true => format!("reinterpret_cast<char*>({name}.data())"),
+        false => format!("{name}.data()"),
+    };
+    let arguments: Vec<String> = names.iter().map(argument).collect();
     let program = format!(
         "{text}\n#include <cstdio>\n#include <vector>\n{PRODUCT}int main() {{\n{main}    if ({name}({}, nullptr)) return 1;\n    \
             fwrite(out.data(), 4, out.size(), stdout);\n    return 0;\n}}\n",
@@ -297,4 +301,63 @@ fn what_is_rounded_afterwards_is_divided() {
     assert!(ops(false).contains("1.0f / top"), "{}", ops(false));
     assert!(ops(true).contains(" / top"), "{}", ops(true));
     assert!(!ops(true).contains("1.0f / top"), "{}", ops(true));
+}
+
+/// What `outputs` fills inputs with.
+fn given(place: usize) -> f64 {
+    f64::from((place * 7919 % 1009) as f32 * 0.004 - 2.0)
+}
+
+#[test]
+fn what_is_summed_or_scaled_instead_of_multiplied_is_the_same() {
+    let agree = |task: &Task, exact: &dyn Fn(usize) -> f64| {
+        let (_, files) = solutions(task, Target::Cpu).unwrap().pop().unwrap();
+        for (place, found) in outputs(task, &files).into_iter().enumerate() {
+            let exact = exact(place);
+            let apart = (f64::from(found) - exact).abs();
+            assert!(
+                apart <= 1e-4 * (1.0 + exact.abs()),
+                "{place}: {found} instead of {exact}"
+            );
+        }
+        files
+            .into_iter()
+            .find(|(path, _)| path.ends_with(".cpp"))
+            .unwrap()
+            .1
+    };
+    // (3, 5, 8) rows times (16, 8), and of the five of each the sum or mean.
+    for op in ["sum", "mean"] {
+        let task = chain(
+            &[&[3, 5, 8], &[16, 8], &[16]],
+            &[
+                ("linear", &[0, 1, 2], json!({}), &[3, 5, 16]),
+                (op, &[3], json!({ "dim": [1] }), &[3, 16]),
+            ],
+        );
+        let text = agree(&task, &|place| {
+            let (item, column) = (place / 16, place % 16);
+            let row = |row: usize| -> f64 {
+                let product = |k: usize| given((item * 5 + row) * 8 + k) * given(column * 8 + k);
+                (0..8).map(product).sum::<f64>() + given(column)
+            };
+            let all: f64 = (0..5).map(row).sum();
+            if op == "sum" { all } else { all / 5.0 }
+        });
+        assert!(text.contains("3, 16, 8, 1.0f"), "{text}");
+    }
+    for (inputs, is_row) in [([2, 1], true), ([1, 2], false)] {
+        let task = chain(
+            &[&[12], &[12, 12]],
+            &[
+                ("diag", &[0], json!({ "diagonal": 0 }), &[12, 12]),
+                ("matmul", &inputs, json!({}), &[12, 12]),
+            ],
+        );
+        let text = agree(&task, &|place| {
+            let factor = if is_row { place / 12 } else { place % 12 };
+            given(factor) * given(place)
+        });
+        assert!(!text.contains("warpsmith_gemm"), "{text}");
+    }
 }

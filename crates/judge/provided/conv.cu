@@ -27,8 +27,9 @@ struct Shape {
     bool transposed, valid = true;
     std::array<int64_t, 3> input{1, 1, 1}, kernel{1, 1, 1}, output{1, 1, 1}, stride{1, 1, 1}, padding{0, 0, 0}, dilation{1, 1, 1};
     int64_t taps = 1, in_pixels = 1, out_pixels = 1;
+    int algorithm = 0;
 
-    explicit Shape(const WarpsmithConv& c) : batch(c.batch), channels(c.channels), filters(c.filters), groups(c.groups), transposed(c.transposed) {
+    explicit Shape(const WarpsmithConv& c) : batch(c.batch), channels(c.channels), filters(c.filters), groups(c.groups), transposed(c.transposed), algorithm(std::max(0, c.algorithm)) {
         int given = 0;
         while (given < 3 && c.input[given] > 0) ++given;
         dims = std::max(2, given);
@@ -106,36 +107,38 @@ struct Plan {
         TRY(cudnnSetTensorNdDescriptor(shift, CUDNN_DATA_FLOAT, s.dims + 2, ones, strides));
         TRY(cudnnCreateActivationDescriptor(&activation));
         TRY(cudnnSetActivationDescriptor(activation, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, 0.0));
-        return transposed ? choose_transposed(library) : choose(library);
+        return transposed ? choose_transposed(library, s.algorithm) : choose(library, s.algorithm);
     }
 
-    // The first that fits, in the order of the library's own rules.
-    int choose(cudnnHandle_t library) {
+    // The first that fits, in the order of the library's own rules, or another of them.
+    int choose(cudnnHandle_t library, int which) {
         cudnnConvolutionFwdAlgoPerf_t found[8];
         int count = 0;
+        bool fits = false;
         TRY(cudnnGetConvolutionForwardAlgorithm_v7(library, from, filter, convolution, to, 8, &count, found));
         for (int i = 0; i < count; ++i) {
             size_t bytes = 0;
             if (found[i].status || cudnnGetConvolutionForwardWorkspaceSize(library, from, filter, convolution, to, found[i].algo, &bytes)) continue;
             if (bytes > MOST_WORKSPACE) continue;
-            algorithm = found[i].algo, workspace = bytes;
-            return 0;
+            algorithm = found[i].algo, workspace = bytes, fits = true;
+            if (which-- == 0) break;
         }
-        return CUDNN_STATUS_NOT_SUPPORTED;
+        return fits ? 0 : CUDNN_STATUS_NOT_SUPPORTED;
     }
 
-    int choose_transposed(cudnnHandle_t library) {
+    int choose_transposed(cudnnHandle_t library, int which) {
         cudnnConvolutionBwdDataAlgoPerf_t found[8];
         int count = 0;
+        bool fits = false;
         TRY(cudnnGetConvolutionBackwardDataAlgorithm_v7(library, filter, from, convolution, to, 8, &count, found));
         for (int i = 0; i < count; ++i) {
             size_t bytes = 0;
             if (found[i].status || cudnnGetConvolutionBackwardDataWorkspaceSize(library, filter, from, convolution, to, found[i].algo, &bytes)) continue;
             if (bytes > MOST_WORKSPACE) continue;
-            algorithm = found[i].algo, workspace = bytes;
-            return 0;
+            algorithm = found[i].algo, workspace = bytes, fits = true;
+            if (which-- == 0) break;
         }
-        return CUDNN_STATUS_NOT_SUPPORTED;
+        return fits ? 0 : CUDNN_STATUS_NOT_SUPPORTED;
     }
 
     // With `add` to what `out` holds; with `bias` that and a ReLU.
@@ -160,6 +163,7 @@ struct Plan {
 int planned(const Shape& s, bool tf32, bool channels_last, int device, Plan** plan) {
     static auto* plans = new std::map<Key, Plan>();
     Key key{device, s.batch, s.channels, s.filters, s.groups, s.dims, s.transposed, tf32, channels_last};
+    key.back() = s.algorithm;
     auto next = key.begin() + 9;
     for (const auto& extents : {s.input, s.kernel, s.output, s.stride, s.padding, s.dilation}) next = std::copy(extents.begin(), extents.end(), next);
     auto found = plans->find(key);

@@ -11,15 +11,19 @@ constexpr int64_t CHUNK = 384;
 
 // ---- one product as the library plans it -----------------------------------------------------------------------------------
 
+// Of the library's proposals.
+constexpr int MOST_ALGORITHMS = 8;
+
 struct Product {
     int64_t batch, m, n, k;
     int64_t lda, ldb, stride_a, stride_b;
     bool transpose_a, transpose_b, tf32, bias, relu;
     // Of the pointers, in bytes.
     int64_t alignment;
+    int algorithm;
 
-    std::array<int64_t, 14> key(int device) const {
-        return {device, batch, m, n, k, lda, ldb, stride_a, stride_b, transpose_a | transpose_b << 1, tf32, bias, relu, alignment};
+    std::array<int64_t, 15> key(int device) const {
+        return {device, batch, m, n, k, lda, ldb, stride_a, stride_b, transpose_a | transpose_b << 1, tf32, bias, relu, alignment, algorithm};
     }
 };
 
@@ -56,26 +60,30 @@ struct Plan {
         TRY(layout(&result, p.n, p.m, false, p.n, p.batch, p.m * p.n));
         cublasLtMatmulPreference_t preference;
         TRY(cublasLtMatmulPreferenceCreate(&preference));
-        const int chosen = choose(preference, uint32_t(p.alignment), device);
+        const int chosen = choose(preference, uint32_t(p.alignment), p.algorithm, device);
         cublasLtMatmulPreferenceDestroy(preference);
         return chosen;
     }
 
-    int choose(cublasLtMatmulPreference_t preference, uint32_t alignment, int device) {
+    int choose(cublasLtMatmulPreference_t preference, uint32_t alignment, int algorithm, int device) {
         TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &MOST_WORKSPACE, sizeof MOST_WORKSPACE));
         for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
             TRY(cublasLtMatmulPreferenceSetAttribute(preference, which, &alignment, sizeof alignment));
         }
-        int found = 0;
-        TRY(cublasLtMatmulAlgoGetHeuristic(handle(device), product, first, second, result, result, preference, 1, &best, &found));
-        return found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+        cublasLtMatmulHeuristicResult_t found[MOST_ALGORITHMS];
+        const int wanted = std::clamp(algorithm + 1, 1, MOST_ALGORITHMS);
+        int count = 0;
+        TRY(cublasLtMatmulAlgoGetHeuristic(handle(device), product, first, second, result, result, preference, wanted, found, &count));
+        if (!count) return CUBLAS_STATUS_NOT_SUPPORTED;
+        best = found[count - 1];
+        return CUBLAS_STATUS_SUCCESS;
     }
 };
 
 // With `add` the product is added to what `out` holds.
 int run(Product p, float* out, const float* a, const float* b, const float* bias, bool add, cudaStream_t stream) {
-    static auto* plans = new std::map<std::array<int64_t, 14>, Plan>();
+    static auto* plans = new std::map<std::array<int64_t, 15>, Plan>();
     int device;
     TRY(cudaGetDevice(&device));
     if (device >= MOST_DEVICES) return cudaErrorInvalidDevice;
@@ -213,6 +221,7 @@ int gemm_by_parts(float* out, const float* a, const float* b, const float* bias,
     TRY(cudaGetLastError());
     for (int64_t start = 0; start < filled; start += CHUNK) {
         Product p{};
+        p.algorithm = g.algorithm;
         p.batch = g.batch, p.m = g.m, p.n = g.n, p.k = 3 * std::min(CHUNK, filled - start);
         p.lda = first.ld(), p.ldb = second.ld();
         p.stride_a = g.share_a ? 0 : first.size(), p.stride_b = g.share_b ? 0 : second.size();
@@ -257,6 +266,6 @@ int warpsmith_gemm(float* out, const float* a, const float* b, const float* bias
     p.lda = g.transpose_a ? g.m : g.k, p.ldb = g.transpose_b ? g.k : g.n;
     p.stride_a = g.share_a ? 0 : g.m * g.k, p.stride_b = g.share_b ? 0 : g.k * g.n;
     p.transpose_a = g.transpose_a, p.transpose_b = g.transpose_b;
-    p.tf32 = g.precision == WARPSMITH_TF32;
+    p.tf32 = g.precision == WARPSMITH_TF32, p.algorithm = g.algorithm;
     return finish(p, out, a, b, bias, false, g, stream);
 }

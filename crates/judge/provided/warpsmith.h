@@ -42,6 +42,8 @@ struct WarpsmithGemm {
     bool share_a = false, share_b = false;
     WarpsmithActivation activation = WARPSMITH_NO_ACTIVATION;
     WarpsmithPrecision precision = WARPSMITH_FP32;
+    // Which of the library's proposals, from 0, which it takes for the fastest; the last where there are fewer.
+    int algorithm = 0;
 };
 
 // As `conv1d` to `conv3d` of PyTorch, `transposed` as `conv_transpose1d` to `conv_transpose3d`: by how many extents `input` has.
@@ -56,6 +58,8 @@ struct WarpsmithConv {
     bool transposed = false;
     WarpsmithActivation activation = WARPSMITH_NO_ACTIVATION;
     WarpsmithPrecision precision = WARPSMITH_FP32;
+    // Which of the library's proposals, from 0, which it takes for the fastest; the last where there are fewer.
+    int algorithm = 0;
 };
 
 #define WARPSMITH_PROVIDED __attribute__((visibility("hidden")))

@@ -213,7 +213,7 @@ fn lines_of_columns(conv: &Convolution, whole: bool) -> Vec<String> {
 pub(crate) fn gemm_on_cuda(
     gemm: &Gemm,
     (variable, rows): (&str, &str),
-    precision: ProductPrecision,
+    how: LibraryCall,
     name: Names<'_>,
 ) -> String {
     let Gemm {
@@ -241,7 +241,7 @@ pub(crate) fn gemm_on_cuda(
             }
         }
     }
-    set_epilogue(&mut set, epilogue, precision);
+    set_epilogue(&mut set, epilogue, how);
     let operands = [out, a.buffer, b.buffer].map(name);
     lines.push(call("warpsmith_gemm", &operands, epilogue, variable, name));
     lines.join("\n    ")
@@ -250,7 +250,7 @@ pub(crate) fn gemm_on_cuda(
 pub(crate) fn convolution_on_cuda(
     conv: &Convolution,
     variable: &str,
-    precision: ProductPrecision,
+    how: LibraryCall,
     name: Names<'_>,
 ) -> String {
     let list = |values: &[i64]| {
@@ -283,7 +283,7 @@ pub(crate) fn convolution_on_cuda(
     if conv.transposed {
         set("transposed", "true");
     }
-    set_epilogue(&mut set, conv.epilogue, precision);
+    set_epilogue(&mut set, conv.epilogue, how);
     let operands = [conv.out, conv.x, conv.weight].map(name);
     lines.push(call(
         "warpsmith_conv",
@@ -310,6 +310,24 @@ const MANY: i64 = 1 << 31;
 /// Below these there is nothing to try.
 const FEW: i64 = 1 << 26;
 
+/// What may differ between calls for the same product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LibraryCall {
+    pub(crate) precision: ProductPrecision,
+    /// Which of the library's proposals, its first being 0.
+    pub(crate) algorithm: i64,
+}
+
+/// The first proposal, unless another was found to be faster.
+pub(crate) fn algorithm(library: &Library, knobs: &mut Knobs) -> i64 {
+    let operations = match library {
+        Library::Gemm(gemm) => gemm.operations(),
+        Library::Convolution(conv) => conv.operations(),
+    };
+    let others: &[i64] = if operations >= FEW { &[1, 2, 3] } else { &[] };
+    knobs.choose("proposal of the library", 0, others)
+}
+
 impl ProductPrecision {
     /// In single precision, the faster of both ways as far as that is known.
     pub(crate) fn exact(library: &Library, knobs: &mut Knobs) -> Self {
@@ -326,14 +344,17 @@ impl ProductPrecision {
     }
 }
 
-fn set_epilogue(set: &mut impl FnMut(&str, &str), epilogue: Epilogue, precision: ProductPrecision) {
+fn set_epilogue(set: &mut impl FnMut(&str, &str), epilogue: Epilogue, how: LibraryCall) {
     if epilogue.relu {
         set("activation", "WARPSMITH_RELU");
     }
-    match precision {
+    match how.precision {
         ProductPrecision::Float32 => {}
         ProductPrecision::Tf32 => set("precision", "WARPSMITH_TF32"),
         ProductPrecision::TwoParts => set("precision", "WARPSMITH_3XTF32"),
+    }
+    if how.algorithm > 0 {
+        set("algorithm", &how.algorithm.to_string());
     }
 }
 

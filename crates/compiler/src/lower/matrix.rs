@@ -1,11 +1,12 @@
 //! Products of matrices.
 
+use super::reduce::divided;
 use super::{NotCovered, OperatorCall, is};
 use crate::index::{Index, linear};
 use crate::library::{Epilogue, Gemm, Library, Operand};
 use crate::plan::{BufferOrigin, Kernel, Plan, ReduceOp};
 use crate::scalar::{ElementType, Node, ScalarType, Unary};
-use crate::simplify::SUM_OF_PRODUCT;
+use crate::simplify::{PRODUCT_OF_SUM, SCALED_COLUMNS, SCALED_ROWS, SUM_OF_PRODUCT};
 use crate::tensor::Tensor;
 
 type Found = Result<Option<Tensor>, NotCovered>;
@@ -21,6 +22,17 @@ pub(super) fn rule(plan: &mut Plan, call: &OperatorCall<'_>) -> Found {
             }
         }
         SUM_OF_PRODUCT => sum_of_product(plan, call)?,
+        PRODUCT_OF_SUM => product_of_sum(plan, call)?,
+        SCALED_ROWS | SCALED_COLUMNS => {
+            let (factors, matrix) = (call.input(0)?, call.input(1)?.clone());
+            let factors = match call.op {
+                SCALED_ROWS => factors.reshaped(&[factors.count(), 1]),
+                _ => factors.clone(),
+            };
+            call.float_map(&[factors, matrix], "scaled", |arena, x| {
+                arena.mul(x[0], x[1])
+            })?
+        }
         "matmul" | "mm" | "bmm" => {
             let (a, b) = (call.input(0)?.clone(), call.input(1)?.clone());
             match (a.rank(), b.rank()) {
@@ -221,6 +233,30 @@ fn sum_of_product(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, No
         total = call.float_map(&[total], "mean", move |arena, x| {
             let count = arena.constant(columns as f64);
             arena.div(x[0], count)
+        })?;
+    }
+    call.flag("keepdim", false)?;
+    Ok(total.reshaped(&call.shape))
+}
+
+/// Of the mean the rows' mean, of the sum their sum and as many biases.
+fn product_of_sum(plan: &mut Plan, call: &OperatorCall<'_>) -> Result<Tensor, NotCovered> {
+    let (x, weight) = (call.input(0)?.clone(), call.input(1)?.transposed(0, 1));
+    let dims = call.dims("dim", x.rank())?;
+    let count: i64 = dims.iter().map(|dim| x.shape[*dim]).product();
+    let is_mean = call.flag("mean", false)?;
+    let mut rows = plan.reduce_dims(&x, &dims, ReduceOp::Sum, "rows");
+    if is_mean {
+        rows = divided(call, &rows, count)?;
+    }
+    let mut total = product(plan, call, &rows, &weight)?;
+    if let Some(bias) = call.optional(2) {
+        let times = if is_mean { 1 } else { count };
+        let both = [total, bias.clone()];
+        total = call.float_map(&both, "shifted", move |arena, x| {
+            let times = arena.constant(times as f64);
+            let shift = arena.mul(x[1], times);
+            arena.add(x[0], shift)
         })?;
     }
     call.flag("keepdim", false)?;
