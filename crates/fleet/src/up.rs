@@ -1,5 +1,6 @@
 //! `warpsmith fleet up`: a server, its queues, and the door, until it is told to stop.
 
+use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
@@ -159,7 +160,10 @@ fn kept_token(folder: &Path, given: Option<String>) -> Result<String, FleetError
     OsRng
         .try_fill_bytes(&mut bytes)
         .map_err(std::io::Error::other)?;
-    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = bytes.iter().fold(String::new(), |mut token, byte| {
+        let _ = write!(token, "{byte:02x}");
+        token
+    });
     fs_err::create_dir_all(folder).map_err(file("create"))?;
     write_secret(&place, &token).map_err(file("write"))?;
     Ok(token)
