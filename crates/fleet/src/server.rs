@@ -99,14 +99,16 @@ pub fn find_server(
 
 /// Until it is dropped.
 fn locked(folder: &Path) -> io::Result<fs_err::File> {
-    fs_err::create_dir_all(folder)?;
-    let mut options = fs_err::File::options();
-    let lock = options
-        .create(true)
-        .append(true)
-        .open(folder.join(".lock"))?;
+    let lock = lock_file(folder)?;
     lock.file().lock()?;
     Ok(lock)
+}
+
+/// The file whose lock says that somebody works in a folder.
+pub(crate) fn lock_file(folder: &Path) -> io::Result<fs_err::File> {
+    fs_err::create_dir_all(folder)?;
+    let mut options = fs_err::File::options();
+    options.create(true).append(true).open(folder.join(".lock"))
 }
 
 fn unpack(archive: &Path, program: &Path) -> io::Result<()> {
@@ -302,7 +304,10 @@ impl FleetServer {
 impl Drop for FleetServer {
     /// Lets it write what it holds.
     fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+        // Once it has ended its number may be another's.
+        if self.runs()
+            && let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+        {
             let _ = kill_process(pid, Signal::TERM);
         }
         let begun = Instant::now();

@@ -10,7 +10,7 @@ use tracing::warn;
 use warpsmith_machine::{Caches, ProgressReporter};
 
 use crate::door::{DoorPlan, keep_door, own_address};
-use crate::server::write_secret;
+use crate::server::{lock_file, write_secret};
 use crate::{ClusterPlan, FleetError, FleetServer, ServerPlan, find_server, host_name, set_up};
 
 /// What is to be started.
@@ -38,6 +38,8 @@ pub struct RunningFleet {
     server_plan: ServerPlan,
     server: FleetServer,
     listener: TcpListener,
+    /// Another on this folder would end the server as one that was left over.
+    _lock: fs_err::File,
 }
 
 impl RunningFleet {
@@ -46,6 +48,16 @@ impl RunningFleet {
         token: Option<String>,
         progress: &dyn ProgressReporter,
     ) -> Result<Self, FleetError> {
+        let lock = lock_file(&plan.folder)?;
+        if lock.file().try_lock().is_err() {
+            return Err(FleetError::Server {
+                reason: format!(
+                    "was not started: another `fleet up` works in `{}`",
+                    plan.folder.display()
+                ),
+                hint: Some("choose another folder with `--out`".to_owned()),
+            });
+        }
         let program = find_server(&Caches::locate()?, progress, plan.offline)?;
         let token = kept_token(&plan.folder, token)?;
         let address = (plan.listen.as_str(), plan.door_port);
@@ -72,6 +84,7 @@ impl RunningFleet {
             server_plan,
             server,
             listener,
+            _lock: lock,
         };
         set_up(&fleet.local(), fleet.plan.replicas)?;
         Ok(fleet)
