@@ -86,7 +86,7 @@ pub(crate) fn keep_door(
 }
 
 impl Door {
-    fn admit(&self, headers: &HeaderMap) -> Result<(), Response> {
+    fn admit(&self, headers: &HeaderMap) -> Result<(), DoorError> {
         let shown = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
@@ -105,17 +105,32 @@ impl Door {
         {
             return Ok(());
         }
-        let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"warpsmith fleet\"")];
-        Err((
-            StatusCode::UNAUTHORIZED,
-            challenge,
-            "the token is missing or wrong\n",
-        )
-            .into_response())
+        Err(DoorError::Refused)
     }
 }
 
-async fn way_in(State(door): State<Arc<Door>>, headers: HeaderMap) -> Result<Response, Response> {
+/// Why a request is not answered.
+enum DoorError {
+    Refused,
+    Unavailable(FleetError),
+}
+
+impl IntoResponse for DoorError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Refused => {
+                let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"warpsmith fleet\"")];
+                let message = "the token is missing or wrong\n";
+                (StatusCode::UNAUTHORIZED, challenge, message).into_response()
+            }
+            Self::Unavailable(error) => {
+                (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response()
+            }
+        }
+    }
+}
+
+async fn way_in(State(door): State<Arc<Door>>, headers: HeaderMap) -> Result<Response, DoorError> {
     door.admit(&headers)?;
     Ok(Json(WayIn {
         protocol: PROTOCOL,
@@ -128,24 +143,16 @@ async fn way_in(State(door): State<Arc<Door>>, headers: HeaderMap) -> Result<Res
 async fn say_status(
     State(door): State<Arc<Door>>,
     headers: HeaderMap,
-) -> Result<Response, Response> {
+) -> Result<Response, DoorError> {
     door.admit(&headers)?;
-    let found = status(&door.link)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let found = status(&door.link).await.map_err(DoorError::Unavailable)?;
     Ok(Json(found).into_response())
 }
 
-async fn show(State(door): State<Arc<Door>>, headers: HeaderMap) -> Result<Response, Response> {
+async fn show(State(door): State<Arc<Door>>, headers: HeaderMap) -> Result<Response, DoorError> {
     door.admit(&headers)?;
-    let found = status(&door.link)
-        .await
-        .map_err(|error| unavailable(&error))?;
+    let found = status(&door.link).await.map_err(DoorError::Unavailable)?;
     Ok(Html(page(&found).into_string()).into_response())
-}
-
-fn unavailable(error: &FleetError) -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response()
 }
 
 impl FleetAddress {

@@ -87,11 +87,12 @@ pub(crate) struct Link {
 impl Link {
     /// To a fleet that has been set up.
     pub(crate) async fn open(servers: &FleetServers, name: &str) -> Result<Self, FleetError> {
-        let client = connect(servers, name).await?;
+        let client = Box::pin(connect(servers, name)).await?;
         let context = context(client.clone());
         let begun = Instant::now();
         loop {
-            match Self::over(client.clone(), context.clone(), servers.names()).await {
+            let over = Self::over(client.clone(), context.clone(), servers.names());
+            match Box::pin(over).await {
                 Ok(link) => return Ok(link),
                 // A cluster that has just started has no leader yet.
                 Err(_) if begun.elapsed() < CONNECT_LIMIT * 2 => sleep(FIRST_PAUSE * 4).await,

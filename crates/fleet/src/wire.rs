@@ -205,6 +205,7 @@ mod texts {
         files: BTreeMap<String, FileContent>,
     }
 
+    #[expect(clippy::ref_option, reason = "serde calls it so")]
     pub(super) fn serialize<S: Serializer>(
         submission: &Option<Submission>,
         serializer: S,

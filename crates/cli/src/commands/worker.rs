@@ -1,5 +1,9 @@
 //! `warpsmith worker`
 
+use std::env;
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -8,7 +12,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 use warpsmith_fleet::{
-    FleetError, FleetServers, LEASE, MAX_TRIES, WorkerPlan, host_name, own_pool, work, worker_name,
+    FleetAddress, FleetError, FleetServers, LEASE, MAX_TRIES, WorkerPlan, host_name, own_pool,
+    work, worker_name,
 };
 use warpsmith_judge::{Cancellation, EvidencePlace, Judge, JudgeConfig, JudgePool, LocalJudge};
 use warpsmith_rollout::StopRequest;
@@ -18,7 +23,6 @@ use crate::args::{Count, IsolationChoice, MachineArgs};
 use crate::engine::{Engine, JudgingOptions};
 use crate::exit::Exit;
 use crate::failure::Stop;
-use crate::fleet::servers;
 use crate::interrupt;
 use crate::printer::Printer;
 use crate::runs::usual_judges;
@@ -29,7 +33,7 @@ use crate::runs::usual_judges;
 /// the fleet cannot be reached.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// The address that `fleet up` printed
+    /// The address that `fleet up` printed; `-` reads it from standard input
     #[arg(
         long,
         value_name = "URL",
@@ -50,12 +54,19 @@ pub(crate) struct WorkerArgs {
     machine: MachineArgs,
 }
 
+/// In place of an address.
+const STDIN: &str = "-";
+
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &WorkerArgs, printer: &Printer) -> Result<Exit, Stop> {
+    if args.join != STDIN {
+        return Err(start_again(&args.join)?);
+    }
+    let address = io::read_to_string(io::stdin())?;
     interrupt::drain_first();
     interrupt::drain_on_terminate();
-    let servers = patiently(args)?;
+    let servers = patiently(address.trim(), args.wait)?;
     let engine = Engine::prepare(&args.machine, printer)?;
     let pool = own_pool(
         engine.target,
@@ -136,18 +147,44 @@ pub(crate) fn run(args: &WorkerArgs, printer: &Printer) -> Result<Exit, Stop> {
 }
 
 /// A job of a cluster may begin before the first machine is ready.
-fn patiently(args: &WorkerArgs) -> Result<FleetServers, Stop> {
+fn patiently(address: &str, wait_seconds: u64) -> Result<FleetServers, Stop> {
     let begun = Instant::now();
+    let address: FleetAddress = address.parse()?;
     loop {
-        let address: warpsmith_fleet::FleetAddress = args.join.parse()?;
         match address.servers() {
             Err(FleetError::Unreachable { .. })
-                if begun.elapsed().as_secs() < args.wait && !interrupt::happened() =>
+                if begun.elapsed().as_secs() < wait_seconds && !interrupt::happened() =>
             {
                 thread::sleep(RETRY);
             }
-            Err(error) => return Err(error.into()),
-            Ok(_) => return servers(&args.join),
+            found => return Ok(found?),
         }
     }
+}
+
+/// Puts this program in its own place, with the address where no other process can read it: a candidate sees the command line
+/// and the environment of the process that its sandbox was made from. Returns only if that fails.
+fn start_again(address: &str) -> Result<Stop, Stop> {
+    // A wrong one is said here.
+    address.parse::<FleetAddress>()?;
+    let mut words = Vec::new();
+    let mut given = env::args_os().skip(1);
+    while let Some(word) = given.next() {
+        match word.to_str() {
+            Some("--join") => drop(given.next()),
+            Some(word) if word.starts_with("--join=") => {}
+            _ => words.push(word),
+        }
+    }
+    words.push(format!("--join={STDIN}").into());
+    let (reader, mut writer) = io::pipe()?;
+    // Far less than a pipe takes.
+    writer.write_all(address.as_bytes())?;
+    drop(writer);
+    let error = Command::new(env::current_exe()?)
+        .args(words)
+        .env_remove("WARPSMITH_FLEET")
+        .stdin(reader)
+        .exec();
+    Ok(error.into())
 }

@@ -22,7 +22,19 @@ struct Up {
 
 impl Up {
     fn start(folder: &Path) -> Self {
-        let plan = UpPlan {
+        let fleet = RunningFleet::start(Self::plan(folder), None, &NoProgress).unwrap();
+        let (address, stop) = (fleet.address(), Arc::new(AtomicBool::new(false)));
+        let asked = stop.clone();
+        let thread = thread::spawn(move || fleet.run(|| !asked.load(Ordering::SeqCst)));
+        Self {
+            address,
+            stop,
+            thread,
+        }
+    }
+
+    fn plan(folder: &Path) -> UpPlan {
+        UpPlan {
             folder: folder.to_path_buf(),
             listen: "127.0.0.1".to_owned(),
             door_port: 0,
@@ -33,15 +45,6 @@ impl Up {
             other_servers: Vec::new(),
             replicas: 1,
             offline: false,
-        };
-        let fleet = RunningFleet::start(plan, None, &NoProgress).unwrap();
-        let (address, stop) = (fleet.address(), Arc::new(AtomicBool::new(false)));
-        let asked = stop.clone();
-        let thread = thread::spawn(move || fleet.run(|| !asked.load(Ordering::SeqCst)));
-        Self {
-            address,
-            stop,
-            thread,
         }
     }
 
@@ -82,6 +85,10 @@ fn the_address_leads_to_the_servers_and_shows_what_they_do() {
     let verdict = judge(&servers, "run")
         .judge(&task("t"), &submission("x"))
         .unwrap();
+
+    let second = RunningFleet::start(Up::plan(folder.path()), None, &NoProgress);
+    let refused = second.err().unwrap().to_string();
+    assert!(refused.contains("another `fleet up` works"), "{refused}");
 
     let (token, host) = up.parts();
     let wrong = format!("http://{}@{host}", "f".repeat(token.len()));

@@ -33,9 +33,12 @@ impl TestWorker {
         let (joined, has_joined) = mpsc::channel();
         let asked = stop.clone();
         let plan = WorkerPlan {
-            stop: Arc::new(move || match asked.load(Ordering::SeqCst) {
-                true => StopRequest::Drain,
-                false => StopRequest::Continue,
+            stop: Arc::new(move || {
+                if asked.load(Ordering::SeqCst) {
+                    StopRequest::Drain
+                } else {
+                    StopRequest::Continue
+                }
             }),
             ..plan
         };
@@ -272,6 +275,22 @@ fn a_server_that_is_started_again_has_its_jobs_still() {
     asked.join().unwrap().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(30));
     assert_eq!(worker.drained().answered, 1);
+}
+
+/// As after a kill -9 of whoever started it.
+#[test]
+fn a_server_that_was_left_over_is_ended_and_another_goes_on() {
+    let fleet = TestFleet::start();
+    let worker = TestWorker::start(&fleet.servers, "w", 1, StandIn::taking(Duration::ZERO));
+    let mut judge = judge(&fleet.servers, "run");
+    let first = judge.judge(&task("t"), &submission("x")).unwrap();
+    let left_over = fleet.server.pid();
+    std::mem::forget(fleet.server);
+    let server = FleetServer::start(&server_program(), &fleet.plan).unwrap();
+    assert_ne!(server.pid(), left_over);
+    assert_eq!(judge.judge(&task("t"), &submission("x")).unwrap(), first);
+    judge.judge(&task("t"), &submission("y")).unwrap();
+    assert_eq!(worker.drained().answered, 2);
 }
 
 pub(crate) fn await_that(what: &str, holds: impl Fn() -> bool) {
