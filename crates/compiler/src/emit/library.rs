@@ -63,14 +63,13 @@ pub(crate) fn convolution_on_cpu(conv: &Convolution, knobs: &mut Knobs, name: Na
     let rows = channels * taps;
     // Of the first dimension, how many of the result's lines are made together.
     let line: i64 = conv.output[1..].iter().product();
-    let together = match conv.output.len() {
-        1 => conv.output[0],
-        _ => {
-            let usual = (CACHED / (rows * line)).clamp(1, conv.output[0]);
-            let others = [usual * 4, usual / 4, usual * 2, usual / 2];
-            let others = others.map(|lines| lines.clamp(1, conv.output[0]));
-            knobs.choose("lines at once", usual, &others)
-        }
+    let together = if conv.output.len() == 1 {
+        conv.output[0]
+    } else {
+        let usual = (CACHED / (rows * line)).clamp(1, conv.output[0]);
+        let others = [usual * 4, usual / 4, usual * 2, usual / 2];
+        let others = others.map(|lines| lines.clamp(1, conv.output[0]));
+        knobs.choose("lines at once", usual, &others)
     };
     let mut lines = vec![
         format!("std::vector<float> columns({}LL);", rows * together * line),

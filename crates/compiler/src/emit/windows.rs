@@ -67,9 +67,10 @@ impl KernelWriter<'_> {
                 continue;
             }
             if *extent > 1 {
-                place = match place.contains(' ') {
-                    true => format!("({place}) * {extent}"),
-                    false => format!("{place} * {extent}"),
+                place = if place.contains(' ') {
+                    format!("({place}) * {extent}")
+                } else {
+                    format!("{place} * {extent}")
                 };
             }
             if at != "0" {
