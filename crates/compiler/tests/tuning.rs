@@ -227,9 +227,9 @@ fn every_variant_computes_the_same() {
             let is_hint = |change: &String| hints.iter().any(|hint| change.starts_with(hint));
             !one.changes.is_empty() && !one.changes.iter().any(is_hint)
         };
-        // Every other one: each is compiled.
+        // Every third: each is compiled.
         let variants = measurer.measured.iter().filter(structural);
-        let variants: Vec<_> = variants.step_by(2).collect();
+        let variants: Vec<_> = variants.step_by(3).collect();
         assert!(!variants.is_empty(), "{:?}", usual.knobs);
         for variant in variants {
             let found = outputs(&task, &variant.files);
