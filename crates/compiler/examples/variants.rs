@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "what it finds is its output")]
 
 use std::error::Error;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use warpsmith_compiler::{CompileOptions, SolutionFiles, Strategy, compile_with};
@@ -54,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn write(folder: &Path, variants: &[(String, SolutionFiles)]) -> Result<(), Box<dyn Error>> {
     let mut changes = String::new();
     for (number, (change, files)) in variants.iter().enumerate() {
-        changes += &format!("{number}  {change}\n");
+        let _ = writeln!(changes, "{number}  {change}");
         for (path, content) in files {
             let path = folder.join(number.to_string()).join(path);
             if let Some(parent) = path.parent() {

@@ -1,6 +1,7 @@
 //! What tuned kernels for a CPU compute and how: they are built as the judge builds them, and run.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -100,16 +101,20 @@ pub(crate) fn outputs(task: &Task, files: &SolutionFiles) -> Vec<f32> {
     let mut main = String::new();
     for name in &names {
         let count = count(name);
-        main += &format!("    std::vector<float> {name}({count});\n");
+        let _ = writeln!(main, "    std::vector<float> {name}({count});");
         if name.starts_with('x') {
-            main += &format!(
-                "    for (size_t i = 0; i < {count}; ++i) {name}[i] = float(i * 7919 % 1009) * 0.004f - 2.0f;\n"
+            let _ = writeln!(
+                main,
+                "    for (size_t i = 0; i < {count}; ++i) {name}[i] = float(i * 7919 % 1009) * 0.004f - 2.0f;"
             );
         }
     }
-    let argument = |name: &&str| match name.starts_with("workspace") {
-        true => format!("reinterpret_cast<char*>({name}.data())"),
-        false => format!("{name}.data()"),
+    let argument = |name: &&str| {
+        if name.starts_with("workspace") {
+            format!("reinterpret_cast<char*>({name}.data())")
+        } else {
+            format!("{name}.data()")
+        }
     };
     let arguments: Vec<String> = names.iter().map(argument).collect();
     let program = format!(

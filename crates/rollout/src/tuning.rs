@@ -227,18 +227,17 @@ impl MeasureVariant for JudgedVariants<'_> {
             Ok(verdict) => verdict,
             Err(reason) => return Ok(Measured::Failed { reason }),
         };
-        let measured = match time_of(&verdict) {
-            Some(us) => Measured::Us(us),
-            None => {
-                let reason = verdict.reason.as_deref().unwrap_or_default();
-                let reason = reason.lines().next().unwrap_or_default();
-                let reason = format!("{}: {reason}", verdict.status.name());
-                (self.watch)(TuningEvent::Dropped {
-                    variant,
-                    reason: &reason,
-                });
-                Measured::Failed { reason }
-            }
+        let measured = if let Some(us) = time_of(&verdict) {
+            Measured::Us(us)
+        } else {
+            let reason = verdict.reason.as_deref().unwrap_or_default();
+            let reason = reason.lines().next().unwrap_or_default();
+            let reason = format!("{}: {reason}", verdict.status.name());
+            (self.watch)(TuningEvent::Dropped {
+                variant,
+                reason: &reason,
+            });
+            Measured::Failed { reason }
         };
         let baselines = verdict.times_us.as_ref().map(|times| BaselineTimes {
             eager_us: times.eager.0,

@@ -101,7 +101,7 @@ fn tuned(
     })
 }
 
-const HOUR: Option<Duration> = Some(Duration::from_secs(3600));
+const HOUR: Option<Duration> = Some(Duration::from_hours(1));
 
 #[test]
 fn what_is_faster_in_turn_is_kept_for_others() {
@@ -170,8 +170,8 @@ fn a_process_that_dies_loses_only_what_it_was_at() {
 /// The fastest of many measurements is the luckiest of them.
 #[test]
 fn luck_is_no_gain() {
-    let place = TempDir::new().unwrap();
     static SEEN: AtomicUsize = AtomicUsize::new(0);
+    let place = TempDir::new().unwrap();
     let (mut judge, _) = judge(|_| {
         let seen = SEEN.fetch_add(1, Ordering::SeqCst);
         if seen == 3 { 80.0 } else { 100.0 }

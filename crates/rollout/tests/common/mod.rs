@@ -34,6 +34,9 @@ pub(crate) fn task(number: u32) -> Task {
 /// What a test does when a judge is asked.
 pub(crate) type Hook = Arc<dyn Fn() -> Result<(), JudgeError> + Send + Sync>;
 
+/// How long a submission takes, in microseconds.
+pub(crate) type TimeOf = Arc<dyn Fn(&Submission) -> f64 + Send + Sync>;
+
 /// In place of the judge: passes what does not say that it is wrong, after a while, and notes every judgement in a file.
 #[derive(Clone, Default)]
 pub(crate) struct StandIn {
@@ -42,7 +45,7 @@ pub(crate) struct StandIn {
     pub(crate) on_survey: Option<Hook>,
     pub(crate) on_judge: Option<Hook>,
     /// How long a submission takes; else what its hash says.
-    pub(crate) times: Option<Arc<dyn Fn(&Submission) -> f64 + Send + Sync>>,
+    pub(crate) times: Option<TimeOf>,
     /// Who goes on after a panic, if not one like this.
     pub(crate) replaced_by: Option<Box<StandIn>>,
 }
