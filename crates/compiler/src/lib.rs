@@ -31,7 +31,9 @@ pub use not_covered::NotCovered;
 pub use parameters::{SourceParameter, SourceParameterKind, parameters, skeleton};
 pub use plan::{FusedOperator, Strategy};
 pub use solution::{CompileOptions, Solution, SolutionFiles, WrittenKernel, compile, compile_with};
-pub use tuning::{MeasureVariant, Measured, TunedSolution, TuningProgress, TuningVariant, tune};
+pub use tuning::{
+    MeasureVariant, MeasuredTime, TunedSolution, TuningProgress, TuningVariant, tune,
+};
 
 /// The kernels of a solution that the compiler wrote; none where somebody else did.
 pub fn kernels_of(

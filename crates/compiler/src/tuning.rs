@@ -19,7 +19,7 @@ use crate::solution::{CompileOptions, SolutionFiles, WrittenKernel, compile_with
 
 /// What came of measuring a variant.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Measured {
+pub enum MeasuredTime {
     /// It is right, and takes this long.
     Us(f64),
     /// It is wrong, does not compile or has no time: it is out.
@@ -54,7 +54,7 @@ pub trait MeasureVariant {
     /// Its own: nothing is tried after it.
     type Error: From<NotCovered>;
 
-    fn measure(&mut self, variant: &TuningVariant) -> Result<Measured, Self::Error>;
+    fn measure(&mut self, variant: &TuningVariant) -> Result<MeasuredTime, Self::Error>;
 
     /// What is measured next, so that it can be built at once.
     fn expect(&mut self, variants: &[&TuningVariant]);
@@ -115,7 +115,7 @@ struct Tuner<'a, M> {
     target: Target,
     measurer: &'a mut M,
     /// Two ways to the same text are one.
-    known: BTreeMap<SolutionFiles, Measured>,
+    known: BTreeMap<SolutionFiles, MeasuredTime>,
     failed: usize,
 }
 
@@ -156,12 +156,12 @@ impl<M: MeasureVariant> Tuner<'_, M> {
     fn run(mut self, mut best: Standing) -> Result<Option<TunedSolution>, M::Error> {
         let usual = best.variant.clone();
         let usual_us = match self.measurer.measure(&usual)? {
-            Measured::Us(us) => us,
-            Measured::Failed { .. } | Measured::Stopped => return Ok(None),
+            MeasuredTime::Us(us) => us,
+            MeasuredTime::Failed { .. } | MeasuredTime::Stopped => return Ok(None),
         };
         best.us = usual_us;
         self.known
-            .insert(usual.files.clone(), Measured::Us(usual_us));
+            .insert(usual.files.clone(), MeasuredTime::Us(usual_us));
         let mut stopped = false;
         loop {
             let before = best.us;
@@ -309,15 +309,15 @@ impl<M: MeasureVariant> Tuner<'_, M> {
                 None => self.measurer.measure(&candidate.variant)?,
             };
             match &measured {
-                Measured::Us(us) => candidate.us = *us,
-                Measured::Failed { .. } => {}
-                Measured::Stopped => {
+                MeasuredTime::Us(us) => candidate.us = *us,
+                MeasuredTime::Failed { .. } => {}
+                MeasuredTime::Stopped => {
                     round.stopped = true;
                     return Ok(round);
                 }
             }
             let files = candidate.variant.files.clone();
-            if let (None, Measured::Failed { .. }) =
+            if let (None, MeasuredTime::Failed { .. }) =
                 (self.known.insert(files, measured.clone()), &measured)
             {
                 self.failed += 1;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use warpsmith_compiler::{
-    CompileOptions, MeasureVariant, Measured, NotCovered, Strategy, TuningProgress, TuningVariant,
-    compile, compile_with, tune,
+    CompileOptions, MeasureVariant, MeasuredTime, NotCovered, Strategy, TuningProgress,
+    TuningVariant, compile, compile_with, tune,
 };
 use warpsmith_schema::{Target, Task};
 
@@ -14,7 +14,7 @@ use super::kernels::chain;
 
 /// Measures by what the kernels say.
 struct Scripted<'a> {
-    time: &'a dyn Fn(&str) -> Measured,
+    time: &'a dyn Fn(&str) -> MeasuredTime,
     measured: Vec<TuningVariant>,
     /// After so many measurements there is no time.
     most: usize,
@@ -24,9 +24,9 @@ struct Scripted<'a> {
 impl MeasureVariant for Scripted<'_> {
     type Error = NotCovered;
 
-    fn measure(&mut self, variant: &TuningVariant) -> Result<Measured, NotCovered> {
+    fn measure(&mut self, variant: &TuningVariant) -> Result<MeasuredTime, NotCovered> {
         if self.measured.len() >= self.most {
-            return Ok(Measured::Stopped);
+            return Ok(MeasuredTime::Stopped);
         }
         self.measured.push(variant.clone());
         let kernels = variant
@@ -43,7 +43,7 @@ impl MeasureVariant for Scripted<'_> {
     }
 }
 
-fn scripted(time: &dyn Fn(&str) -> Measured, most: usize) -> Scripted<'_> {
+fn scripted(time: &dyn Fn(&str) -> MeasuredTime, most: usize) -> Scripted<'_> {
     Scripted {
         time,
         measured: Vec::new(),
@@ -67,7 +67,7 @@ fn the_fastest_is_found_and_nothing_is_measured_twice() {
     // And no values in registers.
     let time = |text: &str| {
         let us = if is_quick(text) { 50.0 } else { 100.0 };
-        Measured::Us(if text.contains("_kept") {
+        MeasuredTime::Us(if text.contains("_kept") {
             us
         } else {
             us - 10.0
@@ -104,14 +104,14 @@ fn what_fails_is_dropped_and_a_small_gain_is_noise() {
         .files;
     let time = |text: &str| {
         if usual.values().any(|known| known == text) {
-            return Measured::Us(100.0);
+            return MeasuredTime::Us(100.0);
         }
         if is_quick(text) {
-            Measured::Failed {
+            MeasuredTime::Failed {
                 reason: "mismatch".to_owned(),
             }
         } else {
-            Measured::Us(99.5)
+            MeasuredTime::Us(99.5)
         }
     };
     let mut measurer = scripted(&time, usize::MAX);
@@ -128,7 +128,7 @@ fn what_fails_is_dropped_and_a_small_gain_is_noise() {
 
 #[test]
 fn time_that_ends_leaves_the_best_so_far() {
-    let time = |text: &str| Measured::Us(if is_quick(text) { 50.0 } else { 100.0 });
+    let time = |text: &str| MeasuredTime::Us(if is_quick(text) { 50.0 } else { 100.0 });
     let whole = |most: usize| {
         let mut measurer = scripted(&time, most);
         let found = tune(
@@ -218,7 +218,7 @@ fn every_variant_computes_the_same() {
     for task in tasks {
         let usual = compile(&task, Target::Cpu, Strategy::Tuned).unwrap();
         let expected = outputs(&task, &usual.files);
-        let time = |_: &str| Measured::Us(1.0);
+        let time = |_: &str| MeasuredTime::Us(1.0);
         let mut measurer = scripted(&time, usize::MAX);
         tune(&task, Target::Cpu, &Strategy::Tuned.into(), &mut measurer).unwrap();
         // Hints change no meaning; what the compiler makes of them is not ours.

@@ -10,7 +10,7 @@ mod log;
 use std::time::{Duration, Instant};
 
 use warpsmith_compiler::{
-    CompileOptions, MeasureVariant, Measured, SolutionFiles, TunedSolution, TuningProgress,
+    CompileOptions, MeasureVariant, MeasuredTime, SolutionFiles, TunedSolution, TuningProgress,
     TuningVariant, tune,
 };
 use warpsmith_judge::{CANCELLED, Judge, JudgeError};
@@ -215,20 +215,20 @@ fn median(mut times: Vec<f64>) -> f64 {
 impl MeasureVariant for JudgedVariants<'_> {
     type Error = RolloutError;
 
-    fn measure(&mut self, variant: &TuningVariant) -> Result<Measured, RolloutError> {
+    fn measure(&mut self, variant: &TuningVariant) -> Result<MeasuredTime, RolloutError> {
         if let Some(known) = self.log.known(&variant.files) {
             return Ok(known);
         }
         if !self.has_time() {
-            return Ok(Measured::Stopped);
+            return Ok(MeasuredTime::Stopped);
         }
         let submission = submission_from_text(&variant.files);
         let verdict = match self.judged(&submission)? {
             Ok(verdict) => verdict,
-            Err(reason) => return Ok(Measured::Failed { reason }),
+            Err(reason) => return Ok(MeasuredTime::Failed { reason }),
         };
         let measured = if let Some(us) = time_of(&verdict) {
-            Measured::Us(us)
+            MeasuredTime::Us(us)
         } else {
             let reason = verdict.reason.as_deref().unwrap_or_default();
             let reason = reason.lines().next().unwrap_or_default();
@@ -237,7 +237,7 @@ impl MeasureVariant for JudgedVariants<'_> {
                 variant,
                 reason: &reason,
             });
-            Measured::Failed { reason }
+            MeasuredTime::Failed { reason }
         };
         let baselines = verdict.times_us.as_ref().map(|times| BaselineTimes {
             eager_us: times.eager.0,

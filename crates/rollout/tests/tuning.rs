@@ -169,7 +169,7 @@ fn a_process_that_dies_loses_only_what_it_was_at() {
 
 /// The fastest of many measurements is the luckiest of them.
 #[test]
-fn luck_is_no_gain() {
+fn noise_is_no_gain() {
     static SEEN: AtomicUsize = AtomicUsize::new(0);
     let place = TempDir::new().unwrap();
     let (mut judge, _) = judge(|_| {

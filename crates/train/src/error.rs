@@ -129,7 +129,7 @@ impl TrainError {
                 "`warpsmith rollout` collects trajectories, `warpsmith train demos` writes a teacher's".into(),
             ),
             Self::OnlyBenchmark { .. } => Some(
-                "what has learnt them cannot be measured by them; `--no-decontaminate` keeps them".into(),
+                "a model trained on them cannot be measured by them; `--no-decontaminate` keeps them".into(),
             ),
             Self::NothingRewarded { .. } => Some(
                 "a lower `--above`, another `--reward`, or more trajectories".into(),

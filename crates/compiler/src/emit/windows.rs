@@ -25,33 +25,35 @@ impl KernelWriter<'_> {
         };
         let names = SPACE.get(space.len())?;
         let int = integer(self.plan);
-        let mut inner: Vec<String> = Vec::new();
-        let mut at = Vec::new();
+        // In the order of the dimensions: what is compared in this order is the same condition.
+        let plane = self.plan.arena.var(images * channels);
+        let vars: Vec<Var> = space.iter().map(|one| self.plan.arena.var(*one)).collect();
         let quotient = |inner: &[String]| match inner {
             [] => "row".to_owned(),
             [one] => format!("row / {one}"),
             several => format!("row / ({})", several.join(" * ")),
         };
-        for (extent, name) in space.iter().zip(*names).rev() {
-            let var = self.plan.arena.var(*extent);
-            if *extent > 1 {
-                let name = self.unique(name);
-                self.line(format!(
-                    "const {int} {name} = {} % {extent};",
-                    quotient(&inner)
-                ));
-                self.name_variable(var, &name);
-                inner.insert(0, extent.to_string());
-            }
-            at.push(Index::from(var));
+        let mut inner: Vec<String> = Vec::new();
+        for (var, name) in vars
+            .iter()
+            .zip(*names)
+            .rev()
+            .filter(|(var, _)| var.extent > 1)
+        {
+            let (name, extent) = (self.unique(name), var.extent);
+            self.line(format!(
+                "const {int} {name} = {} % {extent};",
+                quotient(&inner)
+            ));
+            self.name_variable(*var, &name);
+            inner.insert(0, extent.to_string());
         }
-        let plane = self.plan.arena.var(images * channels);
         let name = self.unique("plane");
         self.line(format!("const {int} {name} = {};", quotient(&inner)));
         self.name_variable(plane, &name);
         let plane = Index::from(plane);
-        at.extend([plane.remainder(*channels), plane.divided(*channels)]);
-        at.reverse();
+        let mut at = vec![plane.divided(*channels), plane.remainder(*channels)];
+        at.extend(vars.into_iter().map(Index::from));
         Some(at)
     }
 

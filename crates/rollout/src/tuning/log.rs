@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err::{self as fs, OpenOptions};
 use serde::{Deserialize, Serialize};
-use warpsmith_compiler::{Measured, SolutionFiles, TunedSolution, TuningVariant};
+use warpsmith_compiler::{MeasuredTime, SolutionFiles, TunedSolution, TuningVariant};
 use warpsmith_schema::{OpGraph, Target};
 
 use super::ComparedTimes;
@@ -26,7 +26,7 @@ pub struct TuningKey<'a> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum TuningRecord {
-    Measured {
+    MeasuredTime {
         kernels: String,
         changes: Vec<String>,
         us: f64,
@@ -52,7 +52,7 @@ enum TuningRecord {
 #[derive(Debug)]
 pub struct TuningLog {
     path: PathBuf,
-    known: HashMap<String, Measured>,
+    known: HashMap<String, MeasuredTime>,
     compared: HashMap<(String, String), ComparedTimes>,
     baselines: Option<BaselineTimes>,
 }
@@ -116,19 +116,19 @@ impl TuningLog {
 
     fn take(&mut self, record: TuningRecord) {
         match record {
-            TuningRecord::Measured {
+            TuningRecord::MeasuredTime {
                 kernels,
                 us,
                 baselines,
                 ..
             } => {
-                self.known.insert(kernels, Measured::Us(us));
+                self.known.insert(kernels, MeasuredTime::Us(us));
                 self.baselines = baselines.or(self.baselines);
             }
             TuningRecord::Failed {
                 kernels, reason, ..
             } => {
-                self.known.insert(kernels, Measured::Failed { reason });
+                self.known.insert(kernels, MeasuredTime::Failed { reason });
             }
             TuningRecord::Compared {
                 usual,
@@ -148,7 +148,7 @@ impl TuningLog {
         !self.known.is_empty()
     }
 
-    pub(super) fn known(&self, files: &SolutionFiles) -> Option<Measured> {
+    pub(super) fn known(&self, files: &SolutionFiles) -> Option<MeasuredTime> {
         self.known.get(&hash(files)).cloned()
     }
 
@@ -164,23 +164,23 @@ impl TuningLog {
     pub(super) fn keep(
         &mut self,
         variant: &TuningVariant,
-        measured: &Measured,
+        measured: &MeasuredTime,
         baselines: Option<BaselineTimes>,
     ) -> Result<(), RolloutError> {
         let (kernels, changes) = (hash(&variant.files), variant.changes.clone());
         match measured {
-            Measured::Us(us) => self.append(TuningRecord::Measured {
+            MeasuredTime::Us(us) => self.append(TuningRecord::MeasuredTime {
                 kernels,
                 changes,
                 us: *us,
                 baselines,
             }),
-            Measured::Failed { reason } => self.append(TuningRecord::Failed {
+            MeasuredTime::Failed { reason } => self.append(TuningRecord::Failed {
                 kernels,
                 changes,
                 reason: reason.clone(),
             }),
-            Measured::Stopped => Ok(()),
+            MeasuredTime::Stopped => Ok(()),
         }
     }
 
