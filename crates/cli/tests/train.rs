@@ -224,7 +224,8 @@ fn rft_leaves_out_what_was_not_paid_for_and_loops() {
     let expected = serde_json::json!({
         "trajectories": 12, "kept": 5, "demonstrations": 0,
         "left_out": {
-            "outcome": 6, "loops": 1, "tool_schema": 0, "duplicates": 0, "surplus": 0, "nothing_fits": 0
+            "outcome": 6, "loops": 1, "tool_schema": 0, "duplicates": 0, "surplus": 0, "nothing_fits": 0,
+            "benchmark": 0
         },
     });
     assert_eq!(found["data"], expected);
@@ -261,7 +262,8 @@ fn rft_prefers_tasks_that_are_solved_now_and_then_and_mixes_demonstrations_in() 
     let expected = serde_json::json!({
         "trajectories": 24, "kept": 5, "demonstrations": 0,
         "left_out": {
-            "outcome": 10, "loops": 0, "tool_schema": 0, "duplicates": 2, "surplus": 7, "nothing_fits": 0
+            "outcome": 10, "loops": 0, "tool_schema": 0, "duplicates": 2, "surplus": 7, "nothing_fits": 0,
+            "benchmark": 0
         },
     });
     assert_eq!(found["data"], expected);

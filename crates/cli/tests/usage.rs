@@ -260,6 +260,7 @@ fn caches_are_listed_and_cleaned() {
     compile         0 kB  what torch.compile generated for baselines
     kill-rates      0 kB  how many wrong variants of a task the judge refuses
     graphs          0 kB  operator graphs captured from modules
+    tuning          0 kB  times of variants of the compiler's kernels
     fleet           0 kB  the server that connects machines
     total           2 kB  in [HERE]/cache
     ----- stderr -----
