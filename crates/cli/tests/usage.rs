@@ -281,7 +281,7 @@ fn caches_are_listed_and_cleaned() {
     ----- stdout -----
     ----- stderr -----
     error: there is no cache named `object`
-    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile, kill-rates, graphs, fleet
+    hint: the caches are objects, baselines, harness, evidence, python, models, support, compile, kill-rates, graphs, tuning, fleet
     ");
     snapshot!(run(&["cache", "clean", "objects"]), @"
     exit_code: 0
