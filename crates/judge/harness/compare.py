@@ -163,7 +163,7 @@ def _float_answer(
     if exact is not None:
         exclude = jumps(eager_value, value, scale)
         eager = errors_of(eager_value, value, scale, exclude, looks=looks)
-        tf32 = errors_of(rounded, value, scale, exclude) if rounded is not None and dtype not in HALF else None
+        tf32 = errors_of(rounded, value, scale, exclude, looks=looks) if rounded is not None and dtype not in HALF else None
         rounding = errors_of(value.to(dtype), value, scale, exclude) if dtype in HALF else None
         share = float(exclude.double().mean()) if exclude is not None else 0.0
         after = after.with_errors(eager, tf32, share)
@@ -222,6 +222,14 @@ def judge_leaf(candidate: Any, answer: LeafAnswer) -> LeafReport:
             return LeafReport("fp32", True, 1.0, None, None)
         return LeafReport(None, True, float(good.double().mean()), None, int((~good).reshape(-1).int().argmax()))
     return _judge_float(candidate, answer)
+
+
+def compare_as_if_right(candidate: torch.Tensor, answer: LeafAnswer) -> None:
+    """The work of a comparison that holds: an output made before is wrong, and to say how costs a second pass."""
+    if answer.scale is None:
+        judge_leaf(candidate, answer)
+    else:
+        errors_of(candidate, answer.value, answer.scale, answer.exclude, looks=answer.looks)
 
 
 def quick_numbers(candidate: torch.Tensor, answer: LeafAnswer) -> torch.Tensor | None:

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+import fused
+
 ALIGNMENT = 256
 WITNESS_BYTES = 1 << 30
 _F_SEAL_FUTURE_WRITE = 0x0010  # not in Python's fcntl module before 3.13
@@ -198,7 +200,8 @@ class Sample:
 
     def agrees(self, copy: torch.Tensor) -> torch.Tensor:
         """Whether a later full read, contiguous, holds the same bytes: one truth value, on the copy's device."""
-        seen = copy.view(-1).as_strided(self.items.shape, (self.width, 1), self.start)
+        flat = copy.view(-1)
+        seen = flat.as_strided(self.items.shape, (self.width, 1), flat.storage_offset() + self.start)
         items = rows_of_bytes(self.items).to(copy.device, non_blocking=True)
         return (rows_of_bytes(seen) == items).all()
 
@@ -308,16 +311,17 @@ class Veil:
         self._waiting[name] = max(size, min(COPIED_BYTES, room))
         return self._held[name]
 
-    def reveal(self, slot: int, window: list[int] | None = None) -> None:
-        """`window`: bytes of the arena to overwrite too, which hold what the warm-up calls left."""
+    def reveal(self, slot: int | None, window: list[int] | None = None) -> None:
+        """`window`: bytes of the arena to overwrite first, which hold what the warm-up calls left. Without a slot that is all."""
         if window is not None:
             noise = self._noise()
             for start in range(window[0], window[1], noise.numel()):
                 self._copy(self._arena.pointer + start, noise, min(noise.numel(), window[1] - start))
-        places = {"inputs": self._slots.pointer + slot * self._slot_bytes, "weights": self._weights.pointer}
-        for name, size in self._waiting.items():
-            self._copy(places[name], self._held[name], size)
-        self._waiting.clear()
+        if slot is not None:
+            places = {"inputs": self._slots.pointer + slot * self._slot_bytes, "weights": self._weights.pointer}
+            for name, size in self._waiting.items():
+                self._copy(places[name], self._held[name], size)
+            self._waiting.clear()
         _check(cudart().cudaStreamSynchronize(ctypes.c_void_p(self._stream.cuda_stream)), "revealing inputs")
 
     def _copy(self, place: int, held: torch.Tensor, size: int) -> None:
@@ -436,6 +440,9 @@ class Witness:
 def _keyed_sum(tensor: torch.Tensor, key: int) -> torch.Tensor:
     """Sum of word times random factor, modulo 2^64, over the elements in row-major order."""
     words = tensor.contiguous().reshape(-1).view(torch.int32)
+    in_one_pass = fused.keyed_sum(words, key)
+    if in_one_pass is not None:
+        return in_one_pass
     generator = torch.Generator(words.device).manual_seed(key)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for part in words.split(1 << 25):

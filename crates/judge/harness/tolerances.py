@@ -160,7 +160,9 @@ def _slope_limit(form: Form, eager: Errors, rms: float) -> float:
 
 def tf32_limits(strict: Limits, tf32: Errors) -> Limits:
     wide = Limits(TF32_RMS * tf32.rms, TF32_PEAK * tf32.peak)
-    return Limits(max(strict.rms, wide.rms), max(strict.peak, wide.peak), strict.slope, strict.lost)
+    # Elements that are a small rest of large terms are lost in TF32, whoever computes them.
+    lost = max(strict.lost, LOST_EAGER * tf32.lost)
+    return Limits(max(strict.rms, wide.rms), max(strict.peak, wide.peak), strict.slope, lost)
 
 
 def class_limits(strict: Limits, tf32: Errors) -> Limits:

@@ -54,6 +54,32 @@ def noisy(values: torch.Tensor, ulps: float) -> torch.Tensor:
     return values * (1 + (2 * torch.rand_like(values) - 1) * ulps * torch.finfo(values.dtype).eps)
 
 
+class SmallRestTest(unittest.TestCase):
+    """Elements that are a small rest of large terms, where each is held to its own size."""
+
+    def setUp(self) -> None:
+        torch.manual_seed(1)
+        a, b = torch.randn(256, 1024), torch.randn(1024, 256)
+        self.eager, self.exact = a @ b, a.double() @ b.double()
+        self.tf32 = round_to_tf32(a) @ round_to_tf32(b)
+        self.other = (round_to_tf32(a).double() @ round_to_tf32(b).double()).float()
+
+    def graded(self, candidate: torch.Tensor, tf32_class: bool = True) -> str | None:
+        terms = Terms(plain=False, tf32_class=tf32_class, all_scales=True)
+        made, _ = answer_leaves(Runs(self.eager, self.exact, self.tf32, []), {}, terms)
+        return judge_leaf(candidate, made[0]).grade
+
+    def test_what_tf32_itself_loses_is_no_mismatch(self) -> None:
+        lost = ((self.other - self.exact).abs() > 0.1 * self.exact.abs()).double().mean()
+        self.assertGreater(float(lost), 1e-3)
+        self.assertEqual(self.graded(self.other), "tf32")
+        self.assertIsNone(self.graded(self.other, tf32_class=False))
+
+    def test_leaving_small_elements_out_is_one(self) -> None:
+        small = self.exact.abs() < 0.05 * self.exact.abs().mean()
+        self.assertIsNone(self.graded(self.other.masked_fill(small, 0)))
+
+
 class QuickTest(unittest.TestCase):
     """What is worked out without waiting says the same as the close look, or nothing."""
 
