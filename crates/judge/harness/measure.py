@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+import fused
 from tolerances import Errors
 
 JUMP_SHARE, JUMP_MEDIAN = 1e-2, 1e-4
@@ -108,6 +109,11 @@ def errors_of(
     if answer.numel() == 0:
         return Errors(0.0, 0.0)
     size = max(scale.mean_abs, TINY)
+    in_one_pass = fused.errors(candidate, answer, size) if exclude is None and scale.finite else None
+    if in_one_pass is not None:
+        squares, peak, peak_at = in_one_pass
+        more = torch.stack([number.double() for number in further(candidate.reshape(-1), answer.reshape(-1), scale, looks)]).tolist()
+        return _errors((squares, *more), peak, peak_at, candidate.numel(), True)
     sums, peak, peak_at, count, start, finite = [0.0] * 5, -1.0, 0, 0, 0, True
     parts = (candidate, answer) if exclude is None else (candidate, answer, exclude)
     for got, want, *skip in pieces(*parts):
@@ -124,10 +130,15 @@ def errors_of(
         count += got.numel() - (int(skip[0].sum()) if skip else 0)
         if not peak <= enough:
             break
-    finite &= math.isfinite(peak)
+    return _errors(sums, peak, peak_at, count, finite)
+
+
+def _errors(sums: Sequence[float], peak: float, peak_at: int, count: int, finite: bool) -> Errors:
+    """`sums`: of squares, then what `shares` needs."""
     rms = math.sqrt(sums[0] / max(count, 1)) if math.isfinite(sums[0]) else math.inf
-    slope, lost = shares(sums[1:])
-    return Errors(rms, max(peak, 0.0) if math.isfinite(peak) else math.inf, peak_at, finite, slope, lost)
+    slope, lost = shares(list(sums[1:]))
+    found = math.isfinite(peak)
+    return Errors(rms, max(peak, 0.0) if found else math.inf, peak_at, finite and found, slope, lost)
 
 
 def further(

@@ -19,6 +19,7 @@ import torch  # noqa: E402
 
 import appeal  # noqa: E402
 import draws  # noqa: E402
+import gate  # noqa: E402
 import loading  # noqa: E402
 import mutation  # noqa: E402
 import nvml  # noqa: E402
@@ -34,6 +35,7 @@ from compare import (  # noqa: E402
     LeafReport,
     Runs,
     answer_leaves,
+    compare_as_if_right,
     judge_leaf,
     quick_numbers,
     quick_report,
@@ -104,8 +106,12 @@ class Memory:
     slot_count: int
     reader: regions.SampleReader | None = None  # CUDA; on the CPU the supervisor reads
     veil: regions.Veil | None = None  # CUDA
+    gate: gate.Keeper | None = None  # CUDA
+    behind_gate: gate.Seen | None = None  # of the last call behind it
 
     def close(self) -> None:
+        if self.gate is not None:
+            self.gate.close()
         for region in (self.slots, self.weights, self.arena, self.sample):
             if region is not None:
                 region.close()
@@ -129,7 +135,7 @@ class Trusted:
 
     def handle(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         verb = request["verb"]
-        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "reference", "sample", "idle", "clocks", "check", "memory", "mutants", "forget", "quit"):
+        if verb not in ("hello", "load", "regions", "weights", "draw", "reveal", "ping", "reference", "sample", "shut", "gated", "idle", "clocks", "check", "memory", "mutants", "forget", "quit"):
             raise ValueError(f"unknown verb `{verb}`")
         if verb == "regions":
             return self.regions(request)
@@ -201,7 +207,7 @@ class Trusted:
             weights = max(loaded.weights_bytes, regions.COPIED_BYTES)
             made = [regions.create_cuda(size) for size in (count * slot_bytes, weights, arena)]
             reader = regions.SampleReader(made[2])
-            self._memory = Memory(*made, None, slot_bytes, count, reader, regions.Veil(*made, slot_bytes))
+            self._memory = Memory(*made, None, slot_bytes, count, reader, regions.Veil(*made, slot_bytes), gate.Keeper())
         else:
             self._memory = Memory(
                 regions.create_cpu("slots", count * slot_bytes, read_only_for_others=True),
@@ -215,7 +221,7 @@ class Trusted:
         self._write_weights(loaded, memory.weights.tensor)
         if self._target == "cuda":
             weights = memory.weights.handle if loaded.weights_bytes else None
-            return {"slots": memory.slots.handle, "weights": weights, "arena": memory.arena.handle}, []
+            return {"slots": memory.slots.handle, "weights": weights, "arena": memory.arena.handle}, [memory.gate.fd]
         return {}, [memory.slots.fd, memory.weights.fd, memory.arena.fd, memory.sample.fd]
 
     def _release_memory(self) -> None:
@@ -310,8 +316,25 @@ class Trusted:
     def reveal(self, request: dict[str, Any]) -> dict[str, Any]:
         """Puts in place what was drawn behind the veil: the last thing before a timed call."""
         memory = self._mapped()
-        memory.veil.reveal(self._slot(request["slot"]), request.get("window"))
+        memory.veil.reveal(None if request["slot"] is None else self._slot(request["slot"]), request.get("window"))
         return {}
+
+    def shut(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._mapped().gate.shut(request["number"])
+        return {}
+
+    def gated(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Times a call that the worker queues meanwhile behind the gate: once it has, its inputs are put in place and the gate is
+        opened. A sample of the outputs is read as soon as the device says that they are there."""
+        memory, number, slot = self._mapped(), request["number"], self._slot(request["slot"])
+        memory.behind_gate = None
+        memory.gate.await_queued(number)
+        memory.veil.reveal(slot)
+        took = memory.gate.opened(number, request["limit_s"])
+        if took is not None:
+            specs = draws.tensor_specs([self._loaded().variants[request["variant"]].outputs])
+            memory.behind_gate = gate.Seen.read(memory.reader, memory.arena, slot, specs, memory.gate.await_told(number))
+        return {"us": took}
 
     def _overwrite(self, start: int, end: int) -> None:
         """Nothing that a candidate wrote before is of any use: neither zeros nor what it may have guessed of a pattern."""
@@ -440,7 +463,7 @@ class Trusted:
         for answer in read.drawn.answers:
             value = given.get(answer.path)
             if answer.kind == "tensor" and answer.path not in read.leaves and isinstance(value, torch.Tensor) and _alike(value, answer):
-                judge_leaf(value, answer)
+                compare_as_if_right(value, answer)
 
     def _read(self, request: dict[str, Any], readings: Readings) -> Read:
         """The one full read of a call's outputs: everything after it looks at these copies, which the worker cannot reach."""
@@ -460,7 +483,8 @@ class Trusted:
         except values.ValueRefused as error:
             tree, message = None, f"the outputs cannot be read: {error}"
         intact = [readings.add(one) for one in self._inputs_intact(request["slot"], drawn)]
-        sampled = False if message else self._sample_agrees(request, values.tensors(tree), readings)
+        offsets = [start for start, _ in places]
+        sampled = False if message else self._sample_agrees(request, values.tensors(tree), offsets, readings)
         read = Read(request, drawn, tree, places, message, intact, sampled)
         given = {leaf.path: leaf.value for leaf in values.leaves(tree)}
         for answer in drawn.answers:
@@ -547,11 +571,17 @@ class Trusted:
             "message": "" if grade else reports.value_message(worst, share, *first),
         }
 
-    def _sample_agrees(self, request: dict[str, Any], copies: list[torch.Tensor], readings: Readings) -> list[int] | bool:
+    def _sample_agrees(
+        self, request: dict[str, Any], copies: list[torch.Tensor], offsets: list[int], readings: Readings
+    ) -> list[int] | bool:
         """Whether what was seen at the end of the timed interval is what lies there now: known already, or to be read."""
         sampled = request.get("sampled")
         if self._target == "cpu":
             return sampled is None or regions.sample_agrees(self._mapped().sample.tensor, sampled, copies)
+        if sampled == "gate":
+            seen = self._mapped().behind_gate
+            found = seen.agrees(self._mapped().arena, request["slot"], offsets) if seen else None
+            return False if found is None else [readings.add(one) for one in found]
         if sampled is False:  # one of a burst that the supervisor did not ask to see
             return True
         samples, kept = self._mapped().reader.seen(request["slot"]), [copy for copy in copies if copy.numel()]

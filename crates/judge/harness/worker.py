@@ -26,6 +26,8 @@ import torch
 
 import inline
 import kernels_module
+import triton_runtime
+import gate
 from channel import Channel
 from regions import attach_cpu, attach_cuda, cudart
 from values import ValueRefused, decode, encode
@@ -62,6 +64,7 @@ class Setup:
     arena: torch.Tensor
     confine: Callable[[int, int, int], None]
     kept_bytes: int  # of the arena, for what outlives a call
+    gate: gate.Visitor | None = None
     window: tuple[int, int] = (0, 0)  # where outputs of the call at hand must lie
     modules: dict[str, Callable[..., Any]] = field(default_factory=dict)
     staged: dict[int, list[Any]] = field(default_factory=dict)
@@ -101,7 +104,8 @@ def attach(request: dict[str, Any], fds: list[int], support: Support) -> Setup:
     pieces = [slots[i * slot_bytes : (i + 1) * slot_bytes] for i in range(count)]
     native = support.cuda_arena if request["target"] == "cuda" else support.native
     native.warpsmith_confine.argtypes, native.warpsmith_confine.restype = [ctypes.c_size_t] * 3, None
-    return Setup(request["target"], pieces, weights, arena, native.warpsmith_confine, regions["arena_bytes"])
+    visitor = gate.visitor(fds[0]) if request["target"] == "cuda" and fds else None
+    return Setup(request["target"], pieces, weights, arena, native.warpsmith_confine, regions["arena_bytes"], visitor)
 
 
 def confine(setup: Setup, window: list[int] | None) -> None:
@@ -146,7 +150,9 @@ class Absent(importlib.abc.MetaPathFinder):
     """Names what is not to be had in a worker, instead of a puzzling ImportError later."""
 
     WHY = {
-        "triton": "Triton is not supported: write CUDA C++ (inline PTX is fine) in kernels/",
+        "triton": "Triton is judged as a form of its own, on a GPU: hand in a model_new.py with @triton.jit kernels and no other sources",
+        "tilelang": "TileLang is not supported: write Triton or CUDA C++",
+        "cutlass": "CuTe DSL is not supported: write Triton or CUDA C++",
         "torch._dynamo": "torch.compile is not available to a submission: write kernels",
         "torch._inductor": "torch.compile is not available to a submission: write kernels",
         "numpy": "NumPy is not available to a submission: write kernels",
@@ -155,20 +161,24 @@ class Absent(importlib.abc.MetaPathFinder):
         "ctypes": "ctypes is not available to a submission: call your kernels through warpsmith_kernels or a binding",
         "_ctypes": "ctypes is not available to a submission: call your kernels through warpsmith_kernels or a binding",
         "cffi": "cffi is not available to a submission: call your kernels through warpsmith_kernels or a binding",
-        "cuda": "CUDA Python is not available to a submission: write kernels in kernels/",
+        "cuda": "CUDA Python and cuTile are not available to a submission: write CUDA C++ in kernels/, or Triton",
     }
+
+    def __init__(self, but: str = "") -> None:
+        self._but = but
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         for known, why in self.WHY.items():
-            if name == known or name.startswith(known + "."):
+            if known != self._but and (name == known or name.startswith(known + ".")):
                 raise CandidateError("language", why)
 
 
-def hide_what_is_absent() -> None:
+def hide_what_is_absent(but: str = "") -> None:
     sys.modules["model"] = decoy_module()
-    sys.meta_path.insert(0, Absent())
+    sys.meta_path.insert(0, Absent(but))
     for name in Absent.WHY:
-        sys.modules.pop(name, None)
+        if name != but:
+            sys.modules.pop(name, None)
 
 
 def execute(source: str, file_name: str, name: str) -> types.ModuleType:
@@ -215,6 +225,8 @@ def load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
 def load_libraries(request: dict[str, Any], fds: list[int]) -> None:
     """Makes the built libraries importable under the names their form promises."""
     cuda = request["target"] == "cuda"
+    if request["form"] == "triton":
+        return
     for library, fd in zip(request["libraries"], fds):
         path = f"/proc/self/fd/{fd}"
         if request["form"] == "plain":
@@ -227,8 +239,18 @@ def load_libraries(request: dict[str, Any], fds: list[int]) -> None:
         sys.modules[library["name"]] = made
 
 
+def tune(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
+    """Calls the module on a slot as a judged call would, so that every kernel is compiled and chosen."""
+    arguments = setup.prepared[request["slot"]]
+    with torch.no_grad():
+        for _ in range(2):
+            setup.modules["candidate"](*arguments)
+            _synchronize()
+    return {}
+
+
 def build_candidate(setup: Setup, request: dict[str, Any]) -> None:
-    hide_what_is_absent()
+    hide_what_is_absent("triton" if request["form"] == "triton" else "")
     sys.argv = ["profiling"]  # bait for code that behaves better when it believes to be checked
     try:
         if request["form"] == "inline":
@@ -379,6 +401,8 @@ def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
     arguments = setup.staged or setup.prepared
     confine(setup, request.get("window"))
     setup.kept.clear()  # the outputs of the call before: they have been read
+    if request.get("gate"):
+        return call_behind_gate(setup, lambda index: run(module, arguments[index], setup.decoys), request)
     results = []
     with torch.no_grad():
         for index in request["slots"]:
@@ -387,6 +411,30 @@ def call(setup: Setup, request: dict[str, Any]) -> dict[str, Any]:
             _synchronize()
     setup.kept.extend(results)
     return {"outputs": told(setup, results)}
+
+
+def call_behind_gate(setup: Setup, run: Callable[[int], Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Queues all that a call does on the device, and says where its outputs will lie, before the gate opens."""
+    number, results = request["gate"], []
+    with torch.no_grad():
+        setup.gate.hold(number)
+        try:
+            results += [run(index) for index in request["slots"]]
+        finally:
+            setup.gate.passed(number)
+        outputs = told(setup, results)
+        setup.gate.tell(number, offsets_of(outputs))
+        _synchronize()
+    setup.kept.extend(results)
+    return {"outputs": outputs}
+
+
+def offsets_of(tree: Any) -> list[int]:
+    """Where the tensors of a described value lie."""
+    if isinstance(tree, dict) and "tensor" in tree:
+        return [tree["tensor"]["offset"]]
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [offset for part in parts for offset in offsets_of(part)]
 
 
 def told(setup: Setup, results: list[Any]) -> list[Any]:
@@ -490,7 +538,7 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         state["setup"] = attach(request, fds, support)
         for fd in fds:
             os.close(fd)
-        return {}
+        return {"gate": state["setup"].gate is not None}
     setup = state["setup"]
     if verb == "watch":  # a reference, in a worker of its own
         state["flag"] = flag = attach_cpu(fds[0], 1, writable=False)
@@ -503,6 +551,8 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         state["flag"] = flag = attach_cpu(fds[0], 1, writable=False)
         support.native.warpsmith_watch(ctypes.c_void_p(flag.data_ptr()))
         load_libraries(request, fds[1:])
+        if request["form"] == "triton":
+            state["triton"] = triton_runtime.load(fds[1:], request["ptx_version"], state)
         for fd in fds:  # before any line of a submission's own runs
             os.close(fd)
         build_candidate(setup, request)
@@ -512,6 +562,10 @@ def handle(state: dict[str, Any], request: dict[str, Any], fds: list[int], suppo
         return call(setup, request)
     elif verb == "operators":
         return operators(setup, request, support.native)
+    elif verb == "tune":
+        return tune(setup, request)
+    elif verb == "kernels":
+        return {"files": state["triton"].packed()}
     elif verb == "release":
         setup.kept.clear()
     elif verb == "prepare":
@@ -541,6 +595,10 @@ def error_reply(error: BaseException, support: Support) -> dict[str, Any]:
             code, message = cause.code, str(cause)
         elif isinstance(cause, ValueRefused):
             code, message = "output", str(cause)
+        elif isinstance(cause, (triton_runtime.NotPrepared, triton_runtime.NotSupported)):
+            code, message = "form", str(cause)
+        elif triton_runtime.is_compile_error(cause):
+            code = "compile"
         cause = cause.__cause__ or cause.__context__
     message = message or describe(error)
     operator = support.native.warpsmith_trapped().decode()
@@ -548,18 +606,19 @@ def error_reply(error: BaseException, support: Support) -> dict[str, Any]:
 
 
 def serve(channel: Channel, support: Support) -> None:
-    state: dict[str, Any] = {}
+    state: dict[str, Any] = {"channel": channel}
     while True:
         try:
             channel.spin_seconds = state.get("spin", 0.0)
             request, fds = channel.recv()
         except EOFError:
             return
+        state["id"] = request.get("id")
         try:
             reply = {"ok": handle(state, request, fds, support)}
         except BaseException as error:  # everything the module can raise, SystemExit included, is its own fault
             reply = error_reply(error, support)
-        channel.send({**reply, "id": request.get("id")})
+        channel.send({**reply, "id": state["id"]})
 
 
 def load_support(native: str, cuda_arena: str, share: bool = False) -> Support:

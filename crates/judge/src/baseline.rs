@@ -10,7 +10,7 @@ use warpsmith_schema::{Precision, Profile, Target};
 
 use crate::JudgeError;
 use crate::process::PythonProcess;
-use crate::runner::{CallFailure, attach};
+use crate::runner::{CallFailure, attach, has_gate};
 use crate::session::{
     MeasurementError, MeasurementPlan, OutputHandling, Regime, Session, prepare_inputs,
 };
@@ -36,7 +36,7 @@ pub(crate) struct Baselines {
 }
 
 /// Of measuring. Bump it when that changes: older numbers are then not comparable.
-pub(crate) const METHOD: u32 = 14;
+pub(crate) const METHOD: u32 = 15;
 
 /// How far apart the reference's time may be, then and now.
 const DRIFT_SHARE: f64 = 0.25;
@@ -161,6 +161,9 @@ pub(crate) fn save(file: &PathBuf, baselines: &Baselines) -> Result<(), JudgeErr
 /// Below this spread a baseline is not measured again.
 const QUIET_SPREAD: f64 = 0.12;
 
+/// Calls behind the gate, of eager mode and of nothing.
+const GATED_CALLS: usize = 12;
+
 /// Runs of a noisy baseline, and of one that others disturb.
 const TRIES: usize = 2;
 const CROWDED_TRIES: usize = 3;
@@ -262,17 +265,14 @@ pub(crate) fn measure(
 
 fn load_reference(
     process: &mut PythonProcess,
-    session: &Session,
+    session: &mut Session,
     wanted: &BaselineRequest<'_>,
 ) -> Result<(), JudgeError> {
+    let weights = session.loaded.weights_bytes;
+    let (body, fds) = attach(&session.regions, weights, wanted.target, wanted.threads);
+    let (attached, _) = process.request_with("attach", body, &fds, Duration::from_mins(2))?;
+    session.regions.gate &= has_gate(&attached);
     let loaded = &session.loaded;
-    let (body, fds) = attach(
-        &session.regions,
-        loaded.weights_bytes,
-        wanted.target,
-        wanted.threads,
-    );
-    process.request_with("attach", body, &fds, Duration::from_mins(2))?;
     let body = json!({ "source": wanted.source, "init": loaded.init, "state": loaded.state });
     process
         .request_with("reference", body, &[], Duration::from_mins(2))
@@ -292,6 +292,10 @@ fn measure_module(
             "null" => session.null_bursts(variant),
             "null_single" => session.waking_bursts(variant),
             _ => session.bursts(variant, Profile::Full),
+        },
+        gated_calls: match module {
+            "null_single" | "eager" if session.is_gated(variant) => GATED_CALLS,
+            _ => 0,
         },
         // Of the null module bursts alone are wanted.
         bursts_among: if module == "null" { 4 } else { usize::MAX },

@@ -146,6 +146,8 @@ fn refusal_failure(refusal: Refusal) -> CandidateFailure {
             Some(Rule::ForbiddenLanguage),
             last_line(&message),
         ),
+        "form" => CandidateFailure::new(Status::Rejected, Some(Rule::Form), message),
+        "compile" => CandidateFailure::new(Status::CompileFailed, None, message),
         _ => CandidateFailure::new(Status::Crashed, None, message),
     }
 }

@@ -53,6 +53,10 @@ impl From<io::Error> for ChannelError {
     }
 }
 
+/// A request that was sent, whose reply is still to come.
+#[derive(Debug)]
+pub(crate) struct Asked(u32);
+
 /// One end of a channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -179,17 +183,37 @@ impl Channel {
     pub(crate) fn request(
         &mut self,
         verb: &str,
-        mut body: Value,
+        body: Value,
         fds: &[BorrowedFd<'_>],
         limit: Duration,
     ) -> Result<(Value, Vec<OwnedFd>), ChannelError> {
+        let asked = self.ask(verb, body, fds)?;
+        self.reply_to(&asked, limit)
+    }
+
+    /// The first half of [`Channel::request`].
+    pub(crate) fn ask(
+        &mut self,
+        verb: &str,
+        mut body: Value,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Asked, ChannelError> {
         // Ties the reply to this request: one that was sent ahead of time cannot know it.
-        let id: u32 = rand::random();
+        let asked = Asked(rand::random());
         body["verb"] = json!(verb);
-        body["id"] = json!(id);
+        body["id"] = json!(asked.0);
         self.send(&body, fds)?;
+        Ok(asked)
+    }
+
+    /// The second half.
+    pub(crate) fn reply_to(
+        &mut self,
+        asked: &Asked,
+        limit: Duration,
+    ) -> Result<(Value, Vec<OwnedFd>), ChannelError> {
         let (reply, fds) = self.receive(limit)?;
-        if reply.get("id").and_then(Value::as_u64) != Some(id.into()) {
+        if reply.get("id").and_then(Value::as_u64) != Some(asked.0.into()) {
             return Err(ChannelError::Protocol(
                 "the reply belongs to no request".to_owned(),
             ));

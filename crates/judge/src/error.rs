@@ -43,6 +43,9 @@ pub const CANCELLED: &str = "cancelled";
 /// The code of a candidate's failure that others' use of the device's memory explains.
 const MEMORY_SHORTAGE: &str = "memory_shortage";
 
+/// The code of a device that was at work where nobody had a call on it; other judges explain it.
+const DEVICE_BUSY: &str = "device_busy";
+
 /// As the trusted process names it.
 const OUT_OF_MEMORY: &str = "out_of_memory";
 
@@ -58,6 +61,11 @@ impl JudgeError {
             message: message.into(),
             hint: None,
         }
+    }
+
+    /// Something ran on the device that may have been another judge's.
+    pub(crate) fn device_busy(reason: &str) -> Self {
+        Self::infrastructure(DEVICE_BUSY, reason)
     }
 
     /// Others had the cores while something was timed on them.
@@ -117,6 +125,16 @@ impl JudgeError {
     /// Whether the candidate may hold where no other judge has anything on the device.
     pub(crate) fn lacks_memory(&self) -> bool {
         matches!(self, Self::Infrastructure { code, .. } if *code == MEMORY_SHORTAGE)
+    }
+
+    /// Whether the device was busy, which says nothing of the candidate where others use it too.
+    pub(crate) fn found_device_busy(&self) -> bool {
+        matches!(self, Self::Infrastructure { code, .. } if *code == DEVICE_BUSY)
+    }
+
+    /// Whether others were in the way of a measurement, and nothing is wrong with what was measured.
+    pub(crate) fn is_noise(&self) -> bool {
+        matches!(self, Self::Infrastructure { code, .. } if ["noisy_machine", "stale_baseline"].contains(code))
     }
 
     /// Whether judging again, beside whoever else is here, may help.

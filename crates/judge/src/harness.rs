@@ -11,7 +11,7 @@ use crate::baseline::METHOD;
 use crate::toolchain::{build_flags, run_trusted};
 
 /// Every file that a harness process imports.
-const FILES: [(&str, &str); 30] = [
+const FILES: &[(&str, &str)] = &[
     ("appeal.py", include_str!("../harness/appeal.py")),
     ("channel.py", include_str!("../harness/channel.py")),
     ("compare.py", include_str!("../harness/compare.py")),
@@ -20,7 +20,9 @@ const FILES: [(&str, &str); 30] = [
         include_str!("../harness/compile_ahead.py"),
     ),
     ("draws.py", include_str!("../harness/draws.py")),
+    ("fused.py", include_str!("../harness/fused.py")),
     ("graph_forms.py", GRAPH_FORMS),
+    ("gate.py", include_str!("../harness/gate.py")),
     ("graphs.py", include_str!("../harness/graphs.py")),
     ("indices.py", include_str!("../harness/indices.py")),
     ("inline.py", include_str!("../harness/inline.py")),
@@ -40,6 +42,10 @@ const FILES: [(&str, &str); 30] = [
     ("structure.py", include_str!("../harness/structure.py")),
     ("task.py", include_str!("../harness/task.py")),
     ("tolerances.py", include_str!("../harness/tolerances.py")),
+    (
+        "triton_runtime.py",
+        include_str!("../harness/triton_runtime.py"),
+    ),
     ("transforms.py", include_str!("../harness/transforms.py")),
     ("trusted.py", include_str!("../harness/trusted.py")),
     ("values.py", include_str!("../harness/values.py")),

@@ -5,7 +5,9 @@ pub(crate) mod device_memory;
 mod processes;
 pub(crate) mod replaced;
 mod stages;
+mod suspects;
 mod timing_stage;
+mod triton;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -141,6 +143,7 @@ macro_rules! go {
         }
     };
 }
+use go;
 
 impl Supervisor {
     /// Starts the processes; they import PyTorch side by side while the caller goes on.
@@ -200,7 +203,7 @@ impl Supervisor {
         baseline.await_hello().map(drop)
     }
 
-    /// Judges one submission. An error is never a verdict; one of ours is retried once with fresh processes.
+    /// Judges one submission. An error is never a verdict; one of ours is retried once, with fresh processes unless others were in the way.
     pub(crate) fn judge(
         &mut self,
         task: &Task,
@@ -232,7 +235,7 @@ impl Supervisor {
         }
         let toolchain = &self.toolchain;
         let build = |submission: &Submission| match submission.form {
-            SubmissionForm::Inline => Ok(()),
+            SubmissionForm::Inline | SubmissionForm::Triton => Ok(()),
             SubmissionForm::Plain | SubmissionForm::CudaAgent => {
                 let units = [folder_unit(submission)];
                 toolchain.build(submission, &units).map(drop)
@@ -275,8 +278,8 @@ impl Supervisor {
     /// Whether the task can be judged here at all: it is loaded, tried out and laid out in the device's memory.
     pub(crate) fn survey(&mut self, task: &Task) -> Result<(), JudgeError> {
         let surveyed = match self.load_task(task) {
-            Err(error) if error.retryable() => {
-                self.restart();
+            Err(error) if error.retryable() && !self.is_crowded_out(&error) => {
+                self.clean_up_after(&error);
                 self.load_task(task)
             }
             other => other,
@@ -319,32 +322,23 @@ impl Supervisor {
         reach: JudgeDepth,
     ) -> Result<Judged, JudgeError> {
         let judged = match self.attempt(task, submission, reach) {
-            Err(error) if error.retryable() => {
-                self.restart();
+            Err(error) if error.retryable() && !self.is_crowded_out(&error) => {
+                self.clean_up_after(&error);
                 self.attempt(task, submission, reach)
             }
             other => other,
         };
-        if judged.is_err() {
-            self.restart();
+        if let Err(error) = &judged {
+            self.clean_up_after(error);
         }
         judged
     }
 
-    /// After a failure every process is suspect.
-    fn restart(&mut self) {
-        self.close_session();
-        self.trusted = None;
-        self.trusted_starting = None;
-        self.zygote = None;
-        self.baseline = None;
-        self.ahead_compiler = None;
-    }
-
-    /// A worker that stands by has the session's memory mapped.
-    fn close_session(&mut self) {
-        self.standby = None;
-        self.session = None;
+    /// Whether others of the pool explain this, who hold the memory or keep the device busy: with fresh processes it may fail again,
+    /// and is to be done alone.
+    fn is_crowded_out(&self, error: &JudgeError) -> bool {
+        let pool = self.config.pool.as_ref().filter(|_| !self.alone);
+        pool.is_some_and(|pool| pool.explains(error))
     }
 
     fn attempt(
@@ -387,11 +381,20 @@ impl Supervisor {
             }
             // Before anybody else gets the device.
             Err(error) => {
-                self.restart();
+                self.clean_up_after(&error);
                 return Err(error);
             }
             Ok(step) => step,
         };
+        if let Step::Stop(fault) = &outcome
+            && fault.rule == Some(Rule::BackgroundWork)
+            && self.shares_device()
+            && !self.alone
+        {
+            // Another judge may have been at work: its `torch.compile` runs the module while it compiles ahead.
+            self.restart();
+            return Err(JudgeError::device_busy(&fault.reason));
+        }
         if let Step::Stop(fault) = &outcome
             && attempt.lease.is_some()
             && let Some(shortage) = self.memory_shortage(fault)?
@@ -410,7 +413,7 @@ impl Supervisor {
                 verdict.rule = fault.rule;
                 let mut reason = clip(&fault.reason, 6000);
                 if self.alone {
-                    reason.push_str(" (judged again alone on the device, after others had left too little memory)");
+                    reason.push_str(" (judged again alone on the device, since others may have been in the way)");
                 }
                 verdict.reason = Some(reason);
                 verdict.correct = false;
@@ -444,10 +447,7 @@ impl Supervisor {
                 .map(|file| zygote::tail(&file))
                 .unwrap_or_default(),
         };
-        if self.zygote.as_ref().is_some_and(Zygote::single_use) {
-            self.standby = None;
-            self.zygote = None;
-        }
+        self.drop_single_use();
         if attempt.lease.is_some() {
             self.release_device_memory()?;
         }
@@ -477,10 +477,14 @@ impl Supervisor {
             self.prepare_for_baselines(task)?;
         }
         // A new task is loaded while the compilers run.
-        let built = if submission.form == SubmissionForm::Inline {
+        let images = if submission.form == SubmissionForm::Triton {
+            attempt.lease = self.load_task(task)?;
+            go!(self.prepare_triton(&source, attempt)?)
+        } else if submission.form == SubmissionForm::Inline {
             attempt.lease = self.load_task(task)?;
             let units = go!(self.extract(&source)?);
-            self.build(submission, &units, attempt)?
+            let built = self.build(submission, &units, attempt)?;
+            go!(Self::accept(built, attempt)?)
         } else {
             let units = [folder_unit(submission)];
             let toolchain = self.toolchain.clone();
@@ -501,9 +505,8 @@ impl Supervisor {
                 .map_err(|_| JudgeError::infrastructure("panic", "the compile thread panicked"))?;
             loaded?;
             attempt.verdict.seconds.compile = (done - begun).as_secs_f64();
-            built?
+            go!(Self::accept(built?, attempt)?)
         };
-        let images = go!(Self::accept(built, attempt)?);
         if reach == JudgeDepth::Compiled {
             return Ok(Step::Go(()));
         }

@@ -159,7 +159,7 @@ impl LocalJudge {
             Some(pool) => {
                 pool.await_turn(&self.seat);
                 match self.seated(&config, &act) {
-                    Err(error) if error.lacks_memory() && !self.cancellation.is_requested() => {
+                    Err(error) if pool.explains(&error) && !self.cancellation.is_requested() => {
                         info!(%error, "judging again alone");
                         pool.alone(&self.seat, || {
                             self.seated(&config, |supervisor| supervisor.while_alone(&act))

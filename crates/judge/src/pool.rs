@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::JudgeError;
 use crate::judge::Supervisor;
 
 /// Judges that take turns on one device and hold its memory side by side.
 ///
-/// A candidate that failed while others held the memory is judged again, once, while every other judge of the pool waits with
-/// its processes ended. That verdict stands.
+/// A candidate that failed, or a task that did not fit, while others held the memory is judged again, once, while every other
+/// judge of the pool waits with its processes ended. What comes of that stands.
 #[derive(Clone)]
 pub struct JudgePool {
     judges: usize,
@@ -37,6 +38,13 @@ impl JudgePool {
     /// Whether what one judge leaves on the device is in another's way.
     pub(crate) fn shares_device(&self) -> bool {
         self.judges > 1
+    }
+
+    /// Whether others of the pool may be why a call failed: alone the candidate may hold, and the task may fit.
+    pub(crate) fn explains(&self, error: &JudgeError) -> bool {
+        error.lacks_memory()
+            || error.found_device_busy()
+            || (self.shares_device() && error.out_of_device_memory())
     }
 
     /// Waits while another judge has the device to itself. Whoever comes here is known to the next who wants that.

@@ -2,7 +2,7 @@
 //! driven and timed by the very same code.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, pidfd_send_signal};
@@ -13,7 +13,7 @@ use warpsmith_schema::Target;
 use crate::JudgeError;
 use crate::channel::{Channel, ChannelError};
 use crate::sample::OutputSampler;
-use crate::trusted::{CallOutputs, SharedRegions, TrustedProcess};
+use crate::trusted::{CallOutputs, GatedCall, SharedRegions, TrustedProcess};
 use crate::value::{self, TensorLocation};
 
 /// Why a call gave no outputs.
@@ -114,6 +114,41 @@ pub(crate) struct CallRequest<'a> {
     pub(crate) limit: Duration,
 }
 
+impl CallRequest<'_> {
+    fn body(&self) -> Value {
+        let window = self
+            .window
+            .map(|window| [window.start, window.allocated_to, window.end]);
+        json!({ "module": self.module, "label": self.label, "slots": self.slots, "window": window })
+    }
+
+    /// The outputs that a reply names, and where they lie.
+    fn outputs(
+        &self,
+        (mut reply, sent): (Value, Vec<OwnedFd>),
+        arena_bytes: u64,
+    ) -> Result<(Vec<Value>, Vec<Vec<TensorLocation>>), CallFailure> {
+        if !sent.is_empty() {
+            let text = "a call was answered with descriptors".to_owned();
+            return Err(ChannelError::Protocol(text).into());
+        }
+        let outputs: Vec<Value> = match reply.get_mut("outputs").map(Value::take) {
+            Some(Value::Array(outputs)) if outputs.len() == self.slots.len() => in_full(outputs),
+            _ => {
+                return Err(ChannelError::Protocol(
+                    "a call was answered with the wrong number of outputs".to_owned(),
+                )
+                .into());
+            }
+        };
+        let [start, end] = self
+            .window
+            .map_or([0, arena_bytes], |window| window.range());
+        let places = checked_places(&outputs, self.expected, start..end)?;
+        Ok((outputs, places))
+    }
+}
+
 /// What a call gave.
 pub(crate) struct CallResult {
     /// From the request to the end of the trusted read.
@@ -144,34 +179,13 @@ pub(crate) fn call(
     arena_bytes: u64,
     call: &CallRequest<'_>,
 ) -> Result<CallResult, CallFailure> {
-    let window = call
-        .window
-        .map(|window| [window.start, window.allocated_to, window.end]);
-    let request = json!({
-        "module": call.module, "label": call.label, "slots": call.slots, "window": window,
-    });
+    let request = call.body();
     let started = Instant::now();
     if call.suspended {
         runner.resume();
     }
-    let (mut reply, sent) = runner.channel.request("call", request, &[], call.limit)?;
-    if !sent.is_empty() {
-        let text = "a call was answered with descriptors".to_owned();
-        return Err(ChannelError::Protocol(text).into());
-    }
-    let outputs: Vec<Value> = match reply.get_mut("outputs").map(Value::take) {
-        Some(Value::Array(outputs)) if outputs.len() == call.slots.len() => in_full(outputs),
-        _ => {
-            return Err(ChannelError::Protocol(
-                "a call was answered with the wrong number of outputs".to_owned(),
-            )
-            .into());
-        }
-    };
-    let [start, end] = call
-        .window
-        .map_or([0, arena_bytes], |window| window.range());
-    let places = checked_places(&outputs, call.expected, start..end)?;
+    let reply = runner.channel.request("call", request, &[], call.limit)?;
+    let (outputs, places) = call.outputs(reply, arena_bytes)?;
     let sampled = match reader {
         OutputReader::Host(sampler) => sampler.sample_calls(&places),
         OutputReader::Device(trusted) => {
@@ -189,6 +203,31 @@ pub(crate) fn call(
         elapsed,
         outputs,
         sampled,
+    })
+}
+
+/// Runs one call behind the gate: it is queued on the device, its inputs are put in place, and only then may it begin. The
+/// trusted process times it, and samples its outputs the moment the device says that it is done.
+pub(crate) fn call_behind_gate(
+    runner: &mut ModuleRunner<'_>,
+    trusted: &mut TrustedProcess,
+    arena_bytes: u64,
+    call: &CallRequest<'_>,
+    gated: &GatedCall,
+) -> Result<CallResult, CallFailure> {
+    let mut request = call.body();
+    request["gate"] = json!(gated.number);
+    let opening = trusted.open_gate(gated, call.limit)?;
+    let asked = runner.channel.ask("call", request, &[]);
+    // Whatever became of the runner, the trusted process answers.
+    let took = trusted.opened_gate(&opening, call.limit)?;
+    let reply = runner.channel.reply_to(&asked?, call.limit)?;
+    let (outputs, _) = call.outputs(reply, arena_bytes)?;
+    let us = took.ok_or(ChannelError::TimedOut(call.limit))?;
+    Ok(CallResult {
+        elapsed: Duration::from_secs_f64(us / 1e6),
+        sampled: vec![json!("gate"); outputs.len()],
+        outputs,
     })
 }
 
@@ -285,6 +324,11 @@ pub(crate) fn attach(
     // The sample region is the supervisor's and the trusted process's alone.
     let fds = regions.fds.iter().take(3).map(AsFd::as_fd).collect();
     (body, fds)
+}
+
+/// Whether whoever answered `attach` so can hold back calls on the device.
+pub(crate) fn has_gate(attached: &Value) -> bool {
+    attached["gate"].as_bool().unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -25,11 +25,13 @@ use crate::cores::CoreSplit;
 use crate::judge::replaced::OperatorCounts;
 use crate::runner::{
     CallFailure, CallRequest, CallResult, ModuleRunner, OutputReader, OutputWindow, call,
+    call_behind_gate,
 };
 use crate::sample::OutputSampler;
 use crate::timing::TimingSamples;
 use crate::trusted::{
-    Comparison, DeviceMemory, InputDraw, InputVariant, LoadedTask, SharedRegions, TrustedProcess,
+    Comparison, DeviceMemory, GatedCall, InputDraw, InputVariant, LoadedTask, SharedRegions,
+    TrustedProcess,
 };
 
 /// The task's own distribution.
@@ -57,6 +59,8 @@ pub(crate) struct Session {
     transform_deck: Vec<String>,
     /// A slot with inputs, and the shape they have: what to warm up on.
     filled_slot: Option<(usize, u32)>,
+    /// Of the last call behind the gate.
+    gate_number: u32,
     /// The master seed, for the evidence: everything drawn follows from it.
     pub(crate) seed: u64,
 }
@@ -136,6 +140,7 @@ impl Session {
             random,
             transform_deck: Vec::new(),
             filled_slot: None,
+            gate_number: 0,
             seed,
         };
         session.reseed(seed); // so that a replay draws the same whether or not the task was loaded already
@@ -233,6 +238,33 @@ impl Session {
             None => OutputReader::Device(trusted),
         };
         call(runner, &mut reader, self.regions.arena_bytes, &request)
+    }
+
+    /// One call behind the gate, which was shut for it.
+    fn call_behind_gate(
+        &mut self,
+        trusted: &mut TrustedProcess,
+        runner: &mut ModuleRunner<'_>,
+        timed: &TimedCall<'_>,
+        variant: usize,
+        slot: u32,
+    ) -> Result<CallResult, CallFailure> {
+        let label = self.label();
+        let request = CallRequest {
+            suspended: timed.suspended,
+            module: timed.module,
+            label,
+            slots: &[slot],
+            expected: &self.loaded.variants[variant].outputs,
+            window: timed.window,
+            limit: self.call_limit(timed.module, variant, 1),
+        };
+        let gated = GatedCall {
+            slot,
+            variant,
+            number: self.gate_number,
+        };
+        call_behind_gate(runner, trusted, self.regions.arena_bytes, &request, &gated)
     }
 
     /// Times one module. Every interval has fresh inputs at a random address; a candidate's outputs are all compared.

@@ -18,6 +18,10 @@ const ONCE_EAGER_SHARE: f64 = 0.25;
 /// So many times eager's own is allowed.
 const ONCE_EAGER_TIMES: f64 = 1.5;
 
+/// A call of a burst may take so much less than one behind the gate, whose caches are colder.
+const GATED_US: f64 = 10.0;
+const GATED_SHARE: f64 = 0.10;
+
 /// A burst may be this much quicker than a single call before work counts as put off, on a GPU, whose contexts change hands
 /// before a single call but not within a burst.
 const DEFERRED_US: f64 = 25.0;
@@ -43,6 +47,9 @@ pub(crate) struct TimingSamples {
     pub(crate) singles: Vec<f64>,
     /// Length and interval.
     pub(crate) bursts: Vec<(u32, f64)>,
+    /// Calls behind the gate: of the device's work alone, see `harness/gate.py`.
+    #[serde(default)]
+    pub(crate) gated: Vec<f64>,
     /// Single calls followed warm-ups.
     #[serde(default)]
     pub(crate) warm: bool,
@@ -95,6 +102,7 @@ impl TimingSamples {
     pub(crate) fn extend(&mut self, more: Self) {
         self.singles.extend(more.singles);
         self.bursts.extend(more.bursts);
+        self.gated.extend(more.gated);
         self.sampled_calls += more.sampled_calls;
         self.disturbed += more.disturbed;
         self.crowded_by = self.crowded_by.or(more.crowded_by);
@@ -138,7 +146,8 @@ impl TimingSamples {
     }
 
     pub(crate) fn calls(&self) -> u32 {
-        self.singles.len() as u32 + self.bursts.iter().map(|(length, _)| length).sum::<u32>()
+        let in_bursts: u32 = self.bursts.iter().map(|(length, _)| length).sum();
+        (self.singles.len() + self.gated.len()) as u32 + in_bursts
     }
 }
 
@@ -158,6 +167,9 @@ pub(crate) struct CallOverhead {
     /// The same of calls that touch the device, which a context must wake for.
     #[serde(default)]
     pub(crate) per_waking_us: f64,
+    /// Of a call behind the gate.
+    #[serde(default)]
+    pub(crate) gated_us: Option<f64>,
 }
 
 impl CallOverhead {
@@ -167,6 +179,7 @@ impl CallOverhead {
         per_call_us: 0.0,
         per_burst_us: 0.0,
         per_waking_us: 0.0,
+        gated_us: None,
     };
 }
 
@@ -179,6 +192,9 @@ pub(crate) struct TimeEstimate {
     /// What a burst takes beyond its calls and a call of nothing: what was done once for all of them.
     #[serde(default)]
     pub(crate) once_us: Option<f64>,
+    /// What the device takes for a call that it cannot have begun before.
+    #[serde(default)]
+    pub(crate) gated_us: Option<f64>,
     /// See [`Raw::spread`].
     pub(crate) spread: f64,
     pub(crate) samples: u32,
@@ -198,6 +214,7 @@ pub(crate) fn call_overhead(waking: &TimingSamples, bursts: &TimingSamples) -> C
         per_call_us: slope_us.max(0.0),
         per_burst_us: burst_us.max(0.0),
         per_waking_us: waking_us.max(burst_us).max(0.0),
+        gated_us: (!waking.gated.is_empty()).then(|| quantile(&waking.gated, FAST_QUANTILE)),
     }
 }
 
@@ -259,6 +276,24 @@ pub(crate) fn honest_once_us(
     if raw.alike { own } else { own.max(0.0) }
 }
 
+/// What the device takes for a call that was queued before its inputs were in place. Nothing of it can have been done ahead or
+/// in another call, and no process is woken meanwhile.
+fn gated_us(raw: &TimingSamples, constant: &CallOverhead, share: f64) -> Option<f64> {
+    let empty = constant.gated_us?;
+    (!raw.gated.is_empty()).then(|| quantile(&raw.gated, share) - empty)
+}
+
+/// How much quicker a baseline's call in a burst is than one behind the gate: on warm caches, mostly.
+pub(crate) fn honest_gate_gap_us(
+    raw: &TimingSamples,
+    constant: &CallOverhead,
+    baseline: &TimeEstimate,
+) -> f64 {
+    let gated = gated_us(raw, constant, FAST_QUANTILE).unwrap_or(0.0);
+    let gap = gated - baseline.burst_us.unwrap_or(gated);
+    gap.clamp(0.0, ONCE_EAGER_SHARE * baseline.time_us.max(0.0))
+}
+
 /// How much quicker bursts are than single calls for honest reasons, learnt from a baseline nobody could tamper with. On a GPU
 /// that covers a host's phases too; interruptions on a CPU would widen it without end.
 pub(crate) fn honest_gap_us(
@@ -276,12 +311,18 @@ pub(crate) fn honest_gap_us(
 }
 
 /// What is known of honest modules, that nobody could tamper with.
+#[expect(
+    clippy::struct_field_names,
+    reason = "each says its unit, as all times here do"
+)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HonestGaps {
     /// See [`honest_gap_us`].
     pub(crate) single_us: f64,
     /// See [`honest_once_us`].
     pub(crate) once_us: f64,
+    /// See [`honest_gate_gap_us`].
+    pub(crate) gated_us: f64,
 }
 
 impl HonestGaps {
@@ -289,6 +330,7 @@ impl HonestGaps {
     pub(crate) const ANY: Self = Self {
         single_us: f64::INFINITY,
         once_us: f64::INFINITY,
+        gated_us: f64::INFINITY,
     };
 }
 
@@ -303,8 +345,12 @@ pub(crate) fn estimate(
     let burst_us =
         call_in_burst(raw, constant).map(|call| (call - constant.per_call_us).max(0.5 * call));
     let once_us = once_us(raw, constant);
+    let gated = gated_us(raw, constant, 0.5);
     let (time_us, deferred) = match burst_us {
         None => (single_us, false),
+        Some(burst) if is_batched(raw, constant, honest, burst) => {
+            (gated.unwrap_or(burst).max(burst), true)
+        }
         Some(burst) => match deferred_us(raw, constant, honest, burst) {
             // A single call has all the work, whatever else is in it.
             Some(deferred) => ((burst + deferred).min(single_us).max(burst), true),
@@ -316,10 +362,25 @@ pub(crate) fn estimate(
         single_us,
         burst_us,
         once_us,
+        gated_us: gated,
         spread: raw.spread(),
         samples: raw.calls(),
         deferred,
     }
+}
+
+/// Whether a call of a burst takes less than one behind the gate, beyond what honest modules show too: work of several calls was
+/// done at once, or work that depends on weights alone once for all of them.
+fn is_batched(
+    raw: &TimingSamples,
+    constant: &CallOverhead,
+    honest: HonestGaps,
+    burst_us: f64,
+) -> bool {
+    gated_us(raw, constant, FAST_QUANTILE).is_some_and(|gated| {
+        let allowed = GATED_US.max(GATED_SHARE * gated);
+        burst_us < gated - allowed.max(ONCE_EAGER_TIMES * honest.gated_us)
+    })
 }
 
 /// What of a call's work is not in a call of a burst, beyond what honest modules show too.
@@ -363,6 +424,7 @@ pub(crate) fn pessimistic(raw: &TimingSamples, constant: &CallOverhead) -> TimeE
         single_us,
         burst_us: None,
         once_us: None,
+        gated_us: None,
         spread: raw.spread(),
         samples: raw.calls(),
         deferred: false,
@@ -404,6 +466,7 @@ pub(crate) fn combine(estimates: &[TimeEstimate]) -> Option<TimeEstimate> {
             .all(|e| e.burst_us.is_some())
             .then(|| mean(&|e| e.burst_us.unwrap_or(e.single_us))),
         once_us: estimates.iter().filter_map(|e| e.once_us).reduce(f64::max),
+        gated_us: estimates.iter().filter_map(|e| e.gated_us).reduce(f64::max),
         spread: estimates
             .iter()
             .map(|estimate| estimate.spread)

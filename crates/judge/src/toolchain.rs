@@ -385,6 +385,32 @@ impl Toolchain {
         Ok(sandbox::run(command, &policy)?)
     }
 
+    /// Machine code of PTX, or the assembler's log.
+    pub(crate) fn assemble(
+        &self,
+        assembler: &Path,
+        ptx: &str,
+        arch: &str,
+        fmad: bool,
+    ) -> Result<Result<Vec<u8>, String>, JudgeError> {
+        let job_dir = tempfile::tempdir().map_err(JudgeError::io("make a build folder"))?;
+        fs::write(job_dir.path().join("kernel.ptx"), ptx)
+            .map_err(JudgeError::io("lay out a kernel"))?;
+        let mut arguments = ["-lineinfo", "kernel.ptx", "-o", "kernel.cubin"]
+            .map(str::to_owned)
+            .to_vec();
+        arguments.push(format!("--gpu-name={arch}"));
+        arguments.extend((!fmad).then(|| "--fmad=false".to_owned()));
+        let output = self.sandboxed((assembler, COMPILE_LIMIT), &arguments, job_dir.path())?;
+        let produced = job_dir.path().join("kernel.cubin");
+        let made = fs::symlink_metadata(&produced).is_ok_and(|meta| meta.is_file());
+        if output.exit != sandbox::Exit::Code(0) || !made {
+            return Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        let code = fs::read(&produced).map_err(JudgeError::io("read a kernel"))?;
+        Ok(Ok(code))
+    }
+
     fn require_python_headers(&self) -> Result<(), JudgeError> {
         if self.python.include.is_some() {
             return Ok(());

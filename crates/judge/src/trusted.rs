@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use warpsmith_schema::{Precision, Target};
 
 use crate::JudgeError;
+use crate::channel::Asked;
 use crate::process::PythonProcess;
 use crate::runner::OutputWindow;
 use crate::value::TensorLocation;
@@ -58,6 +59,8 @@ pub(crate) struct SharedRegions {
     pub(crate) fds: Vec<OwnedFd>,
     /// CUDA: IPC handles by name.
     pub(crate) handles: Value,
+    /// CUDA: whether every process so far can hold back calls on the device; the one descriptor is then the gate's.
+    pub(crate) gate: bool,
 }
 
 /// How a device's memory stands, in bytes.
@@ -124,6 +127,15 @@ pub(crate) struct InputDraw<'a> {
     pub(crate) exact: bool,
 }
 
+/// A call that waits on the device until the trusted process lets it begin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GatedCall {
+    pub(crate) slot: u32,
+    pub(crate) variant: usize,
+    /// No other call of these regions has it.
+    pub(crate) number: u32,
+}
+
 /// One call's outputs, to be compared with the answer of its slot.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CallOutputs<'a> {
@@ -173,6 +185,7 @@ impl TrustedProcess {
             slot_count,
             slot_bytes,
             arena_bytes,
+            gate: fds.len() == 1,
             fds,
             handles,
         })
@@ -201,14 +214,45 @@ impl TrustedProcess {
         self.process.request("draw", body, LONG).map(drop)
     }
 
-    /// CUDA: puts in place what was drawn veiled; before that overwrites a window of the arena.
+    /// CUDA: puts in place what was drawn veiled, where a slot is named; before that overwrites a window of the arena.
     pub(crate) fn reveal(
         &mut self,
-        slot: u32,
+        slot: Option<u32>,
         window: Option<&OutputWindow>,
     ) -> Result<(), JudgeError> {
         let body = json!({ "slot": slot, "window": window.map(OutputWindow::range) });
         self.process.request("reveal", body, LONG).map(drop)
+    }
+
+    /// CUDA: shuts the gate for a call to come.
+    pub(crate) fn shut_gate(&mut self, number: u32) -> Result<(), JudgeError> {
+        let body = json!({ "number": number });
+        self.process.request("shut", body, LONG).map(drop)
+    }
+
+    /// CUDA: asks for [`TrustedProcess::opened_gate`], so that a runner can be asked to queue its call meanwhile.
+    pub(crate) fn open_gate(
+        &mut self,
+        call: &GatedCall,
+        limit: Duration,
+    ) -> Result<Asked, JudgeError> {
+        let body = json!({
+            "slot": call.slot, "variant": call.variant, "number": call.number, "limit_s": limit.as_secs_f64(),
+        });
+        let asked = self.process.channel().ask("gated", body, &[]);
+        asked.map_err(|error| self.process.describe_error("gated", error))
+    }
+
+    /// CUDA: what the device took from the opening of the gate to the end of the call, in microseconds, by this process's clock;
+    /// `None` if it never ended.
+    pub(crate) fn opened_gate(
+        &mut self,
+        asked: &Asked,
+        limit: Duration,
+    ) -> Result<Option<f64>, JudgeError> {
+        let reply = self.process.channel().reply_to(asked, limit + LONG);
+        let (reply, _) = reply.map_err(|error| self.process.describe_error("gated", error))?;
+        Ok(reply["us"].as_f64())
     }
 
     /// How long the reference takes here and now, in microseconds, by this process's own clock: worth nothing by itself, but

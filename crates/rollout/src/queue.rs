@@ -3,9 +3,8 @@
 //! Every running episode has at most one request here, so the queue is never longer than there are episodes. To load a task
 //! costs a judge as much as to look at a wrong submission, and meanwhile nobody else can use the device. So a free judge takes
 //! a request about the task it has loaded, else about a task that no other judge has loaded, else one whose judges are all
-//! busy. What fails for reasons of ours is tried again, a few times and each time later, and so is a task that seems too large
-//! while other judges are at work. The same submission of the same task is judged once: whoever asks meanwhile waits for the
-//! same verdict.
+//! busy. What fails for reasons of ours is tried again, a few times and each time later. The same submission of the same task is
+//! judged once: whoever asks meanwhile waits for the same verdict.
 //!
 //! A policy that pauses while judges have its device would write one token between two judgements. So judges let it finish:
 //! first all replies under way are written, then everything that waits is judged, task by task.
@@ -31,9 +30,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
 /// The longest that judges wait for replies to be written.
 const MAX_WAIT_FOR_REPLIES: Duration = Duration::from_mins(1);
-
-/// The judge's code for a task whose tensors do not fit beside what is there already.
-const TOO_LARGE: &str = "too_large";
 
 /// What a judge is asked.
 #[derive(Debug, Clone)]
@@ -302,18 +298,13 @@ impl JudgeQueue {
     fn answer(&self, judge: &mut dyn Judge, request: &Request) -> JudgeResult {
         let mut pause = FIRST_PAUSE;
         for tried in 1.. {
-            let shared_before = self.device_is_shared();
             let failure = match ask(judge, request) {
                 Ok(_) if self.control.aborted() => return Err(cancelled()),
                 Ok(reply) => return Ok(reply),
                 Err(error) => error.failure(),
             };
             let ours = failure.kind == FailureKind::Infrastructure && failure.code != CANCELLED;
-            // Other judges hold memory: alone the task may well fit.
-            let crowded = failure.kind == FailureKind::Task
-                && failure.code == TOO_LARGE
-                && (shared_before || self.device_is_shared());
-            if !(ours || crowded) || tried >= MAX_TRIES || !self.control.goes_on() {
+            if !ours || tried >= MAX_TRIES || !self.control.goes_on() {
                 return Err(failure);
             }
             self.recorder.write(EventKind::InfrastructureFailed {
@@ -328,11 +319,6 @@ impl JudgeQueue {
             pause *= 2;
         }
         Err(cancelled())
-    }
-
-    /// Whether another judge is at work too.
-    fn device_is_shared(&self) -> bool {
-        self.state().busy_judges() > 1
     }
 
     /// A verdict is a line of the log before anybody hears of it.

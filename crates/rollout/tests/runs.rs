@@ -1,7 +1,4 @@
 //! Whole runs with a judge that stands in.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,10 +8,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Hook, Resources, StandIn, plan, reply, resources, script, scripted, task};
+use crate::common::{Hook, Resources, StandIn, plan, reply, resources, script, scripted, task};
 use serde_json::json;
 use tempfile::TempDir;
-use warpsmith_judge::JudgeError;
 use warpsmith_model::policy::{
     OpenAiPolicy, Policy, PolicyError, PolicyReply, PolicyRequest, ScriptPolicy, SharedPolicy,
 };
@@ -158,27 +154,6 @@ fn a_broken_task_is_listed_and_the_others_go_on() {
     }
 }
 
-/// Finds a task too large while another looks at one; the first waits for the second.
-fn cramped(looking: &AtomicU32, looked: &AtomicU32) -> Result<(), JudgeError> {
-    let others = looking.fetch_add(1, Ordering::SeqCst);
-    let begun = looked.fetch_add(1, Ordering::SeqCst) + 1;
-    let since = Instant::now();
-    while begun == 1
-        && looked.load(Ordering::SeqCst) < 2
-        && since.elapsed() < Duration::from_secs(20)
-    {
-        thread::sleep(Duration::from_millis(5));
-    }
-    looking.fetch_sub(1, Ordering::SeqCst);
-    if others == 0 {
-        return Ok(());
-    }
-    Err(JudgeError::Task {
-        code: "too_large".to_owned(),
-        message: "it does not fit".to_owned(),
-    })
-}
-
 /// Says how many are being written to, takes its time, and rests while judges are at work or does not.
 struct Slow {
     script: ScriptPolicy,
@@ -301,30 +276,6 @@ fn judges_share_out_tasks_before_they_share_one() {
         notes.split(' ').next().unwrap().to_owned()
     });
     assert_ne!(first[0], first[1]);
-}
-
-#[test]
-fn a_task_that_is_too_large_in_company_is_asked_again() {
-    let place = TempDir::new().unwrap();
-    let script = script(place.path(), 2, 1);
-    let (looking, looked) = (AtomicU32::new(0), AtomicU32::new(0));
-    let judge = StandIn {
-        on_survey: Some(Arc::new(move || cramped(&looking, &looked))),
-        ..StandIn::default()
-    };
-    let resources = scripted(&script, vec![judge.clone(), judge]);
-    let plan = RolloutPlan {
-        survey: true,
-        ..plan((1..=2).map(task).collect(), 1, 2)
-    };
-    let run = place.path().join("run");
-    let outcome = go(&run, plan, resources);
-    assert_eq!((outcome.tally.passed, outcome.left_out), (2, Vec::new()));
-    let hitches = events(&run)
-        .iter()
-        .filter(|event| matches!(event, EventKind::InfrastructureFailed { failure, .. } if failure.code == "too_large"))
-        .count();
-    assert!(hitches > 0, "both had the device to themselves");
 }
 
 #[test]
@@ -455,7 +406,7 @@ fn start_child(place: &Path, shell: &str) -> Command {
     command
         .args(["-c", &format!("{shell} exec \"$0\" \"$@\"")])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--nocapture", "-q"])
+        .args(["--exact", "runs::child", "--ignored", "--nocapture", "-q"])
         .env(FOLDER, place);
     command
 }

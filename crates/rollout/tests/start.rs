@@ -1,11 +1,8 @@
 //! What the policy of an `optimize` starts from, with a judge and a policy that follow scripts.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
-
-mod common;
 
 use std::path::Path;
 
-use common::{StandIn, plan, reply, scripted, task};
+use crate::common::{StandIn, plan, reply, scripted, task};
 use serde_json::json;
 use tempfile::TempDir;
 use warpsmith_agent::read_files;

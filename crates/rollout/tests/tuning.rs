@@ -1,14 +1,11 @@
 //! Tuning with a judge that follows a script: what is kept of it, and what another process makes of that.
-#![allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
-
-mod common;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{StandIn, task};
+use crate::common::{StandIn, task};
 use serde_json::json;
 use tempfile::TempDir;
 use warpsmith_compiler::Strategy;

@@ -39,6 +39,8 @@ pub enum SubmissionForm {
     Plain,
     /// One KernelBench-style file with `load_inline`.
     Inline,
+    /// One file with `@triton.jit` kernels.
+    Triton,
 }
 
 impl SubmissionForm {
@@ -47,6 +49,7 @@ impl SubmissionForm {
             Self::CudaAgent => "cuda_agent",
             Self::Plain => "plain",
             Self::Inline => "inline",
+            Self::Triton => "triton",
         }
     }
 }

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 
 use warpsmith_schema::{Submission, SubmissionForm, Trajectory, Verdict};
 
-const FORMS: [SubmissionForm; 3] = [
+const FORMS: [SubmissionForm; 4] = [
     SubmissionForm::Plain,
     SubmissionForm::CudaAgent,
     SubmissionForm::Inline,
+    SubmissionForm::Triton,
 ];
 
 /// What was measured afresh in a run.

@@ -63,7 +63,7 @@ fn load_file(path: &Path) -> Result<Submission, TaskError> {
     }
     freezer.take_file(&folder, name, path, MODEL.to_owned())?;
     Ok(Submission {
-        form: SubmissionForm::Inline,
+        form: form(freezer.files()).unwrap_or(SubmissionForm::Inline),
         files: freezer.into_files(),
     })
 }
@@ -112,10 +112,13 @@ fn form(files: &BTreeMap<String, Vec<u8>>) -> Option<SubmissionForm> {
         .keys()
         .any(|name| name != MODEL && SOURCE_ENDINGS.iter().any(|ending| name.ends_with(ending)));
     if !has_sources {
-        return names
-            .used
-            .contains("load_inline")
-            .then_some(SubmissionForm::Inline);
+        let inline = names.used.contains("load_inline");
+        let triton = names.imported.contains("triton");
+        return match (inline, triton) {
+            (true, _) => Some(SubmissionForm::Inline),
+            (false, true) => Some(SubmissionForm::Triton),
+            (false, false) => None,
+        };
     }
     let plain =
         names.imported.contains("warpsmith_kernels") && !names.imported.contains("cuda_extension");

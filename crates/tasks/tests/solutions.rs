@@ -98,6 +98,27 @@ fn the_import_decides_the_form() {
 }
 
 #[test]
+fn triton_kernels_are_a_form_of_their_own_without_other_sources() {
+    let triton =
+        "import triton\nimport triton.language as tl\n\n@triton.jit\ndef k(x):\n    return\n";
+    let form = |files: &[(&str, &str)]| load_solution(folder(files).path(), true).unwrap().form;
+    assert_eq!(form(&[("model_new.py", triton)]), SubmissionForm::Triton);
+    let alone = folder(&[("solution.py", triton)]);
+    let file = load_solution(&alone.path().join("solution.py"), true).unwrap();
+    assert_eq!(file.form, SubmissionForm::Triton);
+    // Who wants something built says so.
+    let both = format!("{triton}{INLINE}");
+    assert_eq!(form(&[("model_new.py", &both)]), SubmissionForm::Inline);
+    let beside = [("model_new.py", triton), ("kernels/k.cu", "")];
+    assert_eq!(form(&beside), SubmissionForm::CudaAgent);
+    let mentioned = folder(&[("model_new.py", "s = 'import triton'")]);
+    assert!(matches!(
+        refused(mentioned.path()),
+        TaskError::NoKernels { .. }
+    ));
+}
+
+#[test]
 fn what_is_missing_is_said() {
     let empty = folder(&[("kernels/a.cu", "A")]);
     assert!(matches!(refused(empty.path()), TaskError::NoModel { .. }));

@@ -114,7 +114,7 @@ impl Supervisor {
         self.shares_device() && held > total / KEPT_FRACTION
     }
 
-    fn shares_device(&self) -> bool {
+    pub(super) fn shares_device(&self) -> bool {
         self.config
             .pool
             .as_ref()
@@ -130,9 +130,7 @@ impl Supervisor {
             session.memory = trusted.memory()?;
         }
         if self.exceeds_share() {
-            self.close_session();
-            self.baseline = None;
-            self.trusted()?.unload()?;
+            self.let_task_go()?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::baseline::Baselines;
 use crate::lease::lease_device;
 use crate::process;
 use crate::process::PythonProcess;
-use crate::runner::attach;
+use crate::runner::{attach, has_gate};
 use crate::session::Session;
 use crate::trusted::TrustedProcess;
 use crate::zygote;
@@ -250,9 +250,11 @@ impl Supervisor {
         let attached = worker
             .channel
             .request("attach", body, &fds, Duration::from_mins(1));
-        attached.map_err(|error| {
+        let (attached, _) = attached.map_err(|error| {
             JudgeError::infrastructure("worker", format!("a worker could not attach: {error}"))
         })?;
+        // No line of a candidate has run in it yet.
+        session.regions.gate &= has_gate(&attached);
         self.standby = Some(worker);
         Ok(())
     }

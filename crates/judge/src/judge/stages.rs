@@ -25,7 +25,7 @@ use crate::zygote::Worker;
 
 /// A library whose very bytes were checked, in memory that nobody can change any more.
 pub(super) struct LibraryImage {
-    library: BuiltLibrary,
+    pub(super) library: BuiltLibrary,
     pub(super) fd: OwnedFd,
 }
 
@@ -44,14 +44,17 @@ fn record_progress(check: &Comparison, attempt: &mut JudgementState) {
 }
 
 /// The weights that a candidate is loaded with, by a seed of their own: they can be put back.
-fn weights_at_load(session: &Session, trusted: &mut TrustedProcess) -> Result<(), JudgeError> {
+pub(super) fn weights_at_load(
+    session: &Session,
+    trusted: &mut TrustedProcess,
+) -> Result<(), JudgeError> {
     if session.loaded.weights_bytes > 0 {
         trusted.weights(session.seed, false)?;
     }
     Ok(())
 }
 
-fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
+pub(super) fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     let fd = memfd_create("kernels", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = std::fs::File::from(fd);
@@ -269,6 +272,7 @@ impl Supervisor {
         let body = json!({
             "target": target.name(), "source": source, "file_name": MODEL_NEW, "init": session.loaded.init, "state": session.loaded.state,
             "libraries": names, "form": form.name(), "decoys": decoys, "kept_bytes": session.kept_bytes,
+            "ptx_version": images.first().and_then(|image| image.library.name.parse::<u32>().ok()),
         });
         let doing = "look at a worker's memory";
         worker.note_code().map_err(JudgeError::io(doing))?;

@@ -19,15 +19,21 @@ use crate::session::{
 use crate::timing::{self, CallOverhead, HonestGaps, TimeEstimate, TimingSamples};
 use crate::zygote::Worker;
 
-fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> MeasurementPlan {
-    let (singles, budget) = match profile {
-        Profile::Full if bursts.is_empty() => (100, 20),
-        Profile::Full => (40, 20),
-        Profile::Rl | Profile::Verify => (24, 4),
+fn candidate_plan(
+    profile: Profile,
+    bursts: Vec<u32>,
+    gated: bool,
+    looked: usize,
+) -> MeasurementPlan {
+    let (singles, gated_calls, budget) = match profile {
+        Profile::Full if bursts.is_empty() => (100, 0, 20),
+        Profile::Full => (40, 16, 20),
+        Profile::Rl | Profile::Verify => (24, 8, 4),
     };
     MeasurementPlan {
         single_calls: singles,
         bursts,
+        gated_calls: if gated { gated_calls } else { 0 },
         bursts_among: match profile {
             Profile::Full => usize::MAX,
             // Timing cannot end before them.
@@ -41,10 +47,11 @@ fn candidate_plan(profile: Profile, bursts: Vec<u32>, looked: usize) -> Measurem
 }
 
 /// Once more for a candidate whose bursts are quicker than its single or its first calls allow.
-fn recheck_plan(bursts: Vec<u32>) -> MeasurementPlan {
+fn recheck_plan(bursts: Vec<u32>, gated: bool) -> MeasurementPlan {
     MeasurementPlan {
         single_calls: 40,
         bursts,
+        gated_calls: if gated { 16 } else { 0 },
         bursts_among: 8,
         budget: Duration::from_secs(4),
         outputs: OutputHandling::Compared,
@@ -105,11 +112,14 @@ impl Supervisor {
                 .map(|baseline| 0.95 * baseline.time_us)
                 .collect();
             let bursts = session.bursts(index, profile);
-            let plan = candidate_plan(profile, bursts, session.sampled_intervals(index, profile));
+            let gated = session.is_gated(index) && constant.gated_us.is_some();
+            let looked = session.sampled_intervals(index, profile);
+            let plan = candidate_plan(profile, bursts, gated, looked);
             let (eager, raw_eager) = (&strict.eager[index], &strict.raw_eager[index]);
             let honest = HonestGaps {
                 single_us: timing::honest_gap_us(raw_eager, &constant, eager),
                 once_us: timing::honest_once_us(raw_eager, &constant, eager),
+                gated_us: timing::honest_gate_gap_us(raw_eager, &constant, eager),
             };
             let mut tries = 0;
             let estimate = loop {
@@ -127,6 +137,7 @@ impl Supervisor {
                     profile == Profile::Rl
                         && raw.calls() >= least
                         && raw.bursts.len() >= least_bursts
+                        && raw.gated.len() >= plan.gated_calls
                         && timing::is_clear_of(raw, &constant, &lines)
                 };
                 let mut look = |plan: &MeasurementPlan, enough: StopCondition<'_>| {
@@ -137,7 +148,7 @@ impl Supervisor {
                     // Before work counts as put off: single calls on other cores may tell another story.
                     if timing::estimate(&raw, &constant, honest).deferred {
                         let bursts = plan.bursts.clone();
-                        raw.extend(look(&recheck_plan(bursts), &|_| false)?);
+                        raw.extend(look(&recheck_plan(bursts, gated), &|_| false)?);
                     }
                     Ok(raw)
                 });

@@ -108,6 +108,28 @@ fn what_lacked_memory_in_company_is_judged_once_more_alone_and_then_stands() {
     }
 }
 
+/// A busy machine is no reason to import PyTorch again, which would keep it busy; anything else is.
+#[test]
+fn processes_outlive_noise_and_no_other_failure() {
+    let mut judge = LocalJudge::start(config(None)).unwrap();
+    let (task, right) = (task(), submission(true));
+    let noise = JudgeError::crowded("the candidate", 1.0);
+    let other = JudgeError::infrastructure("protocol", "a reply is malformed");
+    for (error, outlived) in [(noise, true), (other, false)] {
+        let ids = judge.supervised(|supervisor| {
+            let judged = supervisor.judge(&task, &right)?;
+            assert_eq!(judged.verdict.status, Status::Passed);
+            let before = supervisor.trusted_id();
+            supervisor.clean_up_after(&error);
+            let judged = supervisor.judge(&task, &right)?;
+            assert_eq!(judged.verdict.status, Status::Passed);
+            Ok([before, supervisor.trusted_id()])
+        });
+        let [before, after] = ids.unwrap();
+        assert!(before.is_some() && (before == after) == outlived, "{error}");
+    }
+}
+
 #[test]
 fn what_lacks_memory_alone_too_is_not_tried_again() {
     for (pool, tries) in [(None, 1), (Some(JudgePool::of(1)), 2)] {
@@ -119,6 +141,48 @@ fn what_lacks_memory_alone_too_is_not_tried_again() {
         });
         assert_eq!(failed.unwrap_err().failure().code, "memory_shortage");
         assert_eq!(tried.load(Ordering::SeqCst), tries);
+    }
+}
+
+/// As the trusted process says it: a task that others leave no room for, and one that runs out of memory on the way.
+#[test]
+fn a_task_that_does_not_fit_in_company_is_tried_once_more_alone() {
+    let too_large = || JudgeError::Task {
+        code: "too_large".to_owned(),
+        message: "it takes 30 GiB, more than a quarter of what is free".to_owned(),
+    };
+    let out_of_memory = || JudgeError::Infrastructure {
+        code: "out_of_memory",
+        message: "trusted process, draw: CUDA out of memory".to_owned(),
+        hint: None,
+    };
+    let device_busy = || JudgeError::device_busy("a tiny kernel waited 1129 us");
+    for lacking in [
+        &too_large as &dyn Fn() -> JudgeError,
+        &out_of_memory,
+        &device_busy,
+    ] {
+        let pool = JudgePool::of(2);
+        let mut judges = [(); 2].map(|()| LocalJudge::start(config(Some(pool.clone()))).unwrap());
+        judges[0].survey(&task()).unwrap();
+        let tries = AtomicU32::new(0);
+        judges[1]
+            .supervised(|supervisor| {
+                if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+                    return Err(lacking());
+                }
+                supervisor.survey(&task())
+            })
+            .unwrap();
+        assert!(lock(&judges[0].seat).is_none(), "the other kept its memory");
+        // Alone too it does not fit: that stands.
+        tries.store(0, Ordering::SeqCst);
+        let failed = judges[1].supervised(|_| {
+            tries.fetch_add(1, Ordering::SeqCst);
+            Err::<(), _>(lacking())
+        });
+        assert_eq!(failed.unwrap_err().failure().code, lacking().failure().code);
+        assert_eq!(tries.load(Ordering::SeqCst), 2);
     }
 }
 

@@ -215,8 +215,17 @@ fn kernels(
 impl SolutionJob<'_> {
     /// What is to be built. A single file is run once in the sandbox to learn it.
     fn units(&self, submission: &Submission, saved: &Value) -> Result<Vec<BuildUnit>, ProfileStop> {
-        if submission.form != SubmissionForm::Inline {
-            return Ok(vec![folder_unit(submission)]);
+        match submission.form {
+            SubmissionForm::Plain | SubmissionForm::CudaAgent => {
+                return Ok(vec![folder_unit(submission)]);
+            }
+            SubmissionForm::Triton => {
+                return Err(solution_failure(
+                    "form",
+                    "Triton solutions cannot be profiled yet: `warpsmith judge` judges them, and `warpsmith profile TASK` shows the reference",
+                ));
+            }
+            SubmissionForm::Inline => {}
         }
         self.describe("extract", submission.form, &[], saved)?;
         let said = self.ask(EXTRACT_LIMIT)?;

@@ -31,6 +31,9 @@ const BUSY_US: f64 = 400.0;
 /// Whoever starts or ends beside the judge is done by then.
 const BUSY_FOR: Duration = Duration::from_millis(20);
 
+/// Of a wrong answer behind the gate.
+const OUT_OF_ORDER: &str = " (this call was queued before its inputs were in place: kernels run on the current stream, or wait for it)";
+
 /// What an interval took.
 pub(super) struct Elapsed {
     pub(super) us: f64,
@@ -58,6 +61,11 @@ impl Session {
     pub(super) fn stages_inputs(&self, variant: usize) -> bool {
         let bytes = self.variant(variant).input_bytes + self.loaded.weights_bytes;
         self.is_short(variant) && bytes <= STAGED_BYTES && !self.loaded.mutates_inputs
+    }
+
+    /// Whether calls of this shape can be held back on the device until their inputs are in place.
+    pub(crate) fn is_gated(&self, variant: usize) -> bool {
+        self.regions.gate && self.stages_inputs(variant)
     }
 
     /// Fills one slot with inputs nobody compares.
@@ -126,7 +134,8 @@ impl Session {
         .map(|slot| slot as u32)
         .collect();
         let staged = self.stages_inputs(interval.variant);
-        let veiled = interval.kind == IntervalKind::Single && staged;
+        let gated = interval.kind == IntervalKind::Gated;
+        let veiled = staged && interval.kind != IntervalKind::Burst;
         runner.suspend();
         // Large inputs are put in place one after the other: a kernel left running would have all that time with the first.
         if interval.outputs == OutputHandling::Compared {
@@ -176,6 +185,10 @@ impl Session {
                 .map_err(CallFailure::from)?;
             runner.suspend();
         }
+        if gated {
+            self.gate_number += 1;
+            trusted.shut_gate(self.gate_number)?;
+        }
         let (module, variant) = (interval.module, interval.variant);
         let short = self.is_short(variant);
         let mut overdrawn = Duration::ZERO;
@@ -185,12 +198,13 @@ impl Session {
                 self.warm_up(runner, (module, window), variant, old)?;
             }
             let warmed = window.filter(|window| window.end - window.start <= STAGED_BYTES);
-            trusted.reveal(slots[0], warmed.as_ref())?;
+            let revealed = (!gated).then_some(slots[0]);
+            trusted.reveal(revealed, warmed.as_ref())?;
         } else if short {
             overdrawn = settle(trusted, runner)?;
             // Else what depends on weights alone could be done before the clock starts.
             if staged && answered && self.loaded.weights_bytes > 0 {
-                trusted.reveal(slots[0], None)?;
+                trusted.reveal(Some(slots[0]), None)?;
             }
         }
         let timed = TimedCall {
@@ -200,7 +214,11 @@ impl Session {
         };
         let watched = runner.pid.filter(|_| self.target == Target::Cpu);
         let waits = watched.and_then(CoreWaits::read);
-        let called = self.call(trusted, runner, &timed, variant, &slots)?;
+        let called = if gated {
+            self.call_behind_gate(trusted, runner, &timed, variant, slots[0])?
+        } else {
+            self.call(trusted, runner, &timed, variant, &slots)?
+        };
         runner.suspend();
         let us = (called.elapsed + overdrawn).as_secs_f64() * 1e6;
         let waited = watched.and_then(CoreWaits::read);
@@ -208,7 +226,10 @@ impl Session {
         match interval.outputs {
             OutputHandling::Compared => {
                 let checks = trusted.check(&called.to_compare(&slots), false)?;
-                if let Some(check) = checks.into_iter().find(|check| !check.holds()) {
+                if let Some(mut check) = checks.into_iter().find(|check| !check.holds()) {
+                    if gated && !check.passed {
+                        check.message.push_str(OUT_OF_ORDER);
+                    }
                     return Err(MeasurementError::Comparison(Box::new(check)));
                 }
             }

@@ -19,6 +19,8 @@ pub(crate) struct MeasurementPlan {
     pub(crate) bursts: Vec<u32>,
     /// They come at random places among this many single calls.
     pub(crate) bursts_among: usize,
+    /// Calls behind the gate, at such places too.
+    pub(crate) gated_calls: usize,
     pub(crate) budget: Duration,
     pub(crate) outputs: OutputHandling,
     /// On other cores every few calls, where cores can be dealt.
@@ -62,6 +64,8 @@ pub(super) struct PlannedInterval {
 pub(super) enum IntervalKind {
     Single,
     Burst,
+    /// A single call that waits on the device until its inputs are in place.
+    Gated,
 }
 
 impl PlannedInterval {
@@ -69,6 +73,7 @@ impl PlannedInterval {
         match self.kind {
             IntervalKind::Single => raw.singles.push(us),
             IntervalKind::Burst => raw.bursts.push((self.calls, us)),
+            IntervalKind::Gated => raw.gated.push(us),
         }
     }
 }
@@ -118,8 +123,13 @@ impl Session {
             return Vec::new();
         }
         let few = self.longest_burst(variant) <= SHORT_BURST || !self.is_short(variant);
-        // Where calls are long, waking the device takes as long as the work that could be looked for.
-        let short = if self.is_short(variant) { 4 } else { 0 };
+        // Where calls are long, waking the device takes as long as the work that could be looked for; behind a gate it is seen
+        // without.
+        let short = if self.is_short(variant) && !self.is_gated(variant) {
+            4
+        } else {
+            0
+        };
         match (self.bursts_alike(), profile) {
             // Of few calls as many bursts as a baseline has.
             (true, Profile::Rl) if !few => [vec![8; 2], vec![ONE_CALL; short]].concat(),
@@ -252,6 +262,14 @@ impl Session {
                 sampled: false,
             };
             steps.insert(place, burst);
+        }
+        for _ in 0..plan.gated_calls {
+            let most = steps.len().min(plan.bursts_among);
+            let gated = PlannedInterval {
+                kind: IntervalKind::Gated,
+                ..single
+            };
+            steps.insert(self.random.random_range(0..=most), gated);
         }
         for _ in 0..plan.sampled_intervals {
             let most = steps.len().min(plan.bursts_among.max(8));

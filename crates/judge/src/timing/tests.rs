@@ -5,11 +5,13 @@ const CONSTANT: CallOverhead = CallOverhead {
     per_call_us: 8.0,
     per_burst_us: 0.0,
     per_waking_us: 0.0,
+    gated_us: None,
 };
 
 const NONE: HonestGaps = HonestGaps {
     single_us: 0.0,
     once_us: 0.0,
+    gated_us: 0.0,
 };
 
 fn raw(single: f64, per_call: f64) -> TimingSamples {
@@ -64,6 +66,7 @@ fn batched_long_calls_are_seen_behind_a_large_constant() {
         per_call_us: 20.0,
         per_burst_us: 800.0,
         per_waking_us: 800.0,
+        gated_us: None,
     };
     let long = |each: f64| TimingSamples {
         singles: (0..20).map(|step| 1950.0 + 5.0 * f64::from(step)).collect(),
@@ -85,6 +88,7 @@ fn no_more_than_half_of_a_burst_is_taken_off() {
         per_call_us: 0.0,
         per_burst_us: 800.0,
         per_waking_us: 800.0,
+        gated_us: None,
     };
     let quick = TimingSamples {
         singles: vec![1000.0; 8],
@@ -189,6 +193,7 @@ fn a_constant_from_a_busier_hour_is_noticed() {
         per_call_us: 8.0,
         per_burst_us: 0.0,
         per_waking_us: 0.0,
+        gated_us: None,
     };
     assert!(contradicts(&raw(20_000.0, 20_000.0), &stale));
     assert!(!contradicts(&raw(280.0, 108.0), &CONSTANT));
@@ -253,6 +258,7 @@ fn a_machine_that_takes_cores_away_does_not_move_a_short_time() {
         per_call_us: 35.0,
         per_burst_us: 0.0,
         per_waking_us: 0.0,
+        gated_us: None,
     };
     let seen = HonestGaps {
         once_us: 15.0,
@@ -299,6 +305,7 @@ fn work_done_once_is_not_hidden_behind_a_slow_beginning_of_nothing() {
         per_call_us: 10.0,
         per_burst_us: 140.0,
         per_waking_us: 365.0,
+        gated_us: None,
     };
     // Each call takes 25 us, 10 of them the judge's; a burst begins after 300 us, and one does work of 45 us once.
     let bursts = |beginning: f64| -> TimingSamples {
@@ -319,6 +326,7 @@ fn work_done_once_is_not_hidden_behind_a_slow_beginning_of_nothing() {
     let honest = HonestGaps {
         single_us: honest_gap_us(&eager, &constant, &of_eager),
         once_us: honest_once_us(&eager, &constant, &of_eager),
+        gated_us: honest_gate_gap_us(&eager, &constant, &of_eager),
     };
     assert!(honest.once_us < -60.0, "{}", honest.once_us);
     let kernel = estimate(&bursts(300.0), &constant, honest);

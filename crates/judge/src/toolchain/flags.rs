@@ -175,6 +175,8 @@ impl Toolchain {
                     .parent()
                     .map(|site| site.join("nvidia")),
             );
+            let triton = self.python.torch.dir.parent();
+            paths.extend(triton.map(|site| site.join("triton/backends/nvidia/bin")));
         }
         paths
     }
