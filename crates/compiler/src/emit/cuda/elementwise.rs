@@ -15,8 +15,10 @@ pub(super) fn elementwise(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> 
     let element = writer.plan.buffers[kernel.out.0].element;
     if tuned && count % 4 == 0 && element == ElementType::Float {
         let width = writer.plan.knobs.choose("results of a thread", 4, &[1]);
-        if width == 4 {
-            return vectorized(writer, kernel, count);
+        if width == 4
+            && let Some(config) = vectorized(writer, kernel, count)
+        {
+            return config;
         }
     }
     let threads = block_size(writer);
@@ -33,8 +35,13 @@ pub(super) fn elementwise(writer: &mut KernelWriter<'_>, kernel: &RowKernel) -> 
 }
 
 /// Four neighbouring results a thread, loaded and stored at once. More of them a thread are slower: 4.0 instead of 4.2 TB/s
-/// for a copy on an H200 (`scripts/gpu/bandwidth`).
-fn vectorized(writer: &mut KernelWriter<'_>, kernel: &RowKernel, count: i64) -> LaunchConfig {
+/// for a copy on an H200 (`scripts/gpu/bandwidth`). `None` where four neighbours read windows and do not share a row: they have no
+/// element in common, and a warp would read each line of memory four times.
+fn vectorized(
+    writer: &mut KernelWriter<'_>,
+    kernel: &RowKernel,
+    count: i64,
+) -> Option<LaunchConfig> {
     let threads = block_size(writer);
     let (group, lane) = (writer.plan.arena.var(count / 4), writer.plan.arena.var(4));
     let flat = Index::from(group).times(4).plus(&lane.into());
@@ -54,8 +61,12 @@ fn vectorized(writer: &mut KernelWriter<'_>, kernel: &RowKernel, count: i64) -> 
             let of_lane = |index: &Index| index.substituted(lane, &Index::constant(lane_now));
             at.iter().map(of_lane).collect()
         };
+        if kernel.row_shape.last().is_none_or(|last| last % 4 != 0) {
+            return None;
+        }
         let config = LaunchConfig::over(&kernel.row_shape, 4, threads);
-        return unrolled(writer, kernel, &lane_at, (&place, group), config);
+        let place = (&place, group);
+        return Some(unrolled(writer, kernel, &lane_at, place, config));
     }
     writer.name_variable(group, "i");
     writer.name_variable(lane, "l");
@@ -78,7 +89,7 @@ fn vectorized(writer: &mut KernelWriter<'_>, kernel: &RowKernel, count: i64) -> 
     writer.line(format!(
         "reinterpret_cast<float4*>({out})[{place}] = result;"
     ));
-    LaunchConfig::over(&kernel.row_shape, 4, threads)
+    Some(LaunchConfig::over(&kernel.row_shape, 4, threads))
 }
 
 /// The same where the four read what lies around them.
