@@ -5,6 +5,7 @@ use warpsmith_schema::{
 };
 
 use crate::episode::identity;
+use crate::feedback;
 use crate::prompt;
 use crate::settings::PromptStyle;
 
@@ -28,4 +29,49 @@ pub fn unjudged_trajectory(
         ending: EpisodeEnding::Finished,
         ..Trajectory::begin(task, target, policy, sample, EpisodeMode::Single)
     }
+}
+
+/// The reply of an episode that ended with a failed attempt: what a correction answers to.
+pub fn failed_reply(episode: &Trajectory) -> Option<&str> {
+    let attempt = episode.attempts.last()?;
+    if episode.best.is_some() || episode.mode != EpisodeMode::Single {
+        return None;
+    }
+    match episode.messages.get(attempt.message as usize)? {
+        Message::Assistant { text, .. } => Some(text),
+        _ => None,
+    }
+}
+
+/// That episode up to its failed attempt, what a policy is told of it, and a right reply, which nobody judged. `None` where no
+/// attempt failed.
+pub fn repaired_trajectory(
+    failed: &Trajectory,
+    policy: &PolicyVersion,
+    reply: String,
+) -> Option<Trajectory> {
+    failed_reply(failed)?;
+    let attempt = failed.attempts.last()?;
+    let mut messages = failed.messages[..=attempt.message as usize].to_vec();
+    messages.push(Message::User {
+        text: feedback::on_verdict(&attempt.verdict),
+    });
+    messages.push(Message::Assistant {
+        text: reply,
+        calls: Vec::new(),
+    });
+    let begun = Trajectory::begin(
+        &failed.task,
+        failed.target,
+        policy,
+        failed.sample,
+        EpisodeMode::Single,
+    );
+    Some(Trajectory {
+        id: identity(&failed.task, &messages),
+        messages,
+        attempts: failed.attempts.clone(),
+        ending: EpisodeEnding::Finished,
+        ..begun
+    })
 }

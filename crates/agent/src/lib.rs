@@ -31,7 +31,7 @@ mod tools;
 mod wire;
 mod workspace;
 
-pub use demonstration::unjudged_trajectory;
+pub use demonstration::{failed_reply, repaired_trajectory, unjudged_trajectory};
 pub use episode::Sample;
 pub use episode_judge::EpisodeJudge;
 pub use error::AgentError;

@@ -242,3 +242,54 @@ fn the_compiler_takes_modules_as_people_write_them() {
     let result = json(&output);
     assert_eq!(result["episodes"]["passed"], 6, "{result}");
 }
+
+/// A reply that failed is read with its verdict; what is learned after it says where it went astray, and is right.
+#[test]
+fn failed_replies_of_a_run_become_corrections() {
+    let context = Context::new();
+    let done = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        context.command(&arguments).output().unwrap()
+    };
+    let demos = done(
+        "train demos --handwritten 1 --seed 3 --styles fused --prompt short --target cpu --out right.jsonl",
+    );
+    assert_eq!(code(&demos), 0);
+    let right: Value = serde_json::from_str(context.read("right.jsonl").trim()).unwrap();
+    let reply = right["messages"][2]["text"].as_str().unwrap();
+    let wrong = reply.replacen("extern \"C\" int ", "extern \"C\" imt ", 1);
+    assert_ne!(wrong, reply);
+    let task = json!({ "name": "lone", "code": right["task"]["source"] });
+    context.write("tasks.jsonl", &task.to_string());
+    context.write("script.jsonl", &json!({ "text": wrong }).to_string());
+    let run = "rollout --tasks tasks.jsonl --policy script:script.jsonl --mode single --repairs 0 --profile verify --prompt short --target cpu --out run --json -q";
+    let result = json(&done(run));
+    assert_eq!(result["episodes"]["passed"], 0, "{result}");
+
+    let repaired = json(&done(
+        "train demos --repairs run --styles fused --target cpu --out repairs.jsonl --json",
+    ));
+    assert_eq!(
+        (&repaired["demos"], &repaired["repairs"]),
+        (&json!(1), &json!(1))
+    );
+    let line: Value = serde_json::from_str(context.read("repairs.jsonl").trim()).unwrap();
+    let messages = line["messages"].as_array().unwrap();
+    assert_eq!(messages[2]["text"], wrong);
+    let told = messages[3]["text"].as_str().unwrap();
+    assert!(told.contains("imt"), "{told}");
+    let correction = messages[4]["text"].as_str().unwrap();
+    assert!(
+        correction.starts_with("Wrong: `extern \"C\" imt "),
+        "{correction}"
+    );
+    assert!(correction.ends_with(reply), "{correction}");
+    assert_eq!(line["attempts"].as_array().unwrap().len(), 1);
+    // Nothing failed for the other target, and validation is not taught.
+    for other in ["--target cuda", "--target cpu --except tasks.jsonl"] {
+        let refused = done(&format!(
+            "train demos --repairs run {other} --out none.jsonl --json"
+        ));
+        assert_eq!(json(&refused)["failure"]["code"], "no_demo");
+    }
+}

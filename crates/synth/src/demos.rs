@@ -69,7 +69,7 @@ pub fn demos<T>(
 }
 
 /// Whether one of those is this task, or too much like it.
-fn has_relatives(task: &Task, among: &FingerprintIndex) -> bool {
+pub fn has_relatives(task: &Task, among: &FingerprintIndex) -> bool {
     let near = Structure::of(&task.source).map(|structure| among.nearest(&structure));
     matches!(near, Ok(Some(near)) if near.similarity > FAMILY_THRESHOLD)
 }

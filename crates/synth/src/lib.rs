@@ -22,7 +22,7 @@ pub mod teacher;
 
 pub use candidate::{CandidateSource, TaskCandidate};
 pub use compose::{ComposeError, GrammarComposer, TaskComposer};
-pub use demos::{Demo, DemoPlan, Demos, demos};
+pub use demos::{Demo, DemoPlan, Demos, demos, has_relatives};
 pub use exercises::exercises;
 pub use filter::{
     Containment, FilterEnvironment, FilterError, FilterRejection, FilterWorker, TaskMeasurements,

@@ -4,6 +4,7 @@
 //! `TeacherEpisode` goes through them with the same tools as any policy and reacts to what these really answer.
 
 mod bug;
+mod correction;
 mod episode;
 mod extents;
 mod plan;
@@ -143,6 +144,19 @@ pub fn replies(
         .filter(|attempt| attempt.strategies.iter().any(wanted))
         .map(|attempt| episode::standalone_reply(&plan.facts, attempt))
         .collect())
+}
+
+/// A right reply after one that failed: it names the first place where that one went astray. In the first of the strategies that
+/// the task has a solution in; `None` where it has none in these.
+pub fn correction(
+    task: &Task,
+    target: Target,
+    strategies: &[Strategy],
+    seed: u64,
+    failed: &str,
+) -> Result<Option<String>, NotCovered> {
+    let right = replies(task, target, strategies, seed)?.into_iter().next();
+    Ok(right.map(|right| format!("{}{right}", correction::lead(failed, &right))))
 }
 
 /// The version that trajectories of the teacher carry.

@@ -41,6 +41,7 @@ pub enum TooLong {
 /// Which replies of a trajectory are learnt. The others are read, as what was given is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrainedReplies {
+    /// But those that failed and were corrected: they are what the correction answers to.
     All,
     /// The attempt that counts, and what led to it: nothing that came after, and no attempt that failed.
     Solution(CountedAttempt),
@@ -49,16 +50,24 @@ pub enum TrainedReplies {
 impl TrainedReplies {
     /// Whether the reply with this message's number is learnt.
     fn learns(self, trajectory: &Trajectory, message: u32) -> bool {
-        let Self::Solution(counts) = self else {
-            return true;
-        };
-        let Some(solution) = counted(trajectory, counts) else {
-            return true;
-        };
         let failed = |attempt: &Attempt| attempt.message == message && !attempt.verdict.passed();
-        message == solution.message
-            || message < solution.message && !trajectory.attempts.iter().any(failed)
+        let failed = trajectory.attempts.iter().any(failed);
+        let solution = match self {
+            Self::All => return !(failed && goes_on(trajectory, message)),
+            Self::Solution(counts) => counted(trajectory, counts),
+        };
+        solution.is_none_or(|solution| {
+            message == solution.message || message < solution.message && !failed
+        })
     }
+}
+
+/// Whether another reply came after this one.
+fn goes_on(trajectory: &Trajectory, message: u32) -> bool {
+    let later = trajectory.messages.iter().skip(message as usize + 1);
+    later
+        .into_iter()
+        .any(|message| matches!(message, Message::Assistant { .. }))
 }
 
 /// Tokens, which of them were said, and the messages these are: one for each contiguous run.
@@ -135,10 +144,11 @@ impl Examples<'_> {
             None => self.rendered(trajectory)?,
         };
         let learns = |message| self.replies.learns(trajectory, message);
-        let masked = sequences.into_iter().map(|one| match self.replies {
-            TrainedReplies::All => Some(one),
-            TrainedReplies::Solution(_) => one.only(learns),
-        });
+        let messages = 0..trajectory.messages.len() as u32;
+        let whole = self.replies == TrainedReplies::All && messages.into_iter().all(learns);
+        let masked = sequences
+            .into_iter()
+            .map(|one| if whole { Some(one) } else { one.only(learns) });
         let masked: Option<Vec<Masked>> = masked.collect();
         let masked = masked.ok_or_else(|| TrainError::BrokenTokens {
             episode: EpisodeId::of(trajectory).to_string(),

@@ -129,9 +129,9 @@ fn only_the_solution_and_what_led_to_it_is_trained() {
         codec.tokenizer().decode(tokens).unwrap()
     };
     let all = of(TrainedReplies::All, &trajectory).unwrap().unwrap();
-    for reply in ["void;", "int x;", "float;"] {
-        assert!(said(&all).contains(reply), "{}", said(&all));
-    }
+    // The first failed and was corrected: it is read.
+    assert_eq!(said(&all).replace("<|im_end|>", ""), "int x;float;");
+    assert!(read(&all).contains("void;"));
     let trained = of(solution, &trajectory).unwrap().unwrap();
     assert_eq!(said(&trained).replace("<|im_end|>", ""), "int x;");
     assert!(read(&trained).contains("void;") && !read(&trained).contains("right"));

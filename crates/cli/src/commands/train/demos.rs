@@ -1,5 +1,8 @@
 //! `warpsmith train demos`: the teacher's demonstrations for many tasks at once, without a judge.
 
+mod repairs;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -39,6 +42,10 @@ pub(crate) struct DemosArgs {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     handwritten: u32,
+    /// A run whose failed single-turn replies the teacher corrects; repeatable. In each of these demonstrations the failed reply
+    /// and what was told of it are read, and the correction is learned
+    #[arg(long, value_name = "RUN")]
+    repairs: Vec<PathBuf>,
     /// The file to make, a JSONL of trajectories
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -104,16 +111,6 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         tasks.extend(exercises(&seeds, args.seed)?.take(args.compose as usize));
     }
     tasks.extend(handwritten(args.seed)?.take(args.handwritten as usize));
-    if tasks.is_empty() {
-        let hint = "`--tasks FILE` names some, `--compose N` and `--handwritten N` make some up"
-            .to_owned();
-        return Err(Stop::config(
-            "no_demo",
-            "there is no task to teach",
-            Some(hint),
-        ));
-    }
-    with_graphs(&mut tasks, &args.python, printer)?;
     let mut except = Vec::new();
     for path in &args.except {
         except.extend(load_all(path)?);
@@ -122,6 +119,23 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         DemoTarget::Cuda => Target::Cuda,
         DemoTarget::Cpu => Target::Cpu,
     };
+    let failed = repairs::failed_episodes(&args.repairs, &except, target)?;
+    if tasks.is_empty() && failed.is_empty() {
+        let hint = if args.repairs.is_empty() {
+            "`--tasks FILE` names some, `--compose N` and `--handwritten N` make some up"
+        } else {
+            "no single-turn episode of these runs ended with a failed attempt for this `--target`"
+        };
+        let hint = hint.to_owned();
+        return Err(Stop::config(
+            "no_demo",
+            "there is no task to teach",
+            Some(hint),
+        ));
+    }
+    with_graphs(&mut tasks, &args.python, printer)?;
+    let mut to_repair: Vec<Task> = failed.iter().map(|one| one.task.clone()).collect();
+    with_graphs(&mut to_repair, &args.python, printer)?;
     let strategies: Vec<Strategy> = args.styles.iter().map(|style| (*style).into()).collect();
     let plan = DemoPlan {
         tasks: &tasks,
@@ -136,10 +150,14 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         unjudged_trajectory(demo.task, target, prompt, &policy, demo.sample, reply)
     })?;
     let Demos {
-        demos,
-        not_covered: left_out,
+        mut demos,
+        not_covered: mut left_out,
         excluded,
     } = found;
+    let repaired = repairs::repairs(&failed, &to_repair, &strategies, args.seed);
+    let repairs = repaired.trajectories.len();
+    demos.extend(repaired.trajectories);
+    add_up(&mut left_out, repaired.not_covered);
     let not_covered: u32 = left_out.values().sum();
     if demos.is_empty() {
         let most = left_out.iter().max_by_key(|(_, count)| **count);
@@ -153,7 +171,8 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
                 "name other tasks, or fewer to exclude",
             ),
         };
-        let message = format!("not one demonstration for {} tasks: {why}", tasks.len());
+        let all = tasks.len() + to_repair.len();
+        let message = format!("not one demonstration for {all} tasks: {why}");
         return Err(Stop::config("no_demo", message, Some(hint.to_owned())));
     }
     let mut lines = String::new();
@@ -177,17 +196,22 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.object(&json!({
             "format": FORMAT,
             "demos": demos.len(),
-            "tasks": tasks.len(),
+            "repairs": repairs,
+            "tasks": tasks.len() + to_repair.len(),
             "not_covered": not_covered,
             "excluded": excluded,
             "reasons": left_out,
             "file": args.out,
         }))?;
     } else {
+        let corrected = match repairs {
+            0 => String::new(),
+            some => format!(" ({some} of them corrections)"),
+        };
         let mut lines = vec![format!(
-            "{} demonstrations of {} tasks, {not_covered} not covered, {excluded} excluded: {}",
+            "{} demonstrations{corrected} of {} tasks, {not_covered} not covered, {excluded} excluded: {}",
             demos.len(),
-            tasks.len(),
+            tasks.len() + to_repair.len(),
             args.out.display()
         )];
         lines.extend(
@@ -202,6 +226,12 @@ pub(crate) fn run(args: &DemosArgs, printer: &Printer) -> Result<Exit, Stop> {
         printer.lines(&lines)?;
     }
     Ok(Exit::DONE)
+}
+
+fn add_up(counts: &mut BTreeMap<String, u32>, more: BTreeMap<String, u32>) {
+    for (reason, count) in more {
+        *counts.entry(reason).or_default() += count;
+    }
 }
 
 /// A module that has no graph is not covered, which is counted later.
