@@ -49,6 +49,10 @@ class Solutions(unittest.TestCase):
             (root / "notes.txt").write_text("not read")
             self.assertEqual(solution_on_the_wire(root), {"files": FILES})
             self.assertEqual(solution_on_the_wire(str(root / "model_new.py")), {"files": {"model_new.py": MODEL_NEW}})
+            (root / "kernels_cuda").mkdir()
+            (root / "kernels_cuda" / "twice_relu.cu").write_text(KERNEL)
+            self.assertEqual(solution_on_the_wire(root, "cpu"), {"files": FILES})
+            self.assertEqual(solution_on_the_wire(root, "cuda"), {"files": {"model_new.py": MODEL_NEW, "kernels/twice_relu.cu": KERNEL}})
             os.symlink("/etc/passwd", root / "kernels" / "link.cpp")
             with self.assertRaisesRegex(warpsmith.SolutionError, "link"):
                 solution_on_the_wire(root)

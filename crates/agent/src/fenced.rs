@@ -3,7 +3,8 @@
 //! Small models cannot escape code inside JSON, and do not keep to a heading's form either. So a block belongs to the path
 //! named on the last line before it that is not empty, whatever else that line says, or in its own first line. Where no block is
 //! `model_new.py` by name, the last that defines a class `ModelNew` is: `KernelBench`'s form, with an inline extension or Triton.
-//! A reply that is nothing but such a module needs no fence. What was thought before the answer is no part of it.
+//! A reply that is nothing but such a module needs no fence. What was thought before the answer is no part of it, nor are the
+//! tokens that end a turn, which `OpenRLHF` and slime hand over with the text.
 
 use std::collections::BTreeMap;
 
@@ -81,6 +82,7 @@ pub(crate) fn pieces(reply: &str) -> Vec<Piece<'_>> {
 
 /// The files of a reply; of two blocks for one path the later counts.
 pub fn read_files(reply: &str) -> Result<FencedFiles, UnusableReply> {
+    let reply = without_end_of_turn(reply);
     let answer = reply
         .rsplit_once("</think>")
         .map_or(reply, |(_, answer)| answer);
@@ -123,6 +125,29 @@ pub fn read_files(reply: &str) -> Result<FencedFiles, UnusableReply> {
         (_, true) => Err(UnusableReply::NoHeading),
         _ => Ok(files),
     }
+}
+
+/// A reply up to its last word, so that a fence with such a token behind it is still the end of a block.
+fn without_end_of_turn(reply: &str) -> &str {
+    let mut text = reply.trim_end();
+    while let Some((before, token)) = text.rfind('<').map(|start| text.split_at(start))
+        && is_end_of_turn(token)
+    {
+        text = before.trim_end();
+    }
+    text
+}
+
+/// `<|im_end|>`, `<|eot_id|>` and the like; `DeepSeek`'s bars are wide, and some families have none.
+fn is_end_of_turn(token: &str) -> bool {
+    let is_name = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '▁');
+    let bars = ['|', '｜'];
+    let inside = token
+        .strip_prefix('<')
+        .and_then(|rest| rest.strip_suffix('>'))
+        .and_then(|rest| rest.strip_prefix(bars)?.strip_suffix(bars));
+    matches!(token, "</s>" | "<eos>" | "<end_of_turn>")
+        || inside.is_some_and(|name| !name.is_empty() && name.chars().all(is_name))
 }
 
 fn defines_model(code: &str) -> bool {
@@ -268,6 +293,33 @@ mod tests {
             format!("</think>\n\n{MODULE}"),
         ] {
             assert_eq!(files(&reply), only, "{reply}");
+        }
+    }
+
+    #[test]
+    fn tokens_that_end_a_turn_are_not_read() {
+        let only = [(MODEL_NEW.to_owned(), MODULE.to_owned())];
+        let fenced = format!("Here.\n```python\n{MODULE}```");
+        for end in [
+            "<|im_end|>",
+            "<|im_end|>\n<|endoftext|><|endoftext|>",
+            "</s>",
+            "<end_of_turn>\n",
+            "<|eot_id|>",
+            "<｜end▁of▁sentence｜>",
+        ] {
+            assert_eq!(files(&format!("{fenced}{end}")), only, "{end}");
+            assert_eq!(files(&format!("{MODULE}{end}")), only, "{end}");
+        }
+        for kept in [
+            "a <b>",
+            "x < y",
+            "<>",
+            "<||>",
+            "<|a b|>",
+            "std::vector<int>",
+        ] {
+            assert_eq!(without_end_of_turn(kept), kept);
         }
     }
 

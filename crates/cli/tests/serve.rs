@@ -28,10 +28,12 @@ fn a_reply_comes_whole_or_in_pieces_with_what_was_asked_for() {
     let server = Server::with_model(&[]);
     assert_eq!(server.said["model"], MODEL);
     assert_eq!(server.said["token_required"], false);
+    let health = server.get("/healthz");
     assert_eq!(
-        server.get("/healthz"),
-        json!({ "status": "ok", "requests": 0 })
+        (&health["status"], &health["requests"]),
+        (&json!("ok"), &json!(0))
     );
+    assert!(["cpu", "cuda"].contains(&health["target"].as_str().unwrap()));
     let models = server.get("/v1/models");
     assert_eq!(models["data"][0]["id"], MODEL);
     assert_eq!(models["data"][0]["max_model_len"], server.said["context"]);

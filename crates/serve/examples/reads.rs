@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use warpsmith_schema::Target;
 use warpsmith_serve::judging::{JudgeService, ServedTasks};
 use warpsmith_serve::{ApiKeys, Offer, serve};
 
@@ -75,6 +76,7 @@ fn offer(runs: PathBuf) -> Offer {
                 client_tasks: false,
                 instructions: String::new(),
             },
+            target: Target::Cpu,
         },
         runs,
         look_at_machine: Arc::new(|| json!({})),

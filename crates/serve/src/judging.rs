@@ -22,7 +22,7 @@ use std::{io, thread};
 
 use tokio::time::sleep;
 use warpsmith_judge::Judge;
-use warpsmith_schema::Task;
+use warpsmith_schema::{Target, Task};
 use warpsmith_tasks::{TaskError, load};
 
 use crate::problem::Problem;
@@ -36,6 +36,8 @@ pub struct JudgeService {
     /// They work side by side. Lazy ones cost nothing until the first submission comes.
     pub judges: Vec<Box<dyn Judge>>,
     pub tasks: ServedTasks,
+    /// What is judged on, so that clients who have kernels for both send the right ones.
+    pub target: Target,
 }
 
 /// What clients may have judged.

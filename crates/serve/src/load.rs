@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use warpsmith_judge::Judge;
-use warpsmith_schema::Task;
+use warpsmith_schema::{Target, Task};
 
 use crate::judging::timed::Timed;
 use crate::judging::{JudgeService, ServedTasks};
@@ -57,6 +57,7 @@ fn offer() -> Offer {
                 client_tasks: false,
                 instructions: String::new(),
             },
+            target: Target::Cpu,
         },
         runs: PathBuf::from("none"),
         look_at_machine: Arc::new(|| Value::Null),

@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 #[cfg(feature = "local-models")]
 use warpsmith_model::{GenerationThread, policy::ChatCodec};
+use warpsmith_schema::Target;
 
 use crate::client::ApiKeys;
 use crate::connections::{LIMITS, Limits, answer, whole};
@@ -79,7 +80,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     };
     #[cfg(not(feature = "local-models"))]
     let replying = || 0;
-    let jobs = judging.jobs.clone();
+    let (jobs, target) = (judging.jobs.clone(), offer.judge.target);
     let app = app
         .fallback(move |uri: Uri| async move { nothing_there(uri.path(), serves_model) })
         .method_not_allowed_fallback(move |method: Method, uri: Uri| async move {
@@ -91,7 +92,7 @@ pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
         // Whether it lives may be asked without a token.
         .route(
             "/healthz",
-            get(move || async move { health(jobs.is_draining(), replying()) }),
+            get(move || async move { health(jobs.is_draining(), replying(), target) }),
         );
     let limits = Limits {
         sockets: offer.sockets,
@@ -185,12 +186,14 @@ async fn generation_ended(generation: Option<GenerationThread>) {
 }
 
 /// Who balances loads sends nothing more to a server that comes to its end.
-fn health(draining: bool, requests: usize) -> Response {
-    if draining {
-        let body = Json(json!({ "status": "draining", "requests": requests }));
-        return (StatusCode::SERVICE_UNAVAILABLE, body).into_response();
-    }
-    Json(json!({ "status": "ok", "requests": requests })).into_response()
+fn health(draining: bool, requests: usize, target: Target) -> Response {
+    let (code, status) = if draining {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining")
+    } else {
+        (StatusCode::OK, "ok")
+    };
+    let body = json!({ "status": status, "requests": requests, "target": target });
+    (code, Json(body)).into_response()
 }
 
 async fn until(happened: fn() -> bool) {

@@ -63,6 +63,7 @@ class Judge:
                 raise UsageError(f"the server at {url} judges as it was started", "leave out everything but `url`, `token`, `timeout` and `retries`")
             self._connection = Connection(url, token if token is not None else os.environ.get("WARPSMITH_TOKEN"))
             self._connection.get("/v1/jobs?limit=1")
+            self._target = self._connection.target()
             return
         if token is not None:
             raise UsageError("a server of our own makes its token itself", "give `token` together with `url`")
@@ -73,6 +74,7 @@ class Judge:
         arguments += [] if tasks is None else ["--tasks", os.fspath(tasks)]
         self._server = Server(arguments)
         self._connection = self._server.connection
+        self._target = self._connection.target()
         # Where nobody closes it.
         self._end = weakref.finalize(self, Server.close, self._server)
 
@@ -88,12 +90,12 @@ class Judge:
 
     def judge(self, task: TaskLike, solution: SolutionLike, *, timeout: float | None = None) -> Verdict:
         """One verdict. Whatever else happens raises, and is no reward."""
-        request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution)}
+        request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution, self._target)}
         return self._judged(request, timeout, threading.Event())
 
     async def judge_async(self, task: TaskLike, solution: SolutionLike, *, timeout: float | None = None) -> Verdict:
         """The same for a program with an event loop. If it is cancelled, a submission that still waits is taken back."""
-        request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution)}
+        request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution, self._target)}
         stop = threading.Event()
         loop = asyncio.get_running_loop()
         try:
@@ -157,7 +159,7 @@ class Judge:
         def one(task: TaskLike, solution: SolutionLike) -> Verdict:
             passed = None
             try:
-                request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution)}
+                request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution, self._target)}
                 verdict = self._judged(request, timeout, stop)
                 passed = verdict.passed
                 return verdict

@@ -82,6 +82,14 @@ class Connection:
             raise of_answer(status, answer)
         return answer
 
+    def target(self) -> str:
+        """What kernels are judged on there, which decides which of a folder's are sent."""
+        try:
+            return str(self.ask("GET", "/healthz")[1].get("target", "cpu"))
+        except ServerError:
+            # A proxy need not let it through.
+            return "cpu"
+
     def _kept(self) -> http.client.HTTPConnection | None:
         # A connection is not shared with a process that was forked.
         kept = getattr(self._local, "kept", None)

@@ -18,6 +18,8 @@ from .live import Writer
 
 MODEL_NEW = "model_new.py"
 KERNELS = "kernels"
+# A folder may have both.
+KERNELS_CUDA = "kernels_cuda"
 # As the judge has them.
 MAX_FILES, MAX_BYTES = 256, 2 << 20
 PATH = re.compile(r"model_new\.py|kernels(/[A-Za-z0-9_][A-Za-z0-9_.-]*){1,8}")
@@ -111,11 +113,11 @@ def _source_of_task_class(module: type) -> str:
     return writer.text()
 
 
-def solution_on_the_wire(solution: SolutionLike) -> dict[str, Any]:
+def solution_on_the_wire(solution: SolutionLike, target: str = "cpu") -> dict[str, Any]:
     if isinstance(solution, Reply):
         # What cannot be encoded is the model's mistake, as everything in it is.
         return {"reply": str(solution).encode(errors="replace").decode()}
-    found = _files_on_the_wire(solution)
+    found = _files_on_the_wire(solution, target)
     for path, text in found["files"].items():
         if not isinstance(path, str) or not PATH.fullmatch(path):
             raise SolutionError(f"`{path}` is no file of a solution", f"files are `{MODEL_NEW}` and `{KERNELS}/…` of letters, digits, `_`, `-` and `.`")
@@ -126,7 +128,7 @@ def solution_on_the_wire(solution: SolutionLike) -> dict[str, Any]:
     return found
 
 
-def _files_on_the_wire(solution: SolutionLike) -> dict[str, Any]:
+def _files_on_the_wire(solution: SolutionLike, target: str) -> dict[str, Any]:
     if isinstance(solution, Mapping):
         if MODEL_NEW not in solution:
             raise SolutionError(f"the files hold no `{MODEL_NEW}`", f"give a mapping of `{MODEL_NEW}` and `{KERNELS}/…` to text")
@@ -146,7 +148,7 @@ def _files_on_the_wire(solution: SolutionLike) -> dict[str, Any]:
         raise SolutionError(f"a {type(solution).__name__} is no solution", "give a path, source, a mapping of files, a class, or a `Reply`")
     path = Path(solution)
     if path.is_dir():
-        return {"files": _folder(path)}
+        return {"files": _folder(path, target)}
     if path.suffix == ".py" and path.exists():
         return {"files": {MODEL_NEW: _text(path)}}
     raise SolutionError(
@@ -159,12 +161,13 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def _folder(path: Path) -> dict[str, str]:
+def _folder(path: Path, target: str) -> dict[str, str]:
     model = path / MODEL_NEW
     if not model.exists():
         raise SolutionError(f"`{path}` has no `{MODEL_NEW}`", f"a solution's folder has `{MODEL_NEW}` and `{KERNELS}/`")
     files = {MODEL_NEW: _text(model)}
-    for folder, folders, names in os.walk(path / KERNELS):
+    kernels = path / (KERNELS_CUDA if target == "cuda" and (path / KERNELS_CUDA).is_dir() else KERNELS)
+    for folder, folders, names in os.walk(kernels):
         for name in [*folders, *names]:
             if os.path.islink(os.path.join(folder, name)):
                 raise SolutionError(f"`{folder}/{name}` is a link", "copy the file: links are not followed")
@@ -173,7 +176,7 @@ def _folder(path: Path) -> dict[str, str]:
             if len(files) == MAX_FILES:
                 raise SolutionError(f"`{path}` has more than {MAX_FILES} files", "leave out what the kernels do not need")
             found = Path(folder, name)
-            files[found.relative_to(path).as_posix()] = _text(found)
+            files[f"{KERNELS}/{found.relative_to(kernels).as_posix()}"] = _text(found)
     return files
 
 

@@ -250,6 +250,7 @@ fn judge_service(args: &ServeArgs, printer: &Printer) -> Result<JudgeService, St
             client_tasks: args.client_tasks,
             instructions: warpsmith_agent::skill(target),
         },
+        target,
     })
 }
 
