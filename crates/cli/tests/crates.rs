@@ -1,4 +1,4 @@
-//! The crate table in the documentation says what the workspace is.
+//! The crate table in the documentation says what the workspace is, and what the workspace is built of is built once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -90,4 +90,34 @@ fn an_edge_points_at_a_crate_of_the_table() {
             );
         }
     }
+}
+
+/// Packages with their features, as `cargo tree` has them.
+fn built(more: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "--prefix", "none"])
+        .args(["--format", "{p} {f}"])
+        .args(more)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .map(|line| line.trim_end_matches(" (*)").to_owned())
+        .collect()
+}
+
+/// One more feature of one small crate, and nearly all is compiled a second time for the tests.
+#[test]
+fn a_build_and_the_tests_have_every_package_with_the_same_features() {
+    let binary = built(&["--edges", "normal,build"]);
+    let workspace = built(&["--workspace", "--edges", "normal,build,dev"]);
+    let twice: Vec<&String> = binary.difference(&workspace).collect();
+    assert!(
+        twice.is_empty(),
+        "built a second time, with other features, where the workspace is tested: {twice:#?}; \
+         name the features that it has there in the root's Cargo.toml"
+    );
 }
