@@ -44,10 +44,7 @@ fn record_progress(check: &Comparison, attempt: &mut JudgementState) {
 }
 
 /// The weights that a candidate is loaded with, by a seed of their own: they can be put back.
-pub(super) fn weights_at_load(
-    session: &Session,
-    trusted: &mut TrustedProcess,
-) -> Result<(), JudgeError> {
+fn weights_at_load(session: &Session, trusted: &mut TrustedProcess) -> Result<(), JudgeError> {
     if session.loaded.weights_bytes > 0 {
         trusted.weights(session.seed, false)?;
     }
@@ -242,6 +239,21 @@ impl Supervisor {
         trust.checks.insert("imports".to_owned(), TrustCheck::Held);
     }
 
+    /// The worker that stands by, the weights it is loaded with in place, and the flag that arms its guards.
+    pub(super) fn take_worker(&mut self) -> Result<(Worker, GuardFlag), JudgeError> {
+        self.stand_by()?;
+        let worker = self
+            .standby
+            .take()
+            .ok_or_else(|| JudgeError::infrastructure("worker", "no worker stands by"))?;
+        self.worker_output = Some(worker.output.clone());
+        let (session, trusted) = self.session_and_trusted()?;
+        weights_at_load(session, trusted)?;
+        let flag =
+            GuardFlag::new().map_err(JudgeError::io("make the flag that arms the guards"))?;
+        Ok((worker, flag))
+    }
+
     pub(super) fn load_candidate(
         &mut self,
         source: &str,
@@ -249,17 +261,9 @@ impl Supervisor {
         images: &[LibraryImage],
         attempt: &mut JudgementState,
     ) -> Result<Step<Worker>, JudgeError> {
-        self.stand_by()?;
-        let mut worker = self
-            .standby
-            .take()
-            .ok_or_else(|| JudgeError::infrastructure("worker", "no worker stands by"))?;
-        self.worker_output = Some(worker.output.clone());
+        let (mut worker, flag) = self.take_worker()?;
         let (target, rules) = (self.config.target, self.config.rules);
-        let (session, trusted) = self.session_and_trusted()?;
-        weights_at_load(session, trusted)?;
-        let flag =
-            GuardFlag::new().map_err(JudgeError::io("make the flag that arms the guards"))?;
+        let (session, _) = self.session_and_trusted()?;
         let mut fds = vec![flag.as_fd()];
         fds.extend(images.iter().map(|image| image.fd.as_fd()));
         let variant = session.variant(0);

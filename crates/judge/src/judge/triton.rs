@@ -13,12 +13,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use warpsmith_schema::{Rule, Status, Target};
 
-use super::stages::{LibraryImage, sealed, weights_at_load, with_memory_limit};
+use super::stages::{LibraryImage, sealed, with_memory_limit};
 use super::{JudgementState, Step, Supervisor, clip, go};
 use crate::JudgeError;
 use crate::candidate_failure::{CandidateFailure, channel_failure};
 use crate::channel::{Asked, ChannelError};
-use crate::sample::GuardFlag;
 use crate::session::PLAIN;
 use crate::submission::{MODEL_NEW, SubmissionForm};
 use crate::toolchain::BuiltLibrary;
@@ -92,16 +91,9 @@ impl Supervisor {
         assembler: &Assembler,
         deadline: Instant,
     ) -> Result<Step<Vec<u8>>, JudgeError> {
-        self.stand_by()?;
-        let mut worker = self
-            .standby
-            .take()
-            .ok_or_else(|| JudgeError::infrastructure("worker", "no worker stands by"))?;
-        self.worker_output = Some(worker.output.clone());
-        let flag = GuardFlag::new().map_err(JudgeError::io("make a flag"))?;
+        let (mut worker, flag) = self.take_worker()?;
         let target = self.config.target;
-        let (session, trusted) = self.session_and_trusted()?;
-        weights_at_load(session, trusted)?;
+        let (session, _) = self.session_and_trusted()?;
         let variants: Vec<Vec<Value>> = (session.loaded.variants.iter())
             .map(|variant| variant.inputs.clone())
             .collect();
