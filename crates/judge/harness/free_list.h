@@ -61,6 +61,13 @@ class FreeList {
         free_[offset] = size;
     }
 
+    // Calls `visit` with the offset and size of each free range.
+    template <class Visit>
+    void visit_free(Visit visit) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        for (const auto& [offset, size] : free_) visit(offset, size);
+    }
+
    private:
     struct Range {
         size_t start, end;

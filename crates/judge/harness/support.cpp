@@ -1,18 +1,17 @@
-// The worker's native half, built once per PyTorch and kept in the cache.
+// The native half of the worker, and of the trusted process on a CPU, built once per PyTorch and kept in the cache.
 //
 // 1. Traps: a guard stands before every backend kernel outside a short allow-list, below Python and below any thread-local
 //    mode, so that threads and C++ callers meet it too. Guards are registered before the fork, so whoever asks the
 //    dispatcher for a kernel gets a guarded one; they throw once a byte is set in a page that the supervisor writes and a
 //    worker can only read. There is no function here that takes a guard back.
-// 2. Arena: a CPU allocator over memory shared with the judge, so outputs are read where they lie.
+// 2. Arena: a CPU allocator over memory shared with the judge, so outputs are read where they lie; in the trusted process over
+//    memory of its own, which is kept.
 // 3. warpsmith_gemm: the one numeric routine that CPU candidates may call.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/copy_native.h>
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
 
-#include "free_list.h"
+#include "cpu_arena.h"
 
 #include <atomic>
 #include <chrono>
@@ -214,60 +213,3 @@ void warpsmith_gemm(int transa, int transb, int64_t m, int64_t n, int64_t k, flo
 }
 
 }  // extern "C"
-
-// ---- arena -----------------------------------------------------------------------------------------------------------
-
-namespace {
-
-class Arena final : public c10::Allocator {
-   public:
-    void open(uint8_t* base, size_t size) {
-        base_ = base;
-        size_ = size;
-        list_.reset(size);
-    }
-
-    void confine(size_t start, size_t end, size_t kept) { list_.confine(start, end, kept); }
-
-    c10::DataPtr allocate(size_t bytes) override {
-        const size_t offset = list_.take((std::max<size_t>(bytes, 1) + 63) & ~size_t(63));
-        // Full: still correct, only that an output here is copied into the arena at the candidate's expense.
-        void* at = offset == FreeList::none ? c10::alloc_cpu(bytes) : base_ + offset;
-        return {at, at, &give_back, c10::Device(c10::DeviceType::CPU)};
-    }
-
-    c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
-    void copy_data(void* dest, const void* src, std::size_t count) const override { std::memcpy(dest, src, count); }
-
-    static void give_back(void* at);
-
-   private:
-    uint8_t* base_ = nullptr;
-    size_t size_ = 0;
-    FreeList list_;
-};
-
-Arena& arena() {
-    static auto* one = new Arena();
-    return *one;
-}
-
-void Arena::give_back(void* at) {
-    auto& a = arena();
-    auto* place = static_cast<uint8_t*>(at);
-    if (place >= a.base_ && place < a.base_ + a.size_) {
-        a.list_.give(size_t(place - a.base_));
-    } else {
-        c10::free_cpu(at);
-    }
-}
-
-}  // namespace
-
-extern "C" void warpsmith_use_arena(void* base, size_t size) {
-    arena().open(static_cast<uint8_t*>(base), size);
-    c10::SetCPUAllocator(&arena(), /*priority=*/100);
-}
-
-// Where the tensors of the next calls come from.
-extern "C" void warpsmith_confine(size_t start, size_t end, size_t kept) { arena().confine(start, end, kept); }

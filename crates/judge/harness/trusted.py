@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # an isolated interpreter does not look beside its script
 
+import quick_torch  # noqa: E402, F401, first: it imports PyTorch
 import torch  # noqa: E402
 
 import appeal  # noqa: E402
@@ -42,6 +43,7 @@ from compare import (  # noqa: E402
     relaxed,
     with_honest_errors,
 )
+from host_memory import HostMemory  # noqa: E402
 from loading import Loaded  # noqa: E402
 from measure import scale_from, scale_numbers  # noqa: E402
 from readings import Readings  # noqa: E402
@@ -120,7 +122,9 @@ class Memory:
 class Trusted:
     """Answers requests; holds one task and its regions at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, support: str | None = None) -> None:
+        self._support = support
+        self._host: HostMemory | None = None
         self._task: Loaded | None = None
         self._memory: Memory | None = None
         self._drawn: dict[int, Drawn] = {}
@@ -155,6 +159,8 @@ class Trusted:
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         self.forget({})
         self._target = request["target"]
+        if self._target == "cpu" and self._host is None and self._support is not None:
+            self._host = HostMemory(self._support)
         self._task, told = loading.load(request["source"], self._target, request["seed"])
         return told
 
@@ -181,6 +187,8 @@ class Trusted:
         self._release_memory()
         if self._target == "cuda":
             torch.cuda.empty_cache()
+        elif self._host is not None:
+            self._host.give_back()
         return {}
 
     def memory(self, _: dict[str, Any]) -> dict[str, int]:
@@ -680,8 +688,8 @@ def _elsewhere(trusted: Trusted) -> str:
     return f" ({taken / 2**30:.1f} of {total / 2**30:.1f} GiB are taken by other processes)"
 
 
-def serve(channel: Channel) -> None:
-    trusted = Trusted()
+def serve(channel: Channel, support: str) -> None:
+    trusted = Trusted(support)
     while True:
         try:
             channel.spin_seconds = trusted.spin_seconds
@@ -697,7 +705,7 @@ def serve(channel: Channel) -> None:
 
 
 def main() -> None:
-    serve(Channel(3))
+    serve(Channel(3), support=sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.modules["numpy"] = None  # a worker has no numeric library but its own kernels
 
+import quick_torch  # noqa: E402, F401, first: it imports PyTorch
 import torch  # noqa: E402
 
 # Runs graphs by kernels that no dispatcher sees; nothing that a submission may do needs it.

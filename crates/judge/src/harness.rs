@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("graph_forms.py", GRAPH_FORMS),
     ("gate.py", include_str!("../harness/gate.py")),
     ("graphs.py", include_str!("../harness/graphs.py")),
+    ("host_memory.py", include_str!("../harness/host_memory.py")),
     ("indices.py", include_str!("../harness/indices.py")),
     ("inline.py", include_str!("../harness/inline.py")),
     (
@@ -35,6 +36,7 @@ const FILES: &[(&str, &str)] = &[
     ("mutation.py", include_str!("../harness/mutation.py")),
     ("nvml.py", include_str!("../harness/nvml.py")),
     ("profiling.py", include_str!("../harness/profiling.py")),
+    ("quick_torch.py", include_str!("../harness/quick_torch.py")),
     ("readings.py", include_str!("../harness/readings.py")),
     ("regions.py", include_str!("../harness/regions.py")),
     ("reports.py", include_str!("../harness/reports.py")),
@@ -53,6 +55,7 @@ const FILES: &[(&str, &str)] = &[
     ("vector_isas.py", VECTOR_ISAS),
     ("worker.py", include_str!("../harness/worker.py")),
     ("zygote.py", include_str!("../harness/zygote.py")),
+    ("cpu_arena.h", include_str!("../harness/cpu_arena.h")),
     ("free_list.h", include_str!("../harness/free_list.h")),
 ];
 /// How launchers are called, as a module that stands by itself: solutions are handed over with it.
@@ -88,7 +91,7 @@ fn content_hash() -> String {
 #[derive(Debug, Clone)]
 pub(crate) struct Harness {
     pub(crate) dir: PathBuf,
-    /// Dispatcher traps, CPU arena and `warpsmith_gemm`.
+    /// Dispatcher traps, CPU arena and memory, and `warpsmith_gemm`.
     pub(crate) support: PathBuf,
     /// The CUDA arena allocator.
     pub(crate) cuda_arena: PathBuf,

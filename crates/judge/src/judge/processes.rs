@@ -34,7 +34,7 @@ impl Supervisor {
             name: "trusted",
             target: self.config.target,
             script: "trusted.py",
-            arguments: Vec::new(),
+            arguments: vec![self.harness.support.display().to_string()],
             environment,
             python: &self.config.python,
             harness: &self.harness.dir,
