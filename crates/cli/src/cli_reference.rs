@@ -16,7 +16,7 @@ const INTRODUCTION: &str = "\
 is exactly one JSON object (`mcp` speaks its own protocol there). See also [exit codes](exit-codes.md) and what
 [TASK, SOLUTION and POLICY](arguments.md) can be.
 
-A verb's section has the arguments that it alone takes. Those that several verbs take stand once: under
+A verb's section has the arguments that it alone takes; brackets hold the default. Arguments of several verbs stand once: under
 [shared flags](#shared-flags), or under [`train`](#train). `first … last` are all verbs from one to the other, in the order of
 this page. The page is generated from the program's own help texts.
 ";
@@ -104,9 +104,10 @@ fn groups(shared: &BTreeMap<Entry, Vec<String>>, above: Option<&str>, all: &[Str
         } else {
             let verbs = listed(names, all);
             let verb = above.map(|verb| format!("`{verb}` "));
-            verbs
-                .trim_start_matches(verb.as_deref().unwrap_or_default())
-                .to_owned()
+            match verb.and_then(|verb| verbs.strip_prefix(&verb)) {
+                Some(below) => below.to_owned(),
+                None => verbs,
+            }
         };
         let _ = write!(text, "\n**{verbs}**\n{}", list(&entries));
     }
@@ -188,7 +189,7 @@ fn entries(verb: &Command) -> impl Iterator<Item = Entry> + '_ {
         .map(|argument| (name(argument), meaning(argument)))
 }
 
-/// As it is typed: `-q, --quiet`, `--device <N>`, `<TASK>`.
+/// As it is typed, with its default: `-q, --quiet`, `--device N` [`0`], `TASK`.
 fn name(argument: &Arg) -> String {
     let value = argument
         .get_action()
@@ -207,7 +208,25 @@ fn name(argument: &Arg) -> String {
         (false, Some(value)) => format!("{} {value}", flags.join(", ")),
         (false, None) => flags.join(", "),
     };
-    format!("`{name}`")
+    match default(argument) {
+        Some(default) => format!("`{name}` [{default}]"),
+        None => format!("`{name}`"),
+    }
+}
+
+fn default(argument: &Arg) -> Option<String> {
+    let values: Vec<String> = argument
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
+    if !argument.get_action().takes_values() || values.is_empty() {
+        None
+    } else if values.len() > 1 && values == value_names(argument) {
+        Some("all".to_owned())
+    } else {
+        Some(quoted(&values))
+    }
 }
 
 /// The values of a flag that takes one of a few.
@@ -239,19 +258,6 @@ fn meaning(argument: &Arg) -> String {
     let values = value_names(argument);
     if argument.get_action().takes_values() && choices(argument).is_none() && !values.is_empty() {
         let _ = write!(text, "; of {}", quoted(&values));
-    }
-    let defaults: Vec<String> = argument
-        .get_default_values()
-        .iter()
-        .map(|value| value.to_string_lossy().into_owned())
-        .collect();
-    if argument.get_action().takes_values() && !defaults.is_empty() {
-        let defaults = if defaults.len() > 1 && defaults == values {
-            "all".to_owned()
-        } else {
-            quoted(&defaults)
-        };
-        let _ = write!(text, "; default {defaults}");
     }
     if let Some(variable) = argument.get_env() {
         let _ = write!(text, "; also `{}`", variable.to_string_lossy());
