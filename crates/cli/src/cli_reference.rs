@@ -18,7 +18,7 @@ is exactly one JSON object (`mcp` speaks its own protocol there). See also [exit
 
 A verb's section has the arguments that it alone takes; brackets hold the default. Arguments of several verbs stand once: under
 [shared flags](#shared-flags), or under [`train`](#train). `first … last` are all verbs from one to the other, in the order of
-this page. The page is generated from the program's own help texts.
+this page. The page is generated from the program's own help texts; `warpsmith VERB --help` says more of some flags.
 ";
 
 /// A flag is shared where at least this many verbs have it with the same text.
@@ -58,7 +58,11 @@ fn page(root: &Command) -> String {
         let usage = usage
             .trim_start_matches("Usage: ")
             .replace(" [OPTIONS]", "");
-        let _ = write!(page, "\n{level} {name}\n\n`{usage}`\n\n{}\n", about.trim());
+        let _ = write!(page, "\n{level} {name}\n\n");
+        if usage.split(' ').count() > name.split(' ').count() + 1 {
+            let _ = write!(page, "`{usage}`\n\n");
+        }
+        let _ = writeln!(page, "{}", about.trim());
         let own: Vec<Entry> = entries(verb)
             .filter(|entry| !shared.contains_key(entry))
             .collect();
@@ -243,14 +247,9 @@ fn value_names(argument: &Arg) -> Vec<String> {
 }
 
 fn meaning(argument: &Arg) -> String {
-    let help = argument.get_long_help().or_else(|| argument.get_help());
-    let help = help.map(ToString::to_string).unwrap_or_default();
-    // The first paragraph is a line without a full stop.
-    let paragraphs: Vec<String> = help
-        .split("\n\n")
-        .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
-        .collect();
-    let mut text = paragraphs.join(". ");
+    let help = argument.get_help().map(ToString::to_string);
+    let help = help.unwrap_or_default();
+    let mut text = help.split_whitespace().collect::<Vec<_>>().join(" ");
     // What follows is joined by a semicolon.
     if text.ends_with('.') {
         text.pop();
