@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use crate::cli::Cli;
 
 const INTRODUCTION: &str = "\
 # Command line
 
-`warpsmith VERB [OPTIONS]`. Results go to stdout; notes, progress bars, hints and errors go to stderr. With `--json` stdout is
-exactly one JSON object (`mcp` speaks its own protocol there). [Exit codes](exit-codes.md) and what
-[TASK, SOLUTION and POLICY](arguments.md) can be have pages of their own. A flag that several verbs share with the same
-meaning stands once, under [shared flags](#shared-flags); `first … last` are all verbs from one to the other, in the order of
-this page.
+`warpsmith VERB [OPTIONS]` prints results on stdout; notes, progress bars, hints and errors go to stderr. With `--json` stdout
+is exactly one JSON object (`mcp` speaks its own protocol there). See also [exit codes](exit-codes.md) and what
+[TASK, SOLUTION and POLICY](arguments.md) can be.
 
-This page is generated from the program's own help texts.
+A verb's section has the arguments that it alone takes; brackets hold the default. Arguments of several verbs stand once: under
+[shared flags](#shared-flags), or under [`train`](#train). `first … last` are all verbs from one to the other, in the order of
+this page. The page is generated from the program's own help texts; `warpsmith VERB --help` says more of some flags.
 ";
 
 /// A flag is shared where at least this many verbs have it with the same text.
@@ -47,47 +47,75 @@ fn page(root: &Command) -> String {
     let verbs = verbs(root, "");
     let shared = shared(&verbs);
     let mut page = INTRODUCTION.to_owned();
-    let links: Vec<String> = root
-        .get_subcommands()
-        .filter(|verb| verb.get_name() != "help" && !verb.is_hide_set())
-        .map(|verb| format!("[`{0}`](#{0})", verb.get_name()))
-        .collect();
-    let _ = writeln!(page, "\n{}", links.join(" · "));
     let all: Vec<String> = verbs.iter().map(|(name, _)| name.clone()).collect();
-    page += "\n## Shared flags\n\n| flag | verbs | meaning |\n|---|---|---|\n";
-    for ((flag, help), names) in &shared {
-        let names = if names.len() == verbs.len() {
-            "all".to_owned()
-        } else {
-            listed(names, &all)
-        };
-        let _ = writeln!(page, "| {flag} | {names} | {help} |");
-    }
+    page += "\n## Shared flags\n";
+    page += &groups(&shared, None, &all);
     for (name, verb) in &verbs {
         let level = if name.contains(' ') { "###" } else { "##" };
         let about = verb.get_long_about().or_else(|| verb.get_about());
         let about = about.map(ToString::to_string).unwrap_or_default();
         let usage = (*verb).clone().render_usage().to_string();
-        let usage = usage.trim_start_matches("Usage: ");
-        let _ = write!(
-            page,
-            "\n{level} {name}\n\n{}\n\n```text\n{usage}\n```\n",
-            about.trim()
-        );
+        let usage = usage
+            .trim_start_matches("Usage: ")
+            .replace(" [OPTIONS]", "");
+        let _ = write!(page, "\n{level} {name}\n\n");
+        if usage.split(' ').count() > name.split(' ').count() + 1 {
+            let _ = write!(page, "`{usage}`\n\n");
+        }
+        let _ = writeln!(page, "{}", about.trim());
         let own: Vec<Entry> = entries(verb)
             .filter(|entry| !shared.contains_key(entry))
             .collect();
-        if !own.is_empty() {
-            page += "\n| argument | meaning |\n|---|---|\n";
-            for (flag, help) in own {
-                let _ = writeln!(page, "| {flag} | {help} |");
-            }
-        }
+        page += &list(&own);
+        page += &groups(&shared, Some(name), &all);
         if let Some(after) = verb.get_after_long_help() {
             let _ = write!(page, "\n```text\n{}\n```\n", after.to_string().trim());
         }
     }
     page
+}
+
+fn list(entries: &[Entry]) -> String {
+    let lines = entries.iter().map(|(flag, help)| match help.as_str() {
+        "" => format!("- {flag}\n"),
+        help => format!("- {flag}: {help}\n"),
+    });
+    let lines: String = lines.collect();
+    if lines.is_empty() {
+        lines
+    } else {
+        format!("\n{lines}")
+    }
+}
+
+/// A list of flags for each set of verbs that share them: the verbs below `above`, or all other sets.
+fn groups(shared: &BTreeMap<Entry, Vec<String>>, above: Option<&str>, all: &[String]) -> String {
+    let mut groups: BTreeMap<&[String], Vec<Entry>> = BTreeMap::new();
+    for (entry, names) in shared {
+        let first = names.first().and_then(|name| parent(name));
+        let common = first.filter(|_| names.iter().all(|name| parent(name) == first));
+        if common == above {
+            groups.entry(names).or_default().push(entry.clone());
+        }
+    }
+    let mut groups: Vec<(&[String], Vec<Entry>)> = groups.into_iter().collect();
+    let place = |names: &[String]| all.iter().position(|one| names.first() == Some(one));
+    groups.sort_by_key(|(names, _)| (std::cmp::Reverse(names.len()), place(names)));
+    let mut text = String::new();
+    for (names, entries) in groups {
+        let verbs = if names.len() == all.len() {
+            "All verbs".to_owned()
+        } else {
+            let verbs = listed(names, all);
+            let verb = above.map(|verb| format!("`{verb}` "));
+            match verb.and_then(|verb| verbs.strip_prefix(&verb)) {
+                Some(below) => below.to_owned(),
+                None => verbs,
+            }
+        };
+        let _ = write!(text, "\n**{verbs}**\n{}", list(&entries));
+    }
+    text
 }
 
 /// So many verbs in a row are named by the first and the last.
@@ -165,12 +193,15 @@ fn entries(verb: &Command) -> impl Iterator<Item = Entry> + '_ {
         .map(|argument| (name(argument), meaning(argument)))
 }
 
-/// As it is typed: `-q, --quiet`, `--device <N>`, `<TASK>`.
+/// As it is typed, with its default: `-q, --quiet`, `--device N` [`0`], `TASK`.
 fn name(argument: &Arg) -> String {
     let value = argument
         .get_action()
         .takes_values()
-        .then(|| argument.get_value_names().unwrap_or_default().join(" "));
+        .then(|| match choices(argument) {
+            Some(choices) => choices.join("|"),
+            None => argument.get_value_names().unwrap_or_default().join(" "),
+        });
     let flags = [
         argument.get_short().map(|short| format!("-{short}")),
         argument.get_long().map(|long| format!("--{long}")),
@@ -181,42 +212,60 @@ fn name(argument: &Arg) -> String {
         (false, Some(value)) => format!("{} {value}", flags.join(", ")),
         (false, None) => flags.join(", "),
     };
-    format!("`{}`", name.replace('|', "\\|"))
+    match default(argument) {
+        Some(default) => format!("`{name}` [{default}]"),
+        None => format!("`{name}`"),
+    }
+}
+
+fn default(argument: &Arg) -> Option<String> {
+    let values: Vec<String> = argument
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
+    if !argument.get_action().takes_values() || values.is_empty() {
+        None
+    } else if values.len() > 1 && values == value_names(argument) {
+        Some("all".to_owned())
+    } else {
+        Some(quoted(&values))
+    }
+}
+
+/// The values of a flag that takes one of a few.
+fn choices(argument: &Arg) -> Option<Vec<String>> {
+    let one = matches!(argument.get_action(), ArgAction::Set) && argument.get_long().is_some();
+    let names = value_names(argument);
+    (one && !names.is_empty()).then_some(names)
+}
+
+fn value_names(argument: &Arg) -> Vec<String> {
+    let values = argument.get_possible_values();
+    let shown = values.iter().filter(|value| !value.is_hide_set());
+    shown.map(|value| value.get_name().to_owned()).collect()
 }
 
 fn meaning(argument: &Arg) -> String {
-    let help = argument.get_long_help().or_else(|| argument.get_help());
-    let help = help.map(ToString::to_string).unwrap_or_default();
-    // The first paragraph is a line without a full stop.
-    let paragraphs: Vec<String> = help
-        .split("\n\n")
-        .map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
-        .collect();
-    let mut text = paragraphs.join(". ");
+    let help = argument.get_help().map(ToString::to_string);
+    let help = help.unwrap_or_default();
+    let mut text = help.split_whitespace().collect::<Vec<_>>().join(" ");
     // What follows is joined by a semicolon.
     if text.ends_with('.') {
         text.pop();
     }
-    let values = argument.get_possible_values();
-    if argument.get_action().takes_values() && !values.is_empty() {
-        let names: Vec<String> = values
-            .iter()
-            .filter(|value| !value.is_hide_set())
-            .map(|value| format!("`{}`", value.get_name()))
-            .collect();
-        let _ = write!(text, "; one of {}", names.join(", "));
-    }
-    let defaults = argument.get_default_values();
-    if argument.get_action().takes_values() && !defaults.is_empty() {
-        let shown: Vec<String> = defaults
-            .iter()
-            .map(|value| format!("`{}`", value.to_string_lossy()))
-            .collect();
-        let _ = write!(text, "; default {}", shown.join(" "));
+    let values = value_names(argument);
+    if argument.get_action().takes_values() && choices(argument).is_none() && !values.is_empty() {
+        let _ = write!(text, "; of {}", quoted(&values));
     }
     if let Some(variable) = argument.get_env() {
         let _ = write!(text, "; also `{}`", variable.to_string_lossy());
     }
     // Where there is no help, what follows begins.
-    text.trim_start_matches("; ").replace('|', "\\|")
+    text.trim_start_matches("; ").to_owned()
+}
+
+fn quoted(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
 }
