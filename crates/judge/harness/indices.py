@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from measure import sizes
 from tolerances import FLOOR_EPS, PEAK_OVER_RMS
 from task import IndexCall
 from values import FLOATS
@@ -37,7 +38,7 @@ def chosen_alike(candidate: torch.Tensor, answer: torch.Tensor, call: IndexCall)
     reference = source.gather(axis, want).double()
     near = torch.ones_like(inside)
     if source.dtype in FLOATS.values():
-        size = float(source.double().abs().nan_to_num(0.0, 0.0, 0.0).mean()) if source.numel() <= 1 << 24 else float(reference.abs().mean())
+        size = float(sizes(source.double().nan_to_num(0.0, 0.0, 0.0))[0]) if source.numel() <= 1 << 24 else float(reference.abs().mean())
         near = (values - reference).abs() <= INDEX_EPS * torch.finfo(source.dtype).eps * (reference.abs() + size)
     near |= (values == reference) | (values.isnan() & reference.isnan())
     good = inside & near

@@ -2,7 +2,7 @@
 
 All errors are normalised element by element: `z = |error| / (|y| + m)` with `y` the exact answer and `m` the mean of |y|.
 Large elements are thus judged relatively, small ones against the typical size, and neither an outlier nor a crowd of zeros
-moves the bar for the others.
+moves the bar for the others. Nor does what a mask put in many places, one number far larger than all else: `m` is of the rest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ SCALE_SAMPLE = 1 << 22
 QUICK = 1 << 25  # elements that are compared in one piece
 LOST = 0.1  # an element that is off by more than this share of itself
 LOOK_SAMPLE = 1 << 18
+# What a mask fills in: at least this share of the elements, within this of the largest, so many times the mean of the others, and
+# a number (-1e4, -1e9) that no function saturates at.
+FILL_SHARE, FILL_NEARNESS, FILL_TIMES, FILL_LEAST = 1 / 64, 1 / 128, 256.0, 1e3
 VISIBLE = 1e-24  # smaller ones may be lost to products that underflow on the way
 
 
 @dataclass(frozen=True)
 class Scale:
-    """An answer's size: mean of |y|, spread about its mean, and whether all of it is finite."""
+    """An answer's size without what a mask filled in: mean of |y|, spread about its mean, and whether all of it is finite."""
 
     mean_abs: float
     mean: float
@@ -62,8 +65,22 @@ def scale_of(answer: torch.Tensor) -> Scale:
         sample = sample[sample.isfinite()]
     if sample.numel() == 0:
         return Scale(0.0, 0.0, 0.0, 0, finite)
-    spread, mean = torch.std_mean(sample, correction=0)
-    return Scale(float(sample.abs().mean()), float(mean), float(spread), sample.numel(), finite)
+    mean_abs, mean, spread = sizes(sample).tolist()
+    return Scale(mean_abs, mean, spread, sample.numel(), finite)
+
+
+def sizes(sample: torch.Tensor) -> torch.Tensor:
+    """Mean of the absolute, mean and spread of numbers in float64, apart from what a mask filled in; without waiting for them."""
+    size = sample.abs()
+    largest = size.max()
+    rest = size < (1 - FILL_NEARNESS) * largest
+    count = rest.sum()
+    mean_abs, mean = (torch.where(rest, part, 0).sum() / count.clamp(min=1) for part in (size, sample))
+    spread = torch.where(rest, sample - mean, 0).square().sum().div(count.clamp(min=1)).sqrt()
+    common, far = sample.numel() - count >= FILL_SHARE * sample.numel(), largest >= (FILL_TIMES * mean_abs).clamp(min=FILL_LEAST)
+    filled = common & far & (mean_abs > 0)
+    whole_spread, whole_mean = torch.std_mean(sample, correction=0)
+    return torch.where(filled, torch.stack([mean_abs, mean, spread]), torch.stack([size.mean(), whole_mean, whole_spread]))
 
 
 def scale_numbers(answer: torch.Tensor) -> torch.Tensor:
@@ -72,8 +89,7 @@ def scale_numbers(answer: torch.Tensor) -> torch.Tensor:
     if flat.numel() == 0:
         return torch.zeros(4, dtype=torch.float64, device=answer.device)
     sample = _sample_of(flat)
-    spread, mean = torch.std_mean(sample, correction=0)
-    return torch.stack([flat.sum().isfinite().double(), sample.abs().mean(), mean, spread])
+    return torch.cat([flat.sum().isfinite().double().reshape(1), sizes(sample)])
 
 
 def scale_from(answer: torch.Tensor, numbers: list[float]) -> Scale:

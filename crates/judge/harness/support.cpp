@@ -98,14 +98,18 @@ class Guard final : public c10::OperatorKernel {
     Counter& counter_;
 };
 
-// Copies are data movement, except that a copy between dtypes is arithmetic.
+// Copies are data movement, except that a copy between dtypes is arithmetic, and one that makes up a pending negation.
+bool converts(const at::Tensor& self, const at::Tensor& src) {
+    return self.scalar_type() != src.scalar_type() || self.is_neg() != src.is_neg() || self.is_conj() != src.is_conj();
+}
+
 at::Tensor& copy_checked(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
-    if (armed() && self.scalar_type() != src.scalar_type()) {
+    if (armed() && converts(self, src)) {
         remember("aten::copy_ (between dtypes)");
-        TORCH_CHECK(false, "warpsmith: a copy between dtypes computes and is not allowed in forward; write it as a kernel");
+        TORCH_CHECK(false, "warpsmith: a copy between dtypes, or of a negated view, computes and is not allowed in forward; write it as a kernel");
     }
     static Counter& conversions = counter_of("aten::copy_ (between dtypes)");
-    if (self.scalar_type() == src.scalar_type()) return at::native::copy_(self, src, non_blocking);
+    if (!converts(self, src)) return at::native::copy_(self, src, non_blocking);
     const Counted counted(conversions);
     return at::native::copy_(self, src, non_blocking);
 }

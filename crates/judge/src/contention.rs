@@ -97,7 +97,9 @@ fn foreign_ticks(allowed: &CpuSet, own: &[u32]) -> Option<f64> {
     let machine = busy_ticks(&stat, |core| core < CpuSet::MAX_CPU && allowed.is_set(core))?;
     let mut ours = 0.0;
     for pid in own {
-        ours += process_ticks(&fs_err::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+        // Its name is its own choice, and need not be text.
+        let stat = fs_err::read(format!("/proc/{pid}/stat")).ok()?;
+        ours += process_ticks(&String::from_utf8_lossy(&stat))?;
     }
     Some(machine - ours)
 }

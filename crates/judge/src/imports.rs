@@ -120,6 +120,18 @@ const ALLOWED_AT: [&str; 22] = [
     "23GeneratorForPrivateuseo",
 ];
 
+/// Namespaces of the libraries above that glue code needs something of, other than `at`. Whatever else they bring (oneDNN, FBGEMM, Gloo,
+/// flash attention) computes.
+const ALLOWED_NAMESPACES: [&str; 7] = [
+    "3c10",
+    "5torch",
+    "6caffe28TypeMeta",
+    "6caffe26detail",
+    "8pybind11",
+    "9__gnu_cxx",
+    "10__cxxabiv1",
+];
+
 /// Parts of `c10::` and `torch::` that reach kernels or change what is registered.
 const FORBIDDEN_CXX: [&str; 10] = [
     "3c1010Dispatcher",
@@ -157,6 +169,9 @@ const C_PREFIXES: [&str; 20] = [
     "__atomic_",
     "__sync_",
 ];
+
+/// Of those: a solver of the BLAS, and PyTorch's own.
+const FORBIDDEN_C: [&str; 4] = ["strsm", "torch_", "pthreadpool_", "memfd_"];
 
 /// CUDA runtime calls that reach outside the process or load code.
 const FORBIDDEN_CUDA: [&str; 9] = [
@@ -253,6 +268,8 @@ fn forbidden_symbol(name: &str) -> Option<String> {
     ]
     .iter()
     .filter_map(|prefix| name.strip_prefix(prefix))
+    // Of a method: what it may be called on.
+    .map(|rest| rest.trim_start_matches(['r', 'V', 'K', 'R', 'O']))
     .find(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
     if let Some(rest) = nested {
         if let Some(operator) = rest.strip_prefix("2at4_ops") {
@@ -264,12 +281,16 @@ fn forbidden_symbol(name: &str) -> Option<String> {
             let allowed = ALLOWED_AT.iter().any(|part| rest.starts_with(part));
             return (!allowed).then(|| format!("it imports `{name}` from PyTorch"));
         }
-        let forbidden = FORBIDDEN_CXX.iter().any(|part| rest.starts_with(part));
+        let starts = |part: &&str| rest.starts_with(*part);
+        let forbidden = FORBIDDEN_CXX.iter().any(starts) || !ALLOWED_NAMESPACES.iter().any(starts);
         return forbidden.then(|| format!("it imports `{name}` from PyTorch"));
     }
-    if name.starts_with("_Z") {
-        // The C++ runtime and templates over its types; free functions of PyTorch's namespaces were met above.
-        return None;
+    if let Some(rest) = name.strip_prefix("_Z") {
+        // The C++ runtime and templates over its types. What lies in no namespace is not its: of PyTorch there are such kernels.
+        let global = rest.starts_with(|first: char| first.is_ascii_digit());
+        let known = |function: &str| function.starts_with("THP");
+        let forbidden = global && !first_name(rest).is_some_and(known);
+        return forbidden.then(|| format!("it imports `{name}`"));
     }
     (!c_allowed(name)).then(|| format!("it imports the C function `{name}`"))
 }
@@ -322,7 +343,10 @@ fn c_allowed(name: &str) -> bool {
                 .iter()
                 .any(|forbidden| name.starts_with(forbidden));
     }
-    C_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    let like_others = FORBIDDEN_C
+        .iter()
+        .any(|forbidden| name.starts_with(forbidden));
+    (!like_others && C_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
         || C_NAMES.split_whitespace().any(|allowed| allowed == name)
         || math_allowed(name)
 }
@@ -380,7 +404,15 @@ mod tests {
             "warpsmith_gemm",
             "PyErr_Format",
             "_Znwm",
+            "_ZNSt6vectorIiSaIiEE9push_backEOi",
+            "_ZN6caffe28TypeMeta21_typeMetaDataInstanceIfEEPKNS_6detail12TypeMetaDataEv",
+            "_ZTVN10__cxxabiv117__class_type_infoE",
+            "_ZNR3c106IValue8toTensorEv",
+            "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+            "_ZGVZN3c1010TensorImpl3getEvE1s",
             "memcpy",
+            "strlen",
+            "pthread_create",
         ] {
             assert_eq!(forbidden_symbol(name), None, "{name}");
         }
@@ -427,6 +459,17 @@ mod tests {
             "cublasSgeam",
             "cublasLtMatrixTransform",
             "warpsmith_use_arena",
+            "strsm_",
+            "strsm_64_",
+            "torch_call_dispatcher",
+            "pthreadpool_parallelize_1d",
+            "_ZN6fbgemm20FloatToBfloat16_simdEPKfPtm",
+            "_ZN4dnnl4impl3cpu14gemm_driverEv",
+            "_ZN4gloo9allreduceERKNS_16AllreduceOptionsE",
+            "_ZN13pytorch_flash7mha_fwdERKN2at6TensorE",
+            "_Z24dispatch_softmax_forwardIN3c104HalfES1_fLb0ELb0EEvPT0_PKT_iiiPKbib",
+            "_ZNR5torch7Library5_implEPKcONS_11CppFunctionENS_17_RegisterOrVerifyE",
+            "_ZNKR2at6native6linearEv",
         ] {
             assert!(forbidden_symbol(name).is_some(), "{name}");
         }

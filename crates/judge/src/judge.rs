@@ -411,7 +411,7 @@ impl Supervisor {
             Step::Stop(fault) => {
                 verdict.status = fault.status;
                 verdict.rule = fault.rule;
-                let mut reason = clip(&fault.reason, 6000);
+                let mut reason = printable(&clip(&fault.reason, 6000));
                 if self.alone {
                     reason.push_str(" (judged again alone on the device, since others may have been in the way)");
                 }
@@ -599,6 +599,16 @@ pub(crate) fn task_hash(task: &Task) -> String {
     blake3::hash(task.source.as_bytes()).to_hex().to_string()
 }
 
+/// What a candidate says, as a terminal may be shown it: nothing in it moves the cursor, sets a title or turns a line round.
+fn printable(text: &str) -> String {
+    let shown = |c: char| {
+        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let harmless = c == '\n' || c == '\t' || !c.is_control();
+        if harmless && !turns { c } else { '\u{fffd}' }
+    };
+    text.replace("\r\n", "\n").chars().map(shown).collect()
+}
+
 /// The head and the tail of a long text.
 fn clip(text: &str, limit: usize) -> String {
     if text.len() <= limit {
@@ -615,4 +625,17 @@ fn clip(text: &str, limit: usize) -> String {
         .rev()
         .collect();
     format!("{head}\n[…]\n{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn a_reason_does_nothing_to_a_terminal() {
+        assert_eq!(
+            printable("a\tb\r\n\u{1b}[2J\u{7}c\u{202e}ä"),
+            "a\tb\n\u{fffd}[2J\u{fffd}c\u{fffd}ä"
+        );
+    }
 }

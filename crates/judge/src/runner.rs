@@ -141,6 +141,10 @@ impl CallRequest<'_> {
                 .into());
             }
         };
+        let outputs: Vec<Value> = outputs
+            .into_iter()
+            .map(|output| value::in_order_of(self.expected, output))
+            .collect();
         let [start, end] = self
             .window
             .map_or([0, arena_bytes], |window| window.range());
@@ -278,6 +282,11 @@ fn checked_places(
     for output in outputs {
         value::same_structure(expected, output).map_err(CallFailure::Structure)?;
         let places = value::tensors(output);
+        // A place that cannot be read here is in no window and in no sample, whatever the trusted process makes of it.
+        if places.len() != wanted.len() {
+            let text = "a tensor's place cannot be read".to_owned();
+            return Err(ChannelError::Protocol(text).into());
+        }
         let inside = |place: &TensorLocation| {
             (place.range(room.end)).is_some_and(|(start, end)| start >= room.start || start == end)
         };
@@ -342,6 +351,27 @@ mod tests {
         assert_eq!(told, [at(0), at(64), at(128), at(4096)]);
         // A module that returns numbers.
         assert_eq!(in_full(vec![json!(7), json!(8)]), [json!(7), json!(8)]);
+    }
+
+    /// The trusted process reads fewer fields of a place than the supervisor does.
+    #[test]
+    fn a_place_that_cannot_be_read_is_refused() {
+        let place = |more: Value| {
+            let mut place =
+                json!({ "dtype": "float32", "offset": 64, "shape": [2], "stride": [1] });
+            place["overlaps"] = more;
+            json!({ "tensor": place })
+        };
+        let expected =
+            json!({ "tensor": { "dtype": "float32", "offset": 0, "shape": [2], "stride": [1] } });
+        assert!(checked_places(&[place(json!(false))], &expected, 64..128).is_ok());
+        let both = json!({ "tuple": [expected, expected] });
+        for unreadable in [json!(5), Value::Null] {
+            let outputs = [place(unreadable.clone())];
+            assert!(checked_places(&outputs, &expected, 64..128).is_err());
+            let outputs = [json!({ "tuple": [place(json!(false)), place(unreadable)] })];
+            assert!(checked_places(&outputs, &both, 64..128).is_err());
+        }
     }
 
     #[test]

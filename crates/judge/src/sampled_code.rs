@@ -137,9 +137,9 @@ impl CodeSnapshots {
 }
 
 fn code_mappings_of(pid: u32) -> io::Result<Vec<CodeMapping>> {
-    Ok(code_mappings(&fs_err::read_to_string(format!(
-        "/proc/{pid}/maps"
-    ))?))
+    // A candidate names its files as it likes, also by what is no text.
+    let maps = fs_err::read(format!("/proc/{pid}/maps"))?;
+    Ok(code_mappings(&String::from_utf8_lossy(&maps)))
 }
 
 /// The library whose code does not lie any more where it lay, if there is one.

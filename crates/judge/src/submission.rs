@@ -56,11 +56,17 @@ pub(crate) const INLINE_CUDA: &str = "kernels/cuda.cu";
 
 pub(crate) const FAST_MATH: &str = "--use_fast_math";
 
+/// Names and flags become arguments of a compiler, which the kernel takes up to a length.
+const NAME_BYTES: usize = 100;
+const FLAG_BYTES: usize = 200;
+const FLAG_COUNT: usize = 64;
+
 /// Of an inline file's `extra_cuda_cflags` those that say how its arithmetic is done, how it is optimised and which macros it has:
 /// a file that asks for none gets none. Others (architectures, paths, linking) are the judge's own.
 fn kept_cuda_flags(flags: &[String]) -> Vec<String> {
     let word = |text: &str| {
         !text.is_empty()
+            && text.len() <= FLAG_BYTES
             && text
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || "_=.+-".contains(c))
@@ -77,7 +83,12 @@ fn kept_cuda_flags(flags: &[String]) -> Vec<String> {
                 || (arithmetic && plain.contains('=') && word(plain))
                 || macro_or_level)
     };
-    flags.iter().filter(kept).cloned().collect()
+    flags
+        .iter()
+        .filter(kept)
+        .take(FLAG_COUNT)
+        .cloned()
+        .collect()
 }
 
 /// Functions that the sources declare to return `int`: those report an error by it.
@@ -109,12 +120,13 @@ pub(crate) fn inline_units(
     let mut units = Vec::new();
     for extension in extensions {
         let plain = |text: &str| {
-            !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            (1..=NAME_BYTES).contains(&text.len())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         };
         if !plain(&extension.name) || !extension.functions.iter().all(|function| plain(function)) {
+            let shown: String = extension.name.chars().take(NAME_BYTES).collect();
             return Err(format!(
-                "`{}` is not a usable extension or function name",
-                extension.name
+                "`{shown}` is not a usable extension name, or one of its functions has none"
             ));
         }
         let mut main = "#include <torch/extension.h>\n".to_owned();
@@ -204,6 +216,27 @@ mod tests {
             files: BTreeMap::new(),
         };
         assert_eq!(folder_unit(&folder).cuda_flags, [FAST_MATH]);
+    }
+
+    /// The kernel refuses arguments from 128 KiB on: that would be no verdict.
+    #[test]
+    fn what_becomes_an_argument_is_short() {
+        let units = |name: String, flag: String| {
+            let extension = Extension {
+                name,
+                cpp_sources: Vec::new(),
+                cuda_sources: Vec::new(),
+                functions: Vec::new(),
+                fingerprint: String::new(),
+                cuda_flags: vec![flag; 1000],
+            };
+            inline_units(vec![extension], Target::Cuda)
+        };
+        assert!(units("a".repeat(200_000), String::new()).unwrap_err().len() < 300);
+        let long = format!("-D{}", "x".repeat(200_000));
+        assert_eq!(units("a".to_owned(), long).unwrap()[0].cuda_flags, [""; 0]);
+        let many = units("a".to_owned(), "-O2".to_owned()).unwrap();
+        assert_eq!(many[0].cuda_flags.len(), FLAG_COUNT);
     }
 
     #[test]

@@ -29,6 +29,11 @@ const MODULE: &str = include_str!("../harness/binding.cpp");
 const COMPILE_LIMIT: Duration = Duration::from_mins(3);
 /// For g++ on what includes neither PyTorch nor CUDA: seconds at most, unless it explodes.
 const PLAIN_COMPILE_LIMIT: Duration = Duration::from_mins(1);
+/// For all files and extensions of a submission together.
+const BUILD_LIMIT: Duration = Duration::from_mins(6);
+
+/// What a compiler or the linker may write: several times any honest object, since each is kept.
+const OBJECT_BYTES: u64 = 256 << 20;
 
 /// A library ready to be loaded.
 #[derive(Debug, Clone)]
@@ -75,6 +80,8 @@ struct CompileJob<'a> {
     extension: &'a str,
     /// Besides those of every file.
     flags: &'a [String],
+    /// When the submission's time to be built is over.
+    deadline: Instant,
 }
 
 /// Who compiles a file, and what of PyTorch it is given.
@@ -120,8 +127,13 @@ impl Toolchain {
     ) -> Result<BuildResult, JudgeError> {
         let mut libraries = Vec::new();
         let mut log = String::new();
+        let deadline = Instant::now() + BUILD_LIMIT;
         for unit in units {
-            match self.build_unit(submission, unit, &mut log)? {
+            if Instant::now() > deadline {
+                log.push_str("the submission takes too long to build\n");
+                return Ok(BuildResult::Failed { log });
+            }
+            match self.build_unit(submission, unit, deadline, &mut log)? {
                 Some(library) => libraries.push(library),
                 None => return Ok(BuildResult::Failed { log }),
             }
@@ -133,11 +145,12 @@ impl Toolchain {
         &self,
         submission: &Submission,
         unit: &BuildUnit,
+        deadline: Instant,
         log: &mut String,
     ) -> Result<Option<BuiltLibrary>, JudgeError> {
         if submission.form == SubmissionForm::Inline {
             self.require_python_headers()?;
-            if let Some(library) = self.build_quickly(unit, log)? {
+            if let Some(library) = self.build_quickly(unit, deadline, log)? {
                 return Ok(Some(library));
             }
         }
@@ -179,6 +192,7 @@ impl Toolchain {
                 } else {
                     &[]
                 },
+                deadline,
             })
             .collect();
         if jobs.is_empty() {
@@ -217,6 +231,15 @@ impl Toolchain {
         job: &CompileJob<'_>,
         files: &BTreeMap<String, Vec<u8>>,
     ) -> Result<(Option<PathBuf>, String), JudgeError> {
+        let left = job.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let text = format!(
+                "== {}\nnot compiled: the whole submission has {} s\n",
+                job.path,
+                BUILD_LIMIT.as_secs()
+            );
+            return Ok((None, text));
+        }
         let visible = visible_to(job, files, self.target);
         let arguments = self.compile_arguments(job);
         let mut hasher = blake3::Hasher::new();
@@ -256,6 +279,7 @@ impl Toolchain {
         } else {
             PLAIN_COMPILE_LIMIT
         };
+        let limit = limit.min(left);
         let compiler = self.compiler_path(job.language.is_cuda());
         let output = self.sandboxed((compiler, limit), &arguments, job_dir.path())?;
         let mut text = format!("== {}\n", job.path);
@@ -376,7 +400,7 @@ impl Toolchain {
                 memory_bytes: 12 << 30,
                 processes: 256,
                 wall_time: wall,
-                file_bytes: 1 << 30,
+                file_bytes: OBJECT_BYTES,
                 output_bytes: 64 << 10,
             },
             nested: false,
@@ -551,16 +575,17 @@ fn visible_to<'a>(
         .values()
         .map(|text| String::from_utf8_lossy(text).into_owned())
         .collect();
+    let includes: Vec<&str> = (all.iter())
+        .flat_map(|text| text.lines())
+        .filter(|line| line.contains("include"))
+        .collect();
     files
         .iter()
         .filter(|(path, _)| {
             let base = path.rsplit('/').next().unwrap_or(path);
             *path == job.path
                 || !is_unit(path, target)
-                || all.iter().any(|text| {
-                    text.lines()
-                        .any(|line| line.contains("include") && line.contains(base))
-                })
+                || includes.iter().any(|line| line.contains(base))
         })
         .map(|(path, text)| (path.as_str(), text.as_slice()))
         .collect()

@@ -139,6 +139,37 @@ fn walk(tree: &Value, found: &mut Vec<TensorLocation>) {
     }
 }
 
+/// The same tree with the entries of each dict in the order of another tree's: it says nothing of what a module computed. What is
+/// not alike stays as it is.
+pub(crate) fn in_order_of(want: &Value, mut got: Value) -> Value {
+    for key in ["list", "tuple", "dict"] {
+        let (Some(want), Some(got)) = (want.get(key), got.get_mut(key)) else {
+            continue;
+        };
+        let (Some(want), Some(got)) = (want.as_array(), got.as_array_mut()) else {
+            continue;
+        };
+        if want.len() != got.len() {
+            continue;
+        }
+        for (at, want) in want.iter().enumerate() {
+            let (want, got) = if key == "dict" {
+                if let Some(place) = got[at..].iter().position(|pair| pair[0] == want[0]) {
+                    got.swap(at, at + place);
+                }
+                let Some(value) = got[at].get_mut(1) else {
+                    continue;
+                };
+                (&want[1], value)
+            } else {
+                (want, &mut got[at])
+            };
+            *got = in_order_of(want, got.take());
+        }
+    }
+    got
+}
+
 /// Whether two trees have the same containers, keys, dtypes and shapes; the first difference in words otherwise.
 pub(crate) fn same_structure(want: &Value, got: &Value) -> Result<(), String> {
     if let (Some(want), Some(got)) = (want.get("tensor"), got.get("tensor")) {
@@ -233,6 +264,34 @@ pub(crate) fn overlap(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dict_may_come_in_any_order() {
+        use serde_json::json;
+        let tree = |order: [&str; 2], inner: [u8; 2]| {
+            let dict: Vec<Value> = order
+                .iter()
+                .map(|key| json!([key, { "dict": inner.map(|key| json!([key, key])) }]))
+                .collect();
+            json!({ "tuple": [1, { "dict": dict }] })
+        };
+        let want = tree(["a", "b"], [1, 2]);
+        for got in [
+            tree(["b", "a"], [2, 1]),
+            tree(["a", "b"], [2, 1]),
+            want.clone(),
+        ] {
+            assert_eq!(in_order_of(&want, got), want);
+        }
+        for odd in [
+            json!(null),
+            json!({ "dict": 3 }),
+            json!({ "tuple": [1, { "dict": [7, []] }] }),
+            tree(["a", "c"], [1, 2]),
+        ] {
+            assert!(same_structure(&want, &in_order_of(&want, odd)).is_err());
+        }
+    }
 
     #[test]
     fn elements_that_share_memory_are_found() {

@@ -7,7 +7,7 @@ use std::fs;
 pub(crate) fn tasks_of(uid: u32) -> u64 {
     pids()
         .into_iter()
-        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok())
+        .filter_map(|pid| told(pid, "status"))
         .filter(|status| field(status, "Uid:") == Some(u64::from(uid)))
         .filter_map(|status| field(&status, "Threads:"))
         .sum()
@@ -19,7 +19,7 @@ pub(crate) fn memory_below(root: i32, except: Option<i32>) -> u64 {
     descendants(root)
         .into_iter()
         .filter(|pid| Some(*pid) != except)
-        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok())
+        .filter_map(|pid| told(pid, "status"))
         .map(|status| {
             let kibibytes = ["RssAnon:", "RssShmem:"]
                 .iter()
@@ -75,8 +75,14 @@ fn pids() -> Vec<i32> {
         .collect()
 }
 
+/// What the kernel tells of a process. Its name is its own choice and need not be text: nobody hides by one.
+fn told(pid: i32, what: &str) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{what}")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = told(pid, "stat")?;
     // The name may hold spaces and parentheses; the state follows the last one.
     let rest = stat.rsplit_once(')')?.1;
     rest.split_whitespace().nth(1)?.parse().ok()
@@ -90,4 +96,34 @@ fn field(status: &str, name: &str) -> Option<u64> {
         .next()?
         .parse()
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio, id};
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nobody() {
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", "printf '\\377' > /proc/self/comm; echo; read wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let name = fs::read(format!("/proc/{pid}/comm")).unwrap();
+        let own = i32::try_from(id()).unwrap();
+        let (seen, memory) = (descendants(own), memory_below(own, None));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(name, b"\xff\n");
+        assert!(seen.contains(&pid) && memory > 0);
+    }
 }

@@ -207,6 +207,22 @@ class PointwiseTest(unittest.TestCase):
         x[7] = 1e6
         self.assertIsNone(grade(x.bfloat16().float().index_fill(0, torch.tensor([7]), 1e6), x, x.double()))
 
+    def test_what_a_mask_fills_in_does_not_either(self) -> None:
+        torch.manual_seed(0)
+        q, k, mask = torch.randn(256, 64), torch.randn(256, 64), torch.ones(256, 256).triu(1).bool()
+        for fill in (-1e4, -1e9):
+            for places in (mask, torch.rand(256, 256) < 1 / 32):
+                eager, exact = (q @ k.T).masked_fill(places, fill), (q.double() @ k.double().T).masked_fill(places, fill)
+                self.assertEqual(grade(eager, eager, exact), "fp32")
+                self.assertEqual(grade(sequential_dot(q, k.T).masked_fill(places, fill), eager, exact), "fp32")
+                for product in (torch.zeros(256, 256), (q.bfloat16() @ k.bfloat16().T).float()):
+                    self.assertIsNone(grade(product.masked_fill(places, fill), eager, exact))
+        # Where nothing else is there, it is the answer; and what a function saturates at is no fill.
+        self.assertEqual(scale_of(torch.full((64, 64), -1e9)).mean_abs, 1e9)
+        self.assertEqual(scale_of(1e9 * torch.eye(64)).mean_abs, 1e9 / 64)
+        steep = torch.sigmoid(50 * torch.randn(256, 64).double())
+        self.assertAlmostEqual(scale_of(steep).mean_abs, float(steep.mean()))
+
     def test_one_wrong_element_is_enough(self) -> None:
         x = torch.rand(1 << 16)
         wrong = x.clone()
@@ -312,6 +328,16 @@ class IndexTest(unittest.TestCase):
                 self.assertEqual(judge_leaf(torch.tensor(good, dtype=dtype).reshape(shape), made).grade, "fp32")
             for wrong in ([0, 0], [3, 0], [-1, 0], [1, 2]):
                 self.assertIsNone(judge_leaf(torch.tensor(wrong, dtype=dtype).reshape(shape), made).grade)
+
+    def test_what_a_mask_fills_in_makes_no_room_for_the_rest(self) -> None:
+        torch.manual_seed(0)
+        for fill in (-1e4, -1e9, float("-inf")):
+            scores = torch.randn(64, 256).masked_fill(torch.rand(64, 256) < 0.5, fill)
+            for function in (lambda t: t.argmax(1), lambda t: t.topk(3).indices[:, 0]):
+                made = self.recorded(function, scores)
+                self.assertEqual(judge_leaf(made.value.clone(), made).grade, "fp32")
+                first = (scores > fill / 2).int().argmax(1).to(made.value.dtype) if fill > -1e30 else scores.isfinite().int().argmax(1)
+                self.assertIsNone(judge_leaf(first, made).grade)
 
     def test_flat_argmin_and_other_dimensions(self) -> None:
         x = torch.tensor([[3.0, 1.0], [1.0, 4.0]])

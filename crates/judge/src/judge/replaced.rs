@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use warpsmith_schema::{OperatorShare, Rule, Rules, Status, Target};
 
 use super::stages::with_memory_limit;
@@ -21,6 +21,10 @@ use crate::sample::GuardFlag;
 use crate::session::{PLAIN, prepare_inputs};
 use crate::trusted::InputDraw;
 use crate::zygote::Worker;
+
+/// A worker says what it likes, and a verdict keeps it.
+const MOST_OPERATORS: usize = 512;
+const NAME_BYTES: usize = 128;
 
 const COUNT_LIMIT: Duration = Duration::from_mins(1);
 
@@ -72,6 +76,18 @@ struct Counted {
 }
 
 impl Counted {
+    fn read(reply: Value) -> Result<Self, ChannelError> {
+        let counted: Self = serde_json::from_value(reply).map_err(|error| {
+            ChannelError::Protocol(format!("the operators cannot be read: {error}"))
+        })?;
+        let long = |operator: &OperatorShare| operator.name.len() > NAME_BYTES;
+        if counted.operators.len() > MOST_OPERATORS || counted.operators.iter().any(long) {
+            let text = "more operators than PyTorch has, or longer names".to_owned();
+            return Err(ChannelError::Protocol(text));
+        }
+        Ok(counted)
+    }
+
     fn by_family(&self) -> OperatorCounts {
         let mut counts = OperatorCounts::new();
         for operator in &self.operators {
@@ -227,8 +243,7 @@ fn count(worker: &mut Worker, module: &str) -> Result<Counted, ChannelError> {
         json!({ "module": module, "slot": 0 }),
         COUNT_LIMIT,
     )?;
-    serde_json::from_value(reply)
-        .map_err(|error| ChannelError::Protocol(format!("the operators cannot be read: {error}")))
+    Counted::read(reply)
 }
 
 #[cfg(test)]
@@ -245,6 +260,17 @@ mod tests {
             operators: operators.collect(),
         }
         .by_family()
+    }
+
+    #[test]
+    fn only_so_much_as_a_verdict_can_hold_is_read() {
+        let told = |count: usize, name: &str| {
+            let operator = json!({ "name": name, "calls": 1.0, "share": 0.5 });
+            Counted::read(json!({ "operators": vec![operator; count] }))
+        };
+        assert_eq!(told(3, "aten::mm").unwrap().operators.len(), 3);
+        assert!(told(60_000, "aten::mm").is_err());
+        assert!(told(1, &"x".repeat(10_000)).is_err());
     }
 
     #[test]

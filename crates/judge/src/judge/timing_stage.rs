@@ -11,7 +11,10 @@ use super::stages::{LibraryImage, with_memory_limit};
 use super::{JudgementState, Step, Supervisor};
 use crate::JudgeError;
 use crate::baseline::Baselines;
-use crate::candidate_failure::{CandidateFailure, Phase, attribute, failed_comparison};
+use crate::candidate_failure::{
+    CandidateFailure, Phase, attribute, channel_failure, failed_comparison,
+};
+use crate::channel::ChannelError;
 use crate::sampled_code::CodeClassifier;
 use crate::session::{
     MeasurementPlan, OutputHandling, OutputPlacement, StopCondition, prepare_inputs,
@@ -163,7 +166,16 @@ impl Supervisor {
                 if let (Some(addresses), Some(pid)) = (worker.take_pc_samples(), worker.host_pid())
                 {
                     let seen = observer.classify(pid, &worker.code, &addresses, own);
-                    let seen = seen.map_err(JudgeError::io("look at what a worker runs"))?;
+                    let seen = match seen {
+                        // It was let run again after the last call, and ended.
+                        Err(_) if worker.host_pid().is_none() => {
+                            return Ok(Step::Stop(with_memory_limit(
+                                worker,
+                                channel_failure(ChannelError::Closed),
+                            )));
+                        }
+                        other => other.map_err(JudgeError::io("look at what a worker runs"))?,
+                    };
                     if let Some(fault) = seen.violation(rules) {
                         return Ok(Step::Stop(fault));
                     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use fs_err as fs;
 use object::read::elf::ElfFile64;
@@ -47,12 +48,13 @@ impl Toolchain {
     pub(super) fn build_quickly(
         &self,
         unit: &BuildUnit,
+        deadline: Instant,
         log: &mut String,
     ) -> Result<Option<BuiltLibrary>, JudgeError> {
         let Some(sources) = QuickSources::of(unit) else {
             return Ok(None);
         };
-        let Some((objects, mut quick_log)) = self.quick_objects(unit, &sources)? else {
+        let Some((objects, mut quick_log)) = self.quick_objects((unit, deadline), &sources)? else {
             return Ok(None);
         };
         let library = self.link(&objects, unit, true, &mut quick_log)?;
@@ -64,7 +66,7 @@ impl Toolchain {
 
     fn quick_objects(
         &self,
-        unit: &BuildUnit,
+        unit: (&BuildUnit, Instant),
         sources: &QuickSources,
     ) -> Result<Option<(Vec<PathBuf>, String)>, JudgeError> {
         let binding = || {
@@ -110,7 +112,7 @@ impl Toolchain {
 
     fn quick_object(
         &self,
-        unit: &BuildUnit,
+        (unit, deadline): (&BuildUnit, Instant),
         path: &str,
         language: Language,
         text: &str,
@@ -138,6 +140,7 @@ impl Toolchain {
             provided: false,
             extension: &unit.name,
             flags: &flags,
+            deadline,
         };
         let files = BTreeMap::from([(path.to_owned(), text.as_bytes().to_vec())]);
         let (object, log) = self.object(&job, &files)?;
@@ -177,12 +180,11 @@ fn instantiated(object: &Path, templates: &BTreeSet<String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use warpsmith_machine::{Caches, PythonChoice, find_cxx, find_nvcc, find_python};
     use warpsmith_sandbox::Isolation;
     use warpsmith_schema::Target;
 
+    use super::super::BUILD_LIMIT;
     use super::*;
     use crate::imports::first_forbidden_import;
 
@@ -256,7 +258,9 @@ mod tests {
                 let begun = Instant::now();
                 let mut log = String::new();
                 let unit = unit(name, &signature, cuda);
-                let library = toolchain.build_quickly(&unit, &mut log).unwrap();
+                let library = toolchain
+                    .build_quickly(&unit, begun + BUILD_LIMIT, &mut log)
+                    .unwrap();
                 let library =
                     library.unwrap_or_else(|| panic!("{name} was not built the quick way"));
                 println!("{name} {what} {:.1} s", begun.elapsed().as_secs_f64());
@@ -277,7 +281,7 @@ void run(torch::Tensor x) { k<<<1, 1>>>(x.packed_accessor32<float, 1>()); }
         let unit = unit("run", "void run(torch::Tensor x)", accessor);
         assert!(
             toolchain
-                .build_quickly(&unit, &mut String::new())
+                .build_quickly(&unit, Instant::now() + BUILD_LIMIT, &mut String::new())
                 .unwrap()
                 .is_none()
         );

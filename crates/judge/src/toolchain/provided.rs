@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use warpsmith_schema::Target;
 
-use super::{CompileJob, Language, Toolchain, compile_all};
+use super::{BUILD_LIMIT, CompileJob, Language, Toolchain, compile_all};
 use crate::JudgeError;
 use crate::submission::{BuildUnit, FAST_MATH, SubmissionForm};
 
@@ -82,6 +83,7 @@ impl Toolchain {
             .map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec()))
             .collect();
         let units = provided.keys().filter(|path| path.ends_with(".cu"));
+        let deadline = Instant::now() + BUILD_LIMIT;
         let cuda_flags = [FAST_MATH.to_owned()];
         let jobs: Vec<CompileJob<'_>> = units
             .map(|path| CompileJob {
@@ -93,6 +95,7 @@ impl Toolchain {
                 provided: true,
                 extension: "",
                 flags: &cuda_flags,
+                deadline,
             })
             .collect();
         let compiled = compile_all(self, &jobs, &files, jobs.len());
