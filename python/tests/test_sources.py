@@ -62,7 +62,7 @@ class Solutions(unittest.TestCase):
 
     def test_what_is_no_solution(self):
         with tempfile.TemporaryDirectory() as empty:
-            given = ["", " \n", "I would fuse both loops.", "import torch\nx = 1\n", "missing/", empty, {"kernels/x.cu": KERNEL}, 3, b"class ModelNew: pass"]
+            given = ["", " \n", "I would fuse both loops.", "I would fuse all. " * 1000, "a\0b", "import torch\nx = 1\n", "missing/", empty, {"kernels/x.cu": KERNEL}, 3, b"class ModelNew: pass"]
             given += [{"model_new.py": 3}, {"model_new.py": b"x"}, {**FILES, "../x": "y"}, {**FILES, 3: "y"}, {**FILES, "kernels/é.cu": "y"}]
             given += [MODEL_NEW + "# \ud800\n", MODEL_NEW + "#" + "x" * (2 << 20)]
             for wrong in given:
