@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import UnknownTaskError
-from .sources import is_source
+from .sources import MODEL_NEW, is_source
 
 TEXT = """\
 Write `ModelNew` for the PyTorch module below: the same constructor, parameters and results, computed by kernels of your own in {language}.
@@ -44,7 +44,8 @@ def sources(tasks: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]) ->
         path = Path(one)
         if os.path.isdir(path):
             model = path / "model.py"
-            files = [model] if model.exists() else sorted(path.rglob("*.py"))
+            # A solution may lie beside its task.
+            files = [model] if model.exists() else [file for file in sorted(path.rglob("*.py")) if file.name != MODEL_NEW]
             found += [file.read_text() for file in files]
         elif path.suffix == ".jsonl" and os.path.exists(path):
             found += [json.loads(line)["code"] for line in path.read_text().splitlines() if line.strip()]
