@@ -14,6 +14,7 @@ import time
 import unittest
 
 import warpsmith
+from warpsmith.progress import Bar
 
 from .cases import FILES, TASK, WRONG, judge, reply
 
@@ -41,6 +42,21 @@ class Judging(unittest.TestCase):
             found = list(judge().judge_many(many, concurrency=3, progress=True))
         self.assertEqual([one.passed for one in found], [True, False] * 4)
         self.assertRegex(told.getvalue(), r"judged 8/8, 4 passed")
+
+    def test_a_notebook_shows_the_bar_too(self):
+        told = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+        with contextlib.redirect_stderr(told):
+            bar = Bar(30, None)
+            for _ in range(30):
+                bar.last -= 1.0
+                bar.add(True)
+            bar.end()
+        lines, seen = told.getvalue().rstrip("\n").split("\r"), ""
+        self.assertIn("judged 1/30, 1 passed", lines[1])
+        for line in lines:
+            # What it is drawn over stays beyond its end.
+            seen = line + seen[len(line) :]
+        self.assertRegex(seen, r"^\[#{20}\] judged 30/30, 30 passed, \d+ a minute *$")
 
     def test_one_that_cannot_be_judged_is_no_reward(self):
         many = [(TASK, FILES), ("no such task", FILES), (TASK, "nothing")]
@@ -106,7 +122,7 @@ class Failing(unittest.TestCase):
             lambda: judge().judge(TASK, FILES, timeout=float("nan")),
             lambda: judge().judge(TASK, FILES, timeout=-1),
             lambda: list(judge().judge_many([TASK])),
-            lambda: judge().judge(TASK, warpsmith.Reply("x" * (9 << 20))),
+            lambda: judge().judge(TASK, {**FILES, **{f"kernels/{number}.h": "x" * (2 << 20) for number in range(5)}}),
         ):
             with self.assertRaises(warpsmith.UsageError) as raised:
                 wrong()

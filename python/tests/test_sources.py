@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 import warpsmith
+from warpsmith.prompts import sources
 from warpsmith.rewards import reply_of
 from warpsmith.sources import solution_on_the_wire, task_on_the_wire
 
@@ -23,6 +24,15 @@ class Tasks(unittest.TestCase):
             self.assertEqual(task_on_the_wire(f"{path}#1"), {"path": f"{path}#1"})
         self.assertEqual(task_on_the_wire(TASK), {"source": TASK, "name": "task"})
         self.assertEqual(task_on_the_wire("softmax"), {"id": "softmax"})
+
+    def test_a_solution_beside_its_task_is_no_task(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("one", "two"):
+                Path(folder, name).mkdir()
+                Path(folder, name, "model.py").write_text(TASK)
+                Path(folder, name, "model_new.py").write_text(MODEL_NEW)
+            self.assertEqual(sources(Path(folder, "one")), [TASK])
+            self.assertEqual(sources(folder), [TASK, TASK])
 
     def test_what_is_no_task(self):
         for wrong, kind in [
@@ -62,7 +72,7 @@ class Solutions(unittest.TestCase):
 
     def test_what_is_no_solution(self):
         with tempfile.TemporaryDirectory() as empty:
-            given = ["", " \n", "I would fuse both loops.", "import torch\nx = 1\n", "missing/", empty, {"kernels/x.cu": KERNEL}, 3, b"class ModelNew: pass"]
+            given = ["", " \n", "I would fuse both loops.", "I would fuse all. " * 1000, "a\0b", "import torch\nx = 1\n", "missing/", empty, {"kernels/x.cu": KERNEL}, 3, b"class ModelNew: pass"]
             given += [{"model_new.py": 3}, {"model_new.py": b"x"}, {**FILES, "../x": "y"}, {**FILES, 3: "y"}, {**FILES, "kernels/é.cu": "y"}]
             given += [MODEL_NEW + "# \ud800\n", MODEL_NEW + "#" + "x" * (2 << 20)]
             for wrong in given:

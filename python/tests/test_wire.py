@@ -105,8 +105,9 @@ class Wire(unittest.TestCase):
             verl.compute_score("kernels", GOOD, "no such task", **options)
 
     def test_verl_loads_it_as_a_file(self):
-        path = subprocess.run([sys.executable, "-m", "warpsmith.verl"], capture_output=True, text=True, check=True).stdout.strip()
-        spec = importlib.util.spec_from_file_location("custom_module", path)
+        done = subprocess.run([sys.executable, "-m", "warpsmith.verl"], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stderr, "")
+        spec = importlib.util.spec_from_file_location("custom_module", done.stdout.strip())
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         self.assertEqual(list(inspect.signature(module.compute_score).parameters)[:4], ["data_source", "solution_str", "ground_truth", "extra_info"])

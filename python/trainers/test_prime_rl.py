@@ -49,7 +49,8 @@ class PrimeRl(unittest.TestCase):
             server = spawn.Process(target=serve_env, kwargs=settings)
             server.start()
             try:
-                place = address.get(timeout=120)
+                # It imports torch and verifiers first, which takes minutes where others use the machine too.
+                place = address.get(timeout=600)
                 for files, status, reward in ((FILES, "passed", 1.0), (WRONG, "mismatch", -1.0)):
                     found = asyncio.run(episode(config, place, Model(lambda _, files=files: said(reply(files))).url))
                     self.assertTrue(found.ok, found)

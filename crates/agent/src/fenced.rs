@@ -13,11 +13,16 @@ use warpsmith_schema::{MODEL_NEW, clashing_path, is_solution_path};
 /// Relative path to content.
 pub type FencedFiles = BTreeMap<String, String>;
 
+/// More than any solution takes. A model that does not come to an end writes on to this, and its client need not send the rest.
+const MAX_REPLY_BYTES: usize = 1 << 20;
+
 /// Why a reply holds nothing to act on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableReply {
     #[error("the reply has no fenced block")]
     NoBlock,
+    #[error("the reply is longer than {MAX_REPLY_BYTES} bytes")]
+    TooLong,
     #[error("no fenced block has a heading that names its file")]
     NoHeading,
     #[error("the reply calls no tool")]
@@ -82,6 +87,9 @@ pub(crate) fn pieces(reply: &str) -> Vec<Piece<'_>> {
 
 /// The files of a reply; of two blocks for one path the later counts.
 pub fn read_files(reply: &str) -> Result<FencedFiles, UnusableReply> {
+    if reply.len() > MAX_REPLY_BYTES {
+        return Err(UnusableReply::TooLong);
+    }
     let reply = without_end_of_turn(reply);
     let answer = reply
         .rsplit_once("</think>")
@@ -269,6 +277,12 @@ mod tests {
             path: "kernels/x.cu".to_owned(),
         };
         assert_eq!(read_files("write kernels/x.cu\n```\nint a"), Err(cut));
+        let mut endless = "write kernels/x.cu\n```\nint a;\n```\n".to_owned();
+        assert!(read_files(&endless).is_ok());
+        endless.push_str(&"x".repeat(MAX_REPLY_BYTES - endless.len()));
+        assert!(read_files(&endless).is_ok());
+        endless.push('x');
+        assert_eq!(read_files(&endless), Err(UnusableReply::TooLong));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::TaskError;
 use crate::set::load_set;
-use warpsmith_schema::Task;
+use warpsmith_schema::{MODEL_NEW, Task};
 
 /// A larger file was named by mistake.
 const SOURCE_LIMIT_BYTES: u64 = 2 << 20;
@@ -87,9 +87,10 @@ fn modules(folder: &Path) -> Result<Vec<PathBuf>, TaskError> {
     let is_module = |path: &PathBuf| {
         path.extension().is_some_and(|ending| ending == "py")
             && path.is_file()
+            // A solution may lie beside its task.
             && !path
                 .file_name()
-                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"_"))
+                .is_some_and(|name| name == MODEL_NEW || name.as_encoded_bytes().starts_with(b"_"))
     };
     Ok(entries(folder)?.into_iter().filter(is_module).collect())
 }

@@ -58,6 +58,13 @@ fn a_module_and_a_folder_with_one() {
 }
 
 #[test]
+fn a_solution_beside_its_task_is_no_task() {
+    let source = module("x + 1");
+    let folder = folder(&[("model.py", &source), ("model_new.py", &source)]);
+    assert_eq!(ids(&load_all(folder.path()).unwrap()), ["model"]);
+}
+
+#[test]
 fn what_is_not_a_task_says_why() {
     let folder = folder(&[
         ("empty.py", " \n"),

@@ -4,9 +4,11 @@
     faster = warpsmith.optimize(module, inputs).module
 """
 
+from importlib import import_module as _import_module
 from importlib import metadata as _metadata
+from types import ModuleType as _ModuleType
 
-from . import inspect_ai, trl, verifiers, verl
+from . import inspect_ai, trl, verifiers
 from .errors import (
     CancelledError,
     CommandNotFoundError,
@@ -29,6 +31,14 @@ try:
     __version__ = _metadata.version("warpsmith")
 except _metadata.PackageNotFoundError:
     __version__ = "0"
+
+
+def __getattr__(name: str) -> _ModuleType:
+    # Only where it is used: `python -m warpsmith.verl` would else find it imported already, and say so.
+    if name == "verl":
+        return _import_module(".verl", __name__)
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+
 
 __all__ = [
     "CancelledError",

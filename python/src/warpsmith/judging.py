@@ -17,14 +17,16 @@ from typing import Any, Literal, overload
 from .errors import InfrastructureError, JudgeTimeoutError, QueueFullError, ServerError, UsageError, WarpsmithError, of_answer, of_failure
 from .progress import Bar
 from .schema import Failure, Profile, Rules, Verdict
-from .server import Connection, Server
+from .server import Connection, Server, Stop
 from .sources import SolutionLike, TaskLike, solution_on_the_wire, task_on_the_wire
 
 TargetChoice = Literal["auto", "cuda", "cpu"]
 # A server holds an answer back as long as this; then it is asked again, so that no connection idles for longer.
 HELD_SECONDS = 60
 # What another try may well bring: the machine was busy, not the solution wrong.
-PASSING = frozenset({"noisy_machine", "device_busy", "stale_baseline", "memory_shortage", "lease"})
+PASSING = frozenset({"noisy_machine", "device_busy", "stale_baseline", "memory_shortage", "lease", "no_answer"})
+# A server of our own that has closed its connections has ended by then.
+END_SECONDS = 2.0
 
 
 class Judge:
@@ -34,7 +36,7 @@ class Judge:
     a server that is there; what that server was started with counts.
 
     `timeout` is how long one judgement may take, waiting for a place included, before `JudgeTimeoutError` or `QueueFullError`.
-    `retries` is how often a failure that may pass (a noisy machine, a busy device) is tried again.
+    `retries` is how often a failure that may pass (a noisy machine, a busy device, a lost connection) is tried again.
     """
 
     def __init__(
@@ -56,8 +58,8 @@ class Judge:
         self.timeout, self.retries = timeout, retries
         self._server: Server | None = None
         self._closed = False
-        self._executors: list[ThreadPoolExecutor] = []
-        self._lock = threading.Lock()
+        # By process: threads are not there after a fork.
+        self._executors: dict[int, ThreadPoolExecutor] = {}
         if url is not None:
             if (target, profile, rules, device, judges, compile_baseline, python, tasks) != ("auto", "rl", "own", 0, None, True, None, None):
                 raise UsageError(f"the server at {url} judges as it was started", "leave out everything but `url`, `token`, `timeout` and `retries`")
@@ -91,12 +93,12 @@ class Judge:
     def judge(self, task: TaskLike, solution: SolutionLike, *, timeout: float | None = None) -> Verdict:
         """One verdict. Whatever else happens raises, and is no reward."""
         request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution, self._target)}
-        return self._judged(request, timeout, threading.Event())
+        return self._judged(request, timeout, Stop())
 
     async def judge_async(self, task: TaskLike, solution: SolutionLike, *, timeout: float | None = None) -> Verdict:
         """The same for a program with an event loop. If it is cancelled, a submission that still waits is taken back."""
         request = {"task": task_on_the_wire(task), **solution_on_the_wire(solution, self._target)}
-        stop = threading.Event()
+        stop = Stop()
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor(256), self._judged, request, timeout, stop)
@@ -154,7 +156,7 @@ class Judge:
         timeout: float | None,
         return_exceptions: bool,
     ) -> Iterator[Verdict | WarpsmithError]:
-        bar, lock, stop = Bar(total, progress), threading.Lock(), threading.Event()
+        bar, lock, stop = Bar(total, progress), threading.Lock(), Stop()
 
         def one(task: TaskLike, solution: SolutionLike) -> Verdict:
             passed = None
@@ -197,29 +199,31 @@ class Judge:
             bar.end()
 
     def _executor(self, threads: int) -> ThreadPoolExecutor:
-        with self._lock:
-            if not self._executors:
-                self._executors.append(ThreadPoolExecutor(threads, thread_name_prefix="warpsmith"))
-            return self._executors[0]
+        found = self._executors.get(os.getpid())
+        # One that loses a race has no threads yet.
+        return found or self._executors.setdefault(os.getpid(), ThreadPoolExecutor(threads, thread_name_prefix="warpsmith"))
 
-    def _judged(self, request: dict[str, Any], timeout: float | None, stop: threading.Event) -> Verdict:
+    def _judged(self, request: dict[str, Any], timeout: float | None, stop: Stop) -> Verdict:
         limit = self.timeout if timeout is None else timeout
         if not 0 <= limit < float("inf"):
             raise UsageError(f"`timeout` is {limit}", "give seconds from 0 on; leave it out for half an hour")
         until = time.monotonic() + limit
         tries = 0
         while True:
-            job = self._over(request, until, stop)
-            if job["status"] == "judged":
-                return Verdict.from_json(job["verdict"])
-            failure = job.get("failure") or {"kind": "infrastructure", "code": "cancelled", "message": "the submission was taken back", "hint": "send it again"}
-            error = of_failure(Failure.from_json(failure))
+            try:
+                job = self._over(request, until, stop)
+                if job["status"] == "judged":
+                    return Verdict.from_json(job["verdict"])
+                failure = job.get("failure") or {"kind": "infrastructure", "code": "cancelled", "message": "the submission was taken back", "hint": "send it again"}
+                error = of_failure(Failure.from_json(failure))
+            except ServerError as lost:
+                error = lost
             if error.code not in PASSING or tries >= self.retries:
                 raise error
             tries += 1
             self._pause(until, 5.0 * tries, stop, error)
 
-    def _over(self, request: dict[str, Any], until: float, stop: threading.Event) -> dict[str, Any]:
+    def _over(self, request: dict[str, Any], until: float, stop: Stop) -> dict[str, Any]:
         """The job of a submission, once it is over."""
         id = None
         while True:
@@ -228,10 +232,16 @@ class Judge:
             if id is not None and (left <= 0 or stop.is_set()):
                 self._take_back(id)
                 raise JudgeTimeoutError("there was no verdict in time", "give a longer `timeout`, or more `judges`")
-            if id is None:
-                status, answer, again = self._ask("POST", f"/v1/judge?wait={wait}", request, wait)
-            else:
-                status, answer, again = self._ask("GET", f"/v1/jobs/{id}?wait={wait}", None, wait)
+            try:
+                if id is None:
+                    status, answer, again = self._ask("POST", f"/v1/judge?wait={wait}", request, wait, stop)
+                else:
+                    status, answer, again = self._ask("GET", f"/v1/jobs/{id}?wait={wait}", None, wait, stop)
+            except BaseException as error:
+                # Broken off by us or by Ctrl-C; one whose id is not known yet is taken back by the server itself.
+                if id is not None and (stop.is_set() or not isinstance(error, Exception)):
+                    self._take_back(id)
+                raise
             if status in (200, 202):
                 id = answer["id"]
                 if answer["status"] in ("judged", "failed", "cancelled"):
@@ -242,19 +252,19 @@ class Judge:
             else:
                 raise of_answer(status, answer)
 
-    def _ask(self, method: str, path: str, body: Any, wait: float) -> tuple[int, dict[str, Any], float | None]:
+    def _ask(self, method: str, path: str, body: Any, wait: float, stop: Stop) -> tuple[int, dict[str, Any], float | None]:
         if self._closed:
             raise UsageError("this judge is closed", "judge inside its `with` block")
         try:
-            return self._connection.ask(method, path, body, wait)
+            return self._connection.ask(method, path, body, wait, stop)
         except ServerError as error:
-            ended = self._server.ended() if self._server else None
+            ended = self._server.ended(END_SECONDS) if self._server and not stop.is_set() else None
             if ended is None:
                 raise
             raise ServerError(ended, "start another `Judge`; `warpsmith doctor` says what is missing") from error
 
     @staticmethod
-    def _pause(until: float, seconds: float, stop: threading.Event, error: WarpsmithError) -> None:
+    def _pause(until: float, seconds: float, stop: Stop, error: WarpsmithError) -> None:
         if time.monotonic() + seconds >= until or stop.wait(seconds):
             if isinstance(error, (QueueFullError, InfrastructureError)):
                 raise error
@@ -269,7 +279,7 @@ class Judge:
     def close(self) -> None:
         """Ends the server, if it is our own."""
         self._closed = True
-        for executor in self._executors:
+        if executor := self._executors.get(os.getpid()):
             executor.shutdown(wait=False, cancel_futures=True)
         if self._server is not None:
             self._end()
@@ -310,3 +320,12 @@ def warm(target: TargetChoice = "auto", profile: Profile = "rl", **options: Any)
 def _close_all() -> None:
     for one in _warm.values():
         one.close()
+
+
+def _unlock() -> None:
+    """In a forked child, whose parent had another thread that held it."""
+    global _warm_lock
+    _warm_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -11,7 +11,8 @@ class Bar:
     """How many of how many, how fast and how long still. Nothing is shown where stderr is no terminal, unless asked for."""
 
     def __init__(self, total: int | None, shown: bool | None, what: str = "judged") -> None:
-        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        # A notebook's stderr is drawn over as a terminal is.
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" or type(sys.stderr).__module__.startswith("ipykernel.")
         self.shown = is_terminal if shown is None else shown
         # What is no terminal gets a line now and then.
         self.rewrites = is_terminal
@@ -19,6 +20,7 @@ class Bar:
         self.done = self.passed = self.failed = 0
         self.begun = time.monotonic()
         self.last = -60.0
+        self.width = 0
 
     def add(self, passed: bool | None) -> None:
         """One more: passed, not passed, or `None` for no answer."""
@@ -34,7 +36,8 @@ class Bar:
         self.last = now
         line = self.line(now - self.begun)
         ending = "" if self.rewrites and not last else "\n"
-        print(("\r\x1b[2K" if self.rewrites else "") + line, end=ending, file=sys.stderr, flush=True)
+        print(("\r" + line.ljust(self.width) if self.rewrites else line), end=ending, file=sys.stderr, flush=True)
+        self.width = len(line)
 
     def line(self, seconds: float) -> str:
         of = "" if self.total is None else f"/{self.total}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import UnknownTaskError
-from .sources import is_source
+from .sources import MODEL_NEW, is_source
 
 TEXT = """\
 Write `ModelNew` for the PyTorch module below: the same constructor, parameters and results, computed by kernels of your own in {language}.
@@ -42,13 +42,14 @@ def sources(tasks: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]) ->
             found.append(one)
             continue
         path = Path(one)
-        if path.is_dir():
+        if os.path.isdir(path):
             model = path / "model.py"
-            files = [model] if model.exists() else sorted(path.rglob("*.py"))
+            # A solution may lie beside its task.
+            files = [model] if model.exists() else [file for file in sorted(path.rglob("*.py")) if file.name != MODEL_NEW]
             found += [file.read_text() for file in files]
-        elif path.suffix == ".jsonl" and path.exists():
+        elif path.suffix == ".jsonl" and os.path.exists(path):
             found += [json.loads(line)["code"] for line in path.read_text().splitlines() if line.strip()]
-        elif path.exists():
+        elif os.path.exists(path):
             found.append(path.read_text())
         else:
             raise UnknownTaskError(f"there is no `{one}`", "give source, `.py` files, folders of them, or JSONL with a column `code`")

@@ -8,11 +8,13 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
 import urllib.parse
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from . import command
@@ -23,6 +25,35 @@ from .schema import Failure
 START_SECONDS = 60.0
 # How long a connection is held beyond what the server was asked to wait.
 GRACE_SECONDS = 30.0
+
+
+class Stop:
+    """Whether anybody still wants the answer. Setting it breaks off what is being waited for."""
+
+    def __init__(self) -> None:
+        self._event, self._lock = threading.Event(), threading.Lock()
+        self._held: set[socket.socket] = set()
+        self.is_set, self.wait = self._event.is_set, self._event.wait
+
+    def set(self) -> None:
+        self._event.set()
+        with self._lock:
+            for one in self._held:
+                # The connection's own, below TLS, which another thread is reading.
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def breaks(self, held: socket.socket) -> Iterator[None]:
+        with self._lock:
+            self._held.add(held)
+        try:
+            if self.is_set():
+                raise ConnectionAbortedError("nobody waits for the answer")
+            yield
+        finally:
+            with self._lock:
+                self._held.discard(held)
 
 
 class Connection:
@@ -44,9 +75,12 @@ class Connection:
         # Kept open by the thread that uses it.
         self._local = threading.local()
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, wait: float = 0.0) -> tuple[int, dict[str, Any], float | None]:
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, wait: float = 0.0, stop: Stop | None = None
+    ) -> tuple[int, dict[str, Any], float | None]:
         """Status, the object, and the seconds after which to come again if the server says so."""
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        stop = stop or Stop()
         headers = {} if data is None else {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -55,17 +89,24 @@ class Connection:
             connection = self._kept() or self._open()
             try:
                 connection.timeout = wait + GRACE_SECONDS
-                if connection.sock is not None:
-                    connection.sock.settimeout(wait + GRACE_SECONDS)
-                connection.request(method, self._path + path, data, headers)
-                answer = connection.getresponse()
-                text = answer.read()
+                if connection.sock is None:
+                    connection.connect()
+                connection.sock.settimeout(wait + GRACE_SECONDS)
+                with stop.breaks(connection.sock):
+                    connection.request(method, self._path + path, data, headers)
+                    answer = connection.getresponse()
+                    text = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 self.forget()
                 # A connection that was idle may have been closed before it heard of this.
-                if not (last or fresh) and isinstance(error, (ConnectionError, http.client.RemoteDisconnected)):
+                if not (last or fresh or stop.is_set()) and isinstance(error, (ConnectionError, http.client.RemoteDisconnected)):
                     continue
-                raise ServerError(f"no answer from {self.url}: {error or type(error).__name__}", "is the server running and reachable?") from error
+                message = f"no answer from {self.url}: {error or type(error).__name__}"
+                raise ServerError(message, "is the server running and reachable?", "no_answer") from error
+            except BaseException:
+                # Ctrl-C leaves an answer in it that nobody takes.
+                self.forget()
+                raise
             try:
                 found = json.loads(text)
             except ValueError:
@@ -125,6 +166,7 @@ class Server:
             # Ctrl-C is for this program, which ends the server when it is done with it.
             start_new_session=True,
         )
+        _servers.add(self)
         self.connection = Connection(self._said()["url"], self.token)
 
     def _said(self) -> dict[str, Any]:
@@ -156,10 +198,14 @@ class Server:
             return self._log.read().decode(errors="replace").strip()
         return ""
 
-    def ended(self) -> str | None:
+    def ended(self, within: float = 0.0) -> str | None:
         """Why it is not there any more, if so."""
-        code = self.process.poll()
-        if code is None:
+        # Only its parent can know.
+        if os.getpid() != self._owner:
+            return None
+        try:
+            code = self.process.wait(within)
+        except subprocess.TimeoutExpired:
             return None
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         return f"the judge's server {how}: {self.told() or 'it said nothing'}"
@@ -182,3 +228,16 @@ class Server:
             self.process.kill()
             self.process.wait()
         self._log.close()
+
+
+_servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """A forked child that lives longer would keep the servers from seeing that their owner is gone."""
+    for one in list(_servers):
+        if one.process.stdin:
+            one.process.stdin.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

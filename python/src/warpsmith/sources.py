@@ -22,6 +22,7 @@ KERNELS = "kernels"
 KERNELS_CUDA = "kernels_cuda"
 # As the judge has them.
 MAX_FILES, MAX_BYTES = 256, 2 << 20
+MAX_REPLY_BYTES = 1 << 20
 PATH = re.compile(r"model_new\.py|kernels(/[A-Za-z0-9_][A-Za-z0-9_.-]*){1,8}")
 
 
@@ -115,8 +116,9 @@ def _source_of_task_class(module: type) -> str:
 
 def solution_on_the_wire(solution: SolutionLike, target: str = "cpu") -> dict[str, Any]:
     if isinstance(solution, Reply):
-        # What cannot be encoded is the model's mistake, as everything in it is.
-        return {"reply": str(solution).encode(errors="replace").decode()}
+        # What cannot be encoded is the model's mistake, as everything in it is. Of one without an end so much is sent that it is seen.
+        text = str(solution)[: MAX_REPLY_BYTES + 1].encode(errors="replace")
+        return {"reply": text[: MAX_REPLY_BYTES + 4].decode(errors="ignore")}
     found = _files_on_the_wire(solution, target)
     for path, text in found["files"].items():
         if not isinstance(path, str) or not PATH.fullmatch(path):
@@ -147,9 +149,10 @@ def _files_on_the_wire(solution: SolutionLike, target: str) -> dict[str, Any]:
     if not isinstance(solution, (str, os.PathLike)):
         raise SolutionError(f"a {type(solution).__name__} is no solution", "give a path, source, a mapping of files, a class, or a `Reply`")
     path = Path(solution)
-    if path.is_dir():
+    # Unlike `Path`'s own, these take whatever is no path for one that does not exist.
+    if os.path.isdir(path):
         return {"files": _folder(path, target)}
-    if path.suffix == ".py" and path.exists():
+    if path.suffix == ".py" and os.path.exists(path):
         return {"files": {MODEL_NEW: _text(path)}}
     raise SolutionError(
         f"`{_short(str(solution))}` is neither code nor a folder or `.py` file that exists",

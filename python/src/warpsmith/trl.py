@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import UsageError
+from .errors import UsageError, WarpsmithError
 from .judging import Judge
 from .rewards import RewardKind, check, judge_of, reply_of, reward_of
 from .told import told
@@ -48,6 +48,7 @@ def environment(kind: RewardKind = "robust", *, attempts: int = 4, judge: Judge 
             self.task = task
             self.left = attempts
             self.reward = float(getattr(_Nothing, kind))
+            self.failure: WarpsmithError | None = None
             return None
 
         def submit(self, reply: str) -> str:
@@ -65,7 +66,12 @@ def environment(kind: RewardKind = "robust", *, attempts: int = 4, judge: Judge 
             if self.left == 0:
                 return "no submissions are left"
             self.left -= 1
-            verdict = judge_of(judge, **options).judge(self.task, reply_of(reply))
+            try:
+                verdict = judge_of(judge, **options).judge(self.task, reply_of(reply))
+            except WarpsmithError as error:
+                # TRL makes of it a text for the model.
+                self.failure = error
+                raise
             self.reward = max(self.reward, reward_of(verdict, kind))
             return f"{told(verdict)}\n{self.left} submissions are left"
 
@@ -79,5 +85,8 @@ class _Nothing:
 
 
 def environment_reward(environments: Sequence[Any], **_: Any) -> list[float]:
-    """The best of what each environment has seen."""
+    """The best of what each environment has seen. Where a submission had no verdict, that is raised."""
+    for one in environments:
+        if one.failure is not None:
+            raise one.failure
     return [one.reward for one in environments]

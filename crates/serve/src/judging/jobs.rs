@@ -64,6 +64,27 @@ enum Progress {
     Cancelled,
 }
 
+/// A job whose client waits for it. Who leaves has it taken back, if no judge has begun with it.
+pub(crate) struct Held<'a> {
+    jobs: &'a Jobs,
+    client: &'a Client,
+    id: &'a str,
+}
+
+impl Held<'_> {
+    /// The client knows the job's id from now on.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // One that is over, or being judged, is left alone.
+        let _ = self.jobs.cancel(self.client, self.id);
+    }
+}
+
 /// Why a job was not taken or not cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobRefusal {
@@ -171,6 +192,15 @@ impl Jobs {
             state.counts.overhead.observe(overhead);
         }
         Some(job)
+    }
+
+    /// Takes the job back where what is returned is dropped.
+    pub(crate) fn hold<'a>(&'a self, client: &'a Client, id: &'a str) -> Held<'a> {
+        Held {
+            jobs: self,
+            client,
+            id,
+        }
     }
 
     /// How many jobs wait, and the latest of those that the client may see.

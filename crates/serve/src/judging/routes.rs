@@ -16,7 +16,7 @@ use warpsmith_machine::{gpu_clocks, gpus};
 
 use super::job::{GivenTask, Job, JobList, JudgeRequest};
 use super::jobs::{DRAINING, Jobs};
-use super::rate::{Rate, limit};
+use super::rate::{Rate, limit, pace};
 use super::{ServedTasks, openenv, trainers};
 use crate::client::Client;
 use crate::problem::Problem;
@@ -41,15 +41,16 @@ pub(crate) fn routes(jobs: Arc<Jobs>, tasks: ServedTasks) -> Router {
         tasks,
         evaluations: trainers::Evaluations::default(),
     });
+    let rate = Arc::new(Rate::default());
     Router::new()
         .route("/v1/judge", post(judge))
         .route("/v1/jobs", get(list))
         .route("/v1/jobs/{id}", get(show).delete(cancel))
         .route("/ws", get(openenv::connect))
         .route("/metrics", get(metrics))
-        .merge(trainers::routes())
+        .layer(from_fn_with_state(rate.clone(), limit))
+        .merge(trainers::routes().layer(from_fn_with_state(rate, pace)))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .layer(from_fn_with_state(Arc::new(Rate::default()), limit))
         .with_state(api)
 }
 
@@ -92,7 +93,10 @@ async fn judge(
         .jobs
         .submit(&client, task, received)
         .map_err(|refusal| Problem::refused_job(refusal, ""))?;
+    // Who leaves before the answer knows no id to ask with.
+    let held = api.jobs.hold(&client, &id);
     let job = api.jobs.wait(&client, &id, limit).await;
+    held.keep();
     let job = job.ok_or_else(|| Problem::unknown_job(&id))?;
     if let Some(failure) = &job.failure
         && failure.code == DRAINING

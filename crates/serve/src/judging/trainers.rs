@@ -25,7 +25,7 @@ use crate::client::Client;
 use crate::problem::Problem;
 
 /// How long a request is held while the queue is full.
-const PLACE: Duration = Duration::from_mins(10);
+pub(super) const PLACE: Duration = Duration::from_mins(10);
 /// How long it then waits for its verdict.
 const PATIENCE: Duration = Duration::from_hours(1);
 /// Until the queue is looked at again.
@@ -89,20 +89,6 @@ async fn judged_reply(
     judged(api, client, task, Received::reply(reply)).await
 }
 
-/// A job whose client waits for it. Who leaves has it taken back, if no judge has begun with it.
-struct Held<'a> {
-    api: &'a JudgeApi,
-    client: &'a Client,
-    id: String,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        // One that is over, or being judged, is left alone.
-        let _ = self.api.jobs.cancel(self.client, &self.id);
-    }
-}
-
 /// The verdict, once there is one.
 async fn judged(
     api: &JudgeApi,
@@ -112,9 +98,9 @@ async fn judged(
 ) -> Result<Arc<Verdict>, Problem> {
     for attempt in 1.. {
         let id = placed(api, client, task.clone(), received.clone()).await?;
-        let held = Held { api, client, id };
-        let job = api.jobs.wait(client, &held.id, PATIENCE).await;
-        let job = job.ok_or_else(|| Problem::unknown_job(&held.id))?;
+        let _held = api.jobs.hold(client, &id);
+        let job = api.jobs.wait(client, &id, PATIENCE).await;
+        let job = job.ok_or_else(|| Problem::unknown_job(&id))?;
         match (job.status, job.verdict, job.failure) {
             (JobStatus::Judged, Some(verdict), _) => return Ok(verdict),
             (_, _, Some(failure)) if attempt == TRIES || !is_ours(&failure) => {

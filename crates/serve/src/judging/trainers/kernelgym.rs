@@ -9,10 +9,11 @@ use axum::extract::{Path, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use warpsmith_schema::{Failure, MODEL_NEW, Status, Verdict};
 use warpsmith_tasks::submission_from_text;
 
-use super::judged;
+use super::{PLACE, judged};
 use crate::client::Client;
 use crate::judging::job::{GivenTask, OwnTask, Received};
 use crate::judging::routes::JudgeApi;
@@ -20,7 +21,7 @@ use crate::problem::Problem;
 
 /// As many are kept, the oldest going first.
 const MAX_KEPT: usize = 10_000;
-/// Who hands in more at a time is asked to come again.
+/// Who hands in more at a time waits for a place.
 const MAX_OPEN: usize = 2_000;
 
 /// Two clients may give the same id.
@@ -139,9 +140,11 @@ pub(super) async fn evaluate(
     }
     let task = api.tasks.find(&asked.task())?;
     let places = api.evaluations.places.clone();
-    let place = places
-        .try_acquire_owned()
-        .map_err(|_| Problem::queue_full())?;
+    // Not all clients come again because a header says so.
+    let place = timeout(PLACE, places.acquire_owned()).await;
+    let Ok(Ok(place)) = place else {
+        return Err(Problem::queue_full());
+    };
     let id = asked.task_id.clone();
     api.evaluations.set(&client, &id, Evaluation::Open);
     let (ours, received) = (api.clone(), asked.received());
