@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::metrics::Curve;
 use crate::page::{anchor, duration};
-use crate::plot::{Axis, Bar, Bars, Length, Lines, Scale, Series, Stack, StackPart};
+use crate::plot::{Axis, Bar, Bars, Columns, Length, Lines, Scale, Series, Stack, StackPart};
 use crate::training::ASKED_FIRST;
 use crate::{Report, RunReport, TaskReport, TaskRow, TrainingStep, curves};
 
@@ -134,6 +134,10 @@ pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
     if names.is_empty() {
         return None;
     }
+    // Drawn together, not one by one.
+    for (_, parts) in SHARES_OF_REWARDS.iter().chain(&PARTS_OF_A_STEP) {
+        names.remove(parts);
+    }
     let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for (title, wanted) in ASKED_FIRST {
         groups.push((
@@ -153,7 +157,71 @@ pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
                 div.plots { @for name in names { (training_plot(name, &of_runs)) } }
             }
         }
+        (made_up(&of_runs))
     })
+}
+
+/// The robust reward has four values. Their shares, step by step, are its histogram over time.
+const SHARES_OF_REWARDS: [(&str, &str); 4] = [
+    ("wrong", "robust_wrong"),
+    ("correct, not faster", "robust_correct"),
+    ("faster than eager", "robust_faster_than_eager"),
+    ("faster than torch.compile", "robust_faster_than_compile"),
+];
+const PARTS_OF_A_STEP: [(&str, &str); 3] = [
+    ("generate and judge", "seconds_collect"),
+    ("learn", "seconds_learn"),
+    ("validate", "seconds_validate"),
+];
+
+/// What is a whole of several numbers: one plot a run, as columns of two runs cannot lie over each other.
+fn made_up(of_runs: &[(&str, Curves<'_>)]) -> Markup {
+    let wholes = [
+        (
+            "Replies by what they earned",
+            "share",
+            &SHARES_OF_REWARDS[..],
+        ),
+        (
+            "Where the time of a step goes",
+            "seconds",
+            &PARTS_OF_A_STEP[..],
+        ),
+    ];
+    let mut plots = Vec::new();
+    for (title, y, parts) in wholes {
+        for (run, curves) in of_runs {
+            let columns = columns_of(curves, parts);
+            if !columns.is_empty() {
+                let name = match of_runs {
+                    [_] => title.to_owned(),
+                    _ => format!("{title}: {run}"),
+                };
+                let parts = parts.iter().map(|(words, _)| *words).collect();
+                plots.push(html! { div { (Columns { name: &name, y, parts, columns }) } });
+            }
+        }
+    }
+    html! {
+        @if !plots.is_empty() {
+            h3 { "What is each step made of?" }
+            div.plots { @for plot in &plots { (plot) } }
+        }
+    }
+}
+
+/// Steps that have the first part; the others are nothing where they are missing.
+fn columns_of(curves: &Curves<'_>, parts: &[(&str, &str)]) -> Vec<(f64, Vec<f64>)> {
+    let Some(steps) = parts.first().and_then(|(_, name)| curves.get(name)) else {
+        return Vec::new();
+    };
+    let at = |name: &str, x: f64| {
+        let found = curves.get(name).into_iter().flatten();
+        let mut found = found.filter(|point| point.0.to_bits() == x.to_bits());
+        found.next().map_or(0.0, |point| point.1)
+    };
+    let values = |x: f64| parts.iter().map(|(_, name)| at(name, x)).collect();
+    steps.iter().map(|(x, _)| (*x, values(*x))).collect()
 }
 
 type Curves<'a> = BTreeMap<&'a str, Vec<(f64, f64)>>;
@@ -244,5 +312,28 @@ mod tests {
         ]);
         assert_eq!(band("reward", &curves), [(1.0, -1.0, 1.0)]);
         assert_eq!(band("loss", &curves), []);
+    }
+
+    #[test]
+    fn rewards_are_a_histogram_over_time() {
+        let step = |step: u64, wrong: f64| TrainingStep {
+            step,
+            steps: None,
+            at: None,
+            values: [
+                ("robust_wrong".to_owned(), wrong),
+                ("robust_correct".to_owned(), 1.0 - wrong),
+                ("seconds_collect".to_owned(), 3.0),
+            ]
+            .into(),
+        };
+        let steps = [step(1, 1.0), step(2, 0.25)];
+        let page = training_plots(&[("a", &steps)]).unwrap().into_string();
+        assert!(
+            page.contains("step 2: wrong 0.25, correct, not faster 0.75"),
+            "{page}"
+        );
+        assert!(page.contains("Where the time of a step goes"), "{page}");
+        assert!(!page.contains("training-robust-wrong"), "{page}");
     }
 }

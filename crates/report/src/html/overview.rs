@@ -7,30 +7,26 @@ use maud::{Markup, Render, html};
 use warpsmith_schema::{EpisodeEnding, Speedup, Status};
 use warpsmith_store::{EpisodeResult, EpisodeRow, RunIndex};
 
-use super::frame::{columns, encoded};
-use super::shelf::Doing;
-use warpsmith_report::page::{count, percent, table, times};
-use warpsmith_report::plot::{Axis, Lines, Scale, Scatter, ScatterPoint, Series};
+use crate::page::{Column, count, percent, table, times};
+use crate::plot::{Axis, Lines, Scale, Scatter, ScatterPoint, Series};
 
 /// More tasks than these are not told apart in one look.
 const MOST_TILES: usize = 400;
 /// More points than these hide each other.
 const MOST_POINTS: usize = 1500;
 
-pub(super) fn part(run: &str, index: &RunIndex, doing: Doing) -> Markup {
-    if index.totals.ended == 0 {
-        return match doing {
-            Doing::Running => html! { p.quiet { "No episode has ended yet." } },
-            Doing::Done | Doing::Unfinished => html! { p.quiet { "No episode has ended." } },
-        };
-    }
+/// Where an episode is shown whole.
+pub type EpisodeAddress<'a> = &'a dyn Fn(&EpisodeRow) -> String;
+
+/// Of a run in which something has ended.
+pub fn overview(index: &RunIndex, address: EpisodeAddress<'_>) -> Markup {
     html! {
-        (heat_map(run, index))
+        (heat_map(index, address))
         div.plots {
             (fast_p(index))
-            @if let Some(plot) = scatter(run, index) { (plot) }
+            @if let Some(plot) = scatter(index, address) { (plot) }
         }
-        (failures(run, index))
+        (failures(index, address))
     }
 }
 
@@ -120,7 +116,7 @@ fn fast_p(index: &RunIndex) -> Markup {
 }
 
 /// Ours against `torch.compile`, or against eager where that was not measured.
-fn scatter(run: &str, index: &RunIndex) -> Option<Markup> {
+fn scatter(index: &RunIndex, address: EpisodeAddress<'_>) -> Option<Markup> {
     let beside_compile = index.totals.timed_beside_compile > 0;
     let point = |row: &EpisodeRow| {
         let result = row.result.as_ref().filter(|result| result.passed())?;
@@ -135,7 +131,7 @@ fn scatter(run: &str, index: &RunIndex) -> Option<Markup> {
             name: format!("{}, sample {}", row.id.task, row.id.sample),
             x: us * ratio,
             y: us,
-            address: address(run, row),
+            address: address(row),
         };
         (point.x > 0.0 && point.y > 0.0).then_some(point)
     };
@@ -167,15 +163,6 @@ fn scatter(run: &str, index: &RunIndex) -> Option<Markup> {
     Some(html! { div { (plot) } })
 }
 
-fn address(run: &str, row: &EpisodeRow) -> String {
-    format!(
-        "/runs/{}/episode?task={}&sample={}",
-        encoded(run),
-        encoded(&row.id.task),
-        row.id.sample
-    )
-}
-
 /// How a task did: its best episode.
 struct Tile<'a> {
     row: &'a EpisodeRow,
@@ -184,7 +171,7 @@ struct Tile<'a> {
 }
 
 /// Every task by level, each with its best episode.
-fn heat_map(run: &str, index: &RunIndex) -> Markup {
+fn heat_map(index: &RunIndex, address: EpisodeAddress<'_>) -> Markup {
     let mut tiles: BTreeMap<&str, Tile<'_>> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
     for row in &index.episodes {
@@ -210,7 +197,6 @@ fn heat_map(run: &str, index: &RunIndex) -> Markup {
         levels.entry(level).or_default().push(tile);
     }
     html! {
-        h2 { "Tasks" }
         p.quiet { "The best episode of each: times as fast as eager where it passed, else what became of it. A green edge is faster than eager by 5 %, a grey one passed and is not, a red one did not pass." }
         @for (level, tiles) in &levels {
             @if levels.len() > 1 {
@@ -218,7 +204,7 @@ fn heat_map(run: &str, index: &RunIndex) -> Markup {
             }
             @let long = tiles.iter().any(|tile| tile.row.id.task.len() > SHORT);
             ul.heat.long[long] aria-label="Tasks" {
-                @for tile in tiles.iter().take(MOST_TILES) { (tile.render(run)) }
+                @for tile in tiles.iter().take(MOST_TILES) { (tile.render(address)) }
             }
             @if tiles.len() > MOST_TILES { p.quiet { "and " (count(tiles.len() - MOST_TILES, "task")) " more, in the list below" } }
         }
@@ -248,7 +234,7 @@ fn merit(result: &EpisodeResult) -> f64 {
 }
 
 impl Tile<'_> {
-    fn render(&self, run: &str) -> Markup {
+    fn render(&self, address: EpisodeAddress<'_>) -> Markup {
         let Some(result) = &self.row.result else {
             return html! {};
         };
@@ -265,7 +251,7 @@ impl Tile<'_> {
         );
         html! {
             li class=(class) {
-                a href=(address(run, self.row)) title=(title) { b { (word) } (tail(&self.row.id.task)) }
+                a href=(address(self.row)) title=(title) { b { (word) } (tail(&self.row.id.task)) }
             }
         }
     }
@@ -280,7 +266,7 @@ fn short(status: Option<Status>) -> &'static str {
 }
 
 /// Why episodes did not pass, by kind, with one to look at.
-fn failures(run: &str, index: &RunIndex) -> Markup {
+fn failures(index: &RunIndex, address: EpisodeAddress<'_>) -> Markup {
     let mut kinds: BTreeMap<String, (u32, &EpisodeRow)> = BTreeMap::new();
     let mut failed = 0;
     for row in &index.episodes {
@@ -309,14 +295,15 @@ fn failures(run: &str, index: &RunIndex) -> Markup {
                 html! { (kind) },
                 html! { (number) },
                 html! { (percent(Some(share))) " " meter min="0" max="1" value=(share) aria-label="share of the failures" {} },
-                html! { a href=(address(run, row)) { (row.id.task) } },
+                html! { a href=(address(row)) { (row.id.task) } },
             ]
         })
         .collect();
-    let head = columns(
-        &["failure", "episodes", "share", "for example"],
-        &["failure", "for example"],
-    );
+    let column = |name| Column {
+        name,
+        words: ["failure", "for example"].contains(&name),
+    };
+    let head = ["failure", "episodes", "share", "for example"].map(column);
     table(
         &format!("Why {} did not pass", count(failed as usize, "episode")),
         &head,
