@@ -57,18 +57,24 @@ write("teacher.jsonl", lines(taught.map((task) => ({ text: reply(solution), task
 
 write("idle.jsonl", lines([{ text: "Nothing is faster than this." }]));
 
+const DONE = ".made-whole";
+const TRIES = 8;
 const PROFILE = process.env.PROFILE || "rl";
 const CPU = ["--target", "cpu", "--no-compile"];
 const at = (name) => path.join(runs, name);
 const run = (name, ...more) => {
-  if (fs.existsSync(at(name))) return;
+  if (fs.existsSync(path.join(at(name), DONE))) return;
   const begun = Date.now();
-  try {
-    execFileSync(binary, [...more, "--out", at(name), "-q", "--json"], { cwd: work, stdio: ["ignore", "ignore", "pipe"] });
-  } catch (error) {
-    fs.rmSync(at(name), { recursive: true, force: true });
-    throw new Error(`${name}: exit ${error.status}\n${error.stderr}`);
+  // A machine that is too noisy to time is asked again: what was judged is kept.
+  for (let tries = 1; ; tries++) {
+    try {
+      execFileSync(binary, [...more, "--out", at(name), "-q", "--json"], { cwd: work, stdio: ["ignore", "ignore", "pipe"] });
+      break;
+    } catch (error) {
+      if (error.status !== 3 || tries === TRIES) throw new Error(`${name}: exit ${error.status}\n${error.stderr}`);
+    }
   }
+  fs.writeFileSync(path.join(at(name), DONE), "");
   console.log(`made ${name} in ${Math.round((Date.now() - begun) / 1000)} s`);
 };
 
@@ -79,6 +85,6 @@ run("bench-compiler", "bench", "--tasks", "tasks.jsonl", "--policy", "compiler",
 run("demonstrations", "rollout", "--tasks", "taught.jsonl", "--policy", "script:teacher.jsonl", ...CPU, "--profile", "verify", "--prompt", "short", "--repairs", "0");
 const model = path.join(work, "model");
 execFileSync(process.execPath, [path.join(__dirname, "tiny_model.cjs"), model]);
-run("sft", "train", "sft", "--data", at("demonstrations"), "--model", model, "--fine-tuning", "full", "--epochs", "60", "--batch", "4", "--learning-rate", "0.003", "--warmup-steps", "4", "--held-out", "0.25", "--evaluate-every", "10");
+run("sft", "train", "sft", "--data", at("demonstrations"), "--model", model, "--fine-tuning", "full", "--epochs", "80", "--batch", "1", "--learning-rate", "0.006", "--warmup-steps", "8", "--held-out", "0.25", "--evaluate-every", "20");
 run("grpo", "train", "grpo", "--tasks", "trained.jsonl", "--validation", "held.jsonl", "--model", path.join(at("sft"), "published"), "--fine-tuning", "full", ...CPU, "--prompt", "short", "--steps", "4", "--tasks-per-step", "2", "--samples", "4", "--max-tokens", "700", "--learning-rate", "0.0003", "--cut-replies", "penalise", "--evaluate-every", "2", "--validation-samples", "2");
 run("optimize", "optimize", path.resolve("examples/modules/vit_block.py"), "--policy", "script:idle.jsonl", ...CPU);

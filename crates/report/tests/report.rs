@@ -163,6 +163,9 @@ fn hostile_text_stays_text() {
     let page = html(&Report::of(&runs, None, 0));
     assert!(!page.contains("<script") && !page.contains("<img"));
     assert_balanced(&page);
+    // The dashboard's overview is in it, with a link to the task.
+    assert!(page.contains("The best episode of each"), "{page}");
+    assert!(page.contains("<li class=\"h-"), "{page}");
 }
 
 /// A log holds more than the ends of episodes.

@@ -82,3 +82,62 @@ pub(super) fn page(shelf: &Shelf, examiner: &Examiner, run: &str) -> Option<Mark
     };
     Some(framed(&format!("What {run} started from"), None, &body))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use warpsmith_schema::{
+        EVENT_FORMAT, EventKind, Failure, Profile, StartAuthor, Status, Submission,
+        SubmissionForm, Target, Verdict,
+    };
+    use warpsmith_store::evidence::{Evidence, write};
+
+    use super::*;
+
+    #[test]
+    fn what_a_run_started_from_is_shown_from_its_evidence() {
+        let runs = tempfile::tempdir().unwrap();
+        let run = runs.path().join("optimize-t");
+        let (target, profile) = (Target::Cpu, Profile::Rl);
+        let mut judged = Verdict::unreached(Status::Passed, target, profile, String::new());
+        judged.compiled = true;
+        let evidence = Evidence {
+            task_name: "t".into(),
+            task_source: "class Model: # the original\n    pass\n".into(),
+            submission: Submission {
+                form: SubmissionForm::Plain,
+                files: [("kernels/f.cpp".to_owned(), b"int f();\n".to_vec())].into(),
+            },
+            seed: 1,
+            target,
+            profile,
+            environment: [].into(),
+            samples: json!({}),
+            compile_log: String::new(),
+            printed: String::new(),
+        };
+        let verdict = write(&run.join("evidence/t/1"), judged, evidence, None).unwrap();
+        let event = EventKind::StartJudged {
+            task: "t".into(),
+            author: StartAuthor::Compiler,
+            submission: "s".into(),
+            verdict: Box::new(verdict),
+        };
+        let line = json!({ "format": EVENT_FORMAT, "at": "2026-01-02T03:04:05Z", "event": event });
+        fs_err::write(run.join("config.json"), "{}").unwrap();
+        fs_err::write(run.join("events.jsonl"), line.to_string() + "\n").unwrap();
+        let shelf = Shelf::new(runs.path().to_path_buf());
+        let examiner = Examiner::new(Arc::new(|_, _, _| Err(Failure::panicked())));
+        let page = page(&shelf, &examiner, "optimize-t").unwrap().into_string();
+        for text in [
+            "<code>kernels/f.cpp</code>, 1 line",
+            "# the original",
+            "action=\"/runs/optimize-t/examine?task=start&amp;attempt=0\"",
+        ] {
+            assert!(page.contains(text), "{text}: {page}");
+        }
+        assert_eq!(address("a b"), "/runs/a%20b/start");
+    }
+}
