@@ -35,16 +35,27 @@ async function pages(page) {
         const number = [...found.keys()].filter((name) => name.startsWith(`episode-of-${run}`)).length;
         if (number < 3 && ![...found.values()].includes(link)) add(`episode-of-${run}-${number + 1}`, link);
       }
-      if (link.startsWith(`${place}/assembly`)) add(`assembly-of-${run}`, link);
+      if (link === `${place}/start`) add(`start-of-${run}`, link);
     }
   }
-  for (const [name, place] of [...found]) {
-    if (name.startsWith("episode")) for (const link of await links(place)) if (link.includes("/assembly")) add("assembly", link);
+  // What takes a minute is asked for once of each: of an attempt, and of what an `optimize` began with.
+  for (const name of ["episode-of-bench-compiler-1", "start-of-optimize"]) {
+    if (!found.has(name)) continue;
+    await measure(page, found.get(name));
+    for (const link of await links(found.get(name))) if (link.includes("/assembly")) add(`assembly-of-${name}`, link);
   }
   const both = (one, other) => runs.includes(one) && runs.includes(other) && add(`compare-${one}-${other}`, `/compare?run=${one}&run=${other}`);
   both("bench-script", "bench-compiler");
   both("sft", "grpo");
   return found;
+}
+
+/// Presses the button that has an attempt measured, and waits until its bottleneck is named.
+async function measure(page, place) {
+  await page.goto(url + place);
+  const button = page.getByRole("button", { name: "Measure it" }).first();
+  if (await button.count()) await button.click();
+  await page.getByText("The bottleneck is").first().waitFor({ timeout: 600_000 });
 }
 
 /// What a person would call broken, told by the page itself.
@@ -68,6 +79,20 @@ const looks = () => {
   return faults;
 };
 
+/// Faults that are put onto a page for it must be seen: else the check sees nothing.
+async function missed(browser) {
+  const page = await (await browser.newContext({ viewport: { width: 390, height: 844 }, bypassCSP: true })).newPage();
+  await page.goto(url);
+  await page.evaluate(() => {
+    document.querySelector("main").innerHTML += '<img src="data:,"><svg class="plot" aria-label="nothing"></svg><p style="width: 900px">far too wide</p>';
+  });
+  const seen = await page.evaluate(looks);
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+  const faults = { "an image without a name": violations.some((one) => one.id === "image-alt"), "an empty plot": seen.some((one) => one.startsWith("empty plot")), "a page that is too wide": seen.some((one) => one.includes("wider")) };
+  return Object.keys(faults).filter((name) => !faults[name]);
+}
+
 async function main() {
   const launched = { executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"] };
   const browser = await chromium.launch(launched);
@@ -75,6 +100,8 @@ async function main() {
   const all = await pages(first);
   await first.close();
   const faults = new Map();
+  for (const kind of ["run-rollout", "run-bench", "run-sft", "run-grpo", "run-optimize", "episode-of-", "step-of-", "start-of-", "assembly-of-", "compare-"])
+    if (![...all.keys()].some((name) => name.startsWith(kind))) faults.set(`there is no page \`${kind}…\` to look at`, ["the list of pages"]);
   const met = (where, what) => faults.set(what, [...(faults.get(what) ?? []), where]);
   let seen = 0;
   for (const [size, [width, height]] of Object.entries(WIDTHS)) {
@@ -98,6 +125,8 @@ async function main() {
       await context.close();
     }
   }
+  const blind = await missed(browser);
+  if (blind.length > 0) met("this check itself", `it did not see ${blind.join(" and ")}`);
   await browser.close();
   for (const [what, where] of faults) console.log(`FAULT ${what}\n      ${where.length} times, first at ${where[0]}`);
   console.log(`${all.size} pages, each at ${Object.keys(WIDTHS).length} widths in 2 colour schemes: ${seen} looked at, ${faults.size} faults`);

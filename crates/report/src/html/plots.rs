@@ -247,11 +247,51 @@ fn training_plot(name: &str, of_runs: &[(&str, Curves<'_>)]) -> Markup {
     html! {
         div id=(format!("training-{}", anchor(name))) {
             (Lines { name, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
+            @if let Some(words) = about(name) { p.quiet { (words) } }
         }
     }
 }
 
-/// What lies around a curve: for rewards nine in ten of them, for shares where they would lie in 95 of 100 repetitions.
+/// What a number is, and which way is good, for whoever meets its name for the first time.
+fn about(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "loss" => "Cross-entropy per token of the replies learned from: less is better.",
+        "validation_loss" => {
+            "The same on data that is not learned from. Where it rises while the loss falls, the model overfits."
+        }
+        "reward" => {
+            "Mean reward of a step's replies, from -1 (wrong) to 3 (faster than torch.compile); the band holds four in five."
+        }
+        "pass_rate" => "Share of a step's replies that were correct, with a 95 % interval.",
+        "faster_rate" => {
+            "Share that was correct and 5 % faster than the baseline, with a 95 % interval."
+        }
+        "validation_pass_rate" | "validation_faster_rate" => "The same on tasks that are held out.",
+        "explained_variance" => {
+            "How much of the rewards' variance the value model predicts: 1 is all of it, 0 nothing."
+        }
+        "entropy" | "sampled_entropy" => {
+            "How undecided the policy is, per token. A fall to 0 means that it says one thing only."
+        }
+        "kl" => "Distance from the frozen reference policy.",
+        "kl_step" => "How far one step moved the policy; a step ends early past `target_kl`.",
+        "clip_fraction_low" | "clip_fraction_high" => {
+            "Share of tokens whose update was cut off at the clip range."
+        }
+        "mismatch_mean" => {
+            "Difference between the sampler's and the learner's log-probabilities: near 0 is healthy."
+        }
+        "grad_norm" => "Norm of the gradient before clipping.",
+        "tokens_per_second" => "Tokens learned from in a second.",
+        "tokens_per_second_generate" => "Tokens written in a second.",
+        "judgements_per_minute" => "Verdicts in a minute, over all judges.",
+        "length" => "Tokens of a reply.",
+        "cut_share" => "Share of the replies that were cut off at the limit.",
+        _ => return None,
+    })
+}
+
+/// What lies around a curve: for rewards four in five of them, for shares where they would lie in 95 of 100 repetitions.
 fn band(name: &str, curves: &Curves<'_>) -> Vec<(f64, f64, f64)> {
     let at = |of: &str, x: f64| {
         let found = curves
@@ -334,6 +374,14 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("Where the time of a step goes"), "{page}");
+        // Every number that is asked for first and is a judgement on the run says what it is.
+        for name in ASKED_FIRST[0].1 {
+            let told = about(name).is_some();
+            assert!(
+                told || ["validation_reward", "value_loss"].contains(name),
+                "{name}"
+            );
+        }
         assert!(!page.contains("training-robust-wrong"), "{page}");
     }
 }

@@ -89,8 +89,8 @@ mod tests {
 
     use serde_json::json;
     use warpsmith_schema::{
-        EVENT_FORMAT, EventKind, Failure, Profile, StartAuthor, Status, Submission,
-        SubmissionForm, Target, Verdict,
+        EVENT_FORMAT, EventKind, Failure, Profile, StartAuthor, Status, Submission, SubmissionForm,
+        Target, Verdict,
     };
     use warpsmith_store::evidence::{Evidence, write};
 

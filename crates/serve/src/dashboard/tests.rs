@@ -11,6 +11,8 @@ use warpsmith_schema::{
 
 use super::*;
 
+mod large;
+
 fn write(folder: &Path, name: &str, text: &str) {
     let place = folder.join(name);
     fs_err::create_dir_all(place.parent().unwrap()).unwrap();
