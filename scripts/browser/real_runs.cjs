@@ -86,5 +86,5 @@ run("demonstrations", "rollout", "--tasks", "taught.jsonl", "--policy", "script:
 const model = path.join(work, "model");
 execFileSync(process.execPath, [path.join(__dirname, "tiny_model.cjs"), model]);
 run("sft", "train", "sft", "--data", at("demonstrations"), "--model", model, "--fine-tuning", "full", "--epochs", "60", "--batch", "1", "--learning-rate", "0.006", "--warmup-steps", "8", "--held-out", "0.25", "--evaluate-every", "20");
-run("grpo", "train", "grpo", "--tasks", "trained.jsonl", "--validation", "held.jsonl", "--model", path.join(at("sft"), "published"), "--fine-tuning", "full", ...CPU, "--prompt", "short", "--steps", "4", "--tasks-per-step", "2", "--samples", "4", "--max-tokens", "700", "--learning-rate", "0.0003", "--cut-replies", "penalise", "--evaluate-every", "2", "--validation-samples", "2");
+run("grpo", "train", "grpo", "--tasks", "trained.jsonl", "--validation", "held.jsonl", "--model", path.join(at("sft"), "published"), "--fine-tuning", "full", ...CPU, "--profile", PROFILE, "--prompt", "short", "--steps", "4", "--tasks-per-step", "2", "--samples", "4", "--refills", "1", "--max-tokens", "700", "--learning-rate", "0.0003", "--cut-replies", "penalise", "--evaluate-every", "2", "--validation-samples", "2");
 run("optimize", "optimize", path.resolve("examples/modules/vit_block.py"), "--policy", "script:idle.jsonl", ...CPU);

@@ -113,11 +113,10 @@ impl Telling {
                 (early.mean * early.count + late.mean * late.count) / (early.count + late.count);
             (share * (1.0 - share) * (1.0 / early.count + 1.0 / late.count)).sqrt()
         } else {
-            // What lies between neighbours is noise, whatever the course.
-            let between = points
-                .windows(2)
-                .map(|pair| (pair[1].1 - pair[0].1).powi(2));
-            let each = between.sum::<f64>() / (points.len() - 1) as f64 / 2.0;
+            // What a straight line through its neighbours does not explain is noise, whatever the course.
+            let bend = |three: &[(u64, f64, f64)]| three[0].1 - 2.0 * three[1].1 + three[2].1;
+            let bends = points.windows(3).map(|three| bend(three).powi(2));
+            let each = bends.sum::<f64>() / (points.len() as f64 - 2.0).max(1.0) / 6.0;
             (each * 2.0 / quarter as f64).sqrt()
         };
         // Of two points nobody knows what is noise between them.

@@ -231,6 +231,33 @@ fn every_kind_of_event_that_is_shown_is_read() {
 }
 
 #[test]
+fn what_was_not_timed_has_no_empty_table() {
+    let lines = episodes("first");
+    let untimed = lines.lines().map(|line| {
+        let mut one: Value = serde_json::from_str(line).unwrap();
+        for attempt in one["attempts"].as_array_mut().unwrap() {
+            for name in ["times_us", "speedup", "matched_precision"] {
+                attempt["verdict"][name] = Value::Null;
+            }
+        }
+        one.to_string()
+    });
+    let untimed: Vec<String> = untimed.collect();
+    let folder = folder(&[("events.jsonl", &log(untimed.iter().map(String::as_str)))]);
+    let runs = [read(folder.path()).unwrap()];
+    let found = tables(&Report::of(&runs, None, 0));
+    let titles: Vec<&str> = found.iter().map(|table| table.title.as_str()).collect();
+    assert!(
+        found.iter().all(|table| !table.rows.is_empty()),
+        "{titles:?}"
+    );
+    assert!(
+        !titles.iter().any(|title| title.contains("fast_p")),
+        "{titles:?}"
+    );
+}
+
+#[test]
 fn of_two_ends_of_one_episode_the_first_counts() {
     let lines = episodes("first");
     let first = lines.lines().next().unwrap();

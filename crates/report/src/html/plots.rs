@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 
 use crate::metrics::Curve;
-use crate::page::{anchor, duration};
+use crate::page::{anchor, count, duration};
 use crate::plot::{Axis, Bar, Bars, Columns, Length, Lines, Scale, Series, Stack, StackPart};
 use crate::training::ASKED_FIRST;
 use crate::{Report, RunReport, TaskReport, TaskRow, TrainingStep, curves};
@@ -149,7 +149,6 @@ pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
                 .collect(),
         ));
     }
-    groups.push(("Everything else", names.into_iter().collect()));
     Some(html! {
         @for (title, names) in &groups {
             @if !names.is_empty() {
@@ -158,6 +157,12 @@ pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
             }
         }
         (made_up(&of_runs))
+        @if !names.is_empty() {
+            details {
+                summary { "Everything else: " (count(names.len(), "number")) }
+                div.plots { @for name in &names { (training_plot(name, &of_runs)) } }
+            }
+        }
     })
 }
 

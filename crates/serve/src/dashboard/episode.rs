@@ -204,7 +204,8 @@ fn first_cause(attempt: &Attempt) -> String {
     clipped(line.unwrap_or_default())
 }
 
-fn ending(ending: &EpisodeEnding) -> String {
+/// Why an episode ended in which nothing was judged.
+pub(super) fn ending(ending: &EpisodeEnding) -> String {
     match ending {
         EpisodeEnding::NotCovered { message } => {
             format!("the policy does not cover this task ({message})")
