@@ -1,15 +1,20 @@
 //! Runs that are larger than anybody reads.
 
 use std::io::{BufWriter, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::*;
 
 const EPISODES: u32 = 100_000;
 const MOST_BYTES: usize = 200 << 10;
-/// The bar, on a machine that does nothing else: others may be at work beside a test.
 const BAR: Duration = Duration::from_millis(100);
-const TRIES: u32 = 20;
+const TRIES: u32 = 5;
+
+/// How long this thread was on a core: what others do beside a test is not the page's time.
+fn on_core() -> Duration {
+    let told = fs_err::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
 
 /// Three in five passed, of 12,500 tasks on three levels.
 fn write_log(place: &Path) {
@@ -37,12 +42,9 @@ fn quickest(shown: impl Fn() -> String) -> (Duration, usize) {
     let mut least = Duration::MAX;
     let mut size = 0;
     for _ in 0..TRIES {
-        let begun = Instant::now();
+        let begun = on_core();
         size = shown().len();
-        least = least.min(begun.elapsed());
-        if least < BAR {
-            break;
-        }
+        least = least.min(on_core().checked_sub(begun).unwrap_or_default());
     }
     (least, size)
 }
