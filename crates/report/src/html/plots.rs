@@ -249,9 +249,14 @@ fn training_plot(name: &str, of_runs: &[(&str, Curves<'_>)]) -> Markup {
         Scale::linear(points().map(|point| point.0)),
         Scale::linear(points().map(|point| point.1).chain(ends)),
     );
+    // A legend is for several; of one curve among several runs the title says whose it is.
+    let title = match &series[..] {
+        [one] if of_runs.len() > 1 => format!("{name}: {}", one.name),
+        _ => name.to_owned(),
+    };
     html! {
         div id=(format!("training-{}", anchor(name))) {
-            (Lines { name, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
+            (Lines { name: &title, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
             @if let Some(words) = about(name) { p.quiet { (words) } }
         }
     }
@@ -379,6 +384,10 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("Where the time of a step goes"), "{page}");
+        // Of two runs one has it.
+        let page = training_plots(&[("a", &steps), ("b", &[])]).unwrap();
+        let page = page.into_string();
+        assert!(page.contains("Replies by what they earned: a"), "{page}");
         // Every number that is asked for first and is a judgement on the run says what it is.
         for name in ASKED_FIRST[0].1 {
             let told = about(name).is_some();

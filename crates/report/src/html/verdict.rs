@@ -9,9 +9,10 @@ use crate::page::{Column, count, fact, runtime, table, times};
 
 /// In one line.
 pub fn line(verdict: &Verdict) -> Markup {
-    // Not the name of the file that the compiler is about to speak of.
-    let mut lines = verdict.reason.iter().flat_map(|reason| reason.lines());
-    let first = lines.find(|line| !line.starts_with("== "));
+    // Not the file and the function that the compiler is about to speak of.
+    let lines = || verdict.reason.iter().flat_map(|reason| reason.lines());
+    let error = lines().find(|line| line.contains("error:"));
+    let first = error.or(lines().find(|line| !line.starts_with("== ")));
     html! {
         (status(verdict))
         @if let Some(times) = &verdict.times_us { ", " (runtime(Some(times.candidate.0))) }
@@ -179,6 +180,23 @@ mod tests {
     use warpsmith_schema::{Profile, Target};
 
     use super::*;
+
+    #[test]
+    fn a_line_has_the_first_error() {
+        let mut found = Verdict::unreached(
+            Status::CompileFailed,
+            Target::Cpu,
+            Profile::Rl,
+            String::new(),
+        );
+        let reason = "== kernels/a.cpp\na.cpp: In function 'f':\na.cpp:7:1: error: no <x>\n";
+        found.reason = Some(reason.to_owned());
+        let shown = line(&found).into_string();
+        assert!(
+            shown.contains(" a.cpp:7:1: error: no &lt;x&gt;</span>"),
+            "{shown}"
+        );
+    }
 
     #[test]
     fn checks_and_draws_are_tables_and_the_draw_that_differs_is_named() {
