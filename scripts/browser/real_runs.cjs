@@ -22,11 +22,12 @@ const files = (name) => {
 const reply = (all) => Object.entries(all).map(([name, text]) => `write ${name}\n\`\`\`\n${text.trimEnd()}\n\`\`\`\n`).join("\n");
 const changed = (all, from, to) => Object.fromEntries(Object.entries(all).map(([name, text]) => [name, text.replace(from, to)]));
 const broken = (all) => changed(all, /return 0;/, "return none_of_it;");
+
 const tasks = EXAMPLES.map((name, number) => ({ level: 1 + (number % 2), problem_id: number + 1, name, code: smaller(read(`examples/${name}/model.py`)) }));
 const id = (task) => `level${task.level}/${task.problem_id}`;
 write("tasks.jsonl", lines(tasks));
 
-// The first sample repairs what did not compile, the second gives up after two failures, and a third is right at once.
+// The first sample repairs what did not compile, the second gives up, and the third is right at once or calls what is not there.
 const script = [];
 const say = (task, sample, text) => script.push({ text, task: id(task), sample });
 for (const [number, task] of tasks.entries()) {
