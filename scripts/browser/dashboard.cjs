@@ -82,7 +82,7 @@ async function main() {
 
   await page.getByRole("link", { name: "not passed" }).click();
   await page.getByText("1 episode", { exact: true }).waitFor();
-  await page.getByRole("link", { name: "level1/2", exact: true }).click();
+  await page.getByLabel("table: 1 episode").getByRole("link", { name: "level1/2", exact: true }).click();
   await page.getByRole("heading", { level: 1, name: "task 2, sample 1" }).waitFor();
   assert.ok(!(await page.title()).includes("hacked"), "what a policy said became part of the page");
   await page.getByText("since the attempt before").click();

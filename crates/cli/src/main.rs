@@ -16,6 +16,7 @@ mod fleet;
 #[cfg(not(feature = "fleet"))]
 #[path = "no_fleet.rs"]
 mod fleet;
+mod highlights;
 mod interrupt;
 #[cfg(feature = "local-models")]
 mod language_model;

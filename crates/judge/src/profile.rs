@@ -7,6 +7,7 @@
 //! Calls start with cold caches and repeat on the same inputs. Not covered: several input variants (the first is taken),
 //! kernels that a solution launches from other processes, and traffic inside an operator that `PyTorch` does not show.
 
+mod disassembly;
 mod reference;
 mod report;
 mod resources;
@@ -22,6 +23,7 @@ use crate::harness::Harness;
 use crate::lease::lease_device;
 use crate::toolchain::Toolchain;
 
+pub use disassembly::{Disassembly, disassemble};
 pub use report::{
     Bound, KernelTime, NcuKernel, OperatorTime, ProfileReport, ReferenceProfile, Roofline,
     SanitizerReport, SolutionFailure, SolutionKernel, SolutionProfile,

@@ -5,6 +5,7 @@
 mod compared;
 mod export;
 mod html;
+mod learning;
 pub mod metrics;
 pub mod page;
 pub mod plot;
@@ -18,7 +19,10 @@ mod training;
 
 pub use compared::ComparedMode;
 pub use export::write as write_export;
-pub use html::{html, training_plots, verdict, verdict_line, verdict_words};
+pub use html::{
+    EpisodeAddress, html, overview, training_plots, verdict, verdict_line, verdict_words,
+};
+pub use learning::{Course, Learning, learning};
 pub use read::{ReportError, Run, is_run, read};
 pub use runs::{Report, ReportedStart, RunReport, TaskReport, TaskRow, same_rules, start_words};
 pub use search::{FinalMeasurement, SearchHistory};

@@ -77,6 +77,8 @@ pub fn tables(report: &Report<'_>) -> Vec<Table> {
     tables.extend(rules(runs));
     tables.push(seconds(runs));
     tables.extend(left_out(runs));
+    // Of what was not measured there is nothing to read.
+    tables.retain(|table| !table.rows.is_empty());
     tables
 }
 

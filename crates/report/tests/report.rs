@@ -163,6 +163,9 @@ fn hostile_text_stays_text() {
     let page = html(&Report::of(&runs, None, 0));
     assert!(!page.contains("<script") && !page.contains("<img"));
     assert_balanced(&page);
+    // The dashboard's overview is in it, with a link to the task.
+    assert!(page.contains("The best episode of each"), "{page}");
+    assert!(page.contains("<li class=\"h-"), "{page}");
 }
 
 /// A log holds more than the ends of episodes.
@@ -225,6 +228,34 @@ fn every_kind_of_event_that_is_shown_is_read() {
     let said = |counts| Report::of(&runs, counts, 0).runs[0].metrics.counted;
     assert_eq!(said(None), CountedAttempt::Final);
     assert_eq!(said(Some(CountedAttempt::Best)), CountedAttempt::Best);
+}
+
+#[test]
+fn what_was_not_timed_has_no_empty_table() {
+    let lines = episodes("first");
+    let untimed = lines.lines().map(|line| {
+        let mut one: Value = serde_json::from_str(line).unwrap();
+        for attempt in one["attempts"].as_array_mut().unwrap() {
+            attempt["verdict"]["profile"] = "verify".into();
+            for name in ["times_us", "speedup", "matched_precision"] {
+                attempt["verdict"][name] = Value::Null;
+            }
+        }
+        one.to_string()
+    });
+    let untimed: Vec<String> = untimed.collect();
+    let folder = folder(&[("events.jsonl", &log(untimed.iter().map(String::as_str)))]);
+    let runs = [read(folder.path()).unwrap()];
+    let found = tables(&Report::of(&runs, None, 0));
+    let titles: Vec<&str> = found.iter().map(|table| table.title.as_str()).collect();
+    assert!(
+        found.iter().all(|table| !table.rows.is_empty()),
+        "{titles:?}"
+    );
+    assert!(
+        !titles.iter().any(|title| title.contains("fast_p")),
+        "{titles:?}"
+    );
 }
 
 #[test]

@@ -4,18 +4,20 @@
 //! every two seconds and replaces what has changed. The same numbers are to be had as JSON ([`api`]).
 
 mod api;
-mod benchmark;
 mod compare;
 mod compile_errors;
 mod episode;
 mod evidence;
+mod examination;
 mod frame;
+mod kernels;
 mod leaderboard;
 mod machine;
 mod now;
 mod run;
 mod runs;
 mod shelf;
+mod start;
 mod step;
 
 use std::path::PathBuf;
@@ -25,12 +27,14 @@ use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
 use maud::{Markup, html};
 use serde_json::Value;
 
 pub(crate) use api::{EpisodeList, RunList, RunSummary};
+use examination::Examiner;
+pub use examination::{Assembly, Examination, Examine, ExaminedKernel};
 use shelf::Shelf;
 
 /// What this machine is and does, as `doctor` says it.
@@ -39,17 +43,22 @@ pub type LookAtMachine = Arc<dyn Fn() -> Value + Send + Sync>;
 pub(crate) struct Dashboard {
     shelf: Shelf,
     look_at_machine: LookAtMachine,
+    examiner: Examiner,
 }
 
-pub(crate) fn routes(runs: PathBuf, look_at_machine: LookAtMachine) -> Router {
+pub(crate) fn routes(runs: PathBuf, look_at_machine: LookAtMachine, examine: Examine) -> Router {
     let dashboard = Arc::new(Dashboard {
         shelf: Shelf::new(runs),
         look_at_machine,
+        examiner: Examiner::new(examine),
     });
     Router::new()
         .route("/", get(show_runs))
         .route("/runs/{run}", get(show_run))
         .route("/runs/{run}/episode", get(show_episode))
+        .route("/runs/{run}/examine", post(begin_examination))
+        .route("/runs/{run}/assembly", get(show_assembly))
+        .route("/runs/{run}/start", get(show_start))
         .route("/runs/{run}/step", get(show_step))
         .route("/compare", get(show_comparison))
         .route("/leaderboard", get(show_leaderboard))
@@ -131,7 +140,33 @@ async fn show_episode(
     Path(name): Path<String>,
     Query(asked): Query<episode::Asked>,
 ) -> Response {
-    page(move || episode::page(&board.shelf, &name, &asked)).await
+    page(move || episode::page(&board.shelf, &board.examiner, &name, &asked)).await
+}
+
+/// Begins to measure an attempt, and goes back to where it was asked for.
+async fn begin_examination(
+    State(board): Board,
+    Path(name): Path<String>,
+    Query(asked): Query<episode::AskedAttempt>,
+) -> Response {
+    let back = asked.page(&name);
+    let begun = apart(move || episode::examine(&board.shelf, &board.examiner, &name, &asked)).await;
+    match begun.flatten() {
+        Some(()) => Redirect::to(&back).into_response(),
+        None => page(|| None).await,
+    }
+}
+
+async fn show_start(State(board): Board, Path(name): Path<String>) -> Response {
+    page(move || start::page(&board.shelf, &board.examiner, &name)).await
+}
+
+async fn show_assembly(
+    State(board): Board,
+    Path(name): Path<String>,
+    Query(asked): Query<episode::AskedAttempt>,
+) -> Response {
+    page(move || episode::assembly(&board.shelf, &board.examiner, &name, &asked)).await
 }
 
 async fn show_leaderboard(State(board): Board) -> Response {

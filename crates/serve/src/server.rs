@@ -22,7 +22,7 @@ use warpsmith_schema::Target;
 
 use crate::client::ApiKeys;
 use crate::connections::{LIMITS, Limits, answer, whole};
-use crate::dashboard::{self, LookAtMachine};
+use crate::dashboard::{self, Examine, LookAtMachine};
 use crate::guard::admit;
 use crate::judging::{self, JudgeService};
 use crate::openapi;
@@ -37,6 +37,8 @@ pub struct Offer {
     /// The folder whose runs are shown.
     pub runs: PathBuf,
     pub look_at_machine: LookAtMachine,
+    /// What measures an attempt of a run that is shown.
+    pub examine: Examine,
     /// What clients must show; without any, only those on this machine are answered.
     pub keys: ApiKeys,
     /// Sockets that may be open at a time.
@@ -65,7 +67,11 @@ const AHEAD: i32 = 10;
 pub fn serve(listener: TcpListener, offer: Offer) -> io::Result<()> {
     let judging = judging::start(offer.judge.judges)?;
     let app = judging::routes(judging.jobs.clone(), offer.judge.tasks)
-        .merge(dashboard::routes(offer.runs, offer.look_at_machine))
+        .merge(dashboard::routes(
+            offer.runs,
+            offer.look_at_machine,
+            offer.examine,
+        ))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
     #[cfg(feature = "local-models")]
     let serves_model = offer.model.is_some();

@@ -358,7 +358,7 @@ impl Episodes<'_> {
             left_out: Vec::new(),
             head,
         };
-        let show = Arc::new(Show::new(printer.clone(), samples));
+        let show = Arc::new(Show::new(printer, samples));
         let watching = show.clone();
         let resources = RolloutResources {
             policy,
@@ -369,11 +369,10 @@ impl Episodes<'_> {
             })),
             stop: stop_request,
         };
-        let outcome = warpsmith_rollout::run(self.folder, plan, resources, &mut |event, _| {
-            if let Some(event) = event {
-                show.event(&event.event);
-            }
-        })?;
-        Ok(outcome)
+        let outcome = warpsmith_rollout::run(self.folder, plan, resources, &mut |event, gauges| {
+            show.hear(event, gauges);
+        });
+        show.finish();
+        Ok(outcome?)
     }
 }

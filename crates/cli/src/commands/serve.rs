@@ -1,5 +1,7 @@
 //! `warpsmith serve`
 
+mod examine;
+
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -160,6 +162,7 @@ pub(crate) fn run(args: &ServeArgs, printer: &Printer) -> Result<Exit, Stop> {
             judge,
             runs: args.runs.clone(),
             look_at_machine: machine(args)?,
+            examine: examine::examiner(&args.judging, printer),
             keys,
             sockets: sockets(),
             draining: interrupt::terminated,

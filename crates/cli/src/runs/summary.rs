@@ -7,8 +7,8 @@ use warpsmith_report::Report;
 use warpsmith_rollout::RolloutOutcome;
 use warpsmith_schema::{FORMAT, RunHeader};
 
-use super::show::rates;
 use crate::failure::Stop;
+use crate::highlights::rates;
 use crate::printer::Printer;
 use crate::render::Table;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use warpsmith_schema::Target;
 
+use super::ProfileContext;
 use super::report::{NcuKernel, SanitizerReport};
 use super::solution::{SolutionJob, ToolWrapper, read_small};
 use crate::JudgeError;
@@ -68,7 +69,7 @@ pub(super) fn ncu(job: &SolutionJob<'_>) -> Result<ToolOutcome<Vec<NcuKernel>>, 
     if job.bench.request.target == Target::Cpu {
         return Ok(unavailable("Nsight Compute profiles CUDA kernels"));
     }
-    let Some(program) = find("ncu", job) else {
+    let Some(program) = find("ncu", job.bench) else {
         return Ok(unavailable(
             "`ncu` (Nsight Compute) is not on the PATH or in the CUDA toolkit",
         ));
@@ -122,7 +123,7 @@ fn count(
         program,
         arguments,
         environment: Vec::new(),
-        read: folders(program, job),
+        read: folders(program, job.bench),
     };
     let output = job.run(Some(&wrapper), out.path(), true, NCU_LIMIT)?;
     let text = read_text(&log);
@@ -173,7 +174,7 @@ pub(super) fn sanitizer(
     if job.bench.request.target == Target::Cpu {
         return Ok(unavailable("compute-sanitizer checks CUDA kernels"));
     }
-    let Some(program) = find("compute-sanitizer", job) else {
+    let Some(program) = find("compute-sanitizer", job.bench) else {
         return Ok(unavailable(
             "`compute-sanitizer` is not on the PATH or in the CUDA toolkit",
         ));
@@ -199,7 +200,7 @@ pub(super) fn sanitizer(
             arguments,
             // Each tensor its own allocation: a step over the end of one is then seen.
             environment: vec![("PYTORCH_NO_CUDA_MEMORY_CACHING".into(), "1".into())],
-            read: folders(&program, job),
+            read: folders(&program, job.bench),
         };
         let output = job.run(Some(&wrapper), out.path(), true, SANITIZER_LIMIT)?;
         let mut text = read_text(&log);
@@ -221,10 +222,9 @@ pub(super) fn sanitizer(
 }
 
 /// The program by this name on the PATH, else in the toolkit.
-fn find(name: &str, job: &SolutionJob<'_>) -> Option<PathBuf> {
+pub(super) fn find(name: &str, bench: &ProfileContext<'_>) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let toolkit = job
-        .bench
+    let toolkit = bench
         .toolchain
         .nvcc
         .iter()
@@ -236,10 +236,10 @@ fn find(name: &str, job: &SolutionJob<'_>) -> Option<PathBuf> {
 }
 
 /// What a tool reads: the toolkit, NVIDIA's own folder, and where the program itself lies.
-fn folders(program: &Path, job: &SolutionJob<'_>) -> Vec<PathBuf> {
+pub(super) fn folders(program: &Path, bench: &ProfileContext<'_>) -> Vec<PathBuf> {
     let mut read = vec![PathBuf::from("/opt/nvidia")];
     read.extend(
-        job.bench
+        bench
             .toolchain
             .nvcc
             .iter()

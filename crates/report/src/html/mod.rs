@@ -1,18 +1,21 @@
 //! The report as one page that needs nothing else.
 
+mod overview;
 mod plots;
 mod tasks;
 mod verdict;
 
+pub use overview::{EpisodeAddress, overview};
 pub use plots::training_plots;
 pub use verdict::{line as verdict_line, verdict, words as verdict_words};
 
 use maud::{Markup, html};
+use warpsmith_store::RunIndex;
 
 use crate::page::{self, Column, Section, count, page};
 use crate::search::SearchHistory;
 use crate::tables::{tables, training_progress};
-use crate::{Report, Table};
+use crate::{Report, RunReport, Table};
 
 pub fn html(report: &Report<'_>) -> String {
     let title = match &report.runs[..] {
@@ -38,6 +41,10 @@ pub fn html(report: &Report<'_>) -> String {
     }
     if report.has_episodes() {
         sections.push(Section {
+            title: "Overview",
+            body: html! { @for run in &report.runs { (overview_of(run, report.runs.len() > 1)) } },
+        });
+        sections.push(Section {
             title: "Plots",
             body: plots::plots(report),
         });
@@ -50,6 +57,19 @@ pub fn html(report: &Report<'_>) -> String {
         });
     }
     page(&title, &lead(report), &sections).into_string()
+}
+
+/// As the dashboard shows it, with links within this page.
+fn overview_of(run: &RunReport<'_>, named: bool) -> Markup {
+    let mut index = RunIndex::new(run.folder);
+    // What cannot be read again has been reported from all the same.
+    if index.refresh().is_err() || index.totals.ended == 0 {
+        return html! {};
+    }
+    html! {
+        @if named { h3 { (run.name) } }
+        (overview(&index, &|row| format!("#{}", tasks::place(&row.id.task))))
+    }
 }
 
 /// What was run, and what to keep in mind.

@@ -3,8 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 
 use crate::metrics::Curve;
-use crate::page::{anchor, duration};
-use crate::plot::{Axis, Bar, Bars, Length, Lines, Scale, Series, Stack, StackPart};
+use crate::page::{anchor, count, duration};
+use crate::plot::{Axis, Bar, Bars, Columns, Length, Lines, Scale, Series, Stack, StackPart};
 use crate::training::ASKED_FIRST;
 use crate::{Report, RunReport, TaskReport, TaskRow, TrainingStep, curves};
 
@@ -134,6 +134,10 @@ pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
     if names.is_empty() {
         return None;
     }
+    // Drawn together, not one by one.
+    for (_, parts) in SHARES_OF_REWARDS.iter().chain(&PARTS_OF_A_STEP) {
+        names.remove(parts);
+    }
     let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for (title, wanted) in ASKED_FIRST {
         groups.push((
@@ -145,7 +149,6 @@ pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
                 .collect(),
         ));
     }
-    groups.push(("Everything else", names.into_iter().collect()));
     Some(html! {
         @for (title, names) in &groups {
             @if !names.is_empty() {
@@ -153,7 +156,77 @@ pub fn training_plots(runs: &[(&str, &[TrainingStep])]) -> Option<Markup> {
                 div.plots { @for name in names { (training_plot(name, &of_runs)) } }
             }
         }
+        (made_up(&of_runs))
+        @if !names.is_empty() {
+            details {
+                summary { "Everything else: " (count(names.len(), "number")) }
+                div.plots { @for name in &names { (training_plot(name, &of_runs)) } }
+            }
+        }
     })
+}
+
+/// The robust reward has four values. Their shares, step by step, are its histogram over time.
+const SHARES_OF_REWARDS: [(&str, &str); 4] = [
+    ("wrong", "robust_wrong"),
+    ("correct, not faster", "robust_correct"),
+    ("faster than eager", "robust_faster_than_eager"),
+    ("faster than torch.compile", "robust_faster_than_compile"),
+];
+const PARTS_OF_A_STEP: [(&str, &str); 3] = [
+    ("generate and judge", "seconds_collect"),
+    ("learn", "seconds_learn"),
+    ("validate", "seconds_validate"),
+];
+
+/// What is a whole of several numbers: one plot a run, as columns of two runs cannot lie over each other.
+fn made_up(of_runs: &[(&str, Curves<'_>)]) -> Markup {
+    let wholes = [
+        (
+            "Replies by what they earned",
+            "share",
+            &SHARES_OF_REWARDS[..],
+        ),
+        (
+            "Where the time of a step goes",
+            "seconds",
+            &PARTS_OF_A_STEP[..],
+        ),
+    ];
+    let mut plots = Vec::new();
+    for (title, y, parts) in wholes {
+        for (run, curves) in of_runs {
+            let columns = columns_of(curves, parts);
+            if !columns.is_empty() {
+                let name = match of_runs {
+                    [_] => title.to_owned(),
+                    _ => format!("{title}: {run}"),
+                };
+                let parts = parts.iter().map(|(words, _)| *words).collect();
+                plots.push(html! { div { (Columns { name: &name, y, parts, columns }) } });
+            }
+        }
+    }
+    html! {
+        @if !plots.is_empty() {
+            h3 { "What is each step made of?" }
+            div.plots { @for plot in &plots { (plot) } }
+        }
+    }
+}
+
+/// Steps that have the first part; the others are nothing where they are missing.
+fn columns_of(curves: &Curves<'_>, parts: &[(&str, &str)]) -> Vec<(f64, Vec<f64>)> {
+    let Some(steps) = parts.first().and_then(|(_, name)| curves.get(name)) else {
+        return Vec::new();
+    };
+    let at = |name: &str, x: f64| {
+        let found = curves.get(name).into_iter().flatten();
+        let mut found = found.filter(|point| point.0.to_bits() == x.to_bits());
+        found.next().map_or(0.0, |point| point.1)
+    };
+    let values = |x: f64| parts.iter().map(|(_, name)| at(name, x)).collect();
+    steps.iter().map(|(x, _)| (*x, values(*x))).collect()
 }
 
 type Curves<'a> = BTreeMap<&'a str, Vec<(f64, f64)>>;
@@ -176,14 +249,59 @@ fn training_plot(name: &str, of_runs: &[(&str, Curves<'_>)]) -> Markup {
         Scale::linear(points().map(|point| point.0)),
         Scale::linear(points().map(|point| point.1).chain(ends)),
     );
+    // A legend is for several; of one curve among several runs the title says whose it is.
+    let title = match &series[..] {
+        [one] if of_runs.len() > 1 => format!("{name}: {}", one.name),
+        _ => name.to_owned(),
+    };
     html! {
         div id=(format!("training-{}", anchor(name))) {
-            (Lines { name, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
+            (Lines { name: &title, x: Axis { name: "step", scale: x }, y: Axis { name, scale: y }, series })
+            @if let Some(words) = about(name) { p.quiet { (words) } }
         }
     }
 }
 
-/// What lies around a curve: for rewards nine in ten of them, for shares where they would lie in 95 of 100 repetitions.
+/// What a number is, and which way is good, for whoever meets its name for the first time.
+fn about(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "loss" => "Cross-entropy per token of the replies learned from: less is better.",
+        "validation_loss" => {
+            "The same on data that is not learned from. Where it rises while the loss falls, the model overfits."
+        }
+        "reward" => {
+            "Mean reward of a step's replies, from -1 (wrong) to 3 (faster than torch.compile); the band holds four in five."
+        }
+        "pass_rate" => "Share of a step's replies that were correct, with a 95 % interval.",
+        "faster_rate" => {
+            "Share that was correct and 5 % faster than the baseline, with a 95 % interval."
+        }
+        "validation_pass_rate" | "validation_faster_rate" => "The same on tasks that are held out.",
+        "explained_variance" => {
+            "How much of the rewards' variance the value model predicts: 1 is all of it, 0 nothing."
+        }
+        "entropy" | "sampled_entropy" => {
+            "How undecided the policy is, per token. A fall to 0 means that it says one thing only."
+        }
+        "kl" => "Distance from the frozen reference policy.",
+        "kl_step" => "How far one step moved the policy; a step ends early past `target_kl`.",
+        "clip_fraction_low" | "clip_fraction_high" => {
+            "Share of tokens whose update was cut off at the clip range."
+        }
+        "mismatch_mean" => {
+            "Difference between the sampler's and the learner's log-probabilities: near 0 is healthy."
+        }
+        "grad_norm" => "Norm of the gradient before clipping.",
+        "tokens_per_second" => "Tokens learned from in a second.",
+        "tokens_per_second_generate" => "Tokens written in a second.",
+        "judgements_per_minute" => "Verdicts in a minute, over all judges.",
+        "length" => "Tokens of a reply.",
+        "cut_share" => "Share of the replies that were cut off at the limit.",
+        _ => return None,
+    })
+}
+
+/// What lies around a curve: for rewards four in five of them, for shares where they would lie in 95 of 100 repetitions.
 fn band(name: &str, curves: &Curves<'_>) -> Vec<(f64, f64, f64)> {
     let at = |of: &str, x: f64| {
         let found = curves
@@ -244,5 +362,40 @@ mod tests {
         ]);
         assert_eq!(band("reward", &curves), [(1.0, -1.0, 1.0)]);
         assert_eq!(band("loss", &curves), []);
+    }
+
+    #[test]
+    fn rewards_are_a_histogram_over_time() {
+        let step = |step: u64, wrong: f64| TrainingStep {
+            step,
+            steps: None,
+            at: None,
+            values: [
+                ("robust_wrong".to_owned(), wrong),
+                ("robust_correct".to_owned(), 1.0 - wrong),
+                ("seconds_collect".to_owned(), 3.0),
+            ]
+            .into(),
+        };
+        let steps = [step(1, 1.0), step(2, 0.25)];
+        let page = training_plots(&[("a", &steps)]).unwrap().into_string();
+        assert!(
+            page.contains("step 2: wrong 0.25, correct, not faster 0.75"),
+            "{page}"
+        );
+        assert!(page.contains("Where the time of a step goes"), "{page}");
+        // Of two runs one has it.
+        let page = training_plots(&[("a", &steps), ("b", &[])]).unwrap();
+        let page = page.into_string();
+        assert!(page.contains("Replies by what they earned: a"), "{page}");
+        // Every number that is asked for first and is a judgement on the run says what it is.
+        for name in ASKED_FIRST[0].1 {
+            let told = about(name).is_some();
+            assert!(
+                told || ["validation_reward", "value_loss"].contains(name),
+                "{name}"
+            );
+        }
+        assert!(!page.contains("training-robust-wrong"), "{page}");
     }
 }

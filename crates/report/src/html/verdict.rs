@@ -3,16 +3,16 @@
 use maud::{Markup, html};
 use serde::Serialize;
 use serde_json::Value;
-use warpsmith_schema::{Precision, TrustCheck, Verdict};
+use warpsmith_schema::{Precision, Status, TrustCheck, Verdict};
 
-use crate::page::{count, fact, runtime, times};
+use crate::page::{Column, count, fact, runtime, table, times};
 
 /// In one line.
 pub fn line(verdict: &Verdict) -> Markup {
-    let first = verdict
-        .reason
-        .as_deref()
-        .and_then(|reason| reason.lines().next());
+    // Not the file and the function that the compiler is about to speak of.
+    let lines = || verdict.reason.iter().flat_map(|reason| reason.lines());
+    let error = lines().find(|line| line.contains("error:"));
+    let first = error.or(lines().find(|line| !line.starts_with("== ")));
     html! {
         (status(verdict))
         @if let Some(times) = &verdict.times_us { ", " (runtime(Some(times.candidate.0))) }
@@ -92,20 +92,63 @@ pub fn verdict(verdict: &Verdict) -> Markup {
     }
 }
 
-/// What the judge looked at, and what held the candidate.
+/// What the judge looked at, on which inputs, and what held the candidate.
 fn checks(verdict: &Verdict) -> Markup {
-    let checks = &verdict.trust.checks;
-    let held = checks
+    let trust = &verdict.trust;
+    let held = trust
+        .checks
         .values()
         .filter(|check| **check == TrustCheck::Held)
         .count();
+    let columns = |first, second| [first, second].map(|name| Column { name, words: true });
+    let checks = trust.checks.iter().map(|(name, check)| {
+        let (class, sign) = match check {
+            TrustCheck::Held => (Some("good"), "✓ "),
+            TrustCheck::Failed => (Some("bad"), "✗ "),
+            TrustCheck::NotReached => (None, ""),
+        };
+        let outcome = html! { span class=[class] { (sign) (word(check).replace('_', " ")) } };
+        vec![html! { (name.replace('_', " ")) }, outcome]
+    });
+    let checks: Vec<Vec<Markup>> = checks.collect();
+    // Nothing is drawn after the first draw that differs.
+    let differs = verdict.status == Status::Mismatch;
+    let draws = trust.draws.iter().enumerate().map(|(number, name)| {
+        let outcome = if differs && number + 1 == trust.draws.len() {
+            html! { span.bad { "✗ differs" } }
+        } else if verdict.status == Status::Passed || differs {
+            html! { span.good { "✓ agrees" } }
+        } else {
+            html! { "checked" }
+        };
+        vec![
+            html! { (number + 1) ": " (name.replace('_', " ")) },
+            outcome,
+        ]
+    });
+    let draws: Vec<Vec<Markup>> = draws.collect();
     let protections = verdict.isolation.iter().flatten();
+    let protections: Vec<Vec<Markup>> = protections
+        .map(|(name, by)| vec![html! { (name.replace('_', " ")) }, html! { (by) }])
+        .collect();
+    let left = trust
+        .checks
+        .values()
+        .filter(|check| **check == TrustCheck::NotReached)
+        .count();
     html! {
         details {
-            summary { (held) " of " (count(checks.len(), "check")) " held" }
-            ul {
-                @for (name, check) in checks { li { (name) ": " (word(check).replace('_', " ")) } }
-                @for (name, by) in protections { li { "protection " (name) ": " (by) } }
+            summary {
+                @if checks.is_empty() { "What held the candidate" } @else {
+                    (held) " of " (count(checks.len(), "check")) " held"
+                    @if left > 0 { ", " (left) " not reached" }
+                    ", " (count(draws.len(), "draw")) " of inputs"
+                }
+            }
+            div.tables {
+                @if !checks.is_empty() { (table("Checks", &columns("check", "outcome"), &checks)) }
+                @if !draws.is_empty() { (table("Draws of inputs, in order", &columns("distribution", "against the original"), &draws)) }
+                @if !protections.is_empty() { (table("What held the candidate", &columns("protection", "by"), &protections)) }
             }
         }
     }
@@ -130,4 +173,49 @@ fn cautions(verdict: &Verdict) -> Vec<&'static str> {
         .filter(|(applies, _)| *applies)
         .map(|(_, caution)| caution)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use warpsmith_schema::{Profile, Target};
+
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_first_error() {
+        let mut found = Verdict::unreached(
+            Status::CompileFailed,
+            Target::Cpu,
+            Profile::Rl,
+            String::new(),
+        );
+        let reason = "== kernels/a.cpp\na.cpp: In function 'f':\na.cpp:7:1: error: no <x>\n";
+        found.reason = Some(reason.to_owned());
+        let shown = line(&found).into_string();
+        assert!(
+            shown.contains(" a.cpp:7:1: error: no &lt;x&gt;</span>"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn checks_and_draws_are_tables_and_the_draw_that_differs_is_named() {
+        let mut found =
+            Verdict::unreached(Status::Mismatch, Target::Cpu, Profile::Rl, String::new());
+        found.trust.checks = [
+            ("output_after_timing".to_owned(), TrustCheck::NotReached),
+            ("values".to_owned(), TrustCheck::Failed),
+        ]
+        .into();
+        found.trust.draws = vec!["own".to_owned(), "own negated".to_owned()];
+        let page = verdict(&found).into_string();
+        for text in [
+            "0 of 2 checks held, 1 not reached, 2 draws of inputs",
+            ">values</th><td class=\"words\" data-label=\"outcome\"><span class=\"bad\">✗ failed",
+            ">1: own</th><td class=\"words\" data-label=\"against the original\"><span class=\"good\">✓ agrees",
+            ">2: own negated</th><td class=\"words\" data-label=\"against the original\"><span class=\"bad\">✗ differs",
+        ] {
+            assert!(page.contains(text), "{text}: {page}");
+        }
+    }
 }

@@ -2,7 +2,10 @@
 //! colours of the page's style; series differ by dashes too.
 
 mod bars;
+mod columns;
+mod graph;
 mod lines;
+mod roofline;
 mod scale;
 mod scatter;
 mod sparkline;
@@ -12,7 +15,10 @@ mod strip;
 use maud::{Markup, html};
 
 pub use bars::{Bar, Bars, Length};
+pub use columns::Columns;
+pub use graph::{Graph, GraphNode};
 pub use lines::{Axis, Lines, Series};
+pub use roofline::{Roofline, RooflinePoint};
 pub use scale::Scale;
 pub use scatter::{Scatter, ScatterPoint};
 pub use sparkline::sparkline;

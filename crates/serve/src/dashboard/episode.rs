@@ -1,15 +1,16 @@
 //! One episode, turn by turn.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use maud::{Markup, html};
 use serde::Deserialize;
 use warpsmith_schema::{Attempt, EpisodeEnding, EpisodeId, Message, Trajectory};
 
+use super::examination::{Examiner, Standing};
 use super::frame::{columns, encoded, page as framed};
 use super::now::clipped;
 use super::shelf::Shelf;
-use super::{compile_errors, evidence};
+use super::{compile_errors, evidence, kernels, start};
 use warpsmith_report::page::{
     annotated_code, code, count, duration, fact, line_diff, runtime, table, times,
 };
@@ -26,9 +27,81 @@ fn first() -> u32 {
     1
 }
 
-pub(super) fn page(shelf: &Shelf, run: &str, asked: &Asked) -> Option<Markup> {
+/// One attempt of an episode, from one; [`start::NUMBER`] is what a run started from.
+#[derive(Debug, Deserialize)]
+pub(super) struct AskedAttempt {
+    task: String,
+    #[serde(default = "first")]
+    sample: u32,
+    attempt: usize,
+}
+
+impl AskedAttempt {
+    /// Its place on its episode's page.
+    pub(super) fn page(&self, run: &str) -> String {
+        if self.attempt == start::NUMBER {
+            return start::address(run);
+        }
+        let (run, task) = (encoded(run), encoded(&self.task));
+        let (sample, attempt) = (self.sample, self.attempt);
+        format!("/runs/{run}/episode?task={task}&sample={sample}#attempt-{attempt}")
+    }
+
+    fn find(&self, shelf: &Shelf, run: &str) -> Option<(PathBuf, Trajectory, Attempt)> {
+        if self.attempt == start::NUMBER {
+            return start::find(shelf, run);
+        }
+        let trajectory = find(shelf, run, &self.task, self.sample)?;
+        let attempt = trajectory
+            .attempts
+            .get(self.attempt.checked_sub(1)?)?
+            .clone();
+        let place = shelf.look(run, |run| run.folder().to_path_buf())?;
+        Some((place, trajectory, attempt))
+    }
+}
+
+pub(super) fn examine(
+    shelf: &Shelf,
+    examiner: &Examiner,
+    run: &str,
+    asked: &AskedAttempt,
+) -> Option<()> {
+    let (place, trajectory, attempt) = asked.find(shelf, run)?;
+    examiner.begin(&place, &trajectory, &attempt);
+    Some(())
+}
+
+pub(super) fn assembly(
+    shelf: &Shelf,
+    examiner: &Examiner,
+    run: &str,
+    asked: &AskedAttempt,
+) -> Option<Markup> {
+    let (place, trajectory, attempt) = asked.find(shelf, run)?;
+    let Standing::Done(found) = examiner.standing(&place, &attempt) else {
+        return None;
+    };
+    let title = format!(
+        "Machine code of {}, attempt {}",
+        trajectory.task.name, asked.attempt
+    );
+    let body = html! {
+        p { a href=(asked.page(run)) { "← attempt " (asked.attempt) } }
+        (kernels::assembly(&found.assembly))
+    };
+    Some(framed(&title, None, &body))
+}
+
+pub(super) fn page(shelf: &Shelf, examiner: &Examiner, run: &str, asked: &Asked) -> Option<Markup> {
     let trajectory = find(shelf, run, &asked.task, asked.sample)?;
     let place = shelf.look(run, |run| run.folder().to_path_buf())?;
+    let time = |number: usize, attempt: &Attempt| {
+        let (task, sample) = (encoded(&asked.task), asked.sample);
+        let address = format!("?task={task}&sample={sample}&attempt={}", number + 1);
+        let standing = examiner.standing(&place, attempt);
+        kernels::part(&encoded(run), number + 1, attempt, &address, &standing)
+    };
     let title = format!("{}, sample {}", trajectory.task.name, trajectory.sample);
     let body = html! {
         p { a href={ "/runs/" (encoded(run)) } { "← " (run) } }
@@ -38,7 +111,7 @@ pub(super) fn page(shelf: &Shelf, run: &str, asked: &Asked) -> Option<Markup> {
         @for (number, message) in trajectory.messages.iter().enumerate() {
             (turn(number, message))
             @for (number_of, attempt) in trajectory.attempts.iter().enumerate() {
-                @if attempt.message as usize == number { (judged(&place, &trajectory, number_of, attempt)) }
+                @if attempt.message as usize == number { (judged(&place, &trajectory, number_of, attempt, &time(number_of, attempt))) }
             }
         }
         h2 { "The original" }
@@ -91,7 +164,7 @@ fn overview(trajectory: &Trajectory) -> Markup {
             let matched = verdict.matched_precision.as_ref();
             vec![
                 html! { a href={ "#attempt-" (number + 1) } { "attempt " (number + 1) } @if trajectory.best == Some(number as u32) { " ★" } },
-                html! { @if verdict.passed() { span.good { "✓ passed" } } @else { span.bad { "✗ " (verdict.status.name()) } } },
+                html! { @if verdict.passed() { span.good.whole { "✓ passed" } } @else { span.bad.whole { "✗ " (verdict.status.name()) } } },
                 html! { (runtime(verdict.times_us.as_ref().map(|found| found.candidate.0))) },
                 html! { (times(matched.map(|one| one.speedup.eager.0))) },
                 html! { (times(matched.and_then(|one| one.speedup.compile.map(|one| one.0)))) },
@@ -131,7 +204,8 @@ fn first_cause(attempt: &Attempt) -> String {
     clipped(line.unwrap_or_default())
 }
 
-fn ending(ending: &EpisodeEnding) -> String {
+/// Why an episode ended in which nothing was judged.
+pub(super) fn ending(ending: &EpisodeEnding) -> String {
     match ending {
         EpisodeEnding::NotCovered { message } => {
             format!("the policy does not cover this task ({message})")
@@ -169,7 +243,13 @@ fn turn(number: usize, message: &Message) -> Markup {
     }
 }
 
-fn judged(place: &Path, trajectory: &Trajectory, number: usize, attempt: &Attempt) -> Markup {
+fn judged(
+    place: &Path,
+    trajectory: &Trajectory,
+    number: usize,
+    attempt: &Attempt,
+    time: &Markup,
+) -> Markup {
     let before = number
         .checked_sub(1)
         .and_then(|before| trajectory.attempts.get(before));
@@ -179,6 +259,7 @@ fn judged(place: &Path, trajectory: &Trajectory, number: usize, attempt: &Attemp
             h3 { "Attempt " (number + 1) ": " (verdict_line(&attempt.verdict)) }
             (verdict(&attempt.verdict))
             @if let Some(plot) = evidence::strip(place, &attempt.verdict) { (plot) }
+            (time)
             @for (name, content) in &attempt.files { (file(name, content, before, said)) }
             @for name in before.into_iter().flat_map(|before| before.files.keys()) {
                 @if !attempt.files.contains_key(name) { p { code { (name) } " is gone since the attempt before." } }

@@ -33,7 +33,7 @@ struct Baselines {
 
 /// Where the evidence of a verdict lies within a run's folder. Its path is from a log, which may say anything, and from the
 /// time of the run, which may have been moved since.
-fn within(run: &Path, evidence: &str) -> Option<PathBuf> {
+pub(super) fn within(run: &Path, evidence: &str) -> Option<PathBuf> {
     let parts: Vec<Component<'_>> = Path::new(evidence).components().collect();
     let begins = parts
         .iter()

@@ -5,12 +5,13 @@ use serde::Deserialize;
 use warpsmith_schema::Status;
 use warpsmith_store::{EpisodeRow, RunIndex};
 
-use super::benchmark;
 use super::frame::{columns, encoded, live, page as framed};
 use super::shelf::{Doing, Shelf, ShelvedRun};
-use super::step;
+use super::{start, step};
 use warpsmith_report::page::{count, duration, fact, percent, runtime, table, times};
-use warpsmith_report::{TrainingStep, start_words, training_plots, verdict_line};
+use warpsmith_report::{
+    Course, Learning, TrainingStep, learning, overview, start_words, training_plots, verdict_line,
+};
 
 /// Episodes on one page.
 const A_PAGE: usize = 50;
@@ -40,8 +41,8 @@ pub(super) fn page(shelf: &Shelf, name: &str, asked: &Asked) -> Option<Markup> {
                 (live("steps", &step::links(name, run)))
             }
             @if has_episodes {
-                (live("progress", &progress(index, doing)))
-                section aria-label="Results" { (live("plot", &benchmark::part(name, index, doing))) }
+                (live("progress", &progress(name, index, doing)))
+                section aria-label="Results" { (live("plot", &results(name, index, doing))) }
                 h2 { "Episodes" }
                 (live("episodes", &episodes(name, index, asked, doing)))
             }
@@ -80,10 +81,32 @@ fn training(run: &ShelvedRun, doing: Doing) -> Markup {
         @if let Some((step, steps)) = progress.and_then(|progress| Some((progress.step, progress.steps?))) {
             progress max=(steps) value=(step) aria-label="Steps that were made" {}
         }
+        @for (name, steps) in &stages {
+            @let found = learning(steps);
+            @if !found.is_empty() { (is_it_learning(name, &found)) }
+        }
         @if let Some(warning) = nothing_taught(run) { p.bad { strong { "Warning: " } (warning) } }
         @match training_plots(&stages) {
             Some(plots) => { h2 { "Training" } (plots) },
             None => p.quiet { "No step has ended yet." },
+        }
+    }
+}
+
+/// The answer first; the curves below are its reasons.
+fn is_it_learning(stage: &str, found: &[Learning]) -> Markup {
+    let has = |course| found.iter().any(|one| one.course == course);
+    let (class, answer) = match (has(Course::Better), has(Course::Worse)) {
+        (true, false) => (Some("good"), "yes"),
+        (false, true) => (Some("bad"), "no, it gets worse"),
+        (true, true) => (None, "in part"),
+        (false, false) => (None, "it cannot be told yet"),
+    };
+    let words: Vec<&str> = found.iter().map(|one| one.words.as_str()).collect();
+    html! {
+        p {
+            strong { "Is it learning?" @if !stage.is_empty() { " (" (stage) ")" } " " span class=[class] { (answer) } }
+            ": " (words.join("; ")) "."
         }
     }
 }
@@ -99,7 +122,7 @@ fn nothing_taught(run: &ShelvedRun) -> Option<&'static str> {
     )
 }
 
-fn progress(index: &RunIndex, doing: Doing) -> Markup {
+fn progress(name: &str, index: &RunIndex, doing: Doing) -> Markup {
     let totals = index.totals;
     let share =
         |part: u32| percent((totals.ended > 0).then(|| f64::from(part) / f64::from(totals.ended)));
@@ -131,7 +154,7 @@ fn progress(index: &RunIndex, doing: Doing) -> Markup {
             (fact("passed", &html! { (share(totals.passed)) }))
             (fact("5 % faster than eager", &html! { (faster(totals.timed, totals.faster_than_eager)) }))
             (fact("5 % faster than torch.compile", &html! { (faster(totals.timed_beside_compile, totals.faster_than_compile)) }))
-            @if let Some((author, verdict)) = &index.start { (fact("started from", &html! { (start_words(*author)) ", " (verdict_line(verdict)) })) }
+            @if let Some((author, verdict)) = &index.start { (fact("started from", &html! { a href=(start::address(name)) { (start_words(*author)) } ", " (verdict_line(verdict)) })) }
             @if let Some(verdict) = index.remeasured.reported() { (fact("result, measured afresh", &verdict_line(verdict))) }
             (fact("tokens read, written", &html! { (totals.usage.prompt_tokens) ", " (totals.usage.completion_tokens) }))
         }
@@ -149,6 +172,28 @@ fn progress(index: &RunIndex, doing: Doing) -> Markup {
         @if index.broken > 0 { p.bad { (count(index.broken as usize, "line")) " of its log cannot be read." } }
         @for (task, why) in &index.skipped { p.quiet { "Left out: " (task) ", " (why.message) } }
     }
+}
+
+fn results(name: &str, index: &RunIndex, doing: Doing) -> Markup {
+    if index.totals.ended == 0 {
+        return match doing {
+            Doing::Running => html! { p.quiet { "No episode has ended yet." } },
+            Doing::Done | Doing::Unfinished => html! { p.quiet { "No episode has ended." } },
+        };
+    }
+    html! {
+        h2 { "Tasks" }
+        (overview(index, &|row| address(name, row)))
+    }
+}
+
+fn address(run: &str, row: &EpisodeRow) -> String {
+    format!(
+        "/runs/{}/episode?task={}&sample={}",
+        encoded(run),
+        encoded(&row.id.task),
+        row.id.sample
+    )
 }
 
 fn episodes(name: &str, index: &RunIndex, asked: &Asked, doing: Doing) -> Markup {
@@ -203,12 +248,7 @@ fn episodes(name: &str, index: &RunIndex, asked: &Asked, doing: Doing) -> Markup
 }
 
 fn cells(run: &str, row: &EpisodeRow, doing: Doing) -> Vec<Markup> {
-    let address = format!(
-        "/runs/{}/episode?task={}&sample={}",
-        encoded(run),
-        encoded(&row.id.task),
-        row.id.sample
-    );
+    let address = address(run, row);
     let Some(result) = &row.result else {
         let mut cells = vec![
             html! { (row.id.task) },

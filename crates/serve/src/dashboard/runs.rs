@@ -286,7 +286,7 @@ fn result(run: &ShelvedRun, share: Option<f64>) -> Markup {
         return html! { (times(eager)) " over eager" };
     }
     if let Some(share) = share {
-        return html! { (sparkline(&passed_over_time(run))) " " (percent(Some(share))) " passed" };
+        return html! { (sparkline(&passed_over_time(run))) " " span.whole { (percent(Some(share))) " passed" } };
     }
     let failure = index.ended.as_ref().and_then(|end| end.failure.as_ref());
     if let Some(failure) = failure {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use warpsmith_schema::{EpisodeId, Message, Trajectory};
 use warpsmith_store::RunIndex;
 
+use super::episode::ending;
 use super::frame::{columns, encoded, page as framed};
 use super::shelf::{Shelf, ShelvedRun, TrainingStage};
 use warpsmith_report::page::{UNKNOWN, code, count, duration, percent, table};
@@ -163,7 +164,7 @@ fn reply(reward: f64, trajectory: &Trajectory) -> Markup {
                 " · " (trajectory.task.id) ", sample " (trajectory.sample) " · "
                 @match attempt {
                     Some(attempt) => (verdict_line(&attempt.verdict)),
-                    None => span.bad { "nothing judged" },
+                    None => { span.bad { "nothing judged" } span.quiet { ": " (ending(&trajectory.ending)) } },
                 }
             }
             div.beside {

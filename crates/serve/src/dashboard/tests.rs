@@ -11,6 +11,8 @@ use warpsmith_schema::{
 
 use super::*;
 
+mod large;
+
 fn write(folder: &Path, name: &str, text: &str) {
     let place = folder.join(name);
     fs_err::create_dir_all(place.parent().unwrap()).unwrap();
@@ -53,6 +55,10 @@ fn a_run_that_trains_shows_its_curves_and_how_far_it_is() {
     }
     let page = run_page(&shelf, "a");
     assert!(page.contains("id=\"training-loss\""), "{page}");
+    assert!(
+        page.contains("the loss in training fell from 2.500 at step 1 to 2.000 at step 2"),
+        "{page}"
+    );
     assert!(!page.contains("Nothing has ended yet"), "{page}");
 
     // The last step makes it a finished run. A page looks again after half a second.
@@ -381,7 +387,7 @@ fn an_episode_shows_why_it_failed_at_the_line_and_what_changed() {
     let shelf = Shelf::new(runs.path().to_path_buf());
     let uri: axum::http::Uri = "/?task=t".parse().unwrap();
     let Query(asked) = Query::<episode::Asked>::try_from_uri(&uri).unwrap();
-    let page = episode::page(&shelf, "rollout-a", &asked).unwrap();
+    let page = episode::page(&shelf, &idle(), "rollout-a", &asked).unwrap();
     let page = page.into_string();
     let places = [
         "✗ compile_failed",
@@ -405,6 +411,13 @@ fn an_episode_shows_why_it_failed_at_the_line_and_what_changed() {
         page.contains("since the attempt before: 1 added, 1 removed"),
         "{page}"
     );
+}
+
+/// Examines nothing.
+fn idle() -> Examiner {
+    Examiner::new(Arc::new(|_, _, _| {
+        Err(warpsmith_schema::Failure::panicked())
+    }))
 }
 
 #[test]

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use warpsmith_agent::EpisodeProgress;
 use warpsmith_rollout::ComparedTimes;
 use warpsmith_rollout::optimize::{FinalRound, StartProgress, TunedStart};
-use warpsmith_schema::{EpisodeId, EventKind, StartAuthor, ToolCall, Verdict};
+use warpsmith_schema::{EpisodeId, Event, EventKind, RunMetrics, StartAuthor, ToolCall, Verdict};
 
 use super::words::{describe_author, describe_ending, why};
+use crate::highlights::Highlights;
+use crate::live::Live;
 use crate::printer::Printer;
 use crate::render::time;
 
@@ -18,23 +20,27 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// Prints what episodes do. They run on threads of their own.
 pub(super) struct Show {
-    printer: Printer,
     samples: u32,
     state: Mutex<State>,
 }
 
 struct State {
+    live: Live,
+    highlights: Highlights,
     /// Of the replies under way, by sample.
     characters: BTreeMap<u32, usize>,
     last_line: Instant,
 }
 
 impl Show {
-    pub(super) fn new(printer: Printer, samples: u32) -> Self {
+    pub(super) fn new(printer: &Printer, samples: u32) -> Self {
+        let mut live = Live::new(printer, "samples", SILENCE);
+        live.quiet_until_due();
         Self {
-            printer,
             samples,
             state: Mutex::new(State {
+                live,
+                highlights: Highlights::default(),
                 characters: BTreeMap::new(),
                 last_line: Instant::now(),
             }),
@@ -46,8 +52,9 @@ impl Show {
     }
 
     fn note(&self, line: &str) {
-        self.state().last_line = Instant::now();
-        self.printer.note(line);
+        let mut state = self.state();
+        state.last_line = Instant::now();
+        state.live.say(line);
     }
 
     /// Says which sample it is about, where there are several.
@@ -124,7 +131,25 @@ impl Show {
         }
     }
 
-    pub(super) fn event(&self, event: &EventKind) {
+    /// What happened, if anything, and how the machine is used. Of one sample its lines say it all.
+    pub(super) fn hear(&self, event: Option<&Event>, gauges: &RunMetrics) {
+        if let Some(event) = event {
+            self.event(&event.event);
+            self.state().highlights.take_up(&event.event);
+        }
+        if self.samples > 1 {
+            let mut state = self.state();
+            let words = state.highlights.words(gauges);
+            let (ended, planned) = (gauges.episodes_ended, gauges.episodes_planned);
+            state.live.show(ended.into(), planned.into(), &words);
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        self.state().live.finish();
+    }
+
+    fn event(&self, event: &EventKind) {
         match event {
             // The verdict of one that passed has been shown.
             EventKind::EpisodeEnded { trajectory } if trajectory.best.is_none() => {

@@ -1,36 +1,32 @@
 //! What episodes came to, for the whole of a run: every task in one look, `fast_p`, ours beside `torch.compile`, and why
 //! others failed. What was not measured is not drawn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use maud::{Markup, Render, html};
 use warpsmith_schema::{EpisodeEnding, Speedup, Status};
 use warpsmith_store::{EpisodeResult, EpisodeRow, RunIndex};
 
-use super::frame::{columns, encoded};
-use super::shelf::Doing;
-use warpsmith_report::page::{count, percent, table, times};
-use warpsmith_report::plot::{Axis, Lines, Scale, Scatter, ScatterPoint, Series};
+use crate::page::{Column, count, percent, table, times};
+use crate::plot::{Axis, Lines, Scale, Scatter, ScatterPoint, Series};
 
-/// More tasks than these are not told apart in one look.
-const MOST_TILES: usize = 400;
-/// More points than these hide each other.
-const MOST_POINTS: usize = 1500;
+/// More tasks than these are not told apart in one look: of all levels together.
+const MOST_TILES: usize = 240;
+/// More points than these hide each other, and make the page large.
+const MOST_POINTS: usize = 240;
 
-pub(super) fn part(run: &str, index: &RunIndex, doing: Doing) -> Markup {
-    if index.totals.ended == 0 {
-        return match doing {
-            Doing::Running => html! { p.quiet { "No episode has ended yet." } },
-            Doing::Done | Doing::Unfinished => html! { p.quiet { "No episode has ended." } },
-        };
-    }
+/// Where an episode is shown whole.
+pub type EpisodeAddress<'a> = &'a dyn Fn(&EpisodeRow) -> String;
+
+/// Of a run in which something has ended.
+pub fn overview(index: &RunIndex, address: EpisodeAddress<'_>) -> Markup {
     html! {
-        (heat_map(run, index))
+        (heat_map(index, address))
         div.plots {
             (fast_p(index))
-            @if let Some(plot) = scatter(run, index) { (plot) }
+            @if let Some(plot) = scatter(index, address) { (plot) }
         }
-        (failures(run, index))
+        (failures(index, address))
     }
 }
 
@@ -120,9 +116,9 @@ fn fast_p(index: &RunIndex) -> Markup {
 }
 
 /// Ours against `torch.compile`, or against eager where that was not measured.
-fn scatter(run: &str, index: &RunIndex) -> Option<Markup> {
+fn scatter(index: &RunIndex, address: EpisodeAddress<'_>) -> Option<Markup> {
     let beside_compile = index.totals.timed_beside_compile > 0;
-    let point = |row: &EpisodeRow| {
+    let times = |row: &EpisodeRow| {
         let result = row.result.as_ref().filter(|result| result.passed())?;
         let us = result.us?.0;
         let speedup = result.speedup.as_ref()?;
@@ -131,20 +127,28 @@ fn scatter(run: &str, index: &RunIndex) -> Option<Markup> {
         } else {
             speedup.eager.0
         };
-        let point = ScatterPoint {
-            name: format!("{}, sample {}", row.id.task, row.id.sample),
-            x: us * ratio,
-            y: us,
-            address: address(run, row),
-        };
-        (point.x > 0.0 && point.y > 0.0).then_some(point)
+        (us > 0.0 && ratio > 0.0).then_some((us * ratio, us))
     };
-    let points: Vec<ScatterPoint> = index.episodes.iter().filter_map(point).collect();
-    if points.len() < 2 {
+    let timed: Vec<(&EpisodeRow, (f64, f64))> = index
+        .episodes
+        .iter()
+        .filter_map(|row| Some((row, times(row)?)))
+        .collect();
+    if timed.len() < 2 {
         return None;
     }
-    let every = points.len().div_ceil(MOST_POINTS);
-    let points: Vec<ScatterPoint> = points.into_iter().step_by(every).collect();
+    let every = timed.len().div_ceil(MOST_POINTS);
+    let points: Vec<ScatterPoint> = timed
+        .iter()
+        .step_by(every)
+        .map(|(row, (x, y))| ScatterPoint {
+            name: format!("{}, sample {}", row.id.task, row.id.sample),
+            x: *x,
+            y: *y,
+            address: address(row),
+        })
+        .collect();
+    let shown = points.len();
     let scale = Scale::log_around(points.iter().flat_map(|point| [point.x, point.y]));
     let baseline = if beside_compile {
         "torch.compile"
@@ -164,16 +168,12 @@ fn scatter(run: &str, index: &RunIndex) -> Option<Markup> {
         },
         points,
     };
-    Some(html! { div { (plot) } })
-}
-
-fn address(run: &str, row: &EpisodeRow) -> String {
-    format!(
-        "/runs/{}/episode?task={}&sample={}",
-        encoded(run),
-        encoded(&row.id.task),
-        row.id.sample
-    )
+    Some(html! {
+        div {
+            (plot)
+            @if every > 1 { p.quiet { "One in " (every) " is drawn: " (shown) " of " (timed.len()) "." } }
+        }
+    })
 }
 
 /// How a task did: its best episode.
@@ -184,8 +184,8 @@ struct Tile<'a> {
 }
 
 /// Every task by level, each with its best episode.
-fn heat_map(run: &str, index: &RunIndex) -> Markup {
-    let mut tiles: BTreeMap<&str, Tile<'_>> = BTreeMap::new();
+fn heat_map(index: &RunIndex, address: EpisodeAddress<'_>) -> Markup {
+    let mut tiles: HashMap<&str, Tile<'_>> = HashMap::new();
     let mut order: Vec<&str> = Vec::new();
     for row in &index.episodes {
         let Some(result) = &row.result else { continue };
@@ -209,8 +209,8 @@ fn heat_map(run: &str, index: &RunIndex) -> Markup {
         let level = tile.row.result.as_ref().and_then(|result| result.level);
         levels.entry(level).or_default().push(tile);
     }
+    let most = MOST_TILES / levels.len().max(1);
     html! {
-        h2 { "Tasks" }
         p.quiet { "The best episode of each: times as fast as eager where it passed, else what became of it. A green edge is faster than eager by 5 %, a grey one passed and is not, a red one did not pass." }
         @for (level, tiles) in &levels {
             @if levels.len() > 1 {
@@ -218,9 +218,9 @@ fn heat_map(run: &str, index: &RunIndex) -> Markup {
             }
             @let long = tiles.iter().any(|tile| tile.row.id.task.len() > SHORT);
             ul.heat.long[long] aria-label="Tasks" {
-                @for tile in tiles.iter().take(MOST_TILES) { (tile.render(run)) }
+                @for tile in tiles.iter().take(most) { (tile.render(address)) }
             }
-            @if tiles.len() > MOST_TILES { p.quiet { "and " (count(tiles.len() - MOST_TILES, "task")) " more, in the list below" } }
+            @if tiles.len() > most { p.quiet { "and " (count(tiles.len() - most, "task")) " more, in the list below" } }
         }
     }
 }
@@ -248,7 +248,7 @@ fn merit(result: &EpisodeResult) -> f64 {
 }
 
 impl Tile<'_> {
-    fn render(&self, run: &str) -> Markup {
+    fn render(&self, address: EpisodeAddress<'_>) -> Markup {
         let Some(result) = &self.row.result else {
             return html! {};
         };
@@ -265,7 +265,7 @@ impl Tile<'_> {
         );
         html! {
             li class=(class) {
-                a href=(address(run, self.row)) title=(title) { b { (word) } (tail(&self.row.id.task)) }
+                a href=(address(self.row)) title=(title) { b { (word) } (tail(&self.row.id.task)) }
             }
         }
     }
@@ -280,8 +280,8 @@ fn short(status: Option<Status>) -> &'static str {
 }
 
 /// Why episodes did not pass, by kind, with one to look at.
-fn failures(run: &str, index: &RunIndex) -> Markup {
-    let mut kinds: BTreeMap<String, (u32, &EpisodeRow)> = BTreeMap::new();
+fn failures(index: &RunIndex, address: EpisodeAddress<'_>) -> Markup {
+    let mut kinds: BTreeMap<&'static str, (u32, &EpisodeRow)> = BTreeMap::new();
     let mut failed = 0;
     for row in &index.episodes {
         let Some(result) = row.result.as_ref().filter(|result| !result.passed()) else {
@@ -289,10 +289,10 @@ fn failures(run: &str, index: &RunIndex) -> Markup {
         };
         failed += 1;
         let kind = match (result.status, &result.ending) {
-            (Some(status), _) => status.name().replace('_', " "),
-            (None, EpisodeEnding::NotCovered { .. }) => "not covered by the policy".to_owned(),
-            (None, EpisodeEnding::NothingUsable) => "no usable reply".to_owned(),
-            (None, _) => "nothing judged".to_owned(),
+            (Some(status), _) => status.name(),
+            (None, EpisodeEnding::NotCovered { .. }) => "not covered by the policy",
+            (None, EpisodeEnding::NothingUsable) => "no usable reply",
+            (None, _) => "nothing judged",
         };
         kinds.entry(kind).or_insert((0, row)).0 += 1;
     }
@@ -306,17 +306,18 @@ fn failures(run: &str, index: &RunIndex) -> Markup {
         .map(|(kind, (number, row))| {
             let share = f64::from(*number) / f64::from(failed);
             vec![
-                html! { (kind) },
+                html! { (kind.replace('_', " ")) },
                 html! { (number) },
                 html! { (percent(Some(share))) " " meter min="0" max="1" value=(share) aria-label="share of the failures" {} },
-                html! { a href=(address(run, row)) { (row.id.task) } },
+                html! { a href=(address(row)) { (row.id.task) } },
             ]
         })
         .collect();
-    let head = columns(
-        &["failure", "episodes", "share", "for example"],
-        &["failure", "for example"],
-    );
+    let column = |name| Column {
+        name,
+        words: ["failure", "for example"].contains(&name),
+    };
+    let head = ["failure", "episodes", "share", "for example"].map(column);
     table(
         &format!("Why {} did not pass", count(failed as usize, "episode")),
         &head,
