@@ -79,14 +79,14 @@ impl EstimateMachine {
     fn generate(self) -> Speed {
         match self {
             Self::Cpu => Speed {
-                rate: 51.1,
+                rate: 48.5,
                 weights: QWEN,
                 source: "by the size of the model, from docs/results/models.md: 16 replies at once, 1.5B, two cores",
             },
             Self::H200 => Speed {
-                rate: 64.0 / 2.110e-3,
+                rate: 64.0 / 2.115e-3,
                 weights: QWEN,
-                source: "by the size of the model, from docs/results/models.md: 64 at once, 1.5B, 2.110 ms a step",
+                source: "by the size of the model, from docs/results/models.md: 64 at once, 1.5B, 2.115 ms a step",
             },
         }
     }
