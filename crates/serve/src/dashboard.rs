@@ -34,7 +34,7 @@ use serde_json::Value;
 
 pub(crate) use api::{EpisodeList, RunList, RunSummary};
 use examination::Examiner;
-pub use examination::{Assembly, Examination, Examine, ExaminedKernel};
+pub use examination::{Assembly, AttemptExamination, Examine, ExaminedKernel};
 use shelf::Shelf;
 
 /// What this machine is and does, as `doctor` says it.

@@ -19,7 +19,7 @@ mod refusal;
 mod server;
 
 pub use client::{ApiKeyError, ApiKeys};
-pub use dashboard::{Assembly, Examination, Examine, ExaminedKernel, LookAtMachine};
+pub use dashboard::{Assembly, AttemptExamination, Examine, ExaminedKernel, LookAtMachine};
 #[cfg(feature = "local-models")]
 pub use server::ServedModel;
 pub use server::{Offer, serve};

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::metrics::Curve;
 use crate::page::{anchor, count, duration};
-use crate::plot::{Axis, Bar, Bars, Columns, Length, Lines, Scale, Series, Stack, StackPart};
+use crate::plot::{Axis, Bar, Bars, ColumnChart, Length, Lines, Scale, Series, Stack, StackPart};
 use crate::training::ASKED_FIRST;
 use crate::{Report, RunReport, TaskReport, TaskRow, TrainingStep, curves};
 
@@ -203,7 +203,7 @@ fn made_up(of_runs: &[(&str, Curves<'_>)]) -> Markup {
                     _ => format!("{title}: {run}"),
                 };
                 let parts = parts.iter().map(|(words, _)| *words).collect();
-                plots.push(html! { div { (Columns { name: &name, y, parts, columns }) } });
+                plots.push(html! { div { (ColumnChart { name: &name, y, parts, columns }) } });
             }
         }
     }

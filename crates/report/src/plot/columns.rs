@@ -12,7 +12,7 @@ const BOTTOM: f64 = 46.0;
 const MOST: usize = 240;
 
 /// Stacked columns over steps: how a whole is made up, and how that changes.
-pub struct Columns<'a> {
+pub struct ColumnChart<'a> {
     pub name: &'a str,
     pub y: &'a str,
     /// From below to above.
@@ -21,7 +21,7 @@ pub struct Columns<'a> {
     pub columns: Vec<(f64, Vec<f64>)>,
 }
 
-impl Render for Columns<'_> {
+impl Render for ColumnChart<'_> {
     fn render(&self) -> Markup {
         let every = self.columns.len().div_ceil(MOST).max(1);
         let shown: Vec<&(f64, Vec<f64>)> = self.columns.iter().step_by(every).collect();
@@ -58,7 +58,7 @@ impl Render for Columns<'_> {
     }
 }
 
-impl Columns<'_> {
+impl ColumnChart<'_> {
     /// For those who do not see it: the first and the last column.
     fn told(&self) -> String {
         let one = |column: &(f64, Vec<f64>)| {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn parts_lie_on_each_other() {
-        let columns = Columns {
+        let columns = ColumnChart {
             name: "Rewards",
             y: "share",
             parts: vec!["wrong", "<right>"],

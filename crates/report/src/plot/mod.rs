@@ -15,10 +15,10 @@ mod strip;
 use maud::{Markup, html};
 
 pub use bars::{Bar, Bars, Length};
-pub use columns::Columns;
+pub use columns::ColumnChart;
 pub use graph::{Graph, GraphNode};
 pub use lines::{Axis, Lines, Series};
-pub use roofline::{Roofline, RooflinePoint};
+pub use roofline::{RooflineChart, RooflinePoint};
 pub use scale::Scale;
 pub use scatter::{Scatter, ScatterPoint};
 pub use sparkline::sparkline;

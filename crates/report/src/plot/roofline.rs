@@ -12,7 +12,7 @@ const BOTTOM: f64 = 46.0;
 const LINE: f64 = 16.0;
 
 /// What a machine can reach at most, by how much is computed with each byte, and how far some implementations get.
-pub struct Roofline<'a> {
+pub struct RooflineChart<'a> {
     pub name: &'a str,
     /// Of the machine.
     pub bandwidth_gbps: f64,
@@ -27,7 +27,7 @@ pub struct RooflinePoint<'a> {
     pub gflops: f64,
 }
 
-impl Roofline<'_> {
+impl RooflineChart<'_> {
     fn at(&self, intensity: f64) -> f64 {
         (self.bandwidth_gbps * intensity).min(self.gflops)
     }
@@ -52,7 +52,7 @@ impl Roofline<'_> {
     }
 }
 
-impl Render for Roofline<'_> {
+impl Render for RooflineChart<'_> {
     fn render(&self) -> Markup {
         let ridge = self.gflops / self.bandwidth_gbps;
         let x = Scale::log_around([
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn points_lie_below_the_roof_and_names_do_not_hide_each_other() {
         let point = |name, gflops| RooflinePoint { name, gflops };
-        let roofline = Roofline {
+        let roofline = RooflineChart {
             name: "Roofline",
             bandwidth_gbps: 10.0,
             gflops: 100.0,

@@ -14,7 +14,7 @@ use warpsmith_tasks::submission_from_text;
 
 /// What was found out about an attempt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Examination {
+pub struct AttemptExamination {
     pub profile: ProfileReport,
     /// Of the module, where it can be captured.
     pub graph: Option<OpGraph>,
@@ -44,7 +44,7 @@ pub struct Assembly {
 
 /// Examines a submission on this machine, which may take minutes.
 pub type Examine =
-    Arc<dyn Fn(&Task, &Submission, Target) -> Result<Examination, Failure> + Send + Sync>;
+    Arc<dyn Fn(&Task, &Submission, Target) -> Result<AttemptExamination, Failure> + Send + Sync>;
 
 /// How an examination stands.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ pub(super) enum Standing {
     NotAsked,
     UnderWay,
     Failed(Failure),
-    Done(Box<Examination>),
+    Done(Box<AttemptExamination>),
 }
 
 /// Those that were asked for since this process began, by the file that keeps each.
@@ -130,12 +130,12 @@ fn place(run: &Path, attempt: &Attempt) -> PathBuf {
     run.join("examined").join(format!("{hash}.json"))
 }
 
-fn read(place: &Path) -> Option<Examination> {
+fn read(place: &Path) -> Option<AttemptExamination> {
     serde_json::from_slice(&fs_err::read(place).ok()?).ok()
 }
 
 /// Whole or not at all.
-fn keep(place: &Path, found: &Examination) -> Result<(), Failure> {
+fn keep(place: &Path, found: &AttemptExamination) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
         fs_err::create_dir_all(place.parent().unwrap_or(place))?;
         let begun = place.with_extension("new");

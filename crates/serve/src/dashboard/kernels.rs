@@ -4,10 +4,10 @@
 use maud::{Markup, html};
 use warpsmith_judge::profile::{Bound, ProfileReport, ReferenceProfile, SolutionKernel};
 use warpsmith_report::page::{UNKNOWN, code, percent, runtime, table, times};
-use warpsmith_report::plot::{Graph, GraphNode, Roofline, RooflinePoint};
+use warpsmith_report::plot::{Graph, GraphNode, RooflineChart, RooflinePoint};
 use warpsmith_schema::{Attempt, OpGraph, ValueSource, Verdict};
 
-use super::examination::{Assembly, Examination, ExaminedKernel, Standing};
+use super::examination::{Assembly, AttemptExamination, ExaminedKernel, Standing};
 use super::frame::{columns, live};
 
 /// Rows of a table.
@@ -49,7 +49,7 @@ fn ask(run: &str, address: &str) -> Markup {
     }
 }
 
-fn found_out(run: &str, attempt: &Attempt, address: &str, found: &Examination) -> Markup {
+fn found_out(run: &str, attempt: &Attempt, address: &str, found: &AttemptExamination) -> Markup {
     let profile = &found.profile;
     let solution = profile.solution.as_ref();
     let failure = solution.and_then(|one| one.failure.as_ref());
@@ -119,7 +119,7 @@ fn roofline(profile: &ProfileReport, verdict: &Verdict) -> Option<Markup> {
     };
     let mut points = vec![point("ours", us.candidate.0), point("eager", us.eager.0)];
     points.extend(us.compile.map(|us| point("compile", us.0)));
-    let roofline = Roofline {
+    let roofline = RooflineChart {
         name: "Roofline: what this machine can reach, and what is reached",
         bandwidth_gbps: reference.roofline.bandwidth_gbps,
         gflops: reference.roofline.fp32_gflops,
@@ -129,7 +129,7 @@ fn roofline(profile: &ProfileReport, verdict: &Verdict) -> Option<Markup> {
     Some(html! { (roofline) })
 }
 
-fn kernels(all: &[SolutionKernel], found: &Examination) -> Markup {
+fn kernels(all: &[SolutionKernel], found: &AttemptExamination) -> Markup {
     let number =
         |value: Option<u32>| value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string());
     let counted = found
@@ -311,7 +311,7 @@ mod tests {
     use super::super::examination::Examiner;
     use super::*;
 
-    fn examination() -> Examination {
+    fn examination() -> AttemptExamination {
         let found: Value = json!({
             "profile": {
                 "format": 1, "task": "gate", "target": "cpu", "device": "a processor", "torch": "2.11",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warpsmith_compiler::{explain, kernels_of};
 use warpsmith_judge::profile::{ProfileRequest, disassemble, profile};
 use warpsmith_schema::{Failure, Submission, Target, Task};
-use warpsmith_serve::{Assembly, Examination, Examine, ExaminedKernel};
+use warpsmith_serve::{Assembly, AttemptExamination, Examine, ExaminedKernel};
 use warpsmith_tasks::capture;
 
 use crate::args::JudgingArgs;
@@ -26,7 +26,7 @@ fn examine(
     target: Target,
     judging: &JudgingArgs,
     engine: &Engine,
-) -> Result<Examination, Failure> {
+) -> Result<AttemptExamination, Failure> {
     let request = ProfileRequest {
         task: task.clone(),
         solution: Some(submission.clone()),
@@ -49,7 +49,7 @@ fn examine(
     if task.graph.is_none() {
         task.graph = capture(&task, &engine.python, &engine.caches).ok();
     }
-    Ok(Examination {
+    Ok(AttemptExamination {
         profile,
         kernels: kernels(&task, submission, target),
         graph: task.graph,
