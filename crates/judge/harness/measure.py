@@ -70,17 +70,20 @@ def scale_of(answer: torch.Tensor) -> Scale:
 
 
 def sizes(sample: torch.Tensor) -> torch.Tensor:
-    """Mean of the absolute, mean and spread of numbers in float64, apart from what a mask filled in; without waiting for them."""
+    """Mean of the absolute, mean and spread of numbers in float64, apart from what a mask filled in; without waiting for a GPU."""
     size = sample.abs()
     largest = size.max()
+    whole_spread, whole_mean = torch.std_mean(sample, correction=0)
+    whole = torch.stack([size.mean(), whole_mean, whole_spread])
+    if not sample.is_cuda and not largest >= FILL_LEAST:
+        return whole
     rest = size < (1 - FILL_NEARNESS) * largest
     count = rest.sum()
     mean_abs, mean = (torch.where(rest, part, 0).sum() / count.clamp(min=1) for part in (size, sample))
     spread = torch.where(rest, sample - mean, 0).square().sum().div(count.clamp(min=1)).sqrt()
     common, far = sample.numel() - count >= FILL_SHARE * sample.numel(), largest >= (FILL_TIMES * mean_abs).clamp(min=FILL_LEAST)
     filled = common & far & (mean_abs > 0)
-    whole_spread, whole_mean = torch.std_mean(sample, correction=0)
-    return torch.where(filled, torch.stack([mean_abs, mean, spread]), torch.stack([size.mean(), whole_mean, whole_spread]))
+    return torch.where(filled, torch.stack([mean_abs, mean, spread]), whole)
 
 
 def scale_numbers(answer: torch.Tensor) -> torch.Tensor:
